@@ -1,0 +1,124 @@
+"""A module imports only what stands before it in the flow, and each dependency has its owners.
+
+Imports inside functions count as those at the top do; imports for the type checker alone do not.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "fastio"
+
+# The flow, from left to right. formats, cli and train are folders: their files stand together.
+LAYERS = [
+    "errors",
+    "schema",
+    "store",
+    "cache",
+    "shard",
+    "dataset",
+    "formats",
+    "order",
+    "plan",
+    "transforms",
+    "fetch",
+    "stats",
+    "batch",
+    "engine",
+    "pack",
+    "device",
+    "loader",
+    "diagnose",
+    "report",
+    "cli",
+    "train",
+]
+
+# Who may import what; a dependency that is not named here is anybody's.
+OWNERS = {
+    "fastio._native": {"order", "fetch", "engine", "transforms", "pack"},
+    "fsspec": {"store"},
+    "obstore": {"store"},
+    "torch": {"device", "loader", "train", "formats.torch_dataset"},
+    "pyarrow": {"schema", "shard", "dataset", "formats", "pack"},
+    "PIL": {"dataset", "formats", "pack", "engine", "report"},
+    "typer": {"cli"},
+    # Known by the names of their modules, never imported.
+    "torchvision": set(),
+    "webdataset": set(),
+}
+
+MODULES = {
+    path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", "."): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path != PACKAGE / "__init__.py"
+}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute dotted names that a file imports, `from a import b` as both a and a.b."""
+    package = ["fastio", *path.relative_to(PACKAGE).parent.parts]
+    stack: list[ast.AST] = [ast.parse(path.read_text())]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            stack += node.orelse
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join(base + ([node.module] if node.module else []))
+            yield origin
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+        else:
+            stack += ast.iter_child_nodes(node)
+
+
+def layer(module: str) -> str:
+    """The layer of a module named relative to the package: formats.folder is in formats."""
+    return module.split(".")[0]
+
+
+def test_there_are_modules() -> None:
+    assert MODULES
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_has_a_layer(module: str) -> None:
+    assert layer(module) in LAYERS
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_imports_only_what_stands_before_it(module: str) -> None:
+    own = layer(module)
+    names = [name.split(".")[1] for name in imports(MODULES[module]) if name.startswith("fastio.")]
+    allowed = {own, "_native", *LAYERS[: LAYERS.index(own)]}
+    assert not set(names) - allowed
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_does_not_import_the_public_face(module: str) -> None:
+    """`import fastio` inside the package would be a way around the layers."""
+    bare = [
+        alias
+        for node in ast.walk(ast.parse(MODULES[module].read_text()))
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == "fastio"
+    ]
+    assert not bare
+
+
+@pytest.mark.parametrize("dependency", OWNERS)
+def test_dependency_is_imported_by_its_owners_only(dependency: str) -> None:
+    importers = {
+        module
+        for module, path in MODULES.items()
+        if any(name == dependency or name.startswith(dependency + ".") for name in imports(path))
+    }
+    owners = OWNERS[dependency]
+    assert {m for m in importers if m not in owners and layer(m) not in owners} == set()

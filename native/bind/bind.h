@@ -1,0 +1,30 @@
+// What the binding files share: one function a concept, and the table of errors.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include "core/status.h"
+
+namespace fastio {
+
+namespace nb = nanobind;
+
+// Contiguous arrays on the CPU; inputs are const, so that NumPy's read-only arrays are accepted.
+template <typename T>
+using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Raises the exception that stands for a bad status; returns for a good one.
+void raise_for(const Status& status);
+
+// Raises ValueError unless `given` == `wanted`.
+void check_length(const char* name, std::size_t given, std::size_t wanted);
+
+void bind_cpu(nb::module_& m);
+void bind_order(nb::module_& m);
+void bind_geometry(nb::module_& m);
+void bind_image(nb::module_& m);
+void bind_engine(nb::module_& m);
+
+}  // namespace fastio

@@ -1,0 +1,151 @@
+#include "core/engine.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <optional>
+
+#include "bind.h"
+
+namespace fastio {
+namespace {
+
+template <typename T>
+std::vector<T> copied(const Vector<T>& array) {
+  return std::vector<T>(array.data(), array.data() + array.size());
+}
+
+struct OutArray {
+  std::uint8_t* data = nullptr;
+  std::int32_t height = 0, width = 0;
+};
+
+// The memory of a batch: (rows, H, W, C) or (rows, C, H, W), uint8 or float32.
+OutArray check_out(const nb::ndarray<nb::c_contig, nb::device::cpu>& out, const ImageTask& task,
+                   std::size_t rows) {
+  const bool hwc = task.store.layout == Layout::hwc;
+  const auto type =
+      task.store.element == Element::f32 ? nb::dtype<float>() : nb::dtype<std::uint8_t>();
+  if (out.ndim() != 4 || out.dtype() != type || out.shape(0) < rows ||
+      out.shape(hwc ? 3 : 1) != static_cast<std::size_t>(task.channels))
+    throw nb::value_error("out has the wrong shape or type for these rows, layout and channels");
+  return {static_cast<std::uint8_t*>(out.data()), static_cast<std::int32_t>(out.shape(hwc ? 1 : 2)),
+          static_cast<std::int32_t>(out.shape(hwc ? 2 : 3))};
+}
+
+std::shared_ptr<Slot> submit(Engine& engine, std::shared_ptr<FileSet> files,
+                             std::shared_ptr<Geometry> geometry, std::uint64_t seed,
+                             std::uint64_t epoch, const Vector<std::int32_t>& file,
+                             const Vector<std::int64_t>& offset, const Vector<std::int64_t>& length,
+                             const Vector<std::uint8_t>& codec,
+                             const Vector<std::uint8_t>& orientation,
+                             const Vector<std::int32_t>& height, const Vector<std::int32_t>& width,
+                             const Vector<std::int64_t>& row, int channels, bool channels_last,
+                             std::optional<std::array<std::vector<float>, 2>> normalize,
+                             std::optional<nb::ndarray<nb::c_contig, nb::device::cpu>> out) {
+  const std::size_t rows = file.size();
+  check_length("offset", offset.size(), rows);
+  check_length("length", length.size(), rows);
+  check_length("codec", codec.size(), rows);
+  check_length("orientation", orientation.size(), rows);
+  check_length("height", height.size(), rows);
+  check_length("width", width.size(), rows);
+  check_length("row", row.size(), rows);
+  if (channels != 1 && channels != 3) throw nb::value_error("channels must be 1 or 3");
+  ImageTask task;
+  task.seed = seed;
+  task.epoch = epoch;
+  task.channels = channels;
+  task.store.layout = channels_last ? Layout::hwc : Layout::chw;
+  if (normalize) {
+    task.store.element = Element::f32;
+    for (const auto& part : *normalize)
+      check_length("normalize", part.size(), static_cast<std::size_t>(channels));
+    std::copy((*normalize)[0].begin(), (*normalize)[0].end(), task.store.scale);
+    std::copy((*normalize)[1].begin(), (*normalize)[1].end(), task.store.bias);
+  }
+  OutArray memory;
+  if (out) memory = check_out(*out, task, rows);
+  ImageReads reads{copied(file),        copied(offset), copied(length), copied(codec),
+                   copied(orientation), copied(height), copied(width),  copied(row)};
+
+  const nb::gil_scoped_release release;
+  auto slot = std::make_shared<Slot>(std::move(files), std::move(geometry), task, std::move(reads),
+                                     memory.data, memory.height, memory.width);
+  engine.submit(slot);
+  return slot;
+}
+
+bool wait(Slot& slot, double timeout_s) {
+  const nb::gil_scoped_release release;
+  return slot.wait(std::chrono::nanoseconds(static_cast<std::int64_t>(timeout_s * 1e9)));
+}
+
+// The rows that are not whole, as (row, code, message).
+nb::list failures(const Slot& slot) {
+  nb::list found;
+  for (std::size_t i = 0; i < slot.rows(); ++i) {
+    const Status& status = slot.status(i);
+    if (!status.ok())
+      found.append(nb::make_tuple(i, static_cast<int>(status.code), status.message));
+  }
+  return found;
+}
+
+using Image = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<3>>;
+
+// An image of its own size, whose memory goes over to the array. None where the row failed.
+nb::object take(Slot& slot, std::size_t row, int channels) {
+  if (row >= slot.rows()) throw nb::index_error("no such row");
+  OwnedImage image = slot.take(row);
+  if (!image.pixels) return nb::none();
+  std::uint8_t* pixels = image.pixels.release();
+  const nb::capsule owner(pixels, [](void* p) noexcept { delete[] static_cast<std::uint8_t*>(p); });
+  return nb::cast(Image(pixels,
+                        {static_cast<std::size_t>(image.height),
+                         static_cast<std::size_t>(image.width), static_cast<std::size_t>(channels)},
+                        owner));
+}
+
+nb::tuple counters(const Engine& engine) {
+  const ImageCounters& c = engine.counters();
+  return nb::make_tuple(c.images.load(), c.bytes.load(), c.read_ns.load(), c.decode_ns.load(),
+                        c.resample_ns.load());
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& m) {
+  nb::class_<FileSet>(m, "FileSet", "Local files by number; see read.h.")
+      .def(nb::init<bool, std::size_t>(), nb::arg("keep_open"), nb::arg("max_open") = 256)
+      .def("add", &FileSet::add, nb::arg("paths"), "Returns the first new file's number.")
+      .def("__len__", &FileSet::size)
+      .def("close", &FileSet::close);
+
+  nb::class_<Slot>(m, "Slot", "One image field of one batch while it is filled; see slot.h.")
+      .def("wait", &wait, nb::arg("timeout_s"), "True once no thread touches the slot any more.")
+      .def("cancel", &Slot::cancel, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("cancelled", &Slot::cancelled)
+      .def("failures", &failures, "Rows that failed, as (row, code, message). After wait().")
+      .def("take", &take, nb::arg("row"), nb::arg("channels"),
+           "An image that keeps its own size, as uint8 (H, W, C); None where the row failed.");
+
+  nb::class_<Engine>(m, "Engine", "The worker threads; see engine.h.")
+      .def(nb::init<int>(), nb::arg("threads"))
+      .def(
+          "submit", &submit, nb::arg("files"), nb::arg("geometry"), nb::arg("seed"),
+          nb::arg("epoch"), nb::arg("file"), nb::arg("offset"), nb::arg("length"), nb::arg("codec"),
+          nb::arg("orientation"), nb::arg("height"), nb::arg("width"), nb::arg("row"),
+          nb::arg("channels"), nb::arg("channels_last"), nb::arg("normalize"),
+          nb::arg("out").noconvert().none(),
+          "Queues a batch. `out` must live until Slot.wait() says True. normalize: (scale, bias) a "
+          "channel for float32, None for uint8.")
+      .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
+      .def("abandon", &Engine::abandon, "For a forked child, where the threads do not exist.")
+      .def("counters", &counters, "(images, bytes, read ns, decode ns, resample ns), all threads.");
+}
+
+}  // namespace fastio

@@ -1,0 +1,104 @@
+#include "core/image.h"
+
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+
+#include "bind.h"
+
+namespace fastio {
+namespace {
+
+using Pixels = nb::ndarray<const std::uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using OutPixels = nb::ndarray<std::uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+const char* kind_name(JpegHeader::Kind kind) {
+  switch (kind) {
+    case JpegHeader::Kind::progressive:
+      return "progressive";
+    case JpegHeader::Kind::arithmetic:
+      return "arithmetic";
+    case JpegHeader::Kind::baseline:
+      break;
+  }
+  return "baseline";
+}
+
+nb::tuple probe(const Bytes& data) {
+  const std::uint8_t* bytes = data.data();
+  const std::size_t size = data.size();
+  JpegHeader header;
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    JpegDecoder decoder;
+    status = decoder.open(bytes, size, true, header);
+    // Four components are sound all the same: Pillow's to decode.
+    if (status.ok() || (status.code == Code::foreign && header.components > 0))
+      status = decoder.check();
+  }
+  raise_for(status);
+  return nb::make_tuple(header.height, header.width, header.components, header.orientation,
+                        kind_name(header.kind));
+}
+
+struct Target {
+  std::uint8_t* data;
+  std::int32_t height, width;
+};
+
+void* place(void* context, std::int32_t height, std::int32_t width) {
+  const auto& target = *static_cast<const Target*>(context);
+  return height == target.height && width == target.width ? target.data : nullptr;
+}
+
+void transform(const Geometry& geometry, std::uint64_t seed, std::uint64_t epoch, std::int64_t row,
+               const Pixels& pixels, OutPixels out) {
+  ImageTask task;
+  task.geometry = &geometry;
+  task.seed = seed;
+  task.epoch = epoch;
+  task.channels = static_cast<int>(out.shape(2));
+  if (task.channels != 1 && task.channels != 3)
+    throw nb::value_error("out must have 1 or 3 channels");
+  ImageRequest request;
+  request.codec = Codec::raw;
+  request.height = static_cast<std::int32_t>(pixels.shape(0));
+  request.width = static_cast<std::int32_t>(pixels.shape(1));
+  request.channels = static_cast<std::int32_t>(pixels.shape(2));
+  request.orientation = 1;
+  request.row = row;
+  const std::uint8_t* source = pixels.data();
+  Target target{out.data(), static_cast<std::int32_t>(out.shape(0)),
+                static_cast<std::int32_t>(out.shape(1))};
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    Buffer padded;  // the resampler reads a little past the end
+    if (padded.resize(pixels.size())) {
+      std::memcpy(padded.data(), source, pixels.size());
+      request.data = padded.data();
+      request.size = padded.size();
+      ImageCounters counters;
+      ImageDecoder decoder(counters);
+      status = decoder.decode(task, request, place, &target);
+    } else {
+      status = Status::error(Code::memory, "no memory for the pixels");
+    }
+  }
+  raise_for(status);
+}
+
+}  // namespace
+
+void bind_image(nb::module_& m) {
+  m.def("jpeg_probe", &probe, nb::arg("data"),
+        "(height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 "
+        "array), every coefficient of which is read. Raises ValueError if the file is damaged.");
+  m.def("transform", &transform, nb::arg("geometry"), nb::arg("seed"), nb::arg("epoch"),
+        nb::arg("row"), nb::arg("pixels"), nb::arg("out").noconvert(),
+        "Applies a geometry to uint8 pixels (H, W, C), C 1, 3 or 4, giving uint8 out (H, W, C), C "
+        "1 or 3, of the size that the geometry gives.");
+}
+
+}  // namespace fastio

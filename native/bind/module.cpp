@@ -1,0 +1,10 @@
+#include "bind.h"
+
+NB_MODULE(_native, m) {
+  m.doc() = "fastio's native engine. Not a public interface: use the fastio package.";
+  fastio::bind_cpu(m);
+  fastio::bind_order(m);
+  fastio::bind_geometry(m);
+  fastio::bind_image(m);
+  fastio::bind_engine(m);
+}

@@ -1,0 +1,67 @@
+#include "engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace fastio {
+namespace {
+
+// Rows a thread claims at a time: small, so that the last rows of a batch are shared evenly.
+constexpr std::size_t kClaim = 1;
+
+// Signals belong to the interpreter's main thread: a worker that took one would only delay it.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Engine::Engine(int threads)
+    : counters_(std::make_unique<ImageCounters>()), queue_(std::make_unique<SlotQueue>()) {
+  const SignalsBlocked blocked;
+  threads_.reserve(static_cast<std::size_t>(threads));
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+}
+
+Engine::~Engine() { close(); }
+
+void Engine::submit(std::shared_ptr<Slot> slot) {
+  slot->advise();
+  queue_->push(std::move(slot));
+}
+
+void Engine::close() {
+  if (queue_) queue_->close();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void Engine::abandon() {
+  static_cast<void>(new std::vector<std::thread>(std::move(threads_)));
+  threads_.clear();
+  queue_.release();
+  counters_.release();
+}
+
+void Engine::work() {
+  constexpr std::size_t kKeepScratch = 16u << 20;
+  ImageDecoder decoder(*counters_);
+  Buffer bytes;
+  std::size_t begin = 0, end = 0;
+  while (const std::shared_ptr<Slot> slot = queue_->claim(kClaim, begin, end)) {
+    for (std::size_t row = begin; row < end; ++row) slot->fill(row, decoder, bytes, *counters_);
+    slot->finish(end - begin);
+    bytes.shrink(kKeepScratch);
+  }
+}
+
+}  // namespace fastio

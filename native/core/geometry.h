@@ -1,0 +1,69 @@
+// Which pixels a transform chain wants of an image: pure arithmetic on sizes and random draws.
+//
+// A chain (crop, resize, flip, ... in torchvision's meaning) folds into one crop of the upright
+// source, one resampling of it, a window of the result, and flips. Nothing is computed twice and
+// no pixel outside the window is computed at all. Draws come from rng.h, keyed by
+// (seed, epoch, row, step of the chain): the same parameters for any thread, batch or rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "resample.h"
+#include "status.h"
+
+namespace fastio {
+
+// One step of a chain. Sizes are in pixels.
+struct GeometryStep {
+  enum class Kind {
+    random_resized_crop,
+    resize,       // width 0: the shorter edge becomes `height`
+    center_crop,  // pads with zeros where the image is smaller
+    random_crop,  // pads `padding` zeros on every side first
+    horizontal_flip,
+    vertical_flip,
+  };
+  Kind kind;
+  std::int32_t height = 0, width = 0;
+  std::int32_t max_size = 0;      // resize with width 0: the longer edge's limit, 0: none
+  std::int32_t padding = 0;       // random_crop
+  double scale[2] = {0.08, 1.0};  // random_resized_crop: part of the area
+  double ratio[2] = {3.0 / 4.0, 4.0 / 3.0};  // random_resized_crop: width / height
+  double probability = 0.5;                  // flips
+  Filter filter = Filter::bilinear;
+  bool antialias = true;
+};
+
+// What a chain does to one image: crop, resample to out, keep the window, flip.
+struct CropPlan {
+  std::int32_t crop_y = 0, crop_x = 0, crop_height = 0, crop_width = 0;  // in the upright source
+  std::int32_t out_height = 0, out_width = 0;  // the crop's size resampled
+  std::int32_t window_y = 0, window_x = 0;     // the kept window in it; parts outside are zeros
+  std::int32_t window_height = 0, window_width = 0;
+  bool flip_horizontal = false, flip_vertical = false;  // of the window
+  Filter filter = Filter::bilinear;
+  bool antialias = true;
+
+  bool resamples() const { return out_height != crop_height || out_width != crop_width; }
+};
+
+// Immutable once built; thread-safe.
+class Geometry {
+ public:
+  // Code::unsupported when the chain resamples twice.
+  Status add(const GeometryStep& step);
+
+  // The plan for an image of height x width (upright, both >= 1). Code::unsupported where a step
+  // is impossible for this size (a RandomCrop larger than the padded image, or the resizing of a
+  // window that overhangs it).
+  Status plan(std::int32_t height, std::int32_t width, std::uint64_t seed, std::uint64_t epoch,
+              std::int64_t row, CropPlan& out) const;
+
+ private:
+  std::vector<GeometryStep> steps_;
+  bool resampled_ = false;
+};
+
+}  // namespace fastio

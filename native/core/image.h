@@ -1,0 +1,98 @@
+// One image, from stored bytes to its row of a batch.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "geometry.h"
+#include "jpeg.h"
+#include "read.h"
+#include "resample.h"
+#include "status.h"
+#include "store.h"
+
+namespace fastio {
+
+// How an image is stored. The numbers are part of the disk format (the `.codec` column).
+enum class Codec : std::uint8_t {
+  jpeg = 0,     // a JPEG file's bytes
+  raw = 1,      // uint8 (height, width, channels), row-major
+  encoded = 2,  // PNG, WebP, CMYK JPEG, ...: Pillow decodes it, in Python
+};
+
+// One image to decode. Views: nothing is owned.
+struct ImageRequest {
+  const std::uint8_t* data = nullptr;
+  std::size_t size = 0;
+  Codec codec = Codec::jpeg;
+  std::uint8_t orientation = 0;        // EXIF 1 to 8; 0: look into the JPEG
+  std::int32_t height = 0, width = 0;  // of the stored pixels; needed for raw alone
+  std::int32_t channels = 3;           // of raw data: 1, 3 or 4 (the fourth is dropped)
+  std::int64_t row = 0;                // keys the random draws
+};
+
+// What is wanted of every image of a batch.
+struct ImageTask {
+  const Geometry* geometry = nullptr;
+  std::uint64_t seed = 0, epoch = 0;
+  int channels = 3;  // 3: RGB; 1: gray, as Pillow's convert("L")
+  StoreSpec store;
+};
+
+// Where time goes, in nanoseconds and counts; summed over threads.
+struct ImageCounters {
+  std::atomic<std::uint64_t> images{0}, bytes{0}, read_ns{0}, decode_ns{0}, resample_ns{0};
+};
+
+// Decodes, crops, resamples and stores one image at a time. One a thread; it keeps its scratch
+// memory between images, bounded by kKeep a buffer.
+class ImageDecoder {
+ public:
+  explicit ImageDecoder(ImageCounters& counters) : counters_(counters) {}
+
+  // Where the finished pixels go: asked once, with their height and width, before the first is
+  // written. Returns room for store_bytes() of them, or null to refuse the size.
+  using Place = void* (*)(void* context, std::int32_t height, std::int32_t width);
+
+  // The bytes of the request must be followed by kReadPad readable ones. Code::foreign: not for
+  // this decoder. Nothing is written if the status is not ok, or else a part of the pixels.
+  Status decode(const ImageTask& task, const ImageRequest& request, Place place, void* context);
+
+ private:
+  // What is read of the stored image and how it becomes the window, all of it planned before a
+  // pixel is touched.
+  struct Reading {
+    std::int32_t stored_height = 0, stored_width = 0;  // of the whole image at the decoded scale
+    int orientation = 1, denominator = 1;
+    int source_channels = 3, channels = 3;  // as stored; as resampled
+    Rect region;                            // stored pixels at the decoded scale
+    std::int32_t top = 0, left = 0;         // zeros before the resampled part of the window
+    bool empty = false;                     // the window lies in the padding alone
+  };
+
+  Status open_jpeg(const ImageRequest& request, Reading& reading);
+  Status open_raw(const ImageRequest& request, Reading& reading) const;
+  Status plan(const ImageTask& task, const ImageRequest& request, Reading& reading);
+  Status set_axis(const Reading& reading, bool vertical, double begin, double size,
+                  std::int32_t limit, AxisTaps* taps, std::int32_t& region_begin,
+                  std::int32_t& region_size, std::int32_t& zeros_before);
+  Status fill_middle(const ImageRequest& request, const Reading& reading);
+  Status stream_jpeg(const Reading& reading);
+  Status fill_from_block(const Reading& reading, const std::uint8_t* first, std::ptrdiff_t stride);
+  Status resample_rows(const Reading& reading, const std::uint8_t* first, std::ptrdiff_t stride,
+                       std::int32_t begin, std::int32_t rows);
+  Status finish(const ImageTask& task, const Reading& reading, void* out);
+
+  static constexpr std::size_t kKeep = 32u << 20;
+
+  ImageCounters& counters_;
+  JpegDecoder jpeg_;
+  CropPlan plan_;
+  AxisTaps x_, y_;
+  HorizontalPlan horizontal_;
+  Buffer block_, upright_, packed_, middle_, result_, framed_;
+};
+
+}  // namespace fastio

@@ -1,0 +1,294 @@
+#include "jpeg.h"
+
+#include <csetjmp>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+// jpeglib.h needs FILE and size_t declared before it.
+#include <jerror.h>
+#include <jpeglib.h>
+
+namespace fastio {
+namespace {
+
+constexpr int kRowsACall = 16;
+// Columns and rows decoded around a region, in pixels of the decoded scale: fancy upsampling looks
+// one chroma sample (two pixels, four for 4:1:1) to each side, and at the edge of what it decodes
+// it repeats the last one instead.
+constexpr std::int32_t kMargin = 4;
+
+struct ErrorManager {
+  jpeg_error_mgr base;  // first, so that libjpeg's pointer is ours
+  std::jmp_buf escape;
+  char message[JMSG_LENGTH_MAX];
+  bool no_memory;
+};
+
+struct MemorySource {
+  jpeg_source_mgr base;
+  bool ran_out;
+};
+
+[[noreturn]] void on_error(j_common_ptr info) {
+  auto* errors = reinterpret_cast<ErrorManager*>(info->err);
+  (*info->err->format_message)(info, errors->message);
+  errors->no_memory = info->err->msg_code == JERR_OUT_OF_MEMORY;
+  std::longjmp(errors->escape, 1);
+}
+
+void on_message(j_common_ptr, int) {}  // warnings: as Pillow, go on; the end of data is noted below
+void on_output(j_common_ptr) {}
+
+void source_init(j_decompress_ptr) {}
+
+boolean source_fill(j_decompress_ptr info) {
+  // The bytes ended before the image did. libjpeg gets an end marker so that it can stop; the
+  // caller reports the truncation.
+  static constexpr JOCTET kEnd[2] = {0xFF, JPEG_EOI};
+  reinterpret_cast<MemorySource*>(info->src)->ran_out = true;
+  info->src->next_input_byte = kEnd;
+  info->src->bytes_in_buffer = 2;
+  return TRUE;
+}
+
+void source_skip(j_decompress_ptr info, long count) {
+  if (count <= 0) return;
+  if (static_cast<std::size_t>(count) > info->src->bytes_in_buffer) {
+    source_fill(info);
+    return;
+  }
+  info->src->next_input_byte += count;
+  info->src->bytes_in_buffer -= static_cast<std::size_t>(count);
+}
+
+void source_term(j_decompress_ptr) {}
+
+std::uint32_t read_uint(const std::uint8_t* p, int bytes, bool little) {
+  std::uint32_t value = 0;
+  for (int i = 0; i < bytes; ++i)
+    value |= static_cast<std::uint32_t>(p[i]) << (8 * (little ? i : bytes - 1 - i));
+  return value;
+}
+
+// The orientation tag of a TIFF structure (EXIF 2.3, section 4.6.4), 0 if there is none.
+int tiff_orientation(const std::uint8_t* tiff, std::size_t size) {
+  if (size < 8) return 0;
+  const bool little = tiff[0] == 'I' && tiff[1] == 'I';
+  if (!little && !(tiff[0] == 'M' && tiff[1] == 'M')) return 0;
+  if (read_uint(tiff + 2, 2, little) != 42) return 0;
+  const std::size_t directory = read_uint(tiff + 4, 4, little);
+  if (directory > size - 2 || size < 2) return 0;
+  const std::size_t entries = read_uint(tiff + directory, 2, little);
+  for (std::size_t i = 0; i < entries; ++i) {
+    const std::size_t at = directory + 2 + 12 * i;
+    if (at + 12 > size) return 0;
+    constexpr std::uint32_t kOrientation = 0x0112, kShort = 3;
+    if (read_uint(tiff + at, 2, little) == kOrientation)
+      return read_uint(tiff + at + 2, 2, little) == kShort
+                 ? static_cast<int>(read_uint(tiff + at + 8, 2, little))
+                 : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int exif_orientation(const std::uint8_t* data, std::size_t size) {
+  std::size_t at = 2;
+  while (at + 4 <= size && data[at] == 0xFF) {
+    const std::uint8_t marker = data[at + 1];
+    if (marker == 0xFF) {  // a fill byte
+      ++at;
+      continue;
+    }
+    if (marker == 0xDA || marker == 0xD9) break;
+    const std::size_t length = read_uint(data + at + 2, 2, false);
+    if (length < 2 || length > size - at - 2) break;
+    const std::uint8_t* body = data + at + 4;
+    const std::size_t body_size = length - 2;
+    if (marker == 0xE1 && body_size >= 6 && std::memcmp(body, "Exif\0\0", 6) == 0) {
+      const int orientation = tiff_orientation(body + 6, body_size - 6);
+      return orientation >= 1 && orientation <= 8 ? orientation : 1;
+    }
+    at += 2 + length;
+  }
+  return 1;
+}
+
+// Plain data only: every function below that calls libjpeg may be left by longjmp.
+struct JpegDecoder::State {
+  jpeg_decompress_struct info;
+  ErrorManager errors;
+  MemorySource source;
+  JSAMPROW rows[kRowsACall];
+  bool created = false;
+  bool started = false;
+};
+
+namespace {
+
+enum class Step { ok, failed };
+
+template <typename State>
+Step create(State& s) {
+  s.info.err = jpeg_std_error(&s.errors.base);
+  s.errors.base.error_exit = on_error;
+  s.errors.base.emit_message = on_message;
+  s.errors.base.output_message = on_output;
+  s.errors.no_memory = false;
+  if (setjmp(s.errors.escape)) return Step::failed;
+  jpeg_create_decompress(&s.info);
+  s.source.base.init_source = source_init;
+  s.source.base.fill_input_buffer = source_fill;
+  s.source.base.skip_input_data = source_skip;
+  s.source.base.resync_to_restart = jpeg_resync_to_restart;
+  s.source.base.term_source = source_term;
+  s.info.src = &s.source.base;
+  s.created = true;
+  return Step::ok;
+}
+
+template <typename State>
+Step read_header(State& s, const std::uint8_t* data, std::size_t size) {
+  s.source.base.next_input_byte = data;
+  s.source.base.bytes_in_buffer = size;
+  s.source.ran_out = false;
+  s.errors.base.num_warnings = 0;
+  if (setjmp(s.errors.escape)) return Step::failed;
+  jpeg_read_header(&s.info, TRUE);
+  return Step::ok;
+}
+
+template <typename State>
+Step start_region(State& s, const Rect& wanted, int denominator, std::int32_t& offset_x,
+                  std::int32_t& columns) {
+  if (setjmp(s.errors.escape)) return Step::failed;
+  s.info.scale_num = 1;
+  s.info.scale_denom = static_cast<unsigned>(denominator);
+  s.info.out_color_space = s.info.num_components == 1 ? JCS_GRAYSCALE : JCS_RGB;
+  s.info.dct_method = JDCT_ISLOW;
+  s.info.do_fancy_upsampling = TRUE;
+  s.started = true;
+  jpeg_start_decompress(&s.info);
+
+  const auto width = static_cast<std::int32_t>(s.info.output_width);
+  const std::int32_t left = wanted.x > kMargin ? wanted.x - kMargin : 0;
+  const std::int32_t right =
+      wanted.x + wanted.width < width - kMargin ? wanted.x + wanted.width + kMargin : width;
+  JDIMENSION first = static_cast<JDIMENSION>(left);
+  JDIMENSION count = static_cast<JDIMENSION>(right - left);
+  if (left > 0 || right < width) jpeg_crop_scanline(&s.info, &first, &count);
+  offset_x = wanted.x - static_cast<std::int32_t>(first);
+  columns = static_cast<std::int32_t>(count);
+  if (wanted.y > 0) jpeg_skip_scanlines(&s.info, static_cast<JDIMENSION>(wanted.y));
+  return Step::ok;
+}
+
+template <typename State>
+Step read_rows(State& s, std::uint8_t* dst, std::size_t stride, std::int32_t rows) {
+  if (setjmp(s.errors.escape)) return Step::failed;
+  // volatile: changed after setjmp, read after none; the loop restarts from memory only.
+  std::int32_t done = 0;
+  while (done < rows) {
+    const std::int32_t now = rows - done < kRowsACall ? rows - done : kRowsACall;
+    for (std::int32_t i = 0; i < now; ++i)
+      s.rows[i] = dst + static_cast<std::size_t>(done + i) * stride;
+    const JDIMENSION got = jpeg_read_scanlines(&s.info, s.rows, static_cast<JDIMENSION>(now));
+    if (got == 0) {  // past the last row: the caller asked for too many
+      std::snprintf(s.errors.message, sizeof s.errors.message, "no more rows");
+      return Step::failed;
+    }
+    done += static_cast<std::int32_t>(got);
+  }
+  return Step::ok;
+}
+
+template <typename State>
+Step read_all_coefficients(State& s) {
+  if (setjmp(s.errors.escape)) return Step::failed;
+  s.started = true;
+  jpeg_read_coefficients(&s.info);
+  return Step::ok;
+}
+
+template <typename State>
+Step abort_image(State& s) {
+  if (setjmp(s.errors.escape)) return Step::failed;
+  jpeg_abort_decompress(&s.info);
+  return Step::ok;
+}
+
+template <typename State>
+Status failure(const State& s) {
+  if (s.errors.no_memory) return Status::error(Code::memory, s.errors.message);
+  if (s.source.ran_out) return Status::error(Code::truncated, "JPEG data ends too early");
+  return Status::error(Code::corrupt, s.errors.message);
+}
+
+}  // namespace
+
+JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {}
+
+JpegDecoder::~JpegDecoder() {
+  if (state_->created) jpeg_destroy_decompress(&state_->info);
+}
+
+Status JpegDecoder::open(const std::uint8_t* data, std::size_t size, bool want_orientation,
+                         JpegHeader& header) {
+  if (size == 0) return Status::error(Code::truncated, "no bytes at all");
+  if (size < 4 || data[0] != 0xFF || data[1] != 0xD8 || data[2] != 0xFF)
+    return Status::error(Code::foreign, "not a JPEG");
+  State& s = *state_;
+  if (!s.created && create(s) == Step::failed) return failure(s);
+  finish();
+  if (read_header(s, data, size) == Step::failed) {
+    const Status status = failure(s);
+    finish();
+    return status;
+  }
+  header.height = static_cast<std::int32_t>(s.info.image_height);
+  header.width = static_cast<std::int32_t>(s.info.image_width);
+  header.components = s.info.num_components;
+  header.kind = s.info.arith_code         ? JpegHeader::Kind::arithmetic
+                : s.info.progressive_mode ? JpegHeader::Kind::progressive
+                                          : JpegHeader::Kind::baseline;
+  header.orientation = want_orientation ? exif_orientation(data, size) : 1;
+  if (header.components != 1 && header.components != 3)
+    return Status::error(Code::foreign,
+                         "JPEG with " + std::to_string(header.components) + " components");
+  return Status::okay();
+}
+
+Status JpegDecoder::begin(const Rect& wanted, int denominator, std::int32_t& offset_x,
+                          std::int32_t& columns) {
+  State& s = *state_;
+  if (start_region(s, wanted, denominator, offset_x, columns) == Step::failed) return failure(s);
+  return Status::okay();
+}
+
+Status JpegDecoder::read(std::uint8_t* dst, std::size_t stride, std::int32_t rows) {
+  State& s = *state_;
+  if (read_rows(s, dst, stride, rows) == Step::failed) return failure(s);
+  if (s.source.ran_out) return Status::error(Code::truncated, "JPEG data ends too early");
+  return Status::okay();
+}
+
+void JpegDecoder::finish() {
+  // An abort fails only if freeing memory fails; the object is then made anew by the next open().
+  State& s = *state_;
+  if (s.created && abort_image(s) == Step::failed) s.created = false;
+  s.started = false;
+}
+
+Status JpegDecoder::check() {
+  State& s = *state_;
+  Status status = Status::okay();
+  if (read_all_coefficients(s) == Step::failed) status = failure(s);
+  if (status.ok() && s.source.ran_out)
+    status = Status::error(Code::truncated, "JPEG data ends too early");
+  finish();
+  return status;
+}
+
+}  // namespace fastio

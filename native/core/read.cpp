@@ -1,0 +1,167 @@
+#include "read.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace fastio {
+namespace {
+
+Status system_error(const char* what, int error) {
+  const Code code = error == ENOENT || error == ENOTDIR ? Code::not_found : Code::io;
+  return Status::error(code, std::string(what) + ": " + std::strerror(error));
+}
+
+// Reads up to `length` bytes at `offset`; got < length means the end of the file.
+Status read_fully(int fd, std::uint8_t* out, std::size_t length, std::int64_t offset,
+                  std::size_t& got) {
+  got = 0;
+  while (got < length) {
+    const ssize_t n =
+        ::pread(fd, out + got, length - got, static_cast<off_t>(offset) + static_cast<off_t>(got));
+    if (n == 0) break;
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return system_error("cannot read", errno);
+    }
+    got += static_cast<std::size_t>(n);
+  }
+  return Status::okay();
+}
+
+}  // namespace
+
+bool Buffer::resize(std::size_t size) {
+  if (size > SIZE_MAX - 2 * kPad) return false;
+  if (size + kPad > capacity_) {
+    const std::size_t wanted = std::max(size + kPad, capacity_ + capacity_ / 2);
+    data_.reset();
+    capacity_ = size_ = 0;
+    data_.reset(new (std::nothrow) std::uint8_t[wanted]);
+    if (!data_) return false;
+    capacity_ = wanted;
+  }
+  size_ = size;
+  std::memset(data_.get() + size, 0, kPad);
+  return true;
+}
+
+void Buffer::shrink(std::size_t keep) {
+  if (capacity_ <= keep) return;
+  data_.reset();
+  size_ = capacity_ = 0;
+}
+
+class FileSet::Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() { ::close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+FileSet::FileSet(bool keep_open, std::size_t max_open)
+    : keep_open_(keep_open), max_open_(std::max<std::size_t>(1, max_open)) {}
+
+std::int64_t FileSet::add(std::vector<std::string> paths) {
+  const std::lock_guard lock(mutex_);
+  const std::int64_t first = static_cast<std::int64_t>(paths_.size());
+  if (paths_.empty()) {
+    paths_ = std::move(paths);
+  } else {
+    paths_.insert(paths_.end(), std::make_move_iterator(paths.begin()),
+                  std::make_move_iterator(paths.end()));
+  }
+  return first;
+}
+
+std::size_t FileSet::size() const {
+  const std::lock_guard lock(mutex_);
+  return paths_.size();
+}
+
+Status FileSet::open(std::int64_t file, std::shared_ptr<Descriptor>& out) {
+  std::string path;
+  {
+    const std::lock_guard lock(mutex_);
+    if (file < 0 || static_cast<std::size_t>(file) >= paths_.size())
+      return Status::error(Code::not_found, "no file number " + std::to_string(file));
+    if (keep_open_) {
+      if (const auto found = open_.find(file); found != open_.end()) {
+        out = found->second;
+        return Status::okay();
+      }
+    }
+    path = paths_[static_cast<std::size_t>(file)];
+  }
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return system_error("cannot open", errno);
+  out = std::make_shared<Descriptor>(fd);
+  if (!keep_open_) return Status::okay();
+
+  // Two threads may have opened the same file meanwhile: the first to come back is kept.
+  const std::lock_guard lock(mutex_);
+  const auto [entry, inserted] = open_.try_emplace(file, out);
+  if (!inserted) {
+    out = entry->second;
+  } else if (open_order_.size() < max_open_) {
+    open_order_.push_back(file);
+  } else {
+    open_.erase(open_order_[hand_]);
+    open_order_[hand_] = file;
+    hand_ = (hand_ + 1) % max_open_;
+  }
+  return Status::okay();
+}
+
+Status FileSet::read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out) {
+  std::shared_ptr<Descriptor> descriptor;
+  if (Status status = open(file, descriptor); !status.ok()) return status;
+  if (length < 0) {
+    struct stat info;
+    if (::fstat(descriptor->fd(), &info) != 0) return system_error("cannot stat", errno);
+    if (!S_ISREG(info.st_mode)) return Status::error(Code::io, "not a regular file");
+    offset = 0;
+    length = info.st_size;
+  }
+  if (offset < 0) return Status::error(Code::corrupt, "negative offset " + std::to_string(offset));
+  const std::size_t wanted = static_cast<std::size_t>(length);
+  if (!out.resize(wanted))
+    return Status::error(Code::memory, "no memory for " + std::to_string(length) + " bytes");
+  std::size_t got = 0;
+  if (Status status = read_fully(descriptor->fd(), out.data(), wanted, offset, got); !status.ok())
+    return status;
+  if (got < wanted)
+    return Status::error(Code::truncated,
+                         "the file ends at byte " +
+                             std::to_string(offset + static_cast<std::int64_t>(got)) + ", bytes " +
+                             std::to_string(offset) + " to " + std::to_string(offset + length) +
+                             " were wanted");
+  return Status::okay();
+}
+
+void FileSet::advise(std::int64_t file, std::int64_t offset, std::int64_t length) {
+  if (!keep_open_ || offset < 0 || length <= 0) return;
+  std::shared_ptr<Descriptor> descriptor;
+  // A file that cannot be opened is reported by the read that follows.
+  if (const Status status = open(file, descriptor); !status.ok()) return;
+  ::posix_fadvise(descriptor->fd(), offset, length, POSIX_FADV_WILLNEED);
+}
+
+void FileSet::close() {
+  const std::lock_guard lock(mutex_);
+  open_.clear();
+  open_order_.clear();
+  hand_ = 0;
+}
+
+}  // namespace fastio

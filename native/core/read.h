@@ -1,0 +1,74 @@
+// Local files by number. Workers read byte ranges of shards (whose descriptors are kept, up to a
+// bound) or whole small files (opened, read, closed).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "status.h"
+
+namespace fastio {
+
+// A growing byte buffer of one thread: kept between images so that the steady state allocates
+// nothing, and always followed by kPad zero bytes, so that kernels may read a little too far.
+class Buffer {
+ public:
+  static constexpr std::size_t kPad = 64;
+
+  std::uint8_t* data() { return data_.get(); }
+  const std::uint8_t* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+
+  // Makes room for `size` bytes and the padding; the contents are undefined. False: no memory.
+  bool resize(std::size_t size);
+
+  // Gives the memory back if it holds more than `keep` bytes (after an unusually large image).
+  void shrink(std::size_t keep);
+
+ private:
+  std::unique_ptr<std::uint8_t[]> data_;
+  std::size_t size_ = 0, capacity_ = 0;
+};
+
+// Thread-safe. A file is known by the number that add() returned. `keep_open` files (shards) keep
+// their descriptor until more than `max_open` are open; the others (a folder's images) are opened
+// for each read.
+class FileSet {
+ public:
+  explicit FileSet(bool keep_open, std::size_t max_open = 256);
+  FileSet(const FileSet&) = delete;
+  FileSet& operator=(const FileSet&) = delete;
+
+  // Returns the first of the consecutive numbers given to `paths`.
+  std::int64_t add(std::vector<std::string> paths);
+  std::size_t size() const;
+
+  // Reads [offset, offset + length) of `file`; length < 0 reads the whole file. Fewer bytes in
+  // the file than asked for are Code::truncated. A range that is no range is Code::corrupt.
+  Status read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out);
+
+  // Tells the system that a range will be wanted soon. Does nothing for files not kept open.
+  void advise(std::int64_t file, std::int64_t offset, std::int64_t length);
+
+  // Closes every kept descriptor; reads in flight finish first on their own reference.
+  void close();
+
+ private:
+  class Descriptor;
+  Status open(std::int64_t file, std::shared_ptr<Descriptor>& out);
+
+  const bool keep_open_;
+  const std::size_t max_open_;
+  mutable std::mutex mutex_;
+  std::vector<std::string> paths_;
+  std::unordered_map<std::int64_t, std::shared_ptr<Descriptor>> open_;
+  std::vector<std::int64_t> open_order_;  // ring: the next to be closed stands at hand_
+  std::size_t hand_ = 0;
+};
+
+}  // namespace fastio

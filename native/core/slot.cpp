@@ -1,0 +1,119 @@
+#include "slot.h"
+
+#include <algorithm>
+#include <new>
+
+namespace fastio {
+namespace {
+
+std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
+  return static_cast<std::uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+}
+
+// What place() needs to know of the row that is being filled.
+struct Target {
+  const ImageTask* task;
+  std::uint8_t* fixed;  // null: allocate
+  std::int32_t height, width;
+  OwnedImage* image;
+  Status refused;
+};
+
+}  // namespace
+
+Slot::Slot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geometry> geometry, ImageTask task,
+           ImageReads reads, std::uint8_t* out, std::int32_t out_height, std::int32_t out_width)
+    : files_(std::move(files)),
+      geometry_(std::move(geometry)),
+      task_(task),
+      reads_(std::move(reads)),
+      out_(out),
+      out_height_(out_height),
+      out_width_(out_width),
+      row_bytes_(store_bytes(task.store, out_height, out_width, task.channels)),
+      status_(reads_.file.size()),
+      images_(out ? 0 : reads_.file.size()),
+      left_(reads_.file.size()) {
+  task_.geometry = geometry_.get();
+}
+
+bool Slot::claim(std::size_t most, std::size_t& begin, std::size_t& end) {
+  begin = next_.fetch_add(most, std::memory_order_relaxed);
+  if (begin >= rows()) return false;
+  end = std::min(begin + most, rows());
+  return true;
+}
+
+void* Slot::place(void* context, std::int32_t height, std::int32_t width) {
+  auto& target = *static_cast<Target*>(context);
+  if (target.fixed) {
+    if (height == target.height && width == target.width) return target.fixed;
+    target.refused =
+        Status::error(Code::unsupported,
+                      "the transforms give " + std::to_string(height) + " x " +
+                          std::to_string(width) + " pixels where the batch has rows of " +
+                          std::to_string(target.height) + " x " + std::to_string(target.width));
+    return nullptr;
+  }
+  const std::size_t bytes = store_bytes(target.task->store, height, width, target.task->channels);
+  target.image->pixels.reset(new (std::nothrow) std::uint8_t[bytes]);
+  target.image->height = height;
+  target.image->width = width;
+  if (!target.image->pixels)
+    target.refused =
+        Status::error(Code::memory, "no memory for " + std::to_string(bytes) + " bytes of pixels");
+  return target.image->pixels.get();
+}
+
+void Slot::fill(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCounters& counters) {
+  const auto codec = static_cast<Codec>(reads_.codec[row]);
+  if (codec == Codec::encoded) {
+    status_[row] = Status::error(Code::foreign, "stored in another image format");
+    return;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  Status status = files_->read(reads_.file[row], reads_.offset[row], reads_.length[row], scratch);
+  counters.read_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
+  if (status.ok()) {
+    counters.bytes.fetch_add(scratch.size(), std::memory_order_relaxed);
+    ImageRequest request;
+    request.data = scratch.data();
+    request.size = scratch.size();
+    request.codec = codec;
+    request.orientation = reads_.orientation[row];
+    request.height = reads_.height[row];
+    request.width = reads_.width[row];
+    request.row = reads_.row[row];
+    Target target{&task_,     out_ ? out_ + row * row_bytes_ : nullptr, out_height_,
+                  out_width_, out_ ? nullptr : &images_[row],           Status::okay()};
+    status = decoder.decode(task_, request, &Slot::place, &target);
+    if (!target.refused.ok()) status = std::move(target.refused);
+  }
+  status_[row] = std::move(status);
+}
+
+void Slot::finish(std::size_t rows) {
+  // Notified under the lock: the consumer may free the slot as soon as it sees left_ == 0.
+  const std::lock_guard lock(mutex_);
+  left_ -= rows;
+  if (left_ == 0) done_.notify_all();
+}
+
+void Slot::advise() const {
+  for (std::size_t i = 0; i < rows(); ++i)
+    files_->advise(reads_.file[i], reads_.offset[i], reads_.length[i]);
+}
+
+void Slot::cancel() {
+  cancelled_.store(true);
+  const std::size_t claimed = std::min(next_.exchange(rows(), std::memory_order_relaxed), rows());
+  finish(rows() - claimed);
+}
+
+bool Slot::wait(std::chrono::nanoseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return done_.wait_for(lock, timeout, [this] { return left_ == 0; });
+}
+
+}  // namespace fastio

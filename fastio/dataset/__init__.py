@@ -1,0 +1,51 @@
+"""Packed datasets: a manifest, the shards that it names, and rows by their global number."""
+
+from __future__ import annotations
+
+import os
+
+from fastio.dataset.manifest import (
+    FORMAT_VERSION,
+    JOURNAL_NAME,
+    MANIFEST_NAME,
+    Manifest,
+    ShardEntry,
+    is_dataset,
+    is_half_written,
+    write_manifest,
+)
+from fastio.dataset.packed import Dataset, ShardCheck
+from fastio.dataset.pixels import decode_image, open_image
+
+__all__ = [
+    "FORMAT_VERSION",
+    "JOURNAL_NAME",
+    "MANIFEST_NAME",
+    "Dataset",
+    "Manifest",
+    "ShardCheck",
+    "ShardEntry",
+    "decode_image",
+    "is_dataset",
+    "is_half_written",
+    "open",
+    "open_image",
+    "write_manifest",
+]
+
+
+def open(path: str | os.PathLike[str]) -> Dataset:
+    """Open a packed dataset.
+
+    Args:
+        path: the folder that `fastio pack` or `fastio.Writer` wrote.
+
+    Returns:
+        The dataset; close it, or use it in a `with` statement, to let go of its files.
+
+    Raises:
+        DatasetNotFound: the folder does not exist or has no manifest.
+        ManifestInvalid: the manifest is damaged.
+        FormatVersionUnsupported: a newer fastio wrote it.
+    """
+    return Dataset(path)

@@ -1,0 +1,299 @@
+"""A packed dataset: its samples by global row number."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastio.dataset.manifest import Manifest
+from fastio.dataset.pixels import decode_image
+from fastio.errors import FastioError, ImageError, SchemaError, ShardCorrupt
+from fastio.schema import Array, Image, Scalar, Schema
+from fastio.shard import ShardReader, checksum
+
+# Maps are cheap, but a process may have only so many (65530 on Linux, as it comes).
+_KEPT_SHARDS = 4096
+
+
+@dataclass(frozen=True)
+class ShardCheck:
+    """What checking one shard found.
+
+    Attributes:
+        name: the shard's file name.
+        nbytes: its size in bytes, as the manifest has it.
+        problem: what is wrong with it, or None.
+    """
+
+    name: str
+    nbytes: int
+    problem: str | None
+
+
+class Dataset:
+    """A packed dataset. Safe to use from several threads; pickling it reopens it elsewhere.
+
+    Args:
+        path: the folder that `fastio pack` or `fastio.Writer` wrote.
+
+    Attributes:
+        path: that folder.
+        manifest: what the folder consists of.
+        schema: the samples' fields.
+
+    Raises:
+        DatasetNotFound: the folder does not exist or has no manifest.
+        ManifestInvalid: the manifest is damaged.
+        FormatVersionUnsupported: a newer fastio wrote it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self.manifest = Manifest(self.path)
+        self.schema: Schema = self.manifest.schema
+        self._shards: OrderedDict[int, ShardReader] = OrderedDict()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes that the field `label` counts, or None."""
+        return self.schema.classes
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that stand for the dataset's contents."""
+        return self.manifest.fingerprint
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return self.manifest.shards
+
+    def __len__(self) -> int:
+        return self.manifest.rows
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.path!r}, rows={len(self)}, shards={self.num_shards})"
+
+    def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where rows lie.
+
+        Args:
+            rows: int64 (n,), global row numbers from 0.
+
+        Returns:
+            Shard numbers and row numbers within them, int64 (n,) both.
+
+        Raises:
+            IndexError: a row number is negative or too large.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            bad = rows[(rows < 0) | (rows >= len(self))][0]
+            raise IndexError(f"row {bad} is out of range: {self.path} has {len(self)} rows")
+        first_row = self.manifest.first_row
+        shards = np.searchsorted(first_row, rows, side="right").astype(np.int64) - 1
+        return shards, rows - first_row[shards]
+
+    def shard_path(self, shard: int) -> str:
+        """The path of a shard's file."""
+        return os.path.join(self.path, self.manifest.name(shard))
+
+    def shard(self, shard: int) -> ShardReader:
+        """A shard's reader, opened when first asked for and kept.
+
+        Raises:
+            SourceNotFound: the file is missing.
+            ShardCorrupt: it is damaged, or not the file that the manifest describes.
+        """
+        with self._lock:
+            if self._closed:
+                raise ValueError(f"{self.path}: this dataset was closed")
+            reader = self._shards.get(shard)
+            if reader is None:
+                reader = self._shards[shard] = self._open_shard(shard)
+                if len(self._shards) > _KEPT_SHARDS:
+                    # Dropped, not closed: another thread may be using it.
+                    self._shards.popitem(last=False)
+            else:
+                self._shards.move_to_end(shard)
+            return reader
+
+    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
+        """One field of many rows.
+
+        Args:
+            field: a field that is not an image.
+            rows: int64 (n,), global row numbers in any order.
+
+        Returns:
+            An array of shape (n,) for Scalar and (n, *shape) for Array; a list of n str, bytes
+            or arrays for Text, Bytes and Array of differing shapes.
+
+        Raises:
+            SchemaError: there is no such field, or it is an image.
+            IndexError: a row number is out of range.
+            SourceNotFound, ShardCorrupt: a shard cannot be read.
+        """
+        kind = self._field(field)
+        if isinstance(kind, Image):
+            raise SchemaError(f"field {field!r} is an image: index the dataset, or use a Loader")
+        shards, local = self.locate(rows)
+        fixed = isinstance(kind, Scalar) or (isinstance(kind, Array) and kind.shape is not None)
+        shape = kind.shape if isinstance(kind, Array) and kind.shape is not None else ()
+        values: NDArray[Any] | list[Any] = [None] * len(local)
+        if isinstance(kind, (Scalar, Array)) and fixed:
+            values = np.empty((len(local), *shape), dtype=kind.dtype)
+        for shard in np.unique(shards).tolist():
+            places = np.flatnonzero(shards == shard)
+            reader = self.shard(shard)
+            if isinstance(values, np.ndarray):
+                values[places] = reader.fixed(field)[local[places]].reshape(-1, *shape)
+                continue
+            found = _variable_values(reader, field, kind, local[places])
+            for place, value in zip(places.tolist(), found, strict=True):
+                values[place] = value
+        return values
+
+    def sample_name(self, row: int) -> str:
+        """How messages name a row: its shard's file name and its row there."""
+        shards, local = self.locate(np.array([row], dtype=np.int64))
+        return f"{self.manifest.name(int(shards[0]))} row {int(local[0])}"
+
+    def __getitem__(self, index: int) -> Any:
+        """One sample in the structure that it was packed in.
+
+        Images are upright uint8 (H, W, C) arrays, decoded by Pillow; numbers are Python's where
+        Python has their type (int64, float64, bool), else NumPy scalars.
+
+        Args:
+            index: row number; negative ones count from the end.
+
+        Raises:
+            IndexError: it is out of range.
+            ImageError: an image cannot be decoded.
+            SourceNotFound, ShardCorrupt: the shard cannot be read.
+        """
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows")
+        values = {name: self._value(name, row) for name in self.schema.fields}
+        if self.schema.structure == "dict":
+            return values
+        if self.schema.structure == "tuple":
+            return tuple(values.values())
+        return next(iter(values.values()))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
+
+    def verify(self) -> Iterator[ShardCheck]:
+        """Read every shard and compare it with the manifest, one by one.
+
+        Returns:
+            What was found, shard after shard, in order.
+
+        Raises:
+            ManifestInvalid: the manifest itself is damaged.
+        """
+        self.manifest.check()
+        for shard in range(self.num_shards):
+            problem = self._check_shard(shard)
+            nbytes = int(self.manifest.shard_bytes[shard])
+            yield ShardCheck(self.manifest.name(shard), nbytes, problem)
+
+    def close(self) -> None:
+        """Let go of the shards. Views taken before stay valid."""
+        with self._lock:
+            self._closed = True
+            self._shards.clear()
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[Dataset], tuple[str]]:
+        return Dataset, (self.path,)
+
+    def _field(self, name: str) -> Any:
+        if name not in self.schema.fields:
+            raise SchemaError(
+                f"{self.path} has no field {name!r}; it has {', '.join(self.schema.fields)}"
+            )
+        return self.schema.fields[name]
+
+    def _open_shard(self, shard: int) -> ShardReader:
+        path = self.shard_path(shard)
+        expected = int(self.manifest.shard_bytes[shard])
+        reader = ShardReader(path)
+        if reader.nbytes != expected:
+            raise ShardCorrupt(f"{path} has {reader.nbytes} bytes, the manifest says {expected}")
+        rows = int(self.manifest.shard_rows[shard])
+        if reader.rows != rows:
+            raise ShardCorrupt(f"{path} has {reader.rows} rows, the manifest says {rows}")
+        return reader
+
+    def _check_shard(self, shard: int) -> str | None:
+        try:
+            found = checksum(self.shard_path(shard))
+            expected = self.manifest.xxh3(shard)
+            if found != expected:
+                return f"its xxh3 is {found}, expected {expected}"
+            self._open_shard(shard)
+        except (FastioError, OSError) as error:
+            return str(error)
+        return None
+
+    def _value(self, name: str, row: int) -> Any:
+        kind = self._field(name)
+        rows = np.array([row], dtype=np.int64)
+        if isinstance(kind, Image):
+            return self._image(name, kind, row)
+        value: Any = self.gather(name, rows)[0]
+        if isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool"):
+            return value.item()
+        return value
+
+    def _image(self, name: str, kind: Image, row: int) -> NDArray[np.uint8]:
+        shards, local = self.locate(np.array([row], dtype=np.int64))
+        reader = self.shard(int(shards[0]))
+        at = int(local[0])
+        data = reader.values(name, [at])[0]
+        codec, height, width, orientation = (
+            int(reader.fixed(f"{name}.{part}")[at])
+            for part in ("codec", "height", "width", "orientation")
+        )
+        try:
+            return decode_image(data, codec, height, width, orientation, kind.mode)
+        except ValueError as error:
+            raise ImageError(self.path, row, self.sample_name(row), error) from error
+
+
+def _variable_values(
+    reader: ShardReader, field: str, kind: Any, local: NDArray[np.int64]
+) -> Sequence[Any]:
+    values = reader.values(field, local)
+    if not isinstance(kind, Array):
+        return values
+    arrays = []
+    for row, value in zip(local.tolist(), values, strict=True):
+        # A copy, since arrays over bytes are read-only.
+        flat = np.frombuffer(value, dtype=kind.dtype).copy()
+        arrays.append(flat.reshape(reader.shape(field, row)))
+    return arrays

@@ -1,0 +1,157 @@
+"""Stored images to pixels with Pillow: one at a time, for indexing, checking and packing."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+from PIL import UnidentifiedImageError
+
+from fastio.schema import CODEC_RAW
+
+_EXIF_ORIENTATION = 0x0112
+# Modes whose pixels have at most 8 bits a channel. The others ("I", "I;16", "F", ...) have more,
+# and Pillow converts them to RGB by cutting off what exceeds 255.
+_EIGHT_BIT_MODES = frozenset(
+    ["1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"]
+)
+# Pillow's raw modes of more than 8 bits a channel, such as "RGB;16B", and PPM's large maxima.
+# "BGR;15" and "BGR;16" are pixels of 16 bits, not channels.
+_DEEP_RAW_MODE = re.compile(r"(?<!BGR);(?:1[0-6]|32)|\b65535\b")
+
+
+def decode_image(
+    data: bytes | memoryview,
+    codec: int,
+    height: int,
+    width: int,
+    orientation: int,
+    mode: Literal["RGB", "L"],
+) -> NDArray[np.uint8]:
+    """The upright pixels of one stored image.
+
+    Args:
+        data: what is stored.
+        codec: how it is stored, a `CODEC_...` number of `fastio.schema`.
+        height: of the stored pixels, before orientation; needed for raw pixels only.
+        width: likewise.
+        orientation: EXIF orientation, 1 to 8, that turns the stored pixels upright.
+        mode: the wanted mode.
+
+    Returns:
+        uint8 (H, W, C), C-contiguous.
+
+    Raises:
+        ValueError: the data cannot be decoded; the message is a reason, without a name.
+    """
+    if codec == CODEC_RAW:
+        channels = 3 if mode == "RGB" else 1
+        expected = height * width * channels
+        if len(data) != expected:
+            raise ValueError(
+                f"raw image of {height} x {width} x {channels} needs {expected} bytes, "
+                f"found {len(data)}"
+            )
+        pixels = np.frombuffer(data, dtype=np.uint8).reshape(height, width, channels)
+        return np.array(turn_upright(pixels, orientation), order="C")
+    with open_image(data) as image:
+        return np.ascontiguousarray(turn_upright(to_pixels(image, mode), orientation))
+
+
+def open_image(data: bytes | memoryview) -> PillowImage.Image:
+    """An image file as a Pillow image, fully decoded.
+
+    Raises:
+        ValueError: Pillow does not know the format, the file is damaged or too large, or it has
+            more than 8 bits a channel.
+    """
+    if not len(data):
+        raise ValueError("the file is empty (0 bytes)")
+    try:
+        image = PillowImage.open(io.BytesIO(data))
+        check_depth(image)
+        image.load()
+    except UnidentifiedImageError as error:
+        start = bytes(data[:8]).hex(" ")
+        raise ValueError(f"not an image of a format that Pillow knows (begins {start})") from error
+    except (MemoryError, _TooDeepError):
+        raise
+    except Exception as error:  # Pillow's plugins let parsers' errors of every kind through
+        raise ValueError(f"cannot be decoded: {error or type(error).__name__}") from error
+    return image
+
+
+def to_pixels(image: PillowImage.Image, mode: Literal["RGB", "L"]) -> NDArray[np.uint8]:
+    """A Pillow image as uint8 (H, W, C), transparency dropped as torchvision does.
+
+    Raises:
+        ValueError: it has more than 8 bits a channel, or a mode that cannot be converted.
+    """
+    check_depth(image)
+    if image.mode != mode:
+        if image.mode == "P" and "transparency" in image.info:
+            # The same pixels as in one step, without Pillow's warning about it.
+            image = image.convert("RGBA")
+        image = image.convert(mode)
+    pixels: NDArray[np.uint8] = np.asarray(image)
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+class _TooDeepError(ValueError):
+    """More bits a channel than 8."""
+
+
+def check_depth(image: PillowImage.Image) -> None:
+    """Refuse an image that 8 bits a channel cannot hold.
+
+    Some files hide their depth behind an 8-bit mode: Pillow opens 16-bit RGB in mode RGB and
+    drops the lower bytes. Before it is loaded, an image's tiles still tell.
+
+    Raises:
+        ValueError: the image has more bits a channel.
+    """
+    tiles = [str(tile[3]) for tile in getattr(image, "tile", [])]
+    deep = any(_DEEP_RAW_MODE.search(tile) for tile in tiles)
+    if deep or image.mode not in _EIGHT_BIT_MODES:
+        raise _TooDeepError(
+            f"it has more than 8 bits a channel (Pillow mode {image.mode!r}, raw mode "
+            f"{', '.join(tiles) or 'unknown'}), which 8-bit pixels cannot hold without loss; "
+            "convert it yourself, or pack its values as an Array"
+        )
+
+
+def exif_orientation(image: PillowImage.Image) -> int:
+    """The EXIF orientation of a Pillow image, 1 to 8; 1 where there is none or it is nonsense."""
+    try:
+        orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
+    except Exception:  # damaged EXIF data raises errors of every kind; the pixels are still good
+        return 1
+    return orientation if orientation in range(1, 9) else 1
+
+
+def turn_upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Undo an EXIF orientation.
+
+    Args:
+        pixels: uint8 (H, W, C) as stored.
+        orientation: 1 to 8 (EXIF 2.32, tag 0x0112).
+
+    Returns:
+        uint8 (H, W, C), or (W, H, C) of the stored H and W for 5 to 8; possibly a view.
+
+    Raises:
+        ValueError: the orientation is not 1 to 8.
+    """
+    if not 1 <= orientation <= 8:
+        raise ValueError(f"EXIF orientation must be 1 to 8, got {orientation}")
+    if orientation >= 5:
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels

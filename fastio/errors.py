@@ -1,0 +1,108 @@
+"""Every error that fastio raises on purpose, as one tree.
+
+Each leaf also inherits the builtin that people already catch::
+
+    FastioError (Exception)
+    |-- SourceNotFound (FileNotFoundError)    no such file, folder or shard
+    |   `-- DatasetNotFound                   a folder without a manifest
+    |-- DatasetExists (FileExistsError)       the destination already holds a dataset
+    |-- ManifestInvalid (ValueError)          manifest.arrow is damaged or is not ours
+    |   `-- FormatVersionUnsupported          written by a newer fastio
+    |-- ShardCorrupt (ValueError)             a shard is truncated, damaged or not the manifest's
+    |-- SchemaError (ValueError)              a value, field or schema that does not fit
+    |-- SampleError (ValueError)              one sample cannot be read
+    |   `-- ImageError                        ... because of its image
+    |-- TransformError (TypeError)            a transform that fastio cannot apply
+    |-- PackError (RuntimeError)              packing cannot start or go on
+    |-- StateMismatch (ValueError)            a loader state that belongs to other data
+    |-- LoaderTimeout (TimeoutError)          no batch within the loader's timeout
+    |-- LoaderClosed (RuntimeError)           the loader was closed
+    `-- BuildMissing (ImportError)            the native module is not built
+
+A message says what happened, where, what was found and expected, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class FastioError(Exception):
+    """The root of all errors that fastio raises on purpose."""
+
+
+class SourceNotFound(FastioError, FileNotFoundError):
+    """A file, folder or shard does not exist or cannot be used as data."""
+
+
+class DatasetNotFound(SourceNotFound):
+    """A path holds no packed dataset: it has no manifest."""
+
+
+class DatasetExists(FastioError, FileExistsError):
+    """The destination of a pack already holds a dataset."""
+
+
+class ManifestInvalid(FastioError, ValueError):
+    """A manifest is truncated, damaged or was not written by fastio."""
+
+
+class FormatVersionUnsupported(ManifestInvalid):
+    """A dataset has a format version that this fastio does not know."""
+
+
+class ShardCorrupt(FastioError, ValueError):
+    """A shard is truncated or damaged, or is not the file that the manifest describes."""
+
+
+class SchemaError(FastioError, ValueError):
+    """A value does not fit its field, or a schema is not possible."""
+
+
+class SampleError(FastioError, ValueError):
+    """One sample cannot be read.
+
+    Attributes:
+        dataset: path or name of the dataset or source.
+        row: row number of the sample in it, from 0.
+        name: what people look for: the file's path, or shard and row.
+        cause: the error underneath, or a sentence that says what is wrong.
+    """
+
+    def __init__(self, dataset: str, row: int, name: str, cause: BaseException | str) -> None:
+        # All four are `args`, so that the error survives pickling between processes.
+        super().__init__(dataset, row, name, cause)
+        self.dataset = dataset
+        self.row = row
+        self.name = name
+        self.cause = cause
+
+    def __str__(self) -> str:
+        reason = str(self.cause) or type(self.cause).__name__
+        return f"{self.name}: {reason} (row {self.row} of {self.dataset})"
+
+
+class ImageError(SampleError):
+    """The image of one sample cannot be decoded, or not without loss."""
+
+
+class TransformError(FastioError, TypeError):
+    """A transform is unknown, or does not fit the field that it is given for."""
+
+
+class PackError(FastioError, RuntimeError):
+    """Packing cannot start or cannot go on."""
+
+
+class StateMismatch(FastioError, ValueError):
+    """A loader state was taken from other data or other settings."""
+
+
+class LoaderTimeout(FastioError, TimeoutError):
+    """No batch came within the loader's timeout."""
+
+
+class LoaderClosed(FastioError, RuntimeError):
+    """The loader was used after `close()`."""
+
+
+class BuildMissing(FastioError, ImportError):
+    """The native module is not built or cannot be loaded."""

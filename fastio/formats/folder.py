@@ -1,0 +1,250 @@
+"""A folder of images with a folder for each class, seen as a dataset without packing it.
+
+Classes, order and errors are those of torchvision.datasets.ImageFolder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import overload
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.dataset import open_image
+from fastio.dataset.pixels import exif_orientation, to_pixels, turn_upright
+from fastio.errors import ImageError, SchemaError, SourceNotFound
+from fastio.schema import Image, Scalar, Schema
+
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+class PathTable(Sequence[str]):
+    """Paths under one folder, kept as one string of bytes: a tenth of what a list would take.
+
+    Args:
+        root: the folder, as it is to stand before each path.
+        relative: the paths below it.
+    """
+
+    def __init__(self, root: str, relative: Iterable[str]) -> None:
+        self.root = root
+        names = [os.fsencode(path) for path in relative]
+        self._ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+        self._data = b"".join(names)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        return os.path.join(self.root, self.relative(index))
+
+    def relative(self, index: int) -> str:
+        """A path without the folder; negative numbers count from the end."""
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} is out of range: there are {len(self)} files")
+        begin = int(self._ends[row - 1]) if row else 0
+        return os.fsdecode(self._data[begin : int(self._ends[row])])
+
+    def digest(self) -> bytes:
+        """A hash of the relative paths and their order."""
+        return xxhash.xxh3_128(self._ends.tobytes() + self._data).digest()
+
+
+class FolderDataset:
+    """Images in class folders: (image, label) samples, label being the class's number.
+
+    Only names are read: no file is opened or measured before it is asked for.
+
+    Args:
+        path: the folder that has a folder for each class, images anywhere below it.
+        extensions: endings, in lower case, of the files to take.
+
+    Attributes:
+        path: that folder.
+        schema: fields `image` (RGB) and `label` (int64), a tuple, with the classes' names.
+        paths: the files' paths in row order.
+        labels: int64 (rows,), the classes' numbers.
+
+    Raises:
+        SourceNotFound: no such folder, no class folders, or a class folder without images.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], extensions: Sequence[str] = IMG_EXTENSIONS
+    ) -> None:
+        root = os.fspath(path)
+        classes = _find_classes(root, tuple(extensions))
+        relative: list[str] = []
+        counts = []
+        for name in classes:
+            before = len(relative)
+            relative += _find_files(root, name, tuple(extensions))
+            counts.append(len(relative) - before)
+        empty = [name for name, count in zip(classes, counts, strict=True) if not count]
+        if empty:
+            raise SourceNotFound(
+                f"Found no valid file for the classes {', '.join(empty)} in {root}. Supported "
+                f"extensions are: {', '.join(extensions)}"
+            )
+        labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
+        self._fill(root, PathTable(root, relative), labels, tuple(classes))
+
+    @classmethod
+    def from_samples(
+        cls, samples: Sequence[tuple[str, int]], classes: Sequence[str], path: str = ""
+    ) -> FolderDataset:
+        """A dataset of listed files, as torchvision's ImageFolder has them in `samples`.
+
+        Args:
+            samples: (path, label) of each row.
+            classes: the classes' names.
+            path: folder that the paths begin with, for messages; they are kept as given.
+
+        Raises:
+            SourceNotFound: the list is empty.
+        """
+        if not samples:
+            raise SourceNotFound("the list of samples is empty")
+        self = cls.__new__(cls)
+        labels = np.array([label for _, label in samples], dtype=np.int64)
+        self._fill(path, PathTable("", (name for name, _ in samples)), labels, tuple(classes))
+        return self
+
+    def _fill(
+        self, path: str, paths: PathTable, labels: NDArray[np.int64], classes: tuple[str, ...]
+    ) -> None:
+        self.path = path
+        self.paths = paths
+        self.labels = labels
+        self.schema = Schema({"image": Image(), "label": Scalar("int64")}, "tuple", classes)
+        digest = xxhash.xxh3_64(paths.digest())
+        digest.update(labels.tobytes())
+        digest.update("\0".join(classes).encode("utf-8", "surrogateescape"))
+        self._fingerprint = digest.hexdigest()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes' names; a label is an index of it."""
+        classes = self.schema.classes
+        assert classes is not None
+        return classes
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that stand for the files' names, their order and labels."""
+        return self._fingerprint
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"FolderDataset({self.path!r}, rows={len(self)}, classes={len(self.classes)})"
+
+    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Labels of many rows.
+
+        Args:
+            field: "label".
+            rows: int64 (n,), row numbers in any order.
+
+        Returns:
+            int64 (n,).
+
+        Raises:
+            SchemaError: another field.
+            IndexError: a row number is out of range.
+        """
+        if field != "label":
+            raise SchemaError(f"{field!r} cannot be gathered from an image folder, only 'label'")
+        rows = np.asarray(rows, dtype=np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            bad = rows[(rows < 0) | (rows >= len(self))][0]
+            raise IndexError(f"row {bad} is out of range: {self.path} has {len(self)} rows")
+        return self.labels[rows]
+
+    def sample_name(self, row: int) -> str:
+        """How messages name a row: its file's path."""
+        return self.paths[row]
+
+    def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
+        """One sample: the upright image, uint8 (H, W, 3), and its label.
+
+        Raises:
+            IndexError: the row number is out of range.
+            ImageError: the file cannot be read or decoded.
+        """
+        row = index + len(self) if index < 0 else index
+        path = self.paths[row]
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+            with open_image(data) as image:
+                pixels = turn_upright(to_pixels(image, "RGB"), exif_orientation(image))
+        except (OSError, ValueError) as error:
+            raise ImageError(self.path, row, path, error) from error
+        return np.ascontiguousarray(pixels), int(self.labels[row])
+
+    def __iter__(self) -> Iterator[tuple[NDArray[np.uint8], int]]:
+        return (self[row] for row in range(len(self)))
+
+    def close(self) -> None:
+        """Nothing is kept open; here so that every dataset can be closed."""
+
+    def __enter__(self) -> FolderDataset:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _find_classes(root: str, extensions: tuple[str, ...]) -> list[str]:
+    try:
+        with os.scandir(root) as found:
+            entries = [(entry.name, entry.is_dir()) for entry in found]
+    except NotADirectoryError as error:
+        raise SourceNotFound(
+            f"{root} is a file; a folder with a folder of images for each class is needed, or a "
+            "dataset that `fastio pack` made"
+        ) from error
+    except FileNotFoundError as error:
+        raise SourceNotFound(f"{root} does not exist") from error
+    except OSError as error:
+        raise SourceNotFound(f"{root} cannot be read: {error}") from error
+    classes = sorted(name for name, is_folder in entries if is_folder)
+    if not classes:
+        images = sum(name.lower().endswith(extensions) for name, _ in entries)
+        hint = f"{images} images lie directly in it: " if images else ""
+        raise SourceNotFound(
+            f"Couldn't find any class folder in {root}. {hint}move images to one folder for each "
+            "class, or list them in a CSV or JSONL file with a column `path` and pack that"
+        )
+    return classes
+
+
+def _find_files(root: str, name: str, extensions: tuple[str, ...]) -> list[str]:
+    """Files below a class folder, relative to `root`, in torchvision's order."""
+    files = []
+    for folder, _, names in sorted(os.walk(os.path.join(root, name), followlinks=True)):
+        relative = os.path.relpath(folder, root)
+        files += [
+            os.path.join(relative, file)
+            for file in sorted(names)
+            if file.lower().endswith(extensions)
+        ]
+    return files

@@ -1,0 +1,251 @@
+"""What a sample consists of: fields, their types, and the Arrow columns that hold them.
+
+A field is one value of a sample. Some fields need several columns: an image stored under the
+name ``image`` has its bytes in ``image`` and one small column each for what is stored
+(``image.codec``), its size and its orientation, so that reads and crops are planned without
+touching a pixel. A dot in a column's name therefore always means "part of a field".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+
+from fastio.errors import SchemaError
+
+# What an image column holds, row by row. These numbers are part of the disk format.
+CODEC_JPEG = 0  # a JPEG file, byte for byte
+CODEC_RAW = 1  # uint8 pixels (H, W, C), row-major
+CODEC_ENCODED = 2  # any other image file, byte for byte; Pillow decodes it
+CODEC_BLOCKS = 3  # reserved for the block codec
+CODEC_NAMES = ("jpeg", "raw", "encoded")
+
+Structure = Literal["tuple", "dict", "single"]
+
+_ARROW_TYPES = {
+    "bool": pa.uint8(),  # one byte a value: Arrow's own bool is a bitmap, which no view can show
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "float16": pa.float16(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+}
+DTYPES = tuple(_ARROW_TYPES)
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image, delivered as uint8 (H, W, C).
+
+    Args:
+        mode: "RGB" (C = 3, the default) or "L" (gray, C = 1).
+    """
+
+    mode: Literal["RGB", "L"] = "RGB"
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("RGB", "L"):
+            raise SchemaError(f"Image mode must be 'RGB' or 'L', got {self.mode!r}")
+
+    @property
+    def channels(self) -> int:
+        """C of (H, W, C): 3 for RGB, 1 for L."""
+        return 3 if self.mode == "RGB" else 1
+
+
+@dataclass(frozen=True)
+class Array:
+    """A numeric array.
+
+    Args:
+        dtype: NumPy's name of the element type, one of `DTYPES`.
+        shape: the shape that every sample has, or None when it differs between samples.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _check_dtype(self.dtype)
+        if self.shape is not None and (not self.shape or min(self.shape) < 1):
+            raise SchemaError(
+                f"Array shape must have at least one axis and no empty one, got {self.shape}; "
+                "use shape=None for arrays that differ in shape and Scalar for single numbers"
+            )
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One number.
+
+    Args:
+        dtype: NumPy's name of its type, one of `DTYPES`.
+    """
+
+    dtype: str
+
+    def __post_init__(self) -> None:
+        _check_dtype(self.dtype)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A string, stored as UTF-8."""
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """A byte string."""
+
+
+Field = Image | Array | Scalar | Text | Bytes
+_FIELD_TYPES: dict[str, type[Field]] = {
+    kind.__name__.lower(): kind for kind in (Image, Array, Scalar, Text, Bytes)
+}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The fields of a dataset's samples, in order.
+
+    Args:
+        fields: name of each field and its type. A name is not empty and has no dot.
+        structure: what a sample is in Python: a "tuple" of the fields in order, a "dict" by
+            name, or the "single" field itself.
+        classes: names of the classes when a field `label` counts them, else None.
+
+    Raises:
+        SchemaError: no fields, an impossible name, or "single" with several fields.
+    """
+
+    fields: Mapping[str, Field]
+    structure: Structure = "dict"
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", dict(self.fields))
+        if self.classes is not None:
+            object.__setattr__(self, "classes", tuple(self.classes))
+        if self.structure not in ("tuple", "dict", "single"):
+            raise SchemaError(
+                f"structure must be 'tuple', 'dict' or 'single', got {self.structure!r}"
+            )
+        if not self.fields:
+            raise SchemaError("a schema needs at least one field")
+        if self.structure == "single" and len(self.fields) != 1:
+            raise SchemaError(
+                f"structure 'single' means one field, got {len(self.fields)}: {list(self.fields)}"
+            )
+        for name, field in self.fields.items():
+            _check_field(name, field)
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.fields.items()), self.structure, self.classes))
+
+    @cached_property
+    def image_fields(self) -> tuple[str, ...]:
+        """Names of the fields that are images, in order."""
+        return tuple(name for name, field in self.fields.items() if isinstance(field, Image))
+
+    def arrow_schema(self) -> pa.Schema:
+        """The columns that hold these fields, none of them nullable, without metadata."""
+        columns: list[tuple[str, pa.DataType]] = []
+        for name, field in self.fields.items():
+            columns += field_columns(name, field)
+        return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
+
+    def to_json(self) -> dict[str, Any]:
+        """This schema as JSON values, as manifests store it."""
+        fields = [{"name": name, **_field_json(field)} for name, field in self.fields.items()]
+        return {"structure": self.structure, "fields": fields, "classes": self.classes}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Schema:
+        """The schema that `to_json` described.
+
+        Raises:
+            SchemaError: the value does not describe a schema.
+        """
+        try:
+            fields = {str(item["name"]): _field_from_json(item) for item in value["fields"]}
+            if len(fields) != len(value["fields"]):
+                raise SchemaError("two fields have the same name")
+            classes = value["classes"]
+            return cls(
+                fields,
+                value["structure"],
+                None if classes is None else tuple(str(name) for name in classes),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, SchemaError):
+                raise
+            text = json.dumps(value, default=repr)[:200]
+            raise SchemaError(f"not a schema: {text} ({type(error).__name__}: {error})") from error
+
+
+def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
+    """The Arrow columns (name, type) that hold a field, its main column first."""
+    if isinstance(field, Image):
+        return [
+            (name, pa.large_binary()),
+            (f"{name}.codec", pa.uint8()),
+            (f"{name}.height", pa.int32()),
+            (f"{name}.width", pa.int32()),
+            (f"{name}.orientation", pa.uint8()),
+        ]
+    if isinstance(field, Array):
+        if field.shape is None:
+            return [(name, pa.large_binary()), (f"{name}.shape", pa.list_(_item(pa.int64())))]
+        size = 1
+        for extent in field.shape:
+            size *= extent
+        return [(name, pa.list_(_item(_ARROW_TYPES[field.dtype]), size))]
+    if isinstance(field, Scalar):
+        return [(name, _ARROW_TYPES[field.dtype])]
+    return [(name, pa.large_utf8() if isinstance(field, Text) else pa.large_binary())]
+
+
+def _item(kind: pa.DataType) -> pa.Field:
+    return pa.field("item", kind, nullable=False)
+
+
+def _check_dtype(dtype: str) -> None:
+    if dtype not in _ARROW_TYPES:
+        raise SchemaError(f"dtype {dtype!r} cannot be stored; possible are {', '.join(DTYPES)}")
+
+
+def _check_field(name: object, field: object) -> None:
+    if not isinstance(name, str) or not name or "." in name:
+        raise SchemaError(
+            f"field name {name!r} is not possible: it must be a string, not empty and without a "
+            "dot (dots name the columns that belong to a field)"
+        )
+    if not isinstance(field, (Image, Array, Scalar, Text, Bytes)):
+        raise SchemaError(
+            f"field {name!r} must be an Image, Array, Scalar, Text or Bytes, got {field!r}"
+        )
+
+
+def _field_json(field: Field) -> dict[str, Any]:
+    return {"type": type(field).__name__.lower(), **vars(field)}
+
+
+def _field_from_json(item: dict[str, Any]) -> Field:
+    if item["type"] not in _FIELD_TYPES:
+        raise SchemaError(f"field {item['name']!r} has the unknown type {item['type']!r}")
+    params = {key: item[key] for key in item if key not in ("name", "type")}
+    if params.get("shape") is not None:
+        params["shape"] = tuple(int(extent) for extent in params["shape"])
+    # The mapping's values are the five classes; which arguments fit is for them to check.
+    return cast("type[Any]", _FIELD_TYPES[item["type"]])(**params)  # type: ignore[no-any-return]

@@ -1,0 +1,378 @@
+"""Shards: one file of rows each, written once and then only mapped.
+
+A shard is an Arrow IPC file with one uncompressed record batch, whose buffers all begin at
+multiples of 64 bytes of the file, so that a mapping of it can be used as arrays as it stands.
+pyarrow writes IPC files aligned to 8 bytes and has no setting for it. `write_shard` therefore
+takes the metadata that pyarrow writes for one row, puts the real lengths and offsets in, and
+lays out the buffers itself.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
+
+ALIGNMENT = 64
+TEMP_SUFFIX = ".tmp"
+_MAGIC = b"ARROW1"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_READ_BYTES = 1 << 20
+
+
+def write_shard(path: str | os.PathLike[str], batch: pa.RecordBatch) -> tuple[int, str]:
+    """Write a record batch as an Arrow IPC file, so that it is there whole or not at all.
+
+    The file is written under a temporary name next to `path`, flushed to the disk, renamed, and
+    the folder flushed too. What was at `path` is replaced.
+
+    Args:
+        path: the file to write.
+        batch: at least one row; no nulls, no offsets into larger arrays.
+
+    Returns:
+        The file's size in bytes and the xxh3_64 of its bytes, as 16 hexadecimal digits.
+
+    Raises:
+        OSError: the file cannot be written (no space, no permission); the temporary file is gone.
+    """
+    path = Path(path)
+    temp = path.with_name(path.name + TEMP_SUFFIX)
+    digest = xxhash.xxh3_64()
+    size = 0
+    try:
+        with open(temp, "wb") as file:
+            for chunk in _ipc_chunks(batch):
+                file.write(chunk)
+                digest.update(chunk)
+                size += len(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temp, path)
+    except BaseException:
+        with suppress(OSError):
+            temp.unlink()
+        raise
+    sync_folder(path.parent)
+    return size, digest.hexdigest()
+
+
+def sync_folder(path: Path) -> None:
+    """Flush a folder's entries to the disk, so that renames in it outlive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checksum(path: str | os.PathLike[str]) -> str:
+    """The xxh3_64 of a file's bytes as 16 hexadecimal digits; reads the file once, in pieces.
+
+    Raises:
+        SourceNotFound: there is no such file.
+        OSError: it cannot be read.
+    """
+    digest = xxhash.xxh3_64()
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while piece := file.read(_READ_BYTES):
+                digest.update(piece)
+    except FileNotFoundError as error:
+        raise SourceNotFound(f"{os.fspath(path)} does not exist") from error
+    return digest.hexdigest()
+
+
+class ShardReader:
+    """Read-only views of one shard through a memory map.
+
+    Opening checks the file's structure, not its data: `checksum` does that. Views stay valid
+    after `close()`, since they keep the map alive; no file descriptor stays open. Safe to use
+    from several threads.
+
+    Args:
+        path: the shard's file.
+
+    Raises:
+        SourceNotFound: there is no such file.
+        ShardCorrupt: the file is not a whole Arrow file with one record batch without nulls.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._map, self._batch = map_batch(self.path, ShardCorrupt)
+        self._views: dict[str, NDArray[Any]] = {}
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self._opened().num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file in bytes."""
+        self._opened()
+        return int(self._map.size)
+
+    def fixed(self, column: str) -> NDArray[Any]:
+        """A fixed-width column as a read-only view of the map.
+
+        Args:
+            column: a numeric column, or one of fixed-size lists.
+
+        Returns:
+            Array of shape (rows,), or (rows, length) for lists.
+
+        Raises:
+            ShardCorrupt: there is no such column, or its rows have no fixed width.
+        """
+        view = self._views.get(column)
+        if view is None:
+            array = flat = self._column(column)
+            if pa.types.is_fixed_size_list(array.type):
+                flat = array.values
+            if not pa.types.is_primitive(flat.type):
+                raise ShardCorrupt(f"{self.path}: {column!r} is {array.type}, not fixed in width")
+            view = _view(flat.buffers()[1], flat.type.to_pandas_dtype(), len(flat))
+            if flat is not array:
+                view = view.reshape(len(array), array.type.list_size)
+            self._views[column] = view
+        return view
+
+    def offsets(self, column: str) -> NDArray[np.int64]:
+        """Where each row of a variable-width column begins in the column's data.
+
+        Returns:
+            int64 (rows + 1,), a view of the map; row i is bytes [offsets[i], offsets[i + 1]).
+
+        Raises:
+            ShardCorrupt: there is no such column, its rows have a fixed width, or its offsets
+                run backwards or leave the column's data.
+        """
+        view = self._views.get(column)
+        if view is None:
+            array = self._variable(column)
+            view = _view(array.buffers()[1], np.int64, len(array) + 1)
+            end = _size(array.buffers()[2])
+            if view[0] < 0 or view[-1] > end or bool((view[1:] < view[:-1]).any()):
+                raise ShardCorrupt(
+                    f"{self.path}: the offsets of column {column!r} do not lie within its {end} "
+                    "bytes of data; run `fastio verify` on the dataset"
+                )
+            self._views[column] = view
+        return view
+
+    def data_offset(self, column: str) -> int:
+        """Where the data of a variable-width column begins, in bytes from the file's start."""
+        data = self._variable(column).buffers()[2]
+        return 0 if data is None else int(data.address - self._map.address)
+
+    def values(self, column: str, local_rows: Sequence[int] | NDArray[np.int64]) -> list[Any]:
+        """Rows of a variable-width column, copied out of the map.
+
+        Args:
+            column: a column of strings or bytes.
+            local_rows: row numbers within this shard.
+
+        Returns:
+            One str (text columns) or bytes (binary columns) a row.
+
+        Raises:
+            ShardCorrupt: as `offsets`, or text that is not UTF-8.
+            IndexError: a row number is out of range.
+        """
+        offsets = self.offsets(column)
+        array = self._variable(column)
+        data = memoryview(array.buffers()[2] or b"")
+        rows = np.asarray(local_rows, dtype=np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(array)):
+            raise IndexError(f"{self.path} has {len(array)} rows, asked for {rows.tolist()}")
+        spans = zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
+        if not pa.types.is_large_string(array.type):
+            return [bytes(data[begin:end]) for begin, end in spans]
+        try:
+            return [str(data[begin:end], "utf-8") for begin, end in spans]
+        except UnicodeDecodeError as error:
+            raise ShardCorrupt(f"{self.path}: text in column {column!r}: {error}") from error
+
+    def shape(self, field: str, local_row: int) -> tuple[int, ...]:
+        """The shape of one row of a variable-shape array field."""
+        extents = self._column(f"{field}.shape")[local_row].as_py()
+        return tuple(int(extent) for extent in extents)
+
+    def close(self) -> None:
+        """Let go of the map. Views taken before keep it alive; the reader cannot be used again."""
+        self._map = self._batch = None
+        self._views = {}
+
+    def _opened(self) -> pa.RecordBatch:
+        if self._batch is None:
+            raise ValueError(f"{self.path}: this shard reader was closed")
+        return self._batch
+
+    def _column(self, name: str) -> pa.Array:
+        batch = self._opened()
+        position = batch.schema.get_field_index(name)
+        if position < 0:
+            raise ShardCorrupt(
+                f"{self.path} has no column {name!r}; it has {', '.join(batch.schema.names)}"
+            )
+        return batch.column(position)
+
+    def _variable(self, name: str) -> pa.Array:
+        array = self._column(name)
+        if not (pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)):
+            raise ShardCorrupt(f"{self.path}: {name!r} is {array.type}, not variable in width")
+        return array
+
+
+def map_batch(path: str, error: type[FastioError]) -> tuple[pa.Buffer, pa.RecordBatch]:
+    """Map an Arrow IPC file and view its only record batch.
+
+    Args:
+        path: the file.
+        error: what to raise when the file is not whole.
+
+    Returns:
+        The mapped file and the batch, whose buffers lie in it.
+
+    Raises:
+        SourceNotFound: the file does not exist or cannot be opened.
+    """
+    try:
+        with pa.memory_map(path) as file:
+            # The buffer keeps the map alive; the file's descriptor is closed here.
+            mapped = file.read_buffer(file.size())
+    except FileNotFoundError as cause:
+        raise SourceNotFound(f"{path} does not exist") from cause
+    except OSError as cause:
+        raise SourceNotFound(f"{path} cannot be opened: {cause}") from cause
+    except pa.ArrowException as cause:
+        raise error(f"{path} cannot be mapped: {cause}") from cause
+    try:
+        reader = pa.ipc.open_file(mapped)
+        if reader.num_record_batches != 1:
+            raise error(f"{path} has {reader.num_record_batches} record batches, expected 1")
+        batch = reader.get_batch(0)
+        batch.validate()
+    except (pa.ArrowException, OSError) as cause:
+        raise error(
+            f"{path} is not a whole Arrow file ({mapped.size} bytes): {cause}; it is truncated or "
+            "damaged: copy it again, or pack again"
+        ) from cause
+    if any(column.null_count for column in batch.columns):
+        raise error(f"{path} has nulls, which fastio never writes")
+    return mapped, batch
+
+
+def _view(buffer: pa.Buffer | None, dtype: Any, count: int) -> NDArray[Any]:
+    return np.frombuffer(buffer or b"", dtype=dtype, count=count)
+
+
+def _size(buffer: pa.Buffer | None) -> int:
+    return 0 if buffer is None else int(buffer.size)
+
+
+def _ipc_chunks(batch: pa.RecordBatch) -> Iterator[memoryview]:
+    """The bytes of an IPC file with this batch, piece by piece, buffers at multiples of 64."""
+    if batch.num_rows < 1:
+        raise ValueError("a shard needs at least one row")
+    schema_message, metadata, footer = _skeleton(batch)
+    head = _MAGIC + b"\0\0" + schema_message
+    # The padding belongs to the metadata's length, so the body begins aligned.
+    prefix = len(head) + 8 + len(metadata)
+    metadata += bytes(-prefix % ALIGNMENT)
+    buffers = [buffer for column in batch.columns for buffer in column.buffers()]
+    body_bytes = _patch_metadata(metadata, batch, [_size(buffer) for buffer in buffers])
+    _patch_footer(footer, len(head), 8 + len(metadata), body_bytes)
+
+    yield memoryview(head + struct.pack("<iI", -1, len(metadata)) + metadata)
+    for buffer in buffers:
+        if buffer is not None:
+            yield memoryview(buffer)
+            yield memoryview(bytes(-buffer.size % ALIGNMENT))
+    tail = _END_OF_STREAM + footer + struct.pack("<I", len(footer)) + _MAGIC
+    yield memoryview(tail)
+
+
+def _skeleton(batch: pa.RecordBatch) -> tuple[bytes, bytearray, bytearray]:
+    """What pyarrow writes around the first row: schema message, batch metadata, footer.
+
+    All numbers in the last two have a fixed width, so those of the whole batch fit in place.
+    """
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch.slice(0, 1))
+    data = sink.getvalue().to_pybytes()
+    (footer_bytes,) = struct.unpack_from("<I", data, len(data) - len(_MAGIC) - 4)
+    end = len(data) - len(_MAGIC) - 4
+    footer = bytearray(data[end - footer_bytes : end])
+    offset, length = struct.unpack_from("<qi", footer, _first_block(footer))
+    return data[8:offset], bytearray(data[offset + 8 : offset + length]), footer
+
+
+def _patch_metadata(metadata: bytearray, batch: pa.RecordBatch, sizes: list[int]) -> int:
+    """Put the batch's real lengths and aligned offsets in; returns the body's size in bytes."""
+    message = _follow(metadata, 0)
+    record_batch = _follow(metadata, _slot(metadata, message, 2))
+    struct.pack_into("<q", metadata, _slot(metadata, record_batch, 0), batch.num_rows)
+    nodes = _follow(metadata, _slot(metadata, record_batch, 1)) + 4
+    for column in batch.columns:
+        for array in _flatten(column):
+            struct.pack_into("<qq", metadata, nodes, len(array), 0)
+            nodes += 16
+    entries = _follow(metadata, _slot(metadata, record_batch, 2)) + 4
+    offset = 0
+    for size in sizes:
+        struct.pack_into("<qq", metadata, entries, offset, size)
+        entries += 16
+        offset += size + -size % ALIGNMENT
+    struct.pack_into("<q", metadata, _slot(metadata, message, 3), offset)
+    return offset
+
+
+def _patch_footer(footer: bytearray, offset: int, metadata_bytes: int, body_bytes: int) -> None:
+    struct.pack_into("<qi4xq", footer, _first_block(footer), offset, metadata_bytes, body_bytes)
+
+
+def _flatten(array: pa.Array) -> Iterator[pa.Array]:
+    """An array and the arrays in it, in the order of IPC's field nodes."""
+    yield array
+    if pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type):
+        yield from _flatten(array.values)
+
+
+# FlatBuffers, as much of it as it takes to find a number: a table begins with the distance back
+# to its vtable, which lists where each slot lies in the table (flatbuffers.dev, "Internals").
+# Slots below are those of Arrow's format/Message.fbs and format/File.fbs.
+
+
+def _follow(data: bytearray, position: int) -> int:
+    """The position that the reference at `position` points to."""
+    return position + int(struct.unpack_from("<I", data, position)[0])
+
+
+def _slot(data: bytearray, table: int, index: int) -> int:
+    """The position of a table's slot, which must be present."""
+    vtable = table - int(struct.unpack_from("<i", data, table)[0])
+    size, offset = struct.unpack_from("<H", data, vtable)[0], 0
+    if 4 + 2 * index < size:
+        offset = struct.unpack_from("<H", data, vtable + 4 + 2 * index)[0]
+    if not offset:
+        raise RuntimeError(f"pyarrow {pa.__version__} wrote IPC metadata without slot {index}")
+    return table + int(offset)
+
+
+def _first_block(footer: bytearray) -> int:
+    """Where the footer describes the first record batch: offset i64, length i32, body i64."""
+    return _follow(footer, _slot(footer, _follow(footer, 0), 3)) + 4

@@ -1,0 +1,173 @@
+"""Rows to byte ranges: which bytes of which local file the engine has to read for a batch.
+
+Packed datasets and image folders differ here and nowhere after. An `ImageSource` answers for one
+image field; its files are numbered by a `fastio._native.FileSet`, which the engine's threads read
+from. Safe to use from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio import _native
+from fastio.dataset import Dataset, decode_image
+from fastio.formats.folder import FolderDataset
+from fastio.schema import CODEC_ENCODED, CODEC_JPEG, Image
+
+Rows = npt.NDArray[np.int64]
+WHOLE_FILE = -1
+LOOK_INTO_FILE = 0  # an orientation, height or width that only the file's header tells
+
+
+@dataclass(frozen=True)
+class ImageReads:
+    """The reads of a batch, one entry a row; what `fastio._native.Engine.submit` takes.
+
+    Attributes:
+        files: what the numbers in `file` stand for.
+        file: int32, number of the file.
+        offset, length: int64, the bytes; a length of -1 is the whole file.
+        codec: uint8, how they are stored (`schema.CODEC_...`).
+        orientation: uint8, EXIF's, or 0: look into the JPEG.
+        height, width: int32, of the stored pixels, 0 where unknown.
+    """
+
+    files: _native.FileSet
+    file: npt.NDArray[np.int32]
+    offset: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+    codec: npt.NDArray[np.uint8]
+    orientation: npt.NDArray[np.uint8]
+    height: npt.NDArray[np.int32]
+    width: npt.NDArray[np.int32]
+
+
+class ImageSource(Protocol):
+    """One image field of a dataset."""
+
+    def reads(self, rows: Rows) -> ImageReads:
+        """The reads of global rows, int64 (n,)."""
+        ...
+
+    def pixels(self, row: int) -> npt.NDArray[np.uint8]:
+        """One upright image, uint8 (H, W, C), by Pillow: for what the engine cannot decode.
+
+        Raises:
+            ValueError, OSError: it cannot be read or decoded.
+        """
+        ...
+
+    def close(self) -> None:
+        """Closes the files."""
+        ...
+
+
+class PackedImages:
+    """An image field of a packed dataset: ranges of shards that stay open."""
+
+    def __init__(self, dataset: Dataset, field: str, kind: Image) -> None:
+        self._dataset = dataset
+        self._field = field
+        self._mode = kind.mode
+        self._files = _native.FileSet(keep_open=True)
+        self._numbers: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def reads(self, rows: Rows) -> ImageReads:
+        shards, local = self._dataset.locate(rows)
+        n = len(rows)
+        reads = ImageReads(
+            self._files,
+            np.empty(n, np.int32),
+            np.empty(n, np.int64),
+            np.empty(n, np.int64),
+            np.empty(n, np.uint8),
+            np.empty(n, np.uint8),
+            np.empty(n, np.int32),
+            np.empty(n, np.int32),
+        )
+        by_shard = np.argsort(shards, kind="stable")
+        starts = np.flatnonzero(np.diff(shards[by_shard], prepend=-1))
+        for places in np.split(by_shard, starts[1:]) if n else []:
+            self._fill(reads, places, int(shards[places[0]]), local[places])
+        return reads
+
+    def _fill(self, reads: ImageReads, places: Rows, shard: int, local: Rows) -> None:
+        reader = self._dataset.shard(shard)
+        offsets = reader.offsets(self._field)
+        begin = offsets[local]
+        reads.file[places] = self._number(shard)
+        reads.offset[places] = begin + reader.data_offset(self._field)
+        reads.length[places] = offsets[local + 1] - begin
+        for name in ("codec", "orientation", "height", "width"):
+            getattr(reads, name)[places] = reader.fixed(f"{self._field}.{name}")[local]
+
+    def _number(self, shard: int) -> int:
+        number = self._numbers.get(shard)
+        if number is None:
+            with self._lock:
+                number = self._numbers.get(shard)
+                if number is None:
+                    number = self._files.add([self._dataset.shard_path(shard)])
+                    self._numbers[shard] = number
+        return number
+
+    def pixels(self, row: int) -> npt.NDArray[np.uint8]:
+        shards, local = self._dataset.locate(np.array([row], np.int64))
+        reader = self._dataset.shard(int(shards[0]))
+        codec, height, width, orientation = (
+            int(reader.fixed(f"{self._field}.{name}")[local[0]])
+            for name in ("codec", "height", "width", "orientation")
+        )
+        data = reader.values(self._field, local)[0]
+        return decode_image(data, codec, height, width, orientation, self._mode)
+
+    def close(self) -> None:
+        self._files.close()
+
+
+class FolderImages:
+    """The images of a folder: whole files, opened when they are read."""
+
+    def __init__(self, dataset: FolderDataset) -> None:
+        self._dataset = dataset
+
+    def reads(self, rows: Rows) -> ImageReads:
+        # Numbered anew for every batch: a table of all paths would cost memory and start-up time.
+        paths = [self._dataset.paths[row] for row in rows.tolist()]
+        files = _native.FileSet(keep_open=False)
+        files.add(paths)
+        n = len(rows)
+        codec = [
+            CODEC_JPEG if path.lower().endswith((".jpg", ".jpeg")) else CODEC_ENCODED
+            for path in paths
+        ]
+        return ImageReads(
+            files,
+            np.arange(n, dtype=np.int32),
+            np.zeros(n, np.int64),
+            np.full(n, WHOLE_FILE, np.int64),
+            np.array(codec, np.uint8),
+            np.full(n, LOOK_INTO_FILE, np.uint8),
+            np.full(n, LOOK_INTO_FILE, np.int32),
+            np.full(n, LOOK_INTO_FILE, np.int32),
+        )
+
+    def pixels(self, row: int) -> npt.NDArray[np.uint8]:
+        pixels: npt.NDArray[np.uint8] = self._dataset[row][0]
+        return pixels
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+def image_source(dataset: Dataset | FolderDataset, field: str, kind: Any) -> ImageSource:
+    """The reads of one image field of a dataset."""
+    if isinstance(dataset, FolderDataset):
+        return FolderImages(dataset)
+    return PackedImages(dataset, field, kind)

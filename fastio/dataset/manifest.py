@@ -116,7 +116,7 @@ def manifest_batch(
         "shards": len(rows),
         "columns_xxh3": _hash_columns(arrays),
     }
-    metadata = {METADATA_KEY: json.dumps(description, ensure_ascii=False).encode()}
+    metadata = {METADATA_KEY: json.dumps(description).encode()}
     return pa.RecordBatch.from_arrays(arrays, schema=_arrow_schema(schema, metadata))
 
 

@@ -1,0 +1,303 @@
+"""fastio.pack and fastio.Writer."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from fastio.errors import PackError, SchemaError
+from fastio.pack.cells import Bad, Item
+from fastio.pack.images import IMAGE_CODECS, ImageCodec
+from fastio.pack.infer import field_values
+from fastio.pack.packer import Packer, PackOptions
+from fastio.pack.progress import progress_bar
+from fastio.pack.sources import open_source
+from fastio.schema import Schema
+
+DEFAULT_SHARD_SIZE = "64MiB"
+
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class PackReport:
+    """What a pack did.
+
+    Attributes:
+        rows: samples packed.
+        shards: shards of the dataset.
+        bytes: size of all shards.
+        skipped: (name, reason) of every bad sample that was left out, in the source's order.
+        seconds: how long it took.
+    """
+
+    rows: int
+    shards: int
+    bytes: int
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def pack(
+    src: Any,
+    dst: str | os.PathLike[str],
+    *,
+    codec: ImageCodec | None = None,
+    shard_size: int | str = DEFAULT_SHARD_SIZE,
+    workers: int | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+    schema: Schema | None = None,
+) -> PackReport:
+    """Pack samples into a dataset that `fastio.open` and `fastio.Loader` read.
+
+    The same samples and options give the same bytes, for any number of workers, with or without
+    an interruption. The destination is no dataset before everything is written. Memory is bounded
+    by the shard size and a fixed budget, whatever the size of the source.
+
+    Samples may be tuples, dicts or single values. Without `schema`, the first one decides:
+
+    ==============================================  ========================================
+    value                                           field
+    ==============================================  ========================================
+    PIL.Image                                       Image, stored as pixels
+    uint8 array (H, W, C), C 1 or 3                 Image, stored as pixels
+    uint8 tensor (C, H, W), C 1 or 3                Image, stored as pixels
+    bytes that begin as an image file does          Image, stored as they are
+    int; float; bool                                Scalar int64; float64; bool
+    NumPy scalar, array or tensor without axes      Scalar of its dtype
+    other array or tensor                           Array of its dtype and shape
+    str; other bytes                                Text; Bytes
+    ==============================================  ========================================
+
+    Args:
+        src: a folder with a folder of images for each class, in torchvision's ImageFolder order;
+            a CSV file with a header or a JSONL file, with a column `path` (or image, file,
+            filename) relative to the list; a dataset with `__len__` and `__getitem__`, called in
+            order by one thread; or any iterable. A torchvision ImageFolder without transforms is
+            packed as its folder is.
+        dst: the folder to make.
+        codec: None or "jpeg" keeps image files byte for byte, whatever their format; "raw" stores
+            their upright pixels.
+        shard_size: data in a shard, in bytes or as "64MiB": the row that reaches it is its last.
+        workers: threads; all cores that this process may use by default.
+        on_error: "raise" stops at the first bad sample in the source's order; "skip" leaves bad
+            ones out and reports them.
+        resume: go on with a pack that was interrupted, without doing finished shards again; with
+            the same source and options. A dataset or iterable must give the same samples again:
+            for those, other than for files, that cannot be checked.
+        overwrite: replace a dataset, or a part of one, that is at `dst`. No other file in the
+            folder is touched.
+        progress: show a progress bar on stderr.
+        schema: what samples consist of, instead of finding out.
+
+    Returns:
+        What was packed and what was skipped.
+
+    Raises:
+        SourceNotFound: `src` does not exist or has no images.
+        DatasetExists: `dst` holds a dataset.
+        PackError: there is nothing to pack, `dst` cannot be written, or a pack cannot be resumed.
+        ImageError: an image is damaged, or has more than 8 bits a channel.
+        SampleError: the source failed to give a sample.
+        SchemaError: a value cannot be stored, or does not fit its field.
+    """
+    start = time.monotonic()
+    options = _options(codec, shard_size, workers, on_error)
+    _check_apart(src, dst)
+    source = open_source(src, schema)
+    packer = Packer(
+        Path(dst), source.schema, source.name, options, resume=resume, overwrite=overwrite
+    )
+    try:
+        items = packer.resume(source)
+        with progress_bar("packing", "samples", source.total, progress) as advance:
+            advance(packer.position)
+            for item in items:
+                before = packer.position
+                packer.add(item)
+                advance(packer.position - before)
+            before = packer.position
+            packer.finish()
+            advance(packer.position - before)
+    finally:
+        packer.close()
+    return _report(packer, start)
+
+
+class Writer:
+    """Packs samples that are handed to it one by one.
+
+    ::
+
+        with fastio.Writer("train", Schema({"image": Image(), "label": Scalar("int64")})) as writer:
+            for data, label in samples:
+                writer.write({"image": data, "label": label})
+
+    Leaving the block finishes the dataset; leaving it by an error deletes what was written. Used
+    by one thread.
+
+    Args:
+        dst: the folder to make.
+        schema: what samples consist of.
+        codec, shard_size, workers, on_error, overwrite: as for `fastio.pack`.
+
+    Raises:
+        DatasetExists: `dst` holds a dataset.
+        PackError: `dst` cannot be written.
+    """
+
+    def __init__(
+        self,
+        dst: str | os.PathLike[str],
+        schema: Schema,
+        *,
+        codec: ImageCodec | None = None,
+        shard_size: int | str = DEFAULT_SHARD_SIZE,
+        workers: int | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+        overwrite: bool = False,
+    ) -> None:
+        self._start = time.monotonic()
+        self._schema = schema
+        self._written = 0
+        options = _options(codec, shard_size, workers, on_error)
+        self._packer: Packer | None = Packer(
+            Path(dst), schema, "Writer", options, overwrite=overwrite
+        )
+        self._report: PackReport | None = None
+
+    def write(self, sample: Any) -> None:
+        """Add a sample, in the structure that the schema says.
+
+        Samples are encoded in the background: an error may be raised by a later call, and names
+        the sample that it is about.
+
+        Raises:
+            SchemaError, ImageError, PackError: as `fastio.pack`.
+        """
+        position = self._written
+        name = f"sample {position}"
+        item: Item | Bad
+        try:
+            item = Item(position, name, field_values(self._schema, sample, name))
+        except SchemaError as error:
+            item = Bad(position, name, error)
+        self._opened().add(item)
+        self._written += 1
+
+    def finish(self) -> PackReport:
+        """Write what is left and the manifest; the writer is closed afterwards.
+
+        Raises:
+            As `write`; PackError: no samples were written.
+        """
+        packer = self._opened()
+        packer.finish()
+        packer.close()
+        self._packer = None
+        self._report = _report(packer, self._start)
+        return self._report
+
+    @property
+    def report(self) -> PackReport:
+        """What was written, once it is finished."""
+        if self._report is None:
+            raise PackError("the writer has not finished")
+        return self._report
+
+    def discard(self) -> None:
+        """Delete what was written; the writer is closed afterwards. Twice does nothing."""
+        if self._packer is not None:
+            packer, self._packer = self._packer, None
+            packer.discard()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.discard()
+            return
+        if self._packer is not None:
+            try:
+                self.finish()
+            except BaseException:
+                self.discard()
+                raise
+
+    def _opened(self) -> Packer:
+        if self._packer is None:
+            raise PackError("the writer is closed")
+        return self._packer
+
+
+def parse_size(size: int | str) -> int:
+    """A number of bytes from an int or from text such as "64MiB", "1.5 GB" or "65536".
+
+    Raises:
+        PackError: it is not a size, or less than 1 byte.
+    """
+    nbytes = 0
+    if isinstance(size, str):
+        match = _SIZE.fullmatch(size)
+        if match:
+            power = " kmgt".index(match[2].lower() or " ")
+            nbytes = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    else:
+        nbytes = int(size)
+    if nbytes < 1:
+        raise PackError(f"{size!r} is not a size: give bytes, or text such as '64MiB' or '1GB'")
+    return nbytes
+
+
+def _options(
+    codec: ImageCodec | None, shard_size: int | str, workers: int | None, on_error: str
+) -> PackOptions:
+    if codec is not None and codec not in IMAGE_CODECS:
+        raise PackError(f"codec must be one of {', '.join(IMAGE_CODECS)}, got {codec!r}")
+    if on_error not in ("raise", "skip"):
+        raise PackError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
+    if workers is None:
+        workers = _usable_cores()
+    if workers < 1:
+        raise PackError(f"workers must be at least 1, got {workers}")
+    return PackOptions(codec, parse_size(shard_size), on_error == "skip", workers)
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:
+    if isinstance(src, (str, os.PathLike)):
+        source, destination = Path(src).resolve(), Path(dst).resolve()
+        if source == destination or source in destination.parents:
+            raise PackError(
+                f"the destination {os.fspath(dst)} lies in the source {os.fspath(src)} and would "
+                "become a part of it; choose a folder elsewhere"
+            )
+
+
+def _report(packer: Packer, start: float) -> PackReport:
+    return PackReport(
+        sum(entry.rows for entry in packer.entries),
+        len(packer.entries),
+        sum(entry.nbytes for entry in packer.entries),
+        packer.skipped,
+        time.monotonic() - start,
+    )

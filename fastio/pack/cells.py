@@ -1,0 +1,284 @@
+"""Samples to cells, and cells to columns.
+
+A cell is one checked value of one row, in the form in which its column wants it: an ImageCell, a
+number, or bytes. Cells are made by many threads; columns, from whole shards of them, by one.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+
+from fastio.errors import FastioError, ImageError, SchemaError
+from fastio.pack.images import ImageCell, ImageCodec, encode_file, encode_pillow, encode_pixels
+from fastio.schema import CODEC_NAMES, Array, Field, Image, Scalar, Schema, Text, field_columns
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """An image that still lies in a file."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """One sample of a source, before it is looked at.
+
+    Attributes:
+        position: its number in the source, from 0.
+        name: what people look for: a path, or "sample 17".
+        values: one value a field of the schema, in order.
+        key: identifies the sample in a source of files; empty in others, whose samples cannot
+            be told apart without reading them.
+    """
+
+    position: int
+    name: str
+    values: Sequence[Any]
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A sample that cannot be packed.
+
+    Attributes:
+        position: its number in the source, from 0.
+        name: as an Item's.
+        error: what is wrong with it, naming it.
+        key: as an Item's.
+    """
+
+    position: int
+    name: str
+    error: FastioError
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sample as a shard stores it.
+
+    Attributes:
+        cells: one a field of the schema, in order.
+        nbytes: what it adds to the shard.
+    """
+
+    cells: Sequence[Any]
+    nbytes: int
+
+
+def encode_row(schema: Schema, codec: ImageCodec | None, source: str, item: Item) -> Row:
+    """A sample checked against the schema and made ready to be stored.
+
+    Args:
+        schema: the fields.
+        codec: how images are to be stored.
+        source: the source's name, for messages.
+        item: the sample.
+
+    Raises:
+        ImageError: an image file cannot be read, or an image cannot be stored.
+        SchemaError: a value is missing or does not fit its field.
+    """
+    cells = []
+    nbytes = 0
+    for (name, field), value in zip(schema.fields.items(), item.values, strict=True):
+        try:
+            cell = _encode(field, value, codec)
+        except (ValueError, OSError, OverflowError) as error:
+            if isinstance(field, Image) and not isinstance(error, SchemaError):
+                raise ImageError(source, item.position, item.name, error) from error
+            raise SchemaError(f"{item.name}: field {name!r}: {error}") from error
+        cells.append(cell)
+        nbytes += _cell_bytes(field, cell)
+    return Row(cells, nbytes)
+
+
+def memory_bytes(item: Item | Bad) -> int:
+    """What a sample takes in memory before it is encoded, files not counted."""
+    return 0 if isinstance(item, Bad) else sum(_value_bytes(value) for value in item.values)
+
+
+def _value_bytes(value: Any) -> int:
+    if isinstance(value, PillowImage.Image):
+        return value.width * value.height * len(value.getbands())
+    if isinstance(value, (bytes, bytearray, str)):
+        return len(value)
+    return int(getattr(value, "nbytes", 0))
+
+
+def as_array(value: Any) -> NDArray[Any] | None:
+    """A NumPy array as it is, a torch tensor as an array of the same memory; None for the rest.
+
+    Raises:
+        SchemaError: a tensor that NumPy has no dtype for.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if not is_tensor(value):
+        return None
+    try:
+        array: NDArray[Any] = value.detach().cpu().numpy()
+    except TypeError as error:
+        raise SchemaError(f"a tensor of {value.dtype} cannot be stored: convert it") from error
+    return array
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a torch tensor, without importing torch."""
+    return hasattr(value, "numpy") and hasattr(value, "detach") and hasattr(value, "dtype")
+
+
+def columns(schema: Schema, rows: Sequence[Row]) -> list[pa.Array]:
+    """The Arrow columns of a shard, in the order of `Schema.arrow_schema`."""
+    arrays: list[pa.Array] = []
+    for number, (name, field) in enumerate(schema.fields.items()):
+        arrays += _field_arrays(name, field, [row.cells[number] for row in rows])
+    return arrays
+
+
+def codec_counts(schema: Schema, rows: Sequence[Row]) -> dict[str, tuple[int, ...]]:
+    """For each image field, the rows of a shard by codec, in the order of `CODEC_NAMES`."""
+    counts = {}
+    for number, (name, field) in enumerate(schema.fields.items()):
+        if isinstance(field, Image):
+            codecs = [row.cells[number].codec for row in rows]
+            counts[name] = tuple(codecs.count(codec) for codec in range(len(CODEC_NAMES)))
+    return counts
+
+
+def _encode(field: Field, value: Any, codec: ImageCodec | None) -> Any:
+    if value is None:
+        raise SchemaError("the value is missing (None); fastio stores no nulls")
+    if isinstance(field, Image):
+        return _encode_image(field, value, codec)
+    if isinstance(field, Scalar):
+        return _encode_scalar(field, value)
+    if isinstance(field, Array):
+        return _encode_array(field, value)
+    if isinstance(field, Text):
+        if not isinstance(value, str):
+            raise SchemaError(f"expected a str, got {type(value).__name__}")
+        return value.encode()
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise SchemaError(f"expected bytes, got {type(value).__name__}")
+    return bytes(value)
+
+
+def _encode_image(field: Image, value: Any, codec: ImageCodec | None) -> ImageCell:
+    if isinstance(value, ImageFile):
+        with open(value.path, "rb") as file:
+            return encode_file(file.read(), field, codec)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return encode_file(bytes(value), field, codec)
+    if isinstance(value, PillowImage.Image):
+        return encode_pillow(value, field)
+    pixels = as_array(value)
+    if pixels is None:
+        raise SchemaError(
+            "expected an image (PIL.Image, uint8 array, uint8 tensor or an image file's bytes), "
+            f"got {type(value).__name__}"
+        )
+    if is_tensor(value) and pixels.ndim == 3:
+        pixels = pixels.transpose(1, 2, 0)
+    try:
+        return encode_pixels(pixels, field)
+    except ValueError as error:
+        raise SchemaError(str(error)) from error
+
+
+def _encode_scalar(field: Scalar, value: Any) -> Any:
+    array = as_array(value)
+    if array is not None:
+        if array.ndim:
+            raise SchemaError(f"expected one number, got an array of shape {array.shape}")
+        value = array[()]
+    is_bool = isinstance(value, (bool, np.bool_))
+    if is_bool != (field.dtype == "bool") or isinstance(value, (str, bytes)):
+        raise SchemaError(f"expected a {field.dtype}, got {value!r}")
+    if is_bool:
+        return bool(value)
+    lowest, highest = _limits(field.dtype)
+    try:
+        number = float(value) if isinstance(highest, float) else operator.index(value)
+    except TypeError as error:
+        raise SchemaError(f"expected a number ({field.dtype}), got {value!r}") from error
+    if not lowest <= number <= highest and math.isfinite(number):
+        raise SchemaError(f"{number} does not fit {field.dtype}")
+    return number
+
+
+@cache
+def _limits(dtype: str) -> tuple[int, int] | tuple[float, float]:
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        return float(np.finfo(kind).min), float(np.finfo(kind).max)
+    return np.iinfo(kind).min, np.iinfo(kind).max
+
+
+def _encode_array(field: Array, value: Any) -> Any:
+    array = as_array(value)
+    if array is None:
+        raise SchemaError(f"expected an array or tensor, got {type(value).__name__}")
+    if array.dtype.name != field.dtype:
+        raise SchemaError(f"its dtype is {array.dtype.name}, the field's is {field.dtype}")
+    data = np.ascontiguousarray(array, dtype=field.dtype).tobytes()
+    if field.shape is None:
+        return data, array.shape
+    if array.shape != field.shape:
+        raise SchemaError(
+            f"its shape is {array.shape}, the field's is {field.shape}; give a schema with "
+            f"Array({field.dtype!r}, None) when shapes differ"
+        )
+    return data
+
+
+def _cell_bytes(field: Field, cell: Any) -> int:
+    """What a cell takes in a shard: its data and its part of the fixed-width columns."""
+    if isinstance(field, Image):
+        return len(cell.data) + 8 + 1 + 4 + 4 + 1
+    if isinstance(field, Scalar):
+        return np.dtype(field.dtype).itemsize
+    if isinstance(field, Array):
+        return len(cell) if field.shape is not None else len(cell[0]) + 8 + 4 + 8 * len(cell[1])
+    return len(cell) + 8
+
+
+def _field_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
+    types = [kind for _, kind in field_columns(name, field)]
+    if isinstance(field, Image):
+        data, codecs, heights, widths, orientations = zip(*cells, strict=True)
+        small = [codecs, heights, widths, orientations]
+        return [
+            _variable(types[0], data),
+            *(pa.array(values, kind) for values, kind in zip(small, types[1:], strict=True)),
+        ]
+    if isinstance(field, Scalar):
+        values = np.array(cells, dtype=field.dtype)
+        return [pa.array(values.view(np.uint8) if field.dtype == "bool" else values)]
+    if isinstance(field, Array) and field.shape is None:
+        data, shapes = zip(*cells, strict=True)
+        return [_variable(types[0], data), pa.array(shapes, types[1])]
+    if isinstance(field, Array):
+        stored = "uint8" if field.dtype == "bool" else field.dtype
+        flat = pa.array(np.frombuffer(b"".join(cells), dtype=stored))
+        return [pa.FixedSizeListArray.from_arrays(flat, type=types[0])]
+    return [_variable(types[0], cells)]
+
+
+def _variable(kind: pa.DataType, data: Sequence[bytes]) -> pa.Array:
+    offsets = np.zeros(len(data) + 1, dtype=np.int64)
+    np.cumsum([len(item) for item in data], out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
+    return pa.Array.from_buffers(kind, len(data), buffers)

@@ -1,0 +1,97 @@
+"""Images on their way into a shard: what is stored for each, and proof that it can be decoded."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+
+from fastio import _native
+from fastio.dataset.pixels import exif_orientation, open_image, to_pixels, turn_upright
+from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image
+
+# What `codec=` of pack() and Writer may say; None is the first of them.
+ImageCodec = Literal["jpeg", "raw"]
+IMAGE_CODECS: tuple[ImageCodec, ...] = ("jpeg", "raw")
+
+_JPEG_START = b"\xff\xd8\xff"
+# How files of other formats begin that samples may hold as bytes.
+_STARTS = (_JPEG_START, b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*")
+
+
+class ImageCell(NamedTuple):
+    """One image as a shard stores it; the fields are those of its columns."""
+
+    data: bytes
+    codec: int
+    height: int
+    width: int
+    orientation: int
+
+
+def is_image_file(data: bytes) -> bool:
+    """Whether bytes begin as an image file does: JPEG, PNG, GIF, TIFF, WebP or AVIF."""
+    riff = data[:4] == b"RIFF" and data[8:12] == b"WEBP"
+    return data.startswith(_STARTS) or riff or data[4:12] == b"ftypavif"
+
+
+def encode_file(data: bytes, field: Image, codec: ImageCodec | None) -> ImageCell:
+    """An image file's bytes as they are to be stored, after a look at every pixel.
+
+    JPEG files that the native decoder reads are kept byte for byte, whatever they are called, and
+    so are files of other formats, for Pillow; `codec="raw"` stores upright pixels instead.
+
+    Raises:
+        ValueError: the file is empty, damaged, unknown, or has more than 8 bits a channel.
+    """
+    is_jpeg = data.startswith(_JPEG_START)
+    if is_jpeg:
+        height, width, channels, orientation, kind = _native.jpeg_probe(
+            np.frombuffer(data, dtype=np.uint8)
+        )
+        if codec != "raw" and channels in (1, 3) and kind in ("baseline", "progressive"):
+            return ImageCell(data, CODEC_JPEG, height, width, orientation)
+    with open_image(data) as image:
+        pixels = to_pixels(image, field.mode)
+        orientation = orientation if is_jpeg else exif_orientation(image)
+    if codec == "raw":
+        return encode_pixels(turn_upright(pixels, orientation), field)
+    return ImageCell(data, CODEC_ENCODED, pixels.shape[0], pixels.shape[1], orientation)
+
+
+def encode_pillow(image: PillowImage.Image, field: Image) -> ImageCell:
+    """A Pillow image as raw pixels, as they stand (EXIF orientation is the sample's business).
+
+    Raises:
+        ValueError: it cannot be decoded, has more than 8 bits a channel, or is in colour where
+            the field is gray.
+    """
+    if field.mode == "L" and image.mode not in ("1", "L", "LA", "La"):
+        raise ValueError(
+            f"an image of mode {image.mode!r} in a gray field; convert it, or give a schema with "
+            "Image('RGB')"
+        )
+    try:
+        image.load()
+    except OSError as error:
+        raise ValueError(f"cannot be decoded: {error}") from error
+    return encode_pixels(to_pixels(image, field.mode), field)
+
+
+def encode_pixels(pixels: NDArray[Any], field: Image) -> ImageCell:
+    """Pixels, uint8 (H, W, C) or (H, W), as they are.
+
+    Raises:
+        ValueError: another dtype or shape, or not the field's number of channels.
+    """
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    fits = pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] == field.channels
+    if not fits or not pixels.size:
+        raise ValueError(
+            f"pixels of dtype {pixels.dtype} and shape {pixels.shape}, expected uint8 (H, W, "
+            f"{field.channels})"
+        )
+    return ImageCell(pixels.tobytes(), CODEC_RAW, pixels.shape[0], pixels.shape[1], 1)

@@ -1,0 +1,169 @@
+"""The journal of a pack: what is finished, so that a killed pack can go on where it was.
+
+`pack.journal` lies in the destination while packing goes on. It is a file of JSON lines: first
+the options that the dataset's bytes depend on, then one line a finished shard. A line is written
+after its shard is on the disk, so a kill at any point loses no more than the shards that were
+under way. The manifest replaces it at the end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from fastio.dataset import JOURNAL_NAME, ShardEntry
+from fastio.errors import PackError
+from fastio.shard import sync_folder
+
+
+@dataclass(frozen=True)
+class FinishedShard:
+    """One line of the journal.
+
+    Attributes:
+        entry: the shard as the manifest will have it.
+        position: how many of the source's samples were used up with it.
+        source: a hash of what identifies those samples.
+        skipped: (name, reason) of the samples left out since the shard before.
+        last: whether the source ended with it, before it was full.
+    """
+
+    entry: ShardEntry
+    position: int
+    source: str
+    skipped: list[tuple[str, str]]
+    last: bool
+
+
+class Journal:
+    """The journal of one destination, locked against other packs for as long as it is open.
+
+    Args:
+        folder: the destination.
+        options: JSON values that the dataset's bytes depend on.
+        resume: whether to go on with the journal that is there, if there is one.
+
+    Attributes:
+        finished: the finished shards that it had when opened.
+
+    Raises:
+        PackError: another process packs there, or the journal is one of other options.
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, folder: Path, options: Mapping[str, Any], resume: bool) -> None:
+        self.path = folder / JOURNAL_NAME
+        self.finished: list[FinishedShard] = []
+        # Opened before it is locked, so without truncating what another pack may be writing.
+        self._file: IO[bytes] = open(self.path, "a+b")  # noqa: SIM115 - open until close()
+        try:
+            _lock(self._file, folder)
+            good_bytes = self._read(options) if resume else 0
+            self._file.truncate(good_bytes)
+            if not good_bytes:
+                self._append({"journal": 1, "options": dict(options)})
+                sync_folder(folder)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, shard: FinishedShard) -> None:
+        """Note a shard that is on the disk.
+
+        Raises:
+            OSError: the journal cannot be written.
+        """
+        self._append(asdict(shard))
+
+    def remove(self) -> None:
+        """Delete the journal: the manifest stands for the dataset now."""
+        self.path.unlink()
+        sync_folder(self.path.parent)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, which also unlocks it."""
+        self._file.close()
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _read(self, options: Mapping[str, Any]) -> int:
+        """Load what is there; returns the bytes that hold whole lines."""
+        self._file.seek(0)
+        lines = self._file.read().split(b"\n")
+        if len(lines) == 1:
+            return 0  # killed before the first line was whole: nothing is finished
+        good_bytes = 0
+        try:
+            _check_options(json.loads(lines[0])["options"], options)
+            for line in lines[:-1]:
+                if good_bytes:
+                    self.finished.append(_parse(line))
+                good_bytes += len(line) + 1
+        except (KeyError, TypeError, ValueError) as error:
+            raise PackError(
+                f"{self.path} is damaged ({type(error).__name__}: {error}); start again with "
+                "overwrite"
+            ) from error
+        return good_bytes
+
+
+def check_not_in_use(folder: Path) -> None:
+    """See to it that no other process packs to a folder that has a journal.
+
+    Raises:
+        PackError: one does.
+    """
+    with open(folder / JOURNAL_NAME, "rb") as file:
+        _lock(file, folder)
+
+
+def _lock(file: IO[bytes], folder: Path) -> None:
+    """Lock a journal until it is closed; not waiting for another process that has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise PackError(f"another process is packing to {folder}") from error
+    except OSError:
+        return  # some network file systems have no locks
+
+
+def _check_options(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    # Through JSON, which makes lists of tuples.
+    wanted = json.loads(json.dumps(wanted))
+    different = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
+    if different:
+        details = "; ".join(
+            f"{key} was {_short(found.get(key))}, now {_short(wanted.get(key))}"
+            for key in different
+        )
+        raise PackError(
+            f"cannot resume, this pack is not the one that was begun: {details}. Use the same "
+            "options and source, or start again with overwrite"
+        )
+
+
+def _parse(line: bytes) -> FinishedShard:
+    value = json.loads(line)
+    entry = value["entry"]
+    codecs = {field: tuple(counts) for field, counts in entry["codecs"].items()}
+    return FinishedShard(
+        ShardEntry(entry["name"], entry["rows"], entry["nbytes"], entry["xxh3"], codecs),
+        value["position"],
+        value["source"],
+        [(name, reason) for name, reason in value["skipped"]],
+        value["last"],
+    )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,279 @@
+"""CSV and JSONL lists of image files and what belongs to them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from fastio.errors import PackError, SchemaError, SourceNotFound
+from fastio.pack.cells import Bad, ImageFile, Item
+from fastio.schema import Field, Image, Scalar, Schema, Text
+
+LIST_SUFFIXES = (".csv", ".jsonl")
+# Columns that may hold the images' paths: the first of these that is there.
+PATH_COLUMNS = ("path", "image", "file", "filename")
+# Columns whose words become class numbers.
+CLASS_COLUMNS = ("label", "class")
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf)", re.I)
+# 007 is a name, of which a number would not keep the zeros.
+_LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
+_INT64 = range(-(2**63), 2**63)
+_TRUTH = {"true": True, "false": False, "1": True, "0": False}
+
+
+class ListSource:
+    """A list of image files: a sample a line, its images as the files are.
+
+    The list is read twice, line by line: once to find out what its columns hold, and to pack.
+
+    Args:
+        path: a CSV file with a header, or a file of JSON objects, one a line.
+        schema: the schema to use instead of one found out.
+
+    Raises:
+        PackError: it lists nothing.
+        SchemaError: it has no column of paths, or a line does not fit the others.
+    """
+
+    def __init__(self, path: str, schema: Schema | None) -> None:
+        self.has_keys = True
+        self.name = os.path.basename(os.path.abspath(path))
+        self._path = path
+        self._folder = os.path.dirname(path)
+        kind_of = _cell_kind if _is_csv(path) else _value_kind
+        columns: dict[str, _Column] = {}
+        count = 0
+        for line, record in _records(path):
+            if not columns:
+                columns = {name: _Column(name, kind_of) for name in record}
+            for name, value in record.items():
+                columns[name].observe(value, f"{path} line {line}")
+            count += 1
+        if not count:
+            raise PackError(f"there is nothing to pack: {path} lists no images")
+        self.total: int | None = count
+        self.schema = schema or self._infer(columns)
+        self._converters = [
+            self._converter(name, field, columns) for name, field in self.schema.fields.items()
+        ]
+
+    def items(self, start: int) -> Iterator[Item | Bad]:
+        """The lines from number `start` on."""
+        for position, (line, record) in enumerate(_records(self._path)):
+            if position < start:
+                continue
+            where = f"{self._path} line {line}"
+            key = json.dumps(list(record.values()))
+            try:
+                values = [convert(record) for convert in self._converters]
+            except SchemaError as error:
+                named = SchemaError(f"{where}: {error}")
+                named.__cause__ = error
+                yield Bad(position, where, named, key)
+                continue
+            paths = [value.path for value in values if isinstance(value, ImageFile)]
+            yield Item(position, paths[0] if paths else where, values, key)
+
+    def _infer(self, columns: dict[str, _Column]) -> Schema:
+        path_column = _path_column(self._path, columns)
+        fields: dict[str, Field] = {}
+        classes = None
+        for name, column in columns.items():
+            if name == path_column:
+                fields["image"] = Image()
+                continue
+            if name == "image":
+                raise SchemaError(
+                    f"{self._path} has both a column {path_column!r}, whose images are to be the "
+                    "field 'image', and a column 'image': rename one"
+                )
+            fields[name] = column.field()
+            if isinstance(fields[name], Text) and name in CLASS_COLUMNS and classes is None:
+                fields[name] = Scalar("int64")
+                classes = column.classes()
+        return Schema(fields, "tuple" if _is_csv(self._path) else "dict", classes)
+
+    def _converter(
+        self, name: str, field: Field, columns: dict[str, _Column]
+    ) -> Callable[[dict[str, Any]], Any]:
+        """How to get a field's value from a record."""
+        if isinstance(field, Image):
+            column = name if name in columns else _path_column(self._path, columns)
+            return lambda record: ImageFile(os.path.join(self._folder, str(record[column])))
+        if name not in columns:
+            raise SchemaError(f"{self._path} has no column {name!r}; it has {', '.join(columns)}")
+        if isinstance(field, Text):
+            return lambda record: _text(record[name])
+        if not isinstance(field, Scalar):
+            raise SchemaError(f"field {name!r}: a list can give Image, Scalar and Text only")
+        if self.schema.classes and name in CLASS_COLUMNS and columns[name].is_words:
+            numbers = {word: number for number, word in enumerate(self.schema.classes)}
+            return lambda record: _class_number(numbers, record[name])
+        return lambda record: _number(field.dtype, name, record[name])
+
+
+class _Column:
+    """What a column holds, found out value by value."""
+
+    def __init__(self, name: str, kind_of: Callable[[Any], str]) -> None:
+        self._name = name
+        self._kind_of = kind_of
+        self._kinds: set[str] = set()
+        self._first_empty = ""
+        self._words: set[str] = set()
+
+    def observe(self, value: Any, where: str) -> None:
+        """Take one value into account."""
+        if value is None:
+            raise SchemaError(f"{where}: {self._name!r} is null; fastio stores no nulls")
+        kind = self._kind_of(value)
+        if kind == "empty" and not self._first_empty:
+            self._first_empty = where
+        self._kinds.add(kind)
+        if self._name in CLASS_COLUMNS:
+            self._words.add(_text(value))
+
+    @property
+    def is_words(self) -> bool:
+        """Whether it holds anything but numbers."""
+        return "text" in self._kinds
+
+    def field(self) -> Field:
+        """The field for it: Scalar if all its values are numbers, or all true or false."""
+        kinds = self._kinds - {"empty"}
+        dtype = None
+        if kinds == {"int"}:
+            dtype = "int64"
+        elif kinds and kinds <= {"int", "float"}:
+            dtype = "float64"
+        elif kinds == {"bool"}:
+            dtype = "bool"
+        if dtype is None:
+            return Text()
+        if self._first_empty:
+            raise SchemaError(
+                f"{self._first_empty}: {self._name!r} is empty, while the column holds {dtype} "
+                "elsewhere; fastio stores no nulls: fill it in, or leave the line out"
+            )
+        return Scalar(dtype)
+
+    def classes(self) -> tuple[str, ...]:
+        """The column's words, sorted; a class number counts them."""
+        if self._first_empty:
+            raise SchemaError(f"{self._first_empty}: the {self._name} is empty")
+        return tuple(sorted(self._words))
+
+
+def _records(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line numbers and records of a list, all with the same columns in the same order."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            lines = _csv_records(path, file) if _is_csv(path) else _json_records(path, file)
+            yield from lines
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"{path} is not UTF-8: {error}") from error
+    except csv.Error as error:
+        raise SchemaError(f"{path} is not CSV: {error}") from error
+    except OSError as error:
+        raise SourceNotFound(f"{path} cannot be read: {error}") from error
+
+
+def _csv_records(path: str, file: Iterator[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    reader = csv.reader(file, skipinitialspace=True, strict=True)
+    header = [name.strip() for name in next(reader, [])]
+    if len(set(header)) != len(header):
+        raise SchemaError(f"{path}: two columns have the same name: {', '.join(header)}")
+    for cells in reader:
+        if not cells:
+            continue
+        if len(cells) != len(header):
+            raise SchemaError(
+                f"{path} line {reader.line_num}: {len(cells)} cells, but the header has "
+                f"{len(header)} ({', '.join(header)})"
+            )
+        yield reader.line_num, dict(zip(header, cells, strict=True))
+
+
+def _json_records(path: str, file: Iterator[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    names: list[str] = []
+    for line, text in enumerate(file, start=1):
+        if not text.strip():
+            continue
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise SchemaError(f"{path} line {line} is not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise SchemaError(
+                f"{path} line {line}: expected a JSON object, got {text.strip()[:80]}"
+            )
+        names = names or list(record)
+        if set(record) != set(names):
+            raise SchemaError(
+                f"{path} line {line} has the keys {', '.join(record)}; the first line has "
+                f"{', '.join(names)}"
+            )
+        yield line, {name: record[name] for name in names}
+
+
+def _path_column(path: str, names: Iterable[str]) -> str:
+    for name in PATH_COLUMNS:
+        if name in names:
+            return name
+    raise SchemaError(
+        f"{path} has no column of image paths: one of {', '.join(PATH_COLUMNS)} is needed, it has "
+        f"{', '.join(names)}"
+    )
+
+
+def _is_csv(path: str) -> bool:
+    return path.lower().endswith(".csv")
+
+
+def _cell_kind(text: str) -> str:
+    """What a CSV cell looks like."""
+    if not text:
+        return "empty"
+    if _LEADING_ZERO.match(text):
+        return "text"
+    if _INTEGER.fullmatch(text):
+        return "int" if int(text) in _INT64 else "text"
+    return "float" if _NUMBER.fullmatch(text) else "text"
+
+
+def _value_kind(value: Any) -> str:
+    """What a JSON value is."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int" if value in _INT64 else "text"
+    return "float" if isinstance(value, float) else "text"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _class_number(numbers: dict[str, int], value: Any) -> int:
+    word = _text(value)
+    if word not in numbers:
+        raise SchemaError(f"{word!r} is not one of the schema's {len(numbers)} classes")
+    return numbers[word]
+
+
+def _number(dtype: str, name: str, value: Any) -> Any:
+    """A value as Python's number for a dtype; whether it fits the dtype is checked later."""
+    if not isinstance(value, str):
+        return value
+    try:
+        if dtype == "bool":
+            return _TRUTH[value.strip().lower()]
+        return float(value) if dtype.startswith("float") else int(value)
+    except (KeyError, ValueError) as error:
+        raise SchemaError(f"{name!r} is {value!r}, expected a {dtype}") from error

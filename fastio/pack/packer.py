@@ -1,0 +1,336 @@
+"""The packer: samples in, shards out, a journal beside them and a manifest at the end."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from fastio.dataset import (
+    FORMAT_VERSION,
+    JOURNAL_NAME,
+    MANIFEST_NAME,
+    ShardEntry,
+    write_manifest,
+)
+from fastio.dataset.manifest import METADATA_KEY
+from fastio.errors import FastioError, PackError
+from fastio.pack.cells import (
+    Bad,
+    ImageFile,
+    Item,
+    Row,
+    codec_counts,
+    columns,
+    encode_row,
+    memory_bytes,
+)
+from fastio.pack.destination import prepare, remove_strays, shard_name
+from fastio.pack.images import ImageCodec
+from fastio.pack.journal import FinishedShard, Journal
+from fastio.pack.pipeline import OrderedPipeline
+from fastio.pack.sources import Source
+from fastio.schema import Schema
+from fastio.shard import write_shard
+
+# Samples under way, and the bytes of theirs that may be in memory next to the shard being filled.
+_DEPTH_PER_WORKER = 64
+_BUDGET_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class PackOptions:
+    """What a pack is to do.
+
+    Attributes:
+        codec: how images are stored: None and "jpeg" as their files are, "raw" as pixels.
+        shard_bytes: a shard is closed by the row that makes its data this large.
+        skip_bad: whether bad samples are left out; else the first one stops the pack.
+        workers: number of threads.
+    """
+
+    codec: ImageCodec | None
+    shard_bytes: int
+    skip_bad: bool
+    workers: int
+
+
+class Packer:
+    """Writes one dataset. Used by one thread.
+
+    Args:
+        folder: the destination.
+        schema: the samples' fields.
+        source: name of what is packed, for the manifest.
+        options: what to do.
+        resume: whether to go on with a half-written dataset that is there.
+        overwrite: whether to replace a dataset that is there.
+
+    Attributes:
+        entries: the shards that are finished.
+        skipped: (name, reason) of the samples left out.
+        position: how many of the source's samples are used up.
+
+    Raises:
+        DatasetExists: the destination holds a dataset.
+        PackError: it cannot be written, or not resumed with these options.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        schema: Schema,
+        source: str,
+        options: PackOptions,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        self.entries: list[ShardEntry] = []
+        self.skipped: list[tuple[str, str]] = []
+        self.position = 0
+        self._folder = folder
+        self._schema = schema
+        self._source = source
+        self._options = options
+        self._rows: list[Row] = []
+        self._row_bytes = 0
+        self._skipped_before = 0
+        self._stamps = xxhash.xxh3_64()
+        self._arrow_schema = schema.arrow_schema().with_metadata(
+            {METADATA_KEY: json.dumps(self._shard_metadata()).encode()}
+        )
+        with _writing_to(folder):
+            prepare(folder, resume, overwrite)
+            self._journal = Journal(folder, self._journal_options(), resume)
+        # Numbers and strings cost less to encode than to hand to a thread.
+        workers = options.workers if schema.image_fields else 0
+        self._pipeline: OrderedPipeline[Item | Bad, _Encoded] = OrderedPipeline(
+            self._encode, _Encoded.nbytes, workers, workers * _DEPTH_PER_WORKER, _BUDGET_BYTES
+        )
+
+    def resume(self, source: Source) -> Iterator[Item | Bad]:
+        """Take over what the journal says is finished.
+
+        Returns:
+            The source's samples that are left.
+
+        Raises:
+            PackError: a finished shard is missing, or its samples are not those of the source.
+        """
+        finished = self._journal.finished
+        if not finished:
+            return source.items(0)
+        for shard in finished:
+            self._check_finished(shard.entry)
+            self.entries.append(shard.entry)
+            self.skipped += shard.skipped
+        last = finished[-1]
+        self.position = last.position
+        self._skipped_before = len(self.skipped)
+        items = source.items(0 if source.has_keys else last.position)
+        if source.has_keys:
+            for item in islice(items, last.position):
+                self._stamps.update(_stamp(item))
+        if self._stamps.hexdigest() != last.source:
+            raise PackError(
+                f"cannot resume: {source.name} has changed since its first {last.position} "
+                "samples were packed (files added, removed, renamed or modified); start again "
+                "with overwrite"
+            )
+        if last.last and next(items, None) is not None:
+            raise PackError(
+                f"cannot resume: {source.name} had {last.position} samples when it was packed to "
+                "its end, and has more now; start again with overwrite"
+            )
+        return items
+
+    def add(self, item: Item | Bad) -> None:
+        """Take one sample; it may be encoded and written later.
+
+        Raises:
+            ImageError, SampleError, SchemaError: a bad sample, this one or one before it, unless
+                bad samples are skipped.
+            PackError: the destination cannot be written.
+        """
+        for encoded in self._pipeline.submit(item, memory_bytes(item)):
+            self._store(encoded)
+
+    def finish(self) -> None:
+        """Write what is left and the manifest: from here on it is a dataset.
+
+        Raises:
+            As `add`; PackError: there were no samples.
+        """
+        for encoded in self._pipeline.drain():
+            self._store(encoded)
+        if self._rows:
+            self._write_shard(last=True)
+        if not self.entries:
+            raise self._nothing_packed()
+        with _writing_to(self._folder):
+            kept = {entry.name for entry in self.entries} | {JOURNAL_NAME, MANIFEST_NAME}
+            remove_strays(self._folder, kept)
+            write_manifest(self._folder, self._schema, self._packing(), self.entries)
+            self._journal.remove()
+
+    def discard(self) -> None:
+        """Stop, and delete all that was written."""
+        self._pipeline.close()
+        with _writing_to(self._folder):
+            remove_strays(self._folder, {JOURNAL_NAME})
+            self._journal.remove()
+
+    def close(self) -> None:
+        """End the threads and close the journal. What is half-written stays, to be resumed."""
+        self._pipeline.close()
+        self._journal.close()
+
+    def _encode(self, item: Item | Bad, hold: Callable[[int], None]) -> _Encoded:
+        stamp = _stamp(item, hold)
+        if isinstance(item, Bad):
+            return _Encoded(item, stamp)
+        try:
+            row = encode_row(self._schema, self._options.codec, self._source, item)
+        except FastioError as error:
+            return _Encoded(Bad(item.position, item.name, error), stamp)
+        return _Encoded(row, stamp)
+
+    def _store(self, encoded: _Encoded) -> None:
+        result = encoded.result
+        if isinstance(result, Bad):
+            if not self._options.skip_bad:
+                raise result.error
+            self.skipped.append((result.name, _reason(result.error)))
+        self.position += 1
+        self._stamps.update(encoded.stamp)
+        if isinstance(result, Row):
+            self._rows.append(result)
+            self._row_bytes += result.nbytes
+            # This row decides, and not the next one, so that a shard depends on nothing after it.
+            if self._row_bytes >= self._options.shard_bytes:
+                self._write_shard(last=False)
+
+    def _write_shard(self, last: bool) -> None:
+        batch = pa.RecordBatch.from_arrays(
+            columns(self._schema, self._rows), schema=self._arrow_schema
+        )
+        name = shard_name(len(self.entries))
+        codecs = codec_counts(self._schema, self._rows)
+        with _writing_to(self._folder / name):
+            nbytes, xxh3 = write_shard(self._folder / name, batch)
+            entry = ShardEntry(name, len(self._rows), nbytes, xxh3, codecs)
+            skipped = self.skipped[self._skipped_before :]
+            self._journal.append(
+                FinishedShard(entry, self.position, self._stamps.hexdigest(), skipped, last)
+            )
+        self.entries.append(entry)
+        self._skipped_before = len(self.skipped)
+        self._rows = []
+        self._row_bytes = 0
+
+    def _check_finished(self, entry: ShardEntry) -> None:
+        path = self._folder / entry.name
+        found = path.stat().st_size if path.is_file() else None
+        if found != entry.nbytes:
+            state = "is missing" if found is None else f"has {found} bytes"
+            raise PackError(
+                f"cannot resume: {path} {state}, expected {entry.nbytes} bytes; start again with "
+                "overwrite"
+            )
+
+    def _nothing_packed(self) -> PackError:
+        if not self.skipped:
+            return PackError(f"there is nothing to pack: {self._source} has no samples")
+        name, reason = self.skipped[0]
+        return PackError(
+            f"nothing was packed: all {len(self.skipped)} samples of {self._source} are bad, the "
+            f"first is {name}: {reason}"
+        )
+
+    def _shard_metadata(self) -> dict[str, Any]:
+        """What makes a shard readable without its manifest."""
+        schema = self._schema.to_json()
+        return {"format_version": FORMAT_VERSION, "schema": {**schema, "classes": None}}
+
+    def _journal_options(self) -> dict[str, Any]:
+        return {
+            "format_version": FORMAT_VERSION,
+            "codec": self._options.codec,
+            "shard_size": self._options.shard_bytes,
+            "on_error": "skip" if self._options.skip_bad else "raise",
+            "source": self._source,
+            "schema": self._schema.to_json(),
+        }
+
+    def _packing(self) -> Mapping[str, Any]:
+        return {
+            "codec": self._options.codec,
+            "shard_bytes": self._options.shard_bytes,
+            "source": self._source,
+            "skipped": len(self.skipped),
+        }
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    result: Row | Bad
+    stamp: bytes
+
+    def nbytes(self) -> int:
+        return self.result.nbytes if isinstance(self.result, Row) else 0
+
+
+def _stamp(item: Item | Bad, hold: Callable[[int], None] | None = None) -> bytes:
+    """What identifies a sample across runs: its key, and its files' sizes and times.
+
+    Args:
+        item: the sample.
+        hold: called with the bytes of its files.
+    """
+    if not item.key:
+        return b""
+    parts = [item.key]
+    total = 0
+    for value in item.values if isinstance(item, Item) else ():
+        if isinstance(value, ImageFile):
+            try:
+                status = os.stat(value.path)
+            except OSError:
+                parts.append("unreadable")
+                continue
+            parts.append(f"{status.st_size} {status.st_mtime_ns}")
+            total += status.st_size
+    if hold is not None:
+        hold(total)
+    return "\0".join(parts).encode("utf-8", "surrogateescape") + b"\n"
+
+
+def _reason(error: FastioError) -> str:
+    """Why a sample was skipped, without its name, which stands next to it."""
+    return str(getattr(error, "cause", "") or error)
+
+
+@contextmanager
+def _writing_to(path: Path) -> Iterator[None]:
+    """Errors of the file system as PackError, naming what could not be written."""
+    try:
+        yield
+    except FastioError:
+        raise  # some of them are OSErrors too
+    except OSError as error:
+        advice = ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = "; make room, then go on with resume (--resume)"
+        raise PackError(
+            f"cannot write {error.filename or path}: {error.strerror}{advice}"
+        ) from error

@@ -1,0 +1,63 @@
+"""A progress bar for long work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+
+class _RateColumn(ProgressColumn):
+    """Units a second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f} {self._unit}/s")
+
+
+@contextmanager
+def progress_bar(
+    label: str, unit: str, total: int | None, shown: bool
+) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr with a rate and the remaining time.
+
+    Args:
+        label: what is going on.
+        unit: what is counted, as in "120 samples/s".
+        total: how many there will be, or None.
+        shown: False shows nothing.
+
+    Returns:
+        A function to call with the number of units that are done since it was last called.
+    """
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _RateColumn(unit),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not shown,
+    )
+    with progress:
+        task = progress.add_task(label, total=total)
+        yield lambda count: progress.advance(task, count)

@@ -1,0 +1,245 @@
+"""What can be packed, seen as numbered samples: image folders, lists, datasets, iterables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, Protocol
+
+from fastio.dataset import Dataset, is_dataset
+from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
+from fastio.formats import FolderDataset
+from fastio.pack.cells import Bad, ImageFile, Item
+from fastio.pack.infer import field_values, infer_schema
+from fastio.pack.lists import LIST_SUFFIXES, ListSource
+from fastio.schema import Image, Scalar, Schema
+
+
+class Source(Protocol):
+    """Samples to pack, in order.
+
+    Attributes:
+        name: what the manifest says the dataset was made of; no absolute path.
+        schema: the samples' fields.
+        total: number of samples, or None when that is not known beforehand.
+        has_keys: whether its items have keys.
+    """
+
+    name: str
+    schema: Schema
+    total: int | None
+    has_keys: bool
+
+    def items(self, start: int) -> Iterator[Item | Bad]:
+        """The samples from number `start` on.
+
+        Raises:
+            PackError: the source ends before.
+        """
+        ...
+
+
+def open_source(src: Any, schema: Schema | None) -> Source:
+    """Find out what `src` is.
+
+    Args:
+        src: as `fastio.pack` takes it.
+        schema: the schema to use instead of one found out.
+
+    Raises:
+        SourceNotFound: a path that does not exist, or holds no images.
+        PackError: something that cannot be packed, or holds no samples.
+        SchemaError: its samples cannot be stored, or do not fit `schema`.
+    """
+    if isinstance(src, (str, os.PathLike)):
+        return _open_path(os.fspath(src), schema)
+    if isinstance(src, FolderDataset):
+        return FolderSource(src, schema)
+    if isinstance(src, Dataset):
+        raise PackError(f"{src.path} is packed already")
+    if isinstance(src, (bytes, Mapping)):
+        raise PackError(
+            f"a {type(src).__name__} is not a source of samples: give an iterable or dataset of "
+            "tuples, dicts or single values"
+        )
+    folder = _files_of_image_folder(src)
+    if folder is not None:
+        return FolderSource(folder, schema)
+    if _is_indexed(src):
+        return IndexedSource(src, schema)
+    if isinstance(src, Iterable):
+        return IteratedSource(src, schema)
+    raise PackError(
+        f"a {type(src).__name__} cannot be packed: give a folder of images, a CSV or JSONL list, "
+        "an iterable, or a dataset with __len__ and __getitem__"
+    )
+
+
+class FolderSource:
+    """An image folder: (image, label) of each file, as the file is."""
+
+    def __init__(self, folder: FolderDataset, schema: Schema | None) -> None:
+        self.has_keys = True
+        self.name = _base_name(folder.path) if folder.path else "image files"
+        self.total: int | None = len(folder)
+        self.schema = folder.schema if schema is None else _folder_schema(folder, schema)
+        self._folder = folder
+
+    def items(self, start: int) -> Iterator[Item | Bad]:
+        """The files from number `start` on."""
+        for row in range(start, len(self._folder)):
+            path = self._folder.paths[row]
+            values = (ImageFile(path), int(self._folder.labels[row]))
+            key = self._folder.paths.relative(row)
+            yield Item(row, path, values[: len(self.schema.fields)], key)
+
+
+class IndexedSource:
+    """A dataset with `__len__` and `__getitem__`, which is called by one thread, in order."""
+
+    def __init__(self, dataset: Any, schema: Schema | None) -> None:
+        self.has_keys = False
+        self.name = type(dataset).__name__
+        self.total: int | None = len(dataset)
+        self._dataset = dataset
+        if not self.total:
+            raise PackError(f"there is nothing to pack: {self.name} has no samples")
+        self.schema = schema or infer_schema(self._first_sample(), _classes(dataset))
+
+    def items(self, start: int) -> Iterator[Item | Bad]:
+        """The samples from number `start` on."""
+        total = self.total or 0
+        if start > total:
+            raise _ended(self.name, total, start)
+        for position in range(start, total):
+            try:
+                sample = self._dataset[position]
+            except Exception as error:  # a dataset's own code: which errors it has is not known
+                yield _unreadable(self.name, position, error)
+            else:
+                yield _item(self.schema, position, sample)
+
+    def _first_sample(self) -> Any:
+        """The first sample that can be read; bad ones before it are dealt with when packing."""
+        first_error = None
+        for position in range(self.total or 0):
+            try:
+                return self._dataset[position]
+            except Exception as error:  # as in items()
+                first_error = first_error or error
+        raise PackError(f"no sample of {self.name} can be read: {first_error}") from first_error
+
+
+class IteratedSource:
+    """Any iterable. A generator can be gone through once only, so it is never restarted."""
+
+    def __init__(self, iterable: Iterable[Any], schema: Schema | None) -> None:
+        self.has_keys = False
+        self.name = type(iterable).__name__
+        self.total: int | None = None
+        self._samples = iter(iterable)
+        if schema is None:
+            first = list(islice(self._samples, 1))
+            if not first:
+                raise PackError(f"there is nothing to pack: {self.name} has no samples")
+            self._samples = chain(first, self._samples)
+            schema = infer_schema(first[0], _classes(iterable))
+        self.schema = schema
+
+    def items(self, start: int) -> Iterator[Item | Bad]:
+        """The samples from number `start` on; can be called once.
+
+        Raises:
+            SampleError: the iterable raised an error, after which it cannot go on.
+        """
+        position = 0
+        while True:
+            try:
+                sample = next(self._samples)
+            except StopIteration:
+                if position < start:
+                    raise _ended(self.name, position, start) from None
+                return
+            except Exception as error:  # the iterable's own code
+                raise _unreadable(self.name, position, error).error from error
+            if position >= start:
+                yield _item(self.schema, position, sample)
+            position += 1
+
+
+def _item(schema: Schema, position: int, sample: Any) -> Item | Bad:
+    name = f"sample {position}"
+    try:
+        return Item(position, name, field_values(schema, sample, name))
+    except SchemaError as error:
+        return Bad(position, name, error)
+
+
+def _unreadable(source: str, position: int, cause: Exception) -> Bad:
+    name = f"sample {position}"
+    error = SampleError(source, position, name, cause)
+    error.__cause__ = cause
+    return Bad(position, name, error)
+
+
+def _ended(source: str, total: int, start: int) -> PackError:
+    return PackError(
+        f"cannot resume: {source} has {total} samples, but {start} of it are packed already; start "
+        "again with overwrite"
+    )
+
+
+def _open_path(path: str, schema: Schema | None) -> Source:
+    if is_dataset(path):
+        raise PackError(f"{path} is packed already")
+    if os.path.splitext(path)[1].lower() in LIST_SUFFIXES and os.path.isfile(path):
+        return ListSource(path, schema)
+    if os.path.isfile(path):
+        raise SourceNotFound(
+            f"{path} is a file, but no list that fastio knows ({', '.join(LIST_SUFFIXES)})"
+        )
+    return FolderSource(FolderDataset(path), schema)
+
+
+def _base_name(path: str) -> str:
+    return os.path.basename(os.path.abspath(path))
+
+
+def _folder_schema(folder: FolderDataset, schema: Schema) -> Schema:
+    """The user's schema for a folder: other names, another mode, no label."""
+    kinds = list(schema.fields.values())
+    fits = len(kinds) <= 2 and isinstance(kinds[0], Image)
+    if not fits or not all(isinstance(kind, Scalar) for kind in kinds[1:]):
+        raise SchemaError(
+            "the schema for an image folder must be an Image, or an Image and then a Scalar for "
+            f"the label, got {dict(schema.fields)}"
+        )
+    return Schema(schema.fields, schema.structure, schema.classes or folder.classes)
+
+
+def _files_of_image_folder(src: Any) -> FolderDataset | None:
+    """The files of a torchvision ImageFolder without transforms: kept as they are, not decoded."""
+    if not type(src).__module__.startswith(("torchvision.", "torch.")):
+        return None
+    # Imports torch, which is there already when one of its classes is.
+    from fastio.formats.torch_dataset import image_files
+
+    found = image_files(src)
+    if isinstance(found, str) or found.transform is not None:
+        return None
+    return found.as_dataset()
+
+
+def _is_indexed(src: Any) -> bool:
+    # torch's IterableDataset inherits a __getitem__ that only raises.
+    names = {base.__name__ for base in type(src).__mro__ if base.__module__.startswith("torch.")}
+    has_both = hasattr(src, "__len__") and hasattr(src, "__getitem__")
+    return has_both and "IterableDataset" not in names
+
+
+def _classes(dataset: Any) -> list[str] | None:
+    """Class names that a dataset carries as torchvision's do."""
+    classes = getattr(dataset, "classes", None)
+    is_names = isinstance(classes, (list, tuple)) and all(isinstance(c, str) for c in classes)
+    return list(classes) if classes and is_names else None

@@ -1,28 +1,28 @@
 // Antialiased separable resampling of interleaved uint8 images of 1, 3 or 4 channels, as Pillow's
-// Image.resize does it: the same filters, a horizontal pass and then a vertical one, each rounded
-// to uint8. Pillow holds weights with 22 bits, these kernels with 16, so that now and then a value
-// differs by one level; nearest is exact.
+// Image.resize does it: the same filters, one pass an axis, each rounded to uint8. Pillow holds
+// weights with 22 bits, these kernels with 16, so that now and then a value differs by one level;
+// nearest is exact.
 //
-// One image takes four steps, none of which allocates once the buffers have grown:
+// Resampler does all of that for one image after another. Its parts can be used alone, where rows
+// are to be resampled as they are decoded:
 //
 //   make_taps(x_axis, &x);  make_taps(y_axis, &y);     // which source samples weigh how much
 //   plan.build(x, channels);                           // x, laid out for the kernel
 //   horizontal(plan, source at (y.first, x.first), ..., y.last - y.first, middle, ...);
 //   vertical(y, middle, ..., slot, ...);
 //
-// Only source columns [x.first, x.last) and rows [y.first, y.last) are used. Rows may be given to
-// horizontal() in stripes, as they are decoded. A pass whose taps are `identity` may be left out
-// (the other pass then reads the source, or writes the slot, itself); if it is not, it copies.
+// Only source columns [x.first, x.last) and rows [y.first, y.last) are used.
 //
-// Thread-safety: AxisTaps and HorizontalPlan are one thread's scratch; the functions are pure. All
-// SIMD paths give equal bytes.
+// Thread-safety: AxisTaps, HorizontalPlan and Resampler are one thread's scratch, which allocates
+// nothing once it has grown (and throws std::bad_alloc where it cannot grow); the functions are
+// pure. All SIMD paths give equal bytes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "cpu.h"
+#include "resample_kernels.h"
 
 namespace fastio {
 
@@ -45,7 +45,7 @@ inline constexpr std::int32_t kMaxAxis = 65535;
 //
 // Where the source was decoded at a reduced size, the crop's edges fall between samples: then
 // [box_begin, box_begin + box_size) of [0, in) is what is resampled, as Pillow's `box` does it (the
-// filter does read around the box, within [0, in)). box_size 0 stands for the whole axis.
+// filter does read around the box, within [0, in)). box_size 0 stands for the rest of the axis.
 struct AxisSpec {
   std::int32_t in = 1;   // 1 .. kMaxAxis
   std::int32_t out = 1;  // 1 .. kMaxAxis
@@ -62,16 +62,25 @@ struct AxisSpec {
 //   clamp((sum over k < count[i] of weights[i * pitch + k] * sample[start[i] + k] + half) >> shift)
 // with half = 1 << (shift - 1). Filled by make_taps(), read-only afterwards.
 struct AxisTaps {
-  std::int32_t outputs = 0;           // the window's size
-  std::int32_t first = 0, last = 0;   // every tap lies in source samples [first, last)
-  std::int32_t max_count = 0;         // the most taps of an output, 1 .. last - first
-  std::int32_t pitch = 0;             // weights an output, taps past its count being 0
-  int shift = 0;                      // 15 .. 22 (14 for weights over 1): weights have 16 bits
-  bool identity = false;              // output i is sample first + i: nothing to compute
-  std::vector<std::int32_t> start;    // (outputs,) source sample of the first tap, >= first
-  std::vector<std::int32_t> count;    // (outputs,) at least 1
-  std::vector<std::int16_t> weights;  // (outputs, pitch); each row sums to 1 << shift, save that
-                                      // a lone tap that cannot hold 1 << 15 has 32767 (v stays v)
+  std::int32_t outputs = 0;          // the window's size
+  std::int32_t first = 0, last = 0;  // every tap lies in source samples [first, last)
+  std::int32_t max_count = 0;        // the most taps of an output, 1 .. last - first
+  std::int32_t pitch = 0;            // weights an output, even; those past its count are 0
+  int shift = 0;                     // 15 .. 22, or 14 where a weight exceeds 1
+  bool identity = false;             // output i is sample first + i: nothing to compute
+  std::vector<std::int32_t> start;   // (outputs,) source sample of the first tap
+  std::vector<std::int32_t> count;   // (outputs,) at least 1; a lone tap copies its sample
+  // (outputs, pitch) Each row sums to 1 << shift, save that a lone tap which would be 32768 is
+  // 32767 (it still copies every sample).
+  std::vector<std::int16_t> weights;
+
+  struct Scratch {
+    std::vector<float> offset, weights;
+    std::vector<double> normalise, running;
+    std::vector<std::int32_t> given;
+  };
+  Scratch scratch;  // make_taps()'s working space
+  void reserve();   // sizes the vectors for outputs and pitch
 };
 
 // Computes the taps of `spec`, whose fields must be within their ranges: 0 <= window_begin,
@@ -79,25 +88,29 @@ struct AxisTaps {
 // microsecond for 100 outputs.
 void make_taps(const AxisSpec& spec, AxisTaps* taps);
 
-// The horizontal taps laid out for the kernel that simd_active() named at the time.
+// The horizontal taps laid out for the kernel that simd_active() names at the time of build().
 class HorizontalPlan {
  public:
   // channels: 1, 3 or 4. `taps` is not needed afterwards.
   void build(const AxisTaps& taps, int channels);
 
-  std::int32_t outputs() const { return outputs_; }
-  int channels() const { return channels_; }
+  std::int32_t outputs() const { return tables_.outputs; }
+  int channels() const { return tables_.channels; }
 
  private:
   friend void horizontal(const HorizontalPlan&, const std::uint8_t*, std::ptrdiff_t, std::int32_t,
                          std::uint8_t*, std::ptrdiff_t);
-  void build_groups(int extra_taps);
+  void build_windows(const AxisTaps& taps, std::int32_t tap_multiple);
+  bool build_groups();
 
-  Simd simd_ = Simd::portable;
-  std::int32_t outputs_ = 0;
-  int channels_ = 0;
   bool identity_ = false;
-  int shift_ = 0;
+  HorizontalKernel* kernel_ = nullptr;
+  HorizontalTables tables_;  // points into the vectors
+  std::vector<std::int32_t> offset_;
+  std::vector<std::int16_t> weights_;
+  std::vector<std::int32_t> group_output_, group_base_;
+  std::vector<LaneIndex> group_index_;
+  std::vector<LaneWeights> group_weights_;
 };
 
 // Resamples `rows` rows (0 is allowed). src: sample taps.first of the first row; dst: outputs() *
@@ -111,5 +124,38 @@ void horizontal(const HorizontalPlan& plan, const std::uint8_t* src, std::ptrdif
 // for horizontal(). src and dst must not overlap.
 void vertical(const AxisTaps& taps, const std::uint8_t* src, std::ptrdiff_t src_stride,
               std::size_t row_bytes, std::uint8_t* dst, std::ptrdiff_t dst_stride);
+
+// Whether Pillow (13.0 and later) resamples the columns first: where the height shrinks by more
+// than twice as many samples as the width does. The order shows in the rounding: about one value in
+// five differs by one level. (Before 13.0, rows always came first.)
+bool vertical_first(const AxisSpec& x, const AxisSpec& y);
+
+// Both passes in Pillow's order, leaving out the ones that change nothing.
+class Resampler {
+ public:
+  // x: the columns, y: the rows; channels: 1, 3 or 4.
+  void prepare(const AxisSpec& x, const AxisSpec& y, int channels);
+
+  // After prepare(): the source rows [y().first, y().last) and columns [x().first, x().last) that
+  // run() needs, and the size of its result.
+  const AxisTaps& x() const { return x_; }
+  const AxisTaps& y() const { return y_; }
+
+  // src: the pixel at (y().first, x().first), with kReadPad readable bytes after the last. dst:
+  // (y().outputs, x().outputs, channels), nothing written past a row's end. Strides in bytes.
+  void run(const std::uint8_t* src, std::ptrdiff_t src_stride, std::uint8_t* dst,
+           std::ptrdiff_t dst_stride);
+
+ private:
+  void run_horizontal_first(const std::uint8_t* src, std::ptrdiff_t src_stride, std::uint8_t* dst,
+                            std::ptrdiff_t dst_stride);
+  void run_vertical_first(const std::uint8_t* src, std::ptrdiff_t src_stride, std::uint8_t* dst,
+                          std::ptrdiff_t dst_stride);
+
+  AxisTaps x_, y_;
+  HorizontalPlan plan_;
+  bool vertical_first_ = false;
+  std::vector<std::uint8_t> middle_;
+};
 
 }  // namespace fastio

@@ -1,0 +1,408 @@
+#include "resample.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "cpu.h"
+
+namespace fastio {
+namespace {
+
+constexpr int kMaxShift = 22;  // 255 << 22, and a cubic's overshoot, fit in 32 bits
+constexpr std::int32_t kMaxWeight = 32767;
+
+constexpr std::int32_t round_up(std::int32_t value, std::int32_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// 1 - |x|, or 0 where that is negative; without a branch, so that loops become vector code.
+inline float triangle(float x) {
+  const float y = 1.0f - std::abs(x);
+  return 0.5f * (y + std::abs(y));
+}
+
+// Keys, "Cubic convolution interpolation for digital image processing" (1981), a = -1/2.
+inline float cubic(float x) {
+  x = std::min(std::abs(x), 2.0f);
+  const float near = (1.5f * x - 2.5f) * x * x + 1.0f;
+  const float far = ((-0.5f * x + 2.5f) * x - 4.0f) * x + 2.0f;
+  return x < 1.0f ? near : far;
+}
+
+// An AxisSpec with its zeros resolved.
+struct Geometry {
+  std::int32_t window_size;
+  double box_size;
+  double scale;         // source samples an output
+  double filter_scale;  // how much wider than its definition the filter is
+  double support;       // half the filter's width in source samples
+};
+
+Geometry resolve(const AxisSpec& spec) {
+  Geometry g;
+  g.window_size = spec.window_size ? spec.window_size : spec.out - spec.window_begin;
+  g.box_size = spec.box_size != 0 ? spec.box_size : spec.in - spec.box_begin;
+  g.scale = g.box_size / spec.out;
+  g.filter_scale = spec.antialias ? std::max(1.0, g.scale) : 1.0;
+  g.support = (spec.filter == Filter::bicubic ? 2.0 : 1.0) * g.filter_scale;
+  return g;
+}
+
+// Where each output's taps are. scratch.offset: from the output's centre to that of the first tap.
+void place_taps(const AxisSpec& spec, const Geometry& g, AxisTaps* taps) {
+  const std::int32_t n = taps->outputs, in = spec.in;
+  std::int32_t* start = taps->start.data();
+  std::int32_t* count = taps->count.data();
+  float* offset = taps->scratch.offset.data();
+  const double origin = spec.box_begin + (spec.window_begin + 0.5) * g.scale;
+  for (std::int32_t i = 0; i < n; ++i) {
+    const double center = origin + (spec.mirror ? n - 1 - i : i) * g.scale;
+    const std::int32_t begin = std::max(0, static_cast<std::int32_t>(center - g.support + 0.5));
+    const std::int32_t end = std::min(in, static_cast<std::int32_t>(center + g.support + 0.5));
+    offset[i] = static_cast<float>(begin + 0.5 - center);
+    start[i] = begin;
+    count[i] = end - begin;
+  }
+}
+
+// Pillow steps from centre to centre by adding; so does this, to pick the same sample where a
+// centre falls on the border of two.
+void place_nearest(const AxisSpec& spec, const Geometry& g, AxisTaps* taps) {
+  const std::int32_t n = taps->outputs;
+  double center = spec.box_begin + 0.5 * g.scale;
+  for (std::int32_t i = 0; i < spec.window_begin; ++i) center += g.scale;
+  for (std::int32_t i = 0; i < n; ++i, center += g.scale) {
+    const std::int32_t to = spec.mirror ? n - 1 - i : i;
+    taps->start[to] = std::min(static_cast<std::int32_t>(center), spec.in - 1);
+    taps->count[to] = 1;
+    taps->scratch.offset[to] = 0;
+  }
+}
+
+// The filter's values, and the factor that makes each output's sum 1. Here and below, loops run
+// over the outputs for one tap after another: that way compilers turn them into vector code.
+template <float (*kFilter)(float)>
+void weigh_taps(const Geometry& g, AxisTaps* taps) {
+  const std::int32_t n = taps->outputs;
+  const float step = static_cast<float>(1.0 / g.filter_scale);
+  const std::int32_t* count = taps->count.data();
+  const float* offset = taps->scratch.offset.data();
+  double* normalise = taps->scratch.normalise.data();
+  std::fill(normalise, normalise + n, 0.0);
+  for (std::int32_t k = 0; k < taps->pitch; ++k) {
+    float* weight = &taps->scratch.weights[static_cast<std::size_t>(k) * n];
+    const float at = static_cast<float>(k);
+    for (std::int32_t i = 0; i < n; ++i) {
+      const std::int32_t inside = (k - count[i]) >> 31;  // all ones, or 0 past the count
+      const float value = kFilter((offset[i] + at) * step);
+      weight[i] = std::bit_cast<float>(std::bit_cast<std::int32_t>(value) & inside);
+      normalise[i] += weight[i];
+    }
+  }
+  for (std::int32_t i = 0; i < n; ++i) normalise[i] = 1.0 / normalise[i];
+}
+
+// The most bits with which the largest weight still fits.
+int choose_shift(const AxisTaps& taps) {
+  const std::int32_t n = taps.outputs;
+  std::int32_t bits = 0;  // a float's bits order as the float does, from 0 up, but compare faster
+  for (std::int32_t k = 0; k < taps.pitch; ++k) {
+    const float* weight = &taps.scratch.weights[static_cast<std::size_t>(k) * n];
+    for (std::int32_t i = 0; i < n; ++i) {
+      const float value = weight[i] * static_cast<float>(taps.scratch.normalise[i]);
+      bits = std::max(bits, std::bit_cast<std::int32_t>(value));
+    }
+  }
+  const auto largest = std::bit_cast<float>(bits);
+  // A weight of 1 may come out one too large, for all other weights are 0 then (see spill_full);
+  // rounding of the running sum may add 1 to any other.
+  const auto fits = [&](int shift) {
+    const int most = shift == 15 ? kMaxWeight + 1 : kMaxWeight - 1;
+    return largest * static_cast<float>(1 << shift) <= static_cast<float>(most);
+  };
+  int shift = kMaxShift;
+  while (!fits(shift)) --shift;
+  return shift;
+}
+
+// Rounds the running sum of an output's weights rather than each weight: the sum of all comes out
+// exact, and the error that remains is of differences between neighbouring samples only.
+void round_weights(AxisTaps* taps) {
+  constexpr std::int32_t kBias = 1 << 23;  // makes truncation round down below zero too
+  const std::int32_t n = taps->outputs, pitch = taps->pitch;
+  const double* normalise = taps->scratch.normalise.data();
+  double* running = taps->scratch.running.data();
+  std::int32_t* given = taps->scratch.given.data();
+  const double unit = 1 << taps->shift;
+  std::fill(running, running + n, kBias + 0.5);
+  std::fill(given, given + n, kBias);
+  for (std::int32_t k = 0; k < pitch; ++k) {
+    const float* weight = &taps->scratch.weights[static_cast<std::size_t>(k) * n];
+    std::int16_t* rounded = &taps->weights[k];
+    for (std::int32_t i = 0; i < n; ++i) {
+      running[i] += weight[i] * (normalise[i] * unit);
+      const std::int32_t until = static_cast<std::int32_t>(running[i]);
+      const std::int32_t exact = until - given[i];
+      given[i] = until;
+      rounded[static_cast<std::size_t>(i) * pitch] =
+          static_cast<std::int16_t>(exact < kMaxWeight ? exact : kMaxWeight);
+    }
+  }
+}
+
+// Gives what a weight of 1 could not take to its neighbour.
+void spill_full(std::int16_t* weights, std::int32_t count, std::int32_t total) {
+  std::int16_t* const end = weights + count;
+  std::int16_t* const full = std::find(weights, end, std::int16_t{kMaxWeight});
+  if (full == end || count == 1) return;
+  std::int16_t& neighbour = full + 1 < end ? full[1] : full[-1];
+  neighbour = static_cast<std::int16_t>(neighbour + total - std::accumulate(weights, end, 0));
+}
+
+// Drops zero weights at either end.
+void trim(std::int16_t* weights, std::int32_t* start, std::int32_t* count) {
+  while (*count > 1 && weights[*count - 1] == 0) --*count;
+  std::int32_t zeros = 0;
+  while (zeros < *count - 1 && weights[zeros] == 0) ++zeros;
+  if (zeros == 0) return;
+  std::memmove(weights, weights + zeros, (*count - zeros) * sizeof *weights);
+  std::fill(weights + *count - zeros, weights + *count, std::int16_t{0});
+  *start += zeros;
+  *count -= zeros;
+}
+
+void measure_taps(AxisTaps* taps) {
+  std::int32_t first = taps->start[0], last = 0, max_count = 1;
+  for (std::int32_t i = 0; i < taps->outputs; ++i) {
+    first = std::min(first, taps->start[i]);
+    last = std::max(last, taps->start[i] + taps->count[i]);
+    max_count = std::max(max_count, taps->count[i]);
+  }
+  taps->first = first;
+  taps->last = last;
+  taps->max_count = max_count;
+  taps->identity = max_count == 1;
+  for (std::int32_t i = 0; i < taps->outputs && taps->identity; ++i) {
+    taps->identity = taps->start[i] == first + i;
+  }
+}
+
+void copy_rows(const std::uint8_t* src, std::ptrdiff_t src_stride, std::int32_t rows,
+               std::size_t row_bytes, std::uint8_t* dst, std::ptrdiff_t dst_stride) {
+  for (std::int32_t y = 0; y < rows; ++y, src += src_stride, dst += dst_stride) {
+    std::memcpy(dst, src, row_bytes);
+  }
+}
+
+}  // namespace
+
+void AxisTaps::reserve() {
+  const auto n = static_cast<std::size_t>(outputs);
+  start.resize(n);
+  count.resize(n);
+  weights.resize(n * pitch);
+  scratch.weights.resize(n * pitch);
+  scratch.offset.resize(n);
+  scratch.given.resize(n);
+  scratch.normalise.resize(n);
+  scratch.running.resize(n);
+}
+
+void make_taps(const AxisSpec& spec, AxisTaps* taps) {
+  const Geometry g = resolve(spec);
+  const bool nearest = spec.filter == Filter::nearest;
+  const auto widest = nearest ? 1 : static_cast<std::int32_t>(2 * g.support) + 1;
+  taps->outputs = g.window_size;
+  taps->pitch = round_up(std::min(spec.in, widest), 2);
+  taps->reserve();
+  if (nearest) {
+    place_nearest(spec, g, taps);
+  } else {
+    place_taps(spec, g, taps);
+  }
+  if (spec.filter == Filter::bicubic) {
+    weigh_taps<cubic>(g, taps);
+  } else {
+    weigh_taps<triangle>(g, taps);
+  }
+  taps->shift = choose_shift(*taps);
+  round_weights(taps);
+  for (std::int32_t i = 0; i < taps->outputs; ++i) {
+    std::int16_t* weights = &taps->weights[static_cast<std::size_t>(i) * taps->pitch];
+    spill_full(weights, taps->count[i], 1 << taps->shift);
+    trim(weights, &taps->start[i], &taps->count[i]);
+  }
+  measure_taps(taps);
+}
+
+void HorizontalPlan::build(const AxisTaps& taps, int channels) {
+  identity_ = taps.identity;
+  tables_ = {};
+  tables_.channels = channels;
+  tables_.outputs = taps.outputs;
+  tables_.shift = taps.shift;
+  if (identity_) return;
+  kernel_ = horizontal_portable;
+#ifdef FASTIO_X86
+  const Simd simd = simd_active();
+  if (simd == Simd::avx512) {
+    build_windows(taps, 2);
+    if (build_groups()) {
+      kernel_ = horizontal_avx512;
+      return;
+    }
+  }
+  if (simd >= Simd::avx2) {
+    build_windows(taps, 4);
+    kernel_ = horizontal_avx2;
+    return;
+  }
+#endif
+  build_windows(taps, 1);
+}
+
+// Gives every output the same number of taps. Where a window would end after the source does, it
+// starts earlier, with zero weights in front, so that kernels read next to nothing past the end.
+void HorizontalPlan::build_windows(const AxisTaps& taps, std::int32_t tap_multiple) {
+  const std::int32_t width = round_up(taps.max_count, tap_multiple);
+  const std::int32_t latest = std::max(taps.first, taps.last - width);
+  offset_.resize(taps.outputs);
+  weights_.assign(static_cast<std::size_t>(taps.outputs) * width, 0);
+  for (std::int32_t i = 0; i < taps.outputs; ++i) {
+    const std::int32_t start = std::min(taps.start[i], latest);
+    offset_[i] = (start - taps.first) * tables_.channels;
+    std::memcpy(&weights_[static_cast<std::size_t>(i) * width + (taps.start[i] - start)],
+                &taps.weights[static_cast<std::size_t>(i) * taps.pitch],
+                taps.count[i] * sizeof(std::int16_t));
+  }
+  tables_.taps = width;
+  tables_.offset = offset_.data();
+  tables_.weights = weights_.data();
+}
+
+// Lays the windows out by groups of 16 output values. False, and no groups, if there are fewer, or
+// if a group's taps are too far apart for two registers (shrinks by more than about 8).
+bool HorizontalPlan::build_groups() {
+  constexpr std::int32_t kLanes = 16;
+  const int channels = tables_.channels;
+  const std::int32_t values = tables_.outputs * channels, pairs = tables_.taps / 2;
+  const std::int32_t groups = (values + kLanes - 1) / kLanes;
+  if (values < kLanes) return false;
+  group_output_.resize(groups);
+  group_base_.resize(groups);
+  group_index_.resize(groups);
+  group_weights_.resize(static_cast<std::size_t>(groups) * pairs);
+  std::int32_t farthest = 0;
+  for (std::int32_t g = 0; g < groups; ++g) {
+    // The last group overlaps the one before, rather than pass the end.
+    const std::int32_t first_value = std::min(g * kLanes, values - kLanes);
+    const std::int32_t first_pixel = first_value / channels;
+    const std::int32_t last_pixel = (first_value + kLanes - 1) / channels;
+    const auto [low, high] = std::minmax_element(&offset_[first_pixel], &offset_[last_pixel] + 1);
+    farthest = std::max(farthest, *high - *low + 2 * channels - 1);
+    if (farthest > 127) return false;
+    group_output_[g] = first_value;
+    group_base_[g] = *low;
+    std::int32_t pixel = first_pixel, channel = first_value % channels;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const std::int32_t at = offset_[pixel] + channel - *low;
+      std::uint8_t* index = &group_index_[g].byte[4 * lane];
+      index[0] = static_cast<std::uint8_t>(at);
+      index[2] = static_cast<std::uint8_t>(at + channels);
+      const std::int16_t* weights = &weights_[static_cast<std::size_t>(pixel) * tables_.taps];
+      LaneWeights* lanes = &group_weights_[static_cast<std::size_t>(g) * pairs];
+      for (std::int32_t p = 0; p < pairs; ++p) {
+        std::memcpy(&lanes[p].weight[2 * lane], &weights[2 * p], 2 * sizeof(std::int16_t));
+      }
+      if (++channel == channels) {
+        channel = 0;
+        ++pixel;
+      }
+    }
+  }
+  tables_.groups = groups;
+  tables_.loads = farthest > 63 ? 2 : 1;
+  tables_.group_output = group_output_.data();
+  tables_.group_base = group_base_.data();
+  tables_.group_index = group_index_.data();
+  tables_.group_weights = group_weights_.data();
+  return true;
+}
+
+void horizontal(const HorizontalPlan& plan, const std::uint8_t* src, std::ptrdiff_t src_stride,
+                std::int32_t rows, std::uint8_t* dst, std::ptrdiff_t dst_stride) {
+  if (plan.identity_) {
+    const auto row_bytes = static_cast<std::size_t>(plan.outputs()) * plan.channels();
+    copy_rows(src, src_stride, rows, row_bytes, dst, dst_stride);
+  } else {
+    plan.kernel_(plan.tables_, src, src_stride, rows, dst, dst_stride);
+  }
+}
+
+void vertical(const AxisTaps& taps, const std::uint8_t* src, std::ptrdiff_t src_stride,
+              std::size_t row_bytes, std::uint8_t* dst, std::ptrdiff_t dst_stride) {
+  VerticalKernel* kernel = vertical_portable;
+#ifdef FASTIO_X86
+  const Simd simd = simd_active();
+  if (simd == Simd::avx2) kernel = vertical_avx2;
+  if (simd == Simd::avx512) kernel = vertical_avx512;
+#endif
+  for (std::int32_t i = 0; i < taps.outputs; ++i, dst += dst_stride) {
+    const std::uint8_t* rows = src + (taps.start[i] - taps.first) * src_stride;
+    if (taps.count[i] == 1) {
+      std::memcpy(dst, rows, row_bytes);
+    } else {
+      kernel(rows, src_stride, &taps.weights[static_cast<std::size_t>(i) * taps.pitch],
+             taps.count[i], taps.shift, row_bytes, dst);
+    }
+  }
+}
+
+bool vertical_first(const AxisSpec& x, const AxisSpec& y) {
+  return y.in > y.out && y.in - y.out > 2 * (x.in - x.out);
+}
+
+void Resampler::prepare(const AxisSpec& x, const AxisSpec& y, int channels) {
+  make_taps(x, &x_);
+  make_taps(y, &y_);
+  plan_.build(x_, channels);
+  vertical_first_ = vertical_first(x, y);
+}
+
+void Resampler::run(const std::uint8_t* src, std::ptrdiff_t src_stride, std::uint8_t* dst,
+                    std::ptrdiff_t dst_stride) {
+  if (y_.identity) {
+    horizontal(plan_, src, src_stride, y_.outputs, dst, dst_stride);
+  } else if (x_.identity) {
+    const auto row_bytes = static_cast<std::size_t>(x_.outputs) * plan_.channels();
+    vertical(y_, src, src_stride, row_bytes, dst, dst_stride);
+  } else if (vertical_first_) {
+    run_vertical_first(src, src_stride, dst, dst_stride);
+  } else {
+    run_horizontal_first(src, src_stride, dst, dst_stride);
+  }
+}
+
+void Resampler::run_horizontal_first(const std::uint8_t* src, std::ptrdiff_t src_stride,
+                                     std::uint8_t* dst, std::ptrdiff_t dst_stride) {
+  const auto row_bytes = static_cast<std::size_t>(x_.outputs) * plan_.channels();
+  const auto stride = static_cast<std::ptrdiff_t>(row_bytes);
+  const std::int32_t rows = y_.last - y_.first;
+  middle_.resize(row_bytes * rows);
+  horizontal(plan_, src, src_stride, rows, middle_.data(), stride);
+  vertical(y_, middle_.data(), stride, row_bytes, dst, dst_stride);
+}
+
+void Resampler::run_vertical_first(const std::uint8_t* src, std::ptrdiff_t src_stride,
+                                   std::uint8_t* dst, std::ptrdiff_t dst_stride) {
+  const auto row_bytes = static_cast<std::size_t>(x_.last - x_.first) * plan_.channels();
+  const auto stride = static_cast<std::ptrdiff_t>(row_bytes);
+  middle_.resize(row_bytes * y_.outputs + kReadPad);
+  vertical(y_, src, src_stride, row_bytes, middle_.data(), stride);
+  horizontal(plan_, middle_.data(), stride, y_.outputs, dst, dst_stride);
+}
+
+}  // namespace fastio

@@ -1,0 +1,58 @@
+// Between resample.cpp and the kernels of each instruction set: plain data and plain functions.
+// (Files compiled for AVX-512 must not instantiate inline functions that others share, std::vector
+// among them; see CMakeLists.txt.)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fastio {
+
+// 16 neighbouring output values (channels of pixels, interleaved) computed together by the AVX-512
+// kernel. The bytes of tap pair p of all 16 lie in kLoads * 64 bytes from base + 2 * p * channels.
+struct alignas(64) LaneIndex {
+  std::uint8_t byte[64];  // dword l: [first tap of lane l, ignored, second tap, ignored]
+};
+struct alignas(64) LaneWeights {
+  std::int16_t weight[32];  // dword l: the pair of weights of lane l
+};
+
+// What a HorizontalPlan tells a kernel. Every output has the same number of taps, some of them
+// zeros, in a window that ends before the source does wherever the source is that long.
+struct HorizontalTables {
+  int channels;
+  int shift;
+  std::int32_t outputs;
+  std::int32_t taps;            // a multiple of horizontal_tap_multiple()
+  const std::int32_t* offset;   // (outputs,) bytes from src to the first tap
+  const std::int16_t* weights;  // (outputs, taps)
+
+  std::int32_t groups;               // 0: no groups, use the tables above
+  int loads;                         // 1 or 2 loads of 64 bytes hold a pair of taps of a group
+  const std::int32_t* group_output;  // (groups,) first output value; groups may overlap
+  const std::int32_t* group_base;    // (groups,) bytes from src
+  const LaneIndex* group_index;      // (groups,)
+  const LaneWeights* group_weights;  // (groups, taps / 2)
+};
+
+using HorizontalKernel = void(const HorizontalTables& tables, const std::uint8_t* src,
+                              std::ptrdiff_t src_stride, std::int32_t rows, std::uint8_t* dst,
+                              std::ptrdiff_t dst_stride);
+
+// One output row from `count` >= 2 source rows; weights has an even number of entries, the one past
+// an odd count being 0.
+using VerticalKernel = void(const std::uint8_t* src, std::ptrdiff_t src_stride,
+                            const std::int16_t* weights, std::int32_t count, int shift,
+                            std::size_t row_bytes, std::uint8_t* dst);
+
+HorizontalKernel horizontal_portable;
+VerticalKernel vertical_portable;
+
+#ifdef FASTIO_X86
+HorizontalKernel horizontal_avx2;
+VerticalKernel vertical_avx2;
+HorizontalKernel horizontal_avx512;  // needs groups
+VerticalKernel vertical_avx512;
+#endif
+
+}  // namespace fastio

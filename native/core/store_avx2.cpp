@@ -1,0 +1,105 @@
+#include <cstring>
+
+#include "intrinsics.h"
+#include "store_kernels.h"
+
+namespace fastio {
+namespace {
+
+inline __m128i load(const std::uint8_t* from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+
+inline void store(std::uint8_t* to, __m128i bytes) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
+}
+
+// [channel][piece] The shuffle that puts the channel's bytes found in a 16-byte piece of 16 RGB
+// pixels where the plane has them, and zeros elsewhere.
+struct RgbGather {
+  constexpr RgbGather() : index() {
+    for (int channel = 0; channel < 3; ++channel) {
+      for (int piece = 0; piece < 3; ++piece) {
+        for (int pixel = 0; pixel < 16; ++pixel) {
+          const int at = 3 * pixel + channel - 16 * piece;
+          index[channel][piece][pixel] = static_cast<std::uint8_t>(at >= 0 && at < 16 ? at : 0x80);
+        }
+      }
+    }
+  }
+  alignas(16) std::uint8_t index[3][3][16];
+};
+constexpr RgbGather kRgbGather;
+
+// 16 pixels a step. Returns how many pixels were done.
+std::size_t split3(const std::uint8_t* src, std::size_t pixels, std::uint8_t* const* planes) {
+  std::size_t i = 0;
+  for (; i + 16 <= pixels; i += 16) {
+    __m128i piece[3];
+    for (int k = 0; k < 3; ++k) piece[k] = load(src + 3 * i + 16 * k);
+    for (int c = 0; c < 3; ++c) {
+      __m128i plane = _mm_setzero_si128();
+      for (int k = 0; k < 3; ++k) {
+        plane = _mm_or_si128(plane, _mm_shuffle_epi8(piece[k], load(kRgbGather.index[c][k])));
+      }
+      store(planes[c] + i, plane);
+    }
+  }
+  return i;
+}
+
+std::size_t split4(const std::uint8_t* src, std::size_t pixels, std::uint8_t* const* planes) {
+  const __m128i by_channel = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  std::size_t i = 0;
+  for (; i + 16 <= pixels; i += 16) {
+    __m128i p[4];
+    for (int k = 0; k < 4; ++k) p[k] = _mm_shuffle_epi8(load(src + 4 * i + 16 * k), by_channel);
+    const __m128i low0 = _mm_unpacklo_epi32(p[0], p[1]), low1 = _mm_unpacklo_epi32(p[2], p[3]);
+    const __m128i high0 = _mm_unpackhi_epi32(p[0], p[1]), high1 = _mm_unpackhi_epi32(p[2], p[3]);
+    store(planes[0] + i, _mm_unpacklo_epi64(low0, low1));
+    store(planes[1] + i, _mm_unpackhi_epi64(low0, low1));
+    store(planes[2] + i, _mm_unpacklo_epi64(high0, high1));
+    store(planes[3] + i, _mm_unpackhi_epi64(high0, high1));
+  }
+  return i;
+}
+
+}  // namespace
+
+void split_avx2(const std::uint8_t* src, std::size_t pixels, int channels,
+                std::uint8_t* const* planes) {
+  const std::size_t done =
+      channels == 3 ? split3(src, pixels, planes) : split4(src, pixels, planes);
+  std::uint8_t* rest[4] = {};
+  for (int c = 0; c < channels; ++c) rest[c] = planes[c] + done;
+  split_portable(src + done * channels, pixels - done, channels, rest);
+}
+
+void scale_avx2(const std::uint8_t* src, std::size_t count, int channels, const ScaleSpec& spec,
+                float* dst) {
+  // 24 values are whole pixels of 1, 3 or 4 channels, so the factors repeat after 3 registers.
+  constexpr int kPeriod = 24;
+  alignas(32) float scales[kPeriod], biases[kPeriod];
+  for (int i = 0, c = 0; i < kPeriod; ++i, c = c + 1 < channels ? c + 1 : 0) {
+    scales[i] = spec.scale[c];
+    biases[i] = spec.bias[c];
+  }
+  const auto convert = [&](const std::uint8_t* from, int k) {
+    const __m256i v = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(v), _mm256_load_ps(scales + 8 * k),
+                           _mm256_load_ps(biases + 8 * k));
+  };
+  std::size_t i = 0;
+  for (; i + kPeriod <= count; i += kPeriod) {
+    for (int k = 0; k < 3; ++k) _mm256_storeu_ps(dst + i + 8 * k, convert(src + i + 8 * k, k));
+  }
+  if (i < count) {
+    std::uint8_t bytes[kPeriod] = {};
+    alignas(32) float floats[kPeriod];
+    std::memcpy(bytes, src + i, count - i);
+    for (int k = 0; k < 3; ++k) _mm256_store_ps(floats + 8 * k, convert(bytes + 8 * k, k));
+    std::memcpy(dst + i, floats, (count - i) * sizeof(float));
+  }
+}
+
+}  // namespace fastio

@@ -1,0 +1,33 @@
+// Between store.cpp and the kernels of each instruction set: plain functions on rows (see
+// resample_kernels.h for why).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fastio {
+
+// Interleaved pixels to `channels` (3 or 4) planes.
+using SplitKernel = void(const std::uint8_t* src, std::size_t pixels, int channels,
+                         std::uint8_t* const* planes);
+
+struct ScaleSpec {
+  const float* scale;          // (channels,)
+  const float* bias;           // (channels,)
+  const float (*values)[256];  // (channels,) every result there is; for the portable kernel only
+};
+
+// dst[i] = fma(src[i], scale[i % channels], bias[i % channels]), channels 1, 3 or 4, and count a
+// multiple of it.
+using ScaleKernel = void(const std::uint8_t* src, std::size_t count, int channels,
+                         const ScaleSpec& spec, float* dst);
+
+SplitKernel split_portable;
+ScaleKernel scale_portable;
+
+#ifdef FASTIO_X86
+SplitKernel split_avx2;
+ScaleKernel scale_avx2;
+#endif
+
+}  // namespace fastio

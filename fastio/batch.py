@@ -47,6 +47,7 @@ class SlotPool:
         self._allocate = allocate
         self._keep = keep
         self._free: deque[SlotMemory] = deque()
+        self.leases: set[Lease] = set()  # those whose views are out
 
     def acquire(self, rows: int) -> SlotMemory:
         """A slot with room for so many rows, used before or new."""
@@ -75,31 +76,43 @@ class SlotPool:
 
 
 class Lease:
-    """One batch's use of a slot, which ends once: by `release`, or when every view is garbage."""
+    """One batch's use of a slot, which ends once: by `release`, or when every view is garbage.
+
+    Weak references call back on any thread, even within an allocation. So nothing here takes a
+    lock, and what decides is one atomic pop.
+    """
 
     def __init__(self, pool: SlotPool, memory: SlotMemory) -> None:
         self._pool = pool
-        self._memory: SlotMemory | None = memory
-        self._watched: set[weakref.ref[AnyArray]] = set()
+        self._memory = deque([memory])
+        self._watched: dict[int, weakref.ref[AnyArray]] = {}
 
     def views(self, rows: int) -> dict[str, AnyArray]:
-        """The slot's arrays, the first `rows` rows of each, as views that hold the lease."""
-        assert self._memory is not None
-        views = {name: array[:rows] for name, array in self._memory.arrays.items()}
-        self._watched = {weakref.ref(view, self._gone) for view in views.values()}
+        """The slot's arrays, the first `rows` rows of each, as views that hold the lease.
+
+        Views from an earlier call hold it no longer.
+        """
+        views = {name: array[:rows] for name, array in self._memory[0].arrays.items()}
+        watched = [weakref.ref(view, self._gone) for view in views.values()]
+        self._watched = {id(reference): reference for reference in watched}
+        # Only the references know of the lease from here on: without this, both are garbage.
+        self._pool.leases.add(self)
         return views
 
-    def _gone(self, watched: weakref.ref[AnyArray]) -> None:
-        self._watched.discard(watched)
+    def _gone(self, reference: weakref.ref[AnyArray]) -> None:
+        self._watched.pop(id(reference), None)
         if not self._watched:
             self.release()
 
     def release(self) -> None:
         """Ends the lease: the slot will be written again."""
-        memory, self._memory = self._memory, None
-        self._watched = set()
-        if memory is not None:
-            self._pool.release(memory)
+        self._watched = {}
+        self._pool.leases.discard(self)
+        try:
+            memory = self._memory.pop()
+        except IndexError:
+            return
+        self._pool.release(memory)
 
 
 @dataclass

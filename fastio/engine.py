@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -80,10 +80,17 @@ class _Pending:
     slots: dict[str, _native.Slot] = field(default_factory=dict)
     foreign: dict[str, dict[int, Future[AnyArray | None]]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    sorted_out: bool = False  # every image that is Pillow's has its future
     error: Exception | None = None
 
     def wait(self, timeout_s: float) -> bool:
+        """True once no native thread works on it any more."""
         return all(slot.wait(timeout_s) for slot in self.slots.values())
+
+    def wait_for_pillow(self, timeout_s: float) -> bool:
+        """True once every future is done."""
+        futures = [future for of_field in self.foreign.values() for future in of_field.values()]
+        return not wait(futures, timeout_s).not_done
 
     def abandon(self) -> None:
         """Ends the work on it and waits for the rows in hand: its memory is free afterwards."""
@@ -92,12 +99,8 @@ class _Pending:
                 future.cancel()
         for slot in self.slots.values():
             slot.cancel()
-        while not self.wait(_WAIT_S):
+        while not (self.wait(_WAIT_S) and self.wait_for_pillow(_WAIT_S)):
             pass
-        for futures in self.foreign.values():
-            for future in futures.values():
-                if not future.cancelled():
-                    future.exception()
 
 
 class Engine:
@@ -298,13 +301,7 @@ class Engine:
             out,
         )
         pending.foreign[image.name] = {
-            index: self._pillow().submit(
-                self._decode_foreign,
-                image,
-                epoch,
-                int(rows[index]),
-                None if out is None else out[index],
-            )
+            index: self._to_pillow(pending, image, epoch, index)
             for index in np.flatnonzero(reads.codec == CODEC_ENCODED).tolist()
         }
 
@@ -326,12 +323,29 @@ class Engine:
         out[...] = values if self.channels_last else values.transpose(2, 0, 1)
         return None
 
+    def _sort_out(self, pending: _Pending, epoch: int) -> None:
+        """Gives Pillow what turned out to be foreign: a PNG named .jpg is known only when read."""
+        for name, slot in pending.slots.items():
+            image, futures = self._images[name], pending.foreign[name]
+            for index, code, _ in slot.failures():
+                if code == _FOREIGN and index not in futures:
+                    futures[index] = self._to_pillow(pending, image, epoch, index)
+        pending.sorted_out = True
+
+    def _to_pillow(
+        self, pending: _Pending, image: _ImageField, epoch: int, index: int
+    ) -> Future[AnyArray | None]:
+        row = int(pending.planned.rows[index])
+        out = None if pending.memory is None else pending.memory.arrays.get(image.name)
+        place = None if out is None else out[index]
+        return self._pillow().submit(self._decode_foreign, image, epoch, row, place)
+
     def _finish(self, pending: _Pending, epoch: int) -> Batch | None:
         """The batch, all its threads done; None when every row of it was skipped."""
         planned = pending.planned
         failures: dict[int, SampleError] = {}
         for name, slot in pending.slots.items():
-            self._finish_images(pending, self._images[name], slot, epoch, failures)
+            self._finish_images(pending, self._images[name], slot, failures)
         lease = None
         values = dict(pending.values)
         count = len(planned.rows)
@@ -360,25 +374,12 @@ class Engine:
         pending: _Pending,
         image: _ImageField,
         slot: _native.Slot,
-        epoch: int,
         failures: dict[int, SampleError],
     ) -> None:
         rows = pending.planned.rows
         futures = pending.foreign[image.name]
         own_size = image.compiled.size is None
-        out = None if own_size or pending.memory is None else pending.memory.arrays[image.name]
-        broken: dict[int, str] = {}
-        for index, code, message in slot.failures():
-            if code != _FOREIGN:
-                broken[index] = message
-            elif index not in futures:  # a PNG named .jpg: known only now
-                futures[index] = self._pillow().submit(
-                    self._decode_foreign,
-                    image,
-                    epoch,
-                    int(rows[index]),
-                    None if out is None else out[index],
-                )
+        broken = {i: message for i, code, message in slot.failures() if code != _FOREIGN}
         images: list[AnyArray | None] = []
         if own_size:
             images = [slot.take(index, image.channels) for index in range(len(rows))]
@@ -498,12 +499,20 @@ class BatchStream:
 
     def _wait(self, pending: _Pending) -> None:
         deadline = time.monotonic() + self._timeout_s if self._timeout_s > 0 else None
-        while not pending.wait(_WAIT_S):
+        while not self._is_done(pending):
             if deadline is not None and time.monotonic() > deadline:
                 raise LoaderTimeout(
                     f"batch {pending.planned.step} of {self._engine.dataset.path} was not ready "
                     f"after {self._timeout_s} s"
                 )
+
+    def _is_done(self, pending: _Pending) -> bool:
+        """Waits a little, so that signals are seen in between."""
+        if not pending.wait(_WAIT_S):
+            return False
+        if not pending.sorted_out:
+            self._engine._sort_out(pending, self._epoch)
+        return pending.wait_for_pillow(_WAIT_S)
 
     def _give_back(self, pending: _Pending) -> None:
         if pending.memory is not None:

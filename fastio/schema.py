@@ -123,7 +123,8 @@ class Schema:
         fields: name of each field and its type. A name is not empty and has no dot.
         structure: what a sample is in Python: a "tuple" of the fields in order, a "dict" by
             name, or the "single" field itself.
-        classes: names of the classes when a field `label` counts them, else None.
+        classes: names of the classes, when the numbers of an integer field `label` (or `class`)
+            stand for them, else None.
 
     Raises:
         SchemaError: no fields, an impossible name, or "single" with several fields.

@@ -65,7 +65,7 @@ class Dataset:
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes that the field `label` counts, or None."""
+        """Names of the classes that the numbers of `label` (or `class`) stand for, or None."""
         return self.schema.classes
 
     @property

@@ -1,0 +1,23 @@
+"""The command line: one file a command, each of them thin.
+
+What a command needs is imported when it runs, so that `fastio --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from fastio.cli.info import info
+from fastio.cli.pack import pack
+from fastio.cli.show import show
+from fastio.cli.verify import verify
+
+main = typer.Typer(
+    name="fastio",
+    help="A high-throughput data loader for PyTorch: datasets to train from.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (pack, info, verify, show):
+    main.command()(command)

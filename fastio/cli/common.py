@@ -1,0 +1,52 @@
+"""What all commands share: how errors end them, and how sizes are written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from fastio.errors import FastioError
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Errors that users can do something about as one line on stderr, and exit codes.
+
+    Exits with 1 for a FastioError or an error of the file system, with 130 for Ctrl-C. Wrong
+    usage is typer's, with 2.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # whoever read the output has read enough; typer ends quietly
+    except (FastioError, OSError) as error:
+        complain(str(error))
+        raise typer.Exit(EXIT_FAILED) from error
+    except KeyboardInterrupt as error:
+        complain("interrupted")
+        raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    line = " ".join(message.split("\n"))
+    # File names may hold bytes that are no UTF-8.
+    print(f"fastio: {line}".encode("utf-8", "replace").decode(), file=sys.stderr)
+
+
+def readable_bytes(nbytes: int) -> str:
+    """A size for people: "512 bytes", "13.4 MiB"."""
+    if nbytes < 1024:
+        return f"{nbytes} bytes"
+    size = float(nbytes)
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"

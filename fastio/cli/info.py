@@ -1,0 +1,82 @@
+"""fastio info: what a dataset consists of."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fastio.cli.common import clear_errors, readable_bytes
+
+if TYPE_CHECKING:
+    from fastio.dataset import Dataset
+
+_SHOWN_CLASSES = 8
+
+
+def info(
+    dst: Annotated[str, typer.Argument(help="A packed dataset.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a dataset consists of."""
+    with clear_errors():
+        from fastio.dataset import open as open_dataset
+
+        with open_dataset(dst) as dataset:
+            description = _describe(dataset)
+        print(json.dumps(description) if as_json else "\n".join(_lines(description)))
+
+
+def _describe(dataset: Dataset) -> dict[str, Any]:
+    schema = dataset.schema.to_json()
+    codecs = dataset.manifest.codec_counts()
+    for field in schema["fields"]:
+        if field["name"] in codecs:
+            field["codecs"] = codecs[field["name"]]
+    return {
+        "path": dataset.path,
+        "rows": len(dataset),
+        "shards": dataset.num_shards,
+        "bytes": dataset.manifest.nbytes,
+        **schema,
+        "packing": dataset.manifest.packing,
+        "fingerprint": dataset.fingerprint,
+    }
+
+
+def _lines(description: dict[str, Any]) -> list[str]:
+    shards, nbytes = description["shards"], description["bytes"]
+    packing = description["packing"]
+    lines = [
+        _line("dataset", description["path"]),
+        _line("samples", f"{description['rows']:,}"),
+        _line("shards", f"{shards:,}, {readable_bytes(nbytes)}"),
+        _line("structure", description["structure"]),
+        _line("fields", ""),
+        *(_field_line(field) for field in description["fields"]),
+    ]
+    if description["classes"] is not None:
+        lines.append(_line("classes", _class_list(description["classes"])))
+    skipped = f", {packing['skipped']:,} bad samples skipped" if packing.get("skipped") else ""
+    lines.append(_line("packed from", f"{packing.get('source')}{skipped}"))
+    lines.append(_line("fingerprint", description["fingerprint"]))
+    return lines
+
+
+def _line(key: str, value: str) -> str:
+    return f"{key:<12} {value}".rstrip()
+
+
+def _field_line(field: dict[str, Any]) -> str:
+    kind = field["type"].capitalize()
+    details = [str(field[key]) for key in ("mode", "dtype", "shape") if key in field]
+    counts = [f"{count:,} {codec}" for codec, count in field.get("codecs", {}).items() if count]
+    if counts:
+        details.append(f"({', '.join(counts)})")
+    return f"  {field['name']:<12} {kind} {' '.join(details)}".rstrip()
+
+
+def _class_list(classes: list[str]) -> str:
+    more = ", ..." if len(classes) > _SHOWN_CLASSES else ""
+    return f"{len(classes):,}: {', '.join(classes[:_SHOWN_CLASSES])}{more}"

@@ -1,0 +1,98 @@
+"""fastio pack: make a dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fastio.cli.common import clear_errors, complain, readable_bytes
+
+if TYPE_CHECKING:
+    from fastio.pack import PackReport
+
+
+class Codec(str, Enum):
+    """How images are stored."""
+
+    jpeg = "jpeg"
+    raw = "raw"
+
+
+class OnError(str, Enum):
+    """What a bad sample does."""
+
+    # "raise_" would be the attribute's usual name; typer shows values only.
+    stop = "raise"
+    skip = "skip"
+
+
+def pack(
+    src: Annotated[
+        str,
+        typer.Argument(
+            help="A folder with a folder of images for each class, or a CSV or JSONL list with a "
+            "column 'path'."
+        ),
+    ],
+    dst: Annotated[str, typer.Argument(help="The folder to make.")],
+    codec: Annotated[
+        Codec | None,
+        typer.Option(
+            help="How images are stored: 'jpeg' (the default) keeps their files byte for byte, "
+            "JPEG or not; 'raw' stores pixels."
+        ),
+    ] = None,
+    shard_size: Annotated[
+        str, typer.Option(help="Data in a shard, as in 64MiB, 1GB or 100000.")
+    ] = "64MiB",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads; all cores by default.")
+    ] = None,
+    on_error: Annotated[
+        OnError, typer.Option(help="Stop at a bad sample, or leave it out and report it.")
+    ] = OnError.stop,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a pack that was interrupted.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a dataset that is there.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Pack images into a dataset that loads fast."""
+    with clear_errors():
+        from fastio.pack import pack as pack_samples
+
+        report = pack_samples(
+            src,
+            dst,
+            codec=None if codec is None else codec.value,
+            shard_size=shard_size,
+            workers=workers,
+            on_error=on_error.value,
+            resume=resume,
+            overwrite=overwrite,
+            progress=not quiet,
+        )
+        if as_json:
+            print(json.dumps(dataclasses.asdict(report)))
+            return
+        for name, reason in report.skipped:
+            complain(f"skipped {name}: {reason}")
+        if not quiet:
+            print(_summary(report, dst))
+
+
+def _summary(report: PackReport, dst: str) -> str:
+    skipped = f"; {len(report.skipped):,} bad ones skipped" if report.skipped else ""
+    return (
+        f"{dst}: {report.rows:,} samples in {report.shards:,} shards, "
+        f"{readable_bytes(report.bytes)}, packed in {report.seconds:.1f} s{skipped}"
+    )

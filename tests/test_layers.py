@@ -24,6 +24,7 @@ LAYERS = [
     "formats",
     "order",
     "plan",
+    "resume",
     "transforms",
     "fetch",
     "stats",

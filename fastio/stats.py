@@ -33,7 +33,7 @@ class Stats:
         resample_s: summed over threads: cropping, resizing, flipping, writing the row.
         wait_s: the caller waited inside next() for a batch.
         between_s: the caller was busy between two next() calls: its own work.
-        copy_s: copies and device-side transforms took on the copy stream.
+        copy_s: the copies to the device took on their stream.
     """
 
     path: Literal["native", "torch"] = "native"
@@ -75,16 +75,18 @@ class Stats:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return values | {"samples_per_s": self.samples_per_s, "wait_share": self.wait_share}
 
+    def __add__(self, other: Stats) -> Stats:
+        """Both together, under this one's path and reason."""
+        return self._combined(other, 1)
+
     def __sub__(self, earlier: Stats) -> Stats:
         """What happened since `earlier`, a snapshot of the same loader."""
-        return replace(
-            self,
-            **{
-                field.name: getattr(self, field.name) - getattr(earlier, field.name)
-                for field in fields(self)
-                if field.name not in ("path", "reason")
-            },
-        )
+        return self._combined(earlier, -1)
+
+    def _combined(self, other: Stats, sign: int) -> Stats:
+        counters = [field.name for field in fields(self) if field.name not in ("path", "reason")]
+        values = {name: getattr(self, name) + sign * getattr(other, name) for name in counters}
+        return replace(self, **values)
 
     def __str__(self) -> str:
         source = "native threads" if self.path == "native" else f"torch workers ({self.reason})"
@@ -100,7 +102,7 @@ class Stats:
                 f"{self.resample_s:.2f} s"
             )
         if self.copy_s:
-            parts.append(f"device: copies and transforms {self.copy_s:.2f} s")
+            parts.append(f"device: copies {self.copy_s:.2f} s")
         if self.skipped or self.replaced:
             parts.append(f"bad samples: {self.skipped} skipped, {self.replaced} replaced")
         return "\n".join(parts)

@@ -34,6 +34,11 @@ def test_the_difference_of_two_snapshots_is_what_happened_between() -> None:
     assert (between.path, between.reason) == ("torch", "why")
 
 
+def test_the_sum_of_two_keeps_the_first_one_s_path() -> None:
+    total = Stats(path="torch", reason="why", samples=1) + Stats(samples=2, decode_s=0.5)
+    assert (total.samples, total.decode_s, total.path, total.reason) == (3, 0.5, "torch", "why")
+
+
 def test_to_dict_is_json_with_the_rates() -> None:
     values = json.loads(json.dumps(Stats(samples=10, between_s=2.0).to_dict()))
     assert values["samples"] == 10

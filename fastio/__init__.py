@@ -1,0 +1,85 @@
+"""fastio: a high-throughput data loader for PyTorch.
+
+`pack` turns a folder of images (or anything iterable) into a sharded dataset, and `Loader` takes
+the place of torch's DataLoader for it, for the folder itself, and for torch datasets.
+"""
+
+from __future__ import annotations
+
+from fastio.dataset import Dataset, open
+from fastio.errors import (
+    BuildMissing,
+    DatasetExists,
+    DatasetNotFound,
+    FastioError,
+    FormatVersionUnsupported,
+    ImageError,
+    LoaderClosed,
+    LoaderTimeout,
+    ManifestInvalid,
+    PackError,
+    SampleError,
+    SchemaError,
+    ShardCorrupt,
+    SourceNotFound,
+    StateMismatch,
+    TransformError,
+)
+from fastio.formats import FolderDataset
+from fastio.loader import Loader
+from fastio.pack import PackReport, Writer, pack
+from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
+from fastio.stats import Stats
+from fastio.transforms import (
+    Augmentation,
+    CenterCrop,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    ToDtype,
+)
+
+__all__ = [
+    "Array",
+    "Augmentation",
+    "BuildMissing",
+    "Bytes",
+    "CenterCrop",
+    "Dataset",
+    "DatasetExists",
+    "DatasetNotFound",
+    "FastioError",
+    "FolderDataset",
+    "FormatVersionUnsupported",
+    "Image",
+    "ImageError",
+    "Loader",
+    "LoaderClosed",
+    "LoaderTimeout",
+    "ManifestInvalid",
+    "Normalize",
+    "PackError",
+    "PackReport",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "RandomVerticalFlip",
+    "Resize",
+    "SampleError",
+    "Scalar",
+    "Schema",
+    "SchemaError",
+    "ShardCorrupt",
+    "SourceNotFound",
+    "StateMismatch",
+    "Stats",
+    "Text",
+    "ToDtype",
+    "TransformError",
+    "Writer",
+    "open",
+    "pack",
+]

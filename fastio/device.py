@@ -1,0 +1,246 @@
+"""Batches on their device: a stream of copies that runs ahead of the consumer.
+
+The flow on a CUDA device, for every batch::
+
+    pinned host memory --copy stream--> device --copy stream--> finish --> consumer's stream
+                             |                      |
+                             copied: slot released  finished: the consumer's stream waits for it
+
+A host batch is given back only after the event `copied`, so a slot is never overwritten under a
+copy. The consumer's stream waits for `finished`, and every tensor is recorded on that stream, so
+that the allocator does not hand its memory to a later copy while the consumer's kernels still
+read it. On a CPU, and on accelerators without such streams, the same code runs without them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fastio.stats import Stats
+from fastio.tensors import Tree, map_leaves, to_device
+
+# Devices
+
+Device = torch.device
+
+
+def resolve_device(device: Device | str | int | None) -> Device | None:
+    """The device meant; "cuda" alone is the current one, with its index."""
+    if device is None:
+        return None
+    meant = torch.device(device)
+    if meant == torch.device("cuda"):  # which is not equal to any with an index
+        return torch.device("cuda", torch.cuda.current_device())
+    return meant
+
+
+def has_pinned_memory() -> bool:
+    """Whether there is an accelerator that page-locked memory is for; warns if not, as torch."""
+    if torch.cuda.is_available():
+        return True
+    warnings.warn(
+        "'pin_memory' argument is set as true but no accelerator is found, then device pinned "
+        "memory won't be used.",
+        stacklevel=2,
+    )
+    return False
+
+
+def draw_seed(generator: torch.Generator) -> int:
+    """A seed of 63 bits, from a generator on the CPU."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def distributed_ranks() -> tuple[int, int] | None:
+    """(rank, world size) of torch.distributed, or None where it is not initialised."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return None
+
+
+# Copying ahead
+
+
+@dataclass(frozen=True)
+class HostBatch:
+    """One batch in host memory, on its way to the device.
+
+    Attributes:
+        data: the batch as a tree.
+        info: whatever is to come out beside it.
+        release: gives its memory back; called once, when no copy reads it any more. None where
+            the memory goes back by itself with the tensors of `data`.
+    """
+
+    data: Tree
+    info: Any = None
+    release: Callable[[], None] | None = None
+
+
+class Event(Protocol):
+    """A point in a stream's work; torch.cuda.Event is one."""
+
+    def query(self) -> bool: ...
+    def synchronize(self) -> None: ...
+    def elapsed_time(self, end_event: Any) -> float: ...
+
+
+class CopyStream(Protocol):
+    """What the prefetcher needs of a stream beside the consumer's."""
+
+    def active(self) -> AbstractContextManager[Any]:
+        """While it is entered, the device work of this thread goes to this stream."""
+
+    def record(self) -> Event:
+        """An event behind everything that was put on this stream so far."""
+
+    def hand_over(self, event: Event, data: Tree) -> None:
+        """Makes the consumer's stream wait for `event` and use the tensors of `data` from then."""
+
+
+class CudaCopyStream:
+    """A CUDA stream of its own for copies to `device`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # A batch callable may hold weights that the consumer's stream is still filling.
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+
+    def active(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = torch.cuda.stream(self._stream)
+        return context
+
+    def record(self) -> Event:
+        event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return event
+
+    def hand_over(self, event: Any, data: Tree) -> None:
+        consumer = torch.cuda.current_stream(self._device)
+        consumer.wait_event(event)
+
+        def use(leaf: Any) -> Any:
+            if leaf.is_cuda if isinstance(leaf, Tensor) else hasattr(leaf, "record_stream"):
+                leaf.record_stream(consumer)
+            return leaf
+
+        map_leaves(use, data)
+
+
+class DevicePrefetcher:
+    """An iterator of (data on the device, info), from an iterator of host batches.
+
+    On CUDA, up to `ahead` batches beyond the one handed out are copied by a stream of their own.
+    An error of `batches` or `finish` is raised after the batches before it were handed out; the
+    next call goes on behind it. Not thread-safe: one consumer.
+
+    Args:
+        batches: the host batches; tensors in pinned memory are copied asynchronously.
+        device: where to; None leaves the data where it is. A CUDA device has an index.
+        finish: what is done with the data on the device, on the copy stream.
+        ahead: batches to copy ahead, at least 1.
+        ready: says whether next(batches) would return at once. Without it, a batch is handed out
+            only after the `ahead` batches behind it have come.
+        stats: its `copy_s` is counted up.
+        stream: the copy stream; if None, made for a CUDA device, and done without for others.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[HostBatch],
+        device: torch.device | None,
+        *,
+        finish: Callable[[Tree], Tree] | None = None,
+        ahead: int = 1,
+        ready: Callable[[], bool] | None = None,
+        stats: Stats | None = None,
+        stream: CopyStream | None = None,
+    ) -> None:
+        if ahead < 1:
+            raise ValueError(f"ahead must be at least 1, got {ahead}")
+        self._batches = batches
+        self._device = device
+        self._finish = finish
+        self._ahead = ahead
+        self._ready = ready
+        self._stats = stats
+        if stream is None and device is not None and device.type == "cuda":
+            stream = CudaCopyStream(device)
+        self._stream = stream
+        self._finished: deque[tuple[Tree, Any, Event]] = deque()  # data, info, when: to hand out
+        self._copying: deque[tuple[HostBatch, Event, Event]] = deque()  # read from .. to
+        self._error: Exception | None = None  # what came instead of the next batch
+
+    def __iter__(self) -> DevicePrefetcher:
+        return self
+
+    def __next__(self) -> tuple[Tree, Any]:
+        if self._stream is None:
+            host = next(self._batches)
+            data = self._moved_and_finished(host)
+            return data, host.info
+        self._give_back()
+        if not self._finished and self._error is None:
+            self._put_next(self._stream)
+        while len(self._finished) <= self._ahead and self._error is None and self._has_next():
+            self._put_next(self._stream)
+        if not self._finished:
+            assert self._error is not None
+            error, self._error = self._error, None
+            raise error
+        data, info, event = self._finished.popleft()
+        self._stream.hand_over(event, data)
+        return data, info
+
+    def close(self) -> None:
+        """Waits for the copies under way, gives all memory back, closes `batches`. Idempotent."""
+        batches, self._batches = self._batches, iter(())
+        self._error = None
+        self._finished.clear()
+        for _, _, copied in self._copying:
+            copied.synchronize()
+        self._give_back()
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+
+    def _moved_and_finished(self, host: HostBatch) -> Tree:
+        data = host.data if self._device is None else to_device(host.data, self._device)
+        return data if self._finish is None else self._finish(data)
+
+    def _has_next(self) -> bool:
+        return self._ready is None or self._ready()
+
+    def _put_next(self, stream: CopyStream) -> None:
+        """Takes one host batch and puts its copy and its finish on the stream."""
+        try:
+            host = next(self._batches)
+            with stream.active():
+                start = stream.record()
+                try:
+                    data = host.data if self._device is None else to_device(host.data, self._device)
+                finally:  # also a copy that failed half-way may still be reading
+                    self._copying.append((host, start, stream.record()))
+                if self._finish is not None:
+                    data = self._finish(data)
+                self._finished.append((data, host.info, stream.record()))
+        except Exception as error:
+            self._error = error
+
+    def _give_back(self) -> None:
+        while self._copying and self._copying[0][2].query():
+            host, start, copied = self._copying.popleft()
+            if self._stats is not None:
+                self._stats.copy_s += start.elapsed_time(copied) / 1e3
+            if host.release is not None:
+                host.release()

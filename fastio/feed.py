@@ -1,0 +1,407 @@
+"""Where a loader's batches come from: here, the native engine; in `workers`, torch's DataLoader.
+
+A feed turns a cursor into the host batches from there to the end of the epoch. What costs to make
+(threads, worker processes, slots) it makes when it is first needed, in the process that needs it,
+so that a loader can be pickled and forked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.batch import Batch
+from fastio.dataset import Dataset
+from fastio.device import HostBatch
+from fastio.engine import BatchStream, Engine, OnError
+from fastio.errors import SampleError, TransformError
+from fastio.formats import FolderDataset
+from fastio.resume import Cursor
+from fastio.sampling import Ranks, Sampling
+from fastio.schema import Image, Schema
+from fastio.stats import Stats
+from fastio.tensors import (
+    Finish,
+    Step,
+    Tail,
+    image_tensors,
+    pin,
+    pinned_allocator,
+    value_tensors,
+)
+from fastio.transforms import Augmentation, Compiled, compile
+
+
+@dataclass(frozen=True)
+class BatchInfo:
+    """What is known of a batch beside its data.
+
+    Attributes:
+        rows: int64 (n,), the global row of every sample; None where a torch dataset does not tell.
+        valid: samples that count: the ones behind them repeat others, so that every rank makes the
+            same number of steps.
+        epoch: from 0.
+        step: number of the batch in its epoch, from 0.
+        next_position: where the epoch goes on after it; see `Cursor.position`.
+        errors: samples that were skipped or replaced.
+    """
+
+    rows: npt.NDArray[np.int64] | None
+    valid: int
+    epoch: int
+    step: int
+    next_position: int
+    errors: tuple[SampleError, ...] = ()
+
+
+class HostBatches(Protocol):
+    """The batches of one run: an iterator of `HostBatch`, whose `info` is a `BatchInfo`."""
+
+    def __iter__(self) -> Iterator[HostBatch]: ...
+    def __next__(self) -> HostBatch: ...
+
+    def ready(self) -> bool:
+        """Whether next() would return, or raise, without waiting."""
+
+    def close(self) -> None:
+        """Ends the run; nothing works for it any more."""
+
+
+class Feed(Protocol):
+    """Makes host batches, and says how and why so."""
+
+    path: Literal["native", "torch"]
+    reason: str
+    dataset: Any
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for the dataset in a loader's state."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """Which rows make up which batch."""
+
+    @property
+    def finish(self) -> Finish | None:
+        """What is left to do with the data on its device."""
+
+    def steps(self, ranks: Ranks) -> int:
+        """Batches of a whole epoch on one rank."""
+
+    def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
+        """The batches from the cursor to the end of its epoch."""
+
+    def augmentation(
+        self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
+    ) -> list[Augmentation]:
+        """What is drawn for rows in the cursor's epoch; see `Loader.augmentation`."""
+
+    def stats(self) -> Stats:
+        """What the threads did; the counters of other stages are zero."""
+
+    def close(self) -> None:
+        """Ends threads and processes. Idempotent."""
+
+
+@dataclass(frozen=True)
+class FieldTransforms:
+    """The transforms of a loader, field by field.
+
+    Attributes:
+        fields: of the fields that have some.
+        whole: callables that take and return the whole batch.
+    """
+
+    fields: Mapping[str, Compiled]
+    whole: tuple[Callable[[Any], Any], ...] = ()
+
+    @classmethod
+    def parse(cls, transforms: Any, schema: Schema, known: Sequence[Any] = ()) -> FieldTransforms:
+        """Takes `Loader(transforms=)` apart.
+
+        Args:
+            transforms: a mapping of field (or None: the whole batch) to a transform or a list of
+                them; or such a list alone, for the only image field; or None.
+            schema: of the dataset.
+            known: transforms that the only image field has already.
+
+        Raises:
+            TransformError: they do not fit the fields or each other.
+        """
+        if not isinstance(transforms, Mapping):
+            given = as_list(transforms)
+            transforms = {_only_image(schema): given} if given or known else {}
+        if known:
+            image = _only_image(schema)
+            transforms = {**transforms, image: [*known, *as_list(transforms.get(image))]}
+        whole = compile(as_list(transforms.get(None)))
+        if whole.geometry or whole.tail:
+            raise TransformError("transforms={None: ...} takes callables only, on the whole batch")
+        fields = {}
+        for name, given in transforms.items():
+            if name is None:
+                continue
+            if name not in schema.fields:
+                raise TransformError(
+                    f"transforms name the field {name!r}; there are {', '.join(schema.fields)}"
+                )
+            fields[name] = compile(as_list(given))
+            if fields[name].geometry and not isinstance(schema.fields[name], Image):
+                raise TransformError(f"{fields[name].geometry[0]} needs an image, not {name!r}")
+        return cls(fields, whole.batch)
+
+
+def as_list(transforms: Any) -> list[Any]:
+    """None, one transform or several, as a list."""
+    if transforms is None:
+        return []
+    return list(transforms) if isinstance(transforms, (list, tuple)) else [transforms]
+
+
+def _only_image(schema: Schema) -> str:
+    if len(schema.image_fields) != 1:
+        raise TransformError(
+            f"a list of transforms is for the only image field, and there are "
+            f"{len(schema.image_fields)}: give a dict, transforms={{field: [...]}}, for the fields "
+            f"{', '.join(schema.fields)}"
+        )
+    return schema.image_fields[0]
+
+
+@dataclass(frozen=True)
+class NativeSettings:
+    """How a native feed works.
+
+    Attributes:
+        threads: native threads.
+        ahead: batches in work beyond the one that is waited for.
+        timeout_s: longest wait for a batch, 0 for no limit.
+        on_error: see `Loader`.
+        channels_last: memory layout of image batches.
+        fields: the fields to deliver, in order; None for all.
+        collate_fn: makes the batch of the list of its samples.
+        on_cpu: the batches stay in host memory, so the CPU does Normalize and ToDtype.
+        pinned: "slots" are in pinned memory and used again after `release`; "fresh" ones are
+            pinned too, and every batch has its own; "no" means neither.
+    """
+
+    threads: int
+    ahead: int
+    timeout_s: float = 0.0
+    on_error: OnError = "raise"
+    channels_last: bool = True
+    fields: tuple[str, ...] | None = None
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    on_cpu: bool = True
+    pinned: Literal["no", "slots", "fresh"] = "no"
+
+
+class NativeFeed:
+    """Batches decoded by this package's threads.
+
+    Args:
+        dataset: packed or folder; not closed by the feed.
+        sampling: which rows make up which batch.
+        transforms: of the fields.
+        settings: how.
+
+    Raises:
+        TransformError: fields or transforms that the dataset does not have.
+    """
+
+    path: Literal["native", "torch"] = "native"
+    reason = ""
+
+    def __init__(
+        self,
+        dataset: Dataset | FolderDataset,
+        sampling: Sampling,
+        transforms: FieldTransforms,
+        settings: NativeSettings,
+    ) -> None:
+        self.dataset = dataset
+        self.sampling = sampling
+        self.transforms = transforms
+        self.settings = settings
+        # One a seed: its augmentations are keyed by it, and loading a state may bring another.
+        self._engines: dict[int, Engine] = {}
+        engine = self.engine(0)  # has no threads yet; makes mistakes known here
+        self.fields = tuple(engine.fields)
+        self._collate_steps, self._finish = self._place_steps(engine)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_engines": {}}
+
+    @property
+    def fingerprint(self) -> str:
+        return self.dataset.fingerprint
+
+    @property
+    def finish(self) -> Finish | None:
+        return self._finish
+
+    def steps(self, ranks: Ranks) -> int:
+        return self.sampling.steps(len(self.dataset), ranks)
+
+    def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
+        stream = self.engine(cursor.seed).run(
+            self.sampling.plan(len(self.dataset), cursor, ranks),
+            epoch=cursor.epoch,
+            ahead=self.settings.ahead,
+            timeout_s=self.settings.timeout_s,
+        )
+        return _NativeBatches(self, stream, self.sampling.first_step(cursor.position, ranks))
+
+    def stats(self) -> Stats:
+        total = Stats()
+        for engine in self._engines.values():
+            total += engine.stats
+        return total
+
+    def close(self) -> None:
+        for engine in self._engines.values():
+            engine.close()
+
+    def engine(self, seed: int) -> Engine:
+        """The engine whose augmentations are keyed by a seed."""
+        if seed not in self._engines:
+            how = self.settings
+            images = self.dataset.schema.image_fields
+            self._engines[seed] = Engine(
+                self.dataset,
+                transforms={k: v for k, v in self.transforms.fields.items() if k in images},
+                fields=how.fields,
+                threads=how.threads,
+                seed=seed,
+                on_error=how.on_error,
+                channels_last=how.channels_last,
+                normalize_on_cpu=how.on_cpu or how.collate_fn is not None,
+                allocate=None if how.pinned == "no" else pinned_allocator(),
+                recycle=how.pinned != "fresh",
+            )
+        return self._engines[seed]
+
+    def augmentation(
+        self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
+    ) -> list[Augmentation]:
+        name = _only_image(self.dataset.schema) if field is None else field
+        rows = np.asarray(rows, np.int64).reshape(-1)
+        sizes = [_upright_size(self.dataset, name, row) for row in rows.tolist()]
+        heights, widths = np.array(sizes, np.int32).reshape(-1, 2).T
+        return self.engine(cursor.seed).augmentation(name, cursor.epoch, rows, heights, widths)
+
+    def _place_steps(self, engine: Engine) -> tuple[Finish | None, Finish | None]:
+        """What is done before collate_fn, and what on the device."""
+        structure = self.dataset.schema.structure
+        steps: list[Step] = []
+        for place, name in enumerate(self.fields):
+            keys: dict[str, int | str | None] = {"tuple": place, "dict": name, "single": None}
+            key = keys[structure]
+            compiled = self.transforms.fields.get(name, Compiled())
+            tail = engine.tails.get(name, compiled.tail)
+            steps += [(key, Tail(tail))] if tail else []
+            steps += [(key, function) for function in compiled.batch]
+        whole: list[Step] = [(None, function) for function in self.transforms.whole]
+        if self.settings.collate_fn is not None:
+            return Finish(steps) if steps else None, Finish(whole) if whole else None
+        if not self.sampling.batched:
+            whole.insert(0, (None, _only_sample))
+        return None, Finish(steps + whole) if steps or whole else None
+
+    def host_batch(self, batch: Batch, first_step: int) -> HostBatch:
+        """A batch of the engine as tensors in the samples' structure."""
+        info = BatchInfo(
+            batch.rows,
+            batch.valid,
+            batch.epoch,
+            first_step + batch.step,
+            batch.next_position,
+            tuple(batch.errors),
+        )
+        fresh = self.settings.pinned == "fresh"
+        parts = [self._tensors(name, batch.fields[name], fresh) for name in self.fields]
+        if self.settings.collate_fn is None:
+            data = self._structured(parts)
+            release = batch.release if self.settings.pinned == "slots" else None
+            return HostBatch(pin(data) if fresh else data, info, release)
+        data = self._structured(parts)
+        if self._collate_steps is not None:
+            data = self._collate_steps(data)
+        samples = self._samples(data, batch)
+        collate = self.settings.collate_fn
+        data = collate(samples) if self.sampling.batched else collate(samples[0])
+        # What it returned may be views of the slot, which goes back when they are garbage.
+        return HostBatch(pin(data) if fresh else data, info)
+
+    def _tensors(self, name: str, values: Any, fresh: bool) -> Any:
+        if not isinstance(self.dataset.schema.fields[name], Image):
+            return value_tensors(values)
+        return image_tensors(values, channels_last=self.settings.channels_last, fresh=fresh)
+
+    def _structured(self, parts: Sequence[Any]) -> Any:
+        structure = self.dataset.schema.structure
+        if structure == "dict":
+            return dict(zip(self.fields, parts, strict=True))
+        return tuple(parts) if structure == "tuple" else parts[0]
+
+    def _samples(self, data: Any, batch: Batch) -> list[Any]:
+        """A batch taken apart, for collate_fn. Numbers are what indexing the dataset gives."""
+        parts = list(data.values()) if isinstance(data, dict) else data
+        parts = list(parts) if isinstance(parts, tuple) else [parts]
+        columns = []
+        for name, part in zip(self.fields, parts, strict=True):
+            raw = batch.fields[name]
+            scalars = isinstance(raw, np.ndarray) and raw.ndim == 1
+            if scalars and name not in self.transforms.fields:
+                plain = raw.dtype in (np.int64, np.float64, np.bool_)
+                columns.append(raw.tolist() if plain else list(raw))
+            else:
+                columns.append(list(part))
+        return [self._structured(values) for values in zip(*columns, strict=True)]
+
+
+class _NativeBatches:
+    """One run of a native feed."""
+
+    def __init__(self, feed: NativeFeed, stream: BatchStream, first_step: int) -> None:
+        self._feed = feed
+        self._stream = stream
+        self._first_step = first_step
+
+    def __iter__(self) -> _NativeBatches:
+        return self
+
+    def __next__(self) -> HostBatch:
+        return self._feed.host_batch(next(self._stream), self._first_step)
+
+    def ready(self) -> bool:
+        return self._stream.ready()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _only_sample(data: Any) -> Any:
+    """The sample of a batch of one."""
+    if isinstance(data, dict):
+        return {name: part[0] for name, part in data.items()}
+    return tuple(part[0] for part in data) if isinstance(data, tuple) else data[0]
+
+
+def _upright_size(dataset: Dataset | FolderDataset, field: str, row: int) -> tuple[int, int]:
+    """(height, width) of an image after its EXIF orientation is applied."""
+    if isinstance(dataset, FolderDataset):
+        height, width = dataset[row][0].shape[:2]
+        return height, width
+    shards, local = dataset.locate(np.array([row]))
+    reader = dataset.shard(int(shards[0]))
+    height, width, orientation = (
+        int(reader.fixed(f"{field}.{part}")[local[0]])
+        for part in ("height", "width", "orientation")
+    )
+    return (width, height) if orientation >= 5 else (height, width)

@@ -1,0 +1,177 @@
+"""torch's own datasets: an ImageFolder seen as files, and any other read by torch's DataLoader.
+
+torchvision is never imported: its classes are recognised by name and module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, Subset
+
+from fastio.formats.folder import FolderDataset
+
+_FOLDER_MODULE = "torchvision.datasets.folder"
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """What a torchvision ImageFolder, or a Subset of one, consists of.
+
+    Attributes:
+        samples: (path, class index) of each row, in the dataset's order.
+        classes: the class names.
+        transform: the ImageFolder's transform, or None.
+    """
+
+    samples: list[tuple[str, int]]
+    classes: list[str]
+    transform: Any
+
+    def as_dataset(self) -> FolderDataset:
+        """The same rows as a dataset of the native path."""
+        return FolderDataset.from_samples(self.samples, self.classes)
+
+
+def image_files(dataset: object) -> ImageFiles | str:
+    """The files behind a torchvision ImageFolder or a torch Subset of one.
+
+    Returns:
+        The files; or, as a clause, why `dataset` cannot be read as files.
+    """
+    if type(dataset) is Subset:
+        inner = image_files(dataset.dataset)
+        if isinstance(inner, str):
+            return inner
+        samples = [inner.samples[int(index)] for index in dataset.indices]
+        return ImageFiles(samples, inner.classes, inner.transform)
+    kind = type(dataset)
+    if (kind.__module__, kind.__qualname__) != (_FOLDER_MODULE, "ImageFolder"):
+        return f"{kind.__qualname__} is not torchvision's ImageFolder"
+    folder: Any = dataset
+    if folder.target_transform is not None:
+        return "the ImageFolder has a target_transform"
+    loader = folder.loader
+    name = getattr(loader, "__qualname__", repr(loader))
+    standard = name in ("default_loader", "pil_loader")
+    if not standard or getattr(loader, "__module__", None) != _FOLDER_MODULE:
+        return f"the ImageFolder has a loader of its own, {name}"
+    return ImageFiles(list(folder.samples), list(folder.classes), folder.transform)
+
+
+def is_iterable_dataset(dataset: object) -> bool:
+    """Whether torch would iterate over it rather than index it."""
+    return isinstance(dataset, IterableDataset)
+
+
+def fingerprint(dataset: object) -> str:
+    """What can be said of a torch dataset's identity: its class, and its length if it has one."""
+    kind = type(dataset)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    indexed = isinstance(dataset, Sized) and not is_iterable_dataset(dataset)
+    return f"{name}[{len(dataset)}]" if indexed else name  # type: ignore[arg-type]
+
+
+def random_sampler(dataset: Any, generator: Any) -> Sampler[int]:
+    """The sampler that DataLoader would make for shuffle=True and this torch.Generator."""
+    return RandomSampler(dataset, generator=generator)
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """Arguments of torch's DataLoader that are its own business, in its own meaning."""
+
+    num_workers: int = 0
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    pin_memory: bool = False
+    timeout: float = 0
+    worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: Any = None
+    generator: Any = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    pin_memory_device: str = ""
+    in_order: bool = True
+
+
+Keys = Callable[[], Iterator[Any]]
+
+
+class TorchReader:
+    """Reads a torch dataset with torch's DataLoader: its workers, collation and timeouts.
+
+    For an indexed dataset the caller gives the keys of every batch, epoch by epoch, so that any
+    sampler, sharding and resuming can be had. A dataset that iterates decides by itself.
+
+    Args:
+        dataset: a map-style or iterable-style dataset.
+        settings: DataLoader's other arguments.
+        batched: whether keys come as lists, whose samples are collated (an indexed dataset).
+        batch_size, drop_last: how an iterable-style dataset is batched; ignored for others.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        settings: WorkerSettings,
+        *,
+        batched: bool,
+        batch_size: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        self._keys: _Sampler | None = None if is_iterable_dataset(dataset) else _Sampler()
+        if self._keys is None:
+            batching: dict[str, Any] = {"batch_size": batch_size, "drop_last": drop_last}
+        elif batched:
+            batching = {"batch_sampler": self._keys}
+        else:
+            batching = {"sampler": self._keys, "batch_size": None}
+        arguments = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+        if settings.in_order:
+            del arguments["in_order"]  # older DataLoaders have no such argument
+        self._loader: DataLoader[Any] = DataLoader(dataset, **batching, **arguments)
+
+    def __len__(self) -> int:
+        """Batches of an epoch of an iterable-style dataset, as DataLoader estimates them."""
+        return len(self._loader)
+
+    def read(self, keys: Keys | None = None, skip: int = 0) -> Iterator[Any]:
+        """One epoch: what collate_fn returned for each batch.
+
+        Args:
+            keys: for an indexed dataset, gives the keys of a sample, or of a batch as a list, one
+                after the other. Called once, from which keys are drawn as far ahead as the
+                workers prefetch.
+            skip: for an iterable-style dataset, batches to read and leave out at the beginning.
+
+        Returns:
+            The batches; its workers end with it, unless they are persistent.
+        """
+        if self._keys is not None and keys is not None:
+            self._keys.source = keys
+        batches = iter(self._loader)
+        for _ in range(skip):
+            if next(batches, self) is self:
+                break
+        return batches
+
+    def close(self) -> None:
+        """Ends persistent workers. The reader cannot be used afterwards."""
+        del self._loader
+
+
+class _Sampler:
+    """The sampler that DataLoader sees: every epoch is given its own source."""
+
+    def __init__(self) -> None:
+        self.source: Keys = lambda: iter(())
+
+    def __iter__(self) -> Iterator[Any]:
+        return _drawn(self.source)
+
+
+def _drawn(source: Keys) -> Iterator[Any]:
+    # A generator, which starts with its first key: DataLoader makes two and uses the second.
+    yield from source()

@@ -1,0 +1,407 @@
+"""The loader: batches of a dataset, epoch after epoch.
+
+torch takes a second to import, so it is imported when a Loader is made and not with this module.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy.typing as npt
+
+from fastio.engine import OnError
+from fastio.errors import LoaderClosed
+from fastio.resume import Cursor, from_state, to_state
+from fastio.sampling import OrderName, Ranks, Sampling
+from fastio.stats import Stats
+from fastio.transforms import Augmentation
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastio.device import DevicePrefetcher
+    from fastio.feed import BatchInfo, Feed
+
+
+class Loader:
+    """Batches of a dataset, epoch after epoch: DataLoader's arguments and meaning, faster.
+
+    A path, a fastio dataset, or a torchvision ImageFolder whose transforms fastio knows takes the
+    native path: threads of this process read and decode. Any other torch dataset takes the torch
+    path: its samples go through torch's DataLoader and its worker processes. `stats()` says which
+    it is and why. Iterate over it once an epoch; several iterators may be open at once.
+
+    What is yielded has the samples' structure: a tuple stays a tuple, a dict a dict (on the torch
+    path it is what collate_fn makes, a list for tuples). Images are tensors (N, C, H, W), in
+    channels-last memory; a list of (C, H, W) where sizes differ. Numbers and arrays are tensors,
+    strings and bytes lists. The last batch may be padded where several ranks share an epoch, so
+    that all make the same number of steps: `batch.valid` tells. Images are delivered upright, as
+    their EXIF orientation says, which torchvision's ImageFolder does not do.
+
+    Args:
+        dataset: a path of a packed dataset or of an image folder, a fastio dataset, or a torch
+            dataset.
+        batch_size: samples of a batch on each rank; None for single samples.
+        shuffle: draw the rows in an order that (seed, epoch) decide; None is False.
+        sampler, batch_sampler: iterables of row numbers, or lists of them, followed exactly; ranks
+            are then their business.
+        num_workers: native path: threads, 0 for all cores that this process may use. torch path:
+            worker processes, 0 for none.
+        collate_fn: makes a batch of the list of its samples, all transforms done but those for
+            the whole batch.
+        pin_memory: deliver in pinned memory, each batch in memory of its own, for a later copy
+            with non_blocking=True. Unnecessary with `device`. Needs CUDA.
+        drop_last: leave out the last batch (over all ranks) if it is not full.
+        timeout: seconds to wait for a batch; 0 for no limit.
+        worker_init_fn, multiprocessing_context, persistent_workers: of the torch path's processes;
+            without effect on the native path, which has none.
+        generator: torch.Generator that each epoch's order seed is drawn from when `seed` is not
+            given. On the torch path, on one rank, it gives exactly DataLoader's order.
+        prefetch_factor: native path: batches ahead of the consumer (2, or more where batches are
+            small). torch path: batches ahead per worker.
+        pin_memory_device: as in DataLoader, where it is deprecated.
+        in_order: torch path only; the native path always keeps the order.
+        transforms: {field: transform or list of them}, or just a list for the only image field.
+            fastio's specifications, or torchvision's objects where known; other callables come
+            last and get the field's batch on the device. The key None is for callables that get
+            the whole batch. torch path: Normalize, ToDtype and callables, by position or key; a
+            list is for the first part.
+        device: where batches are delivered; on CUDA they are copied ahead of the consumer, images
+            as uint8, with Normalize, ToDtype and callables done there. None: host memory.
+        seed: of the order and of all augmentations, which are a function of (seed, epoch, row).
+        order: "sequential", "shuffle", "window" (large reads), or "auto": by `shuffle`.
+        cache: for remote datasets, which this version does not read: None.
+        on_error: what a sample that can't be read does: "raise" its error from next(), "skip" it
+            (the batch shrinks), or "replace" it by another of its batch.
+        rank, world_size: which part of each global batch to deliver. None: torch.distributed's
+            where it is initialised, else RANK and WORLD_SIZE of the environment, where torchrun
+            puts them, else 0 of 1.
+        fields: the fields to deliver, in this order; None for all. Native path only.
+        storage_options: for remote datasets: None.
+        channels_last: False stores image batches as (N, C, H, W) is written.
+
+    Attributes:
+        dataset: the dataset, as given or opened.
+        path: "native" or "torch".
+
+    Raises:
+        SourceNotFound: there is no dataset at the path.
+        TransformError: transforms that do not fit the dataset, each other, or the path.
+        ValueError: arguments that exclude each other, as DataLoader's do.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        transforms: Any = None,
+        device: torch.device | str | int | None = None,
+        seed: int = 0,
+        order: OrderName = "auto",
+        cache: None = None,
+        on_error: OnError = "raise",
+        rank: int | None = None,
+        world_size: int | None = None,
+        fields: Iterable[str] | None = None,
+        storage_options: None = None,
+        channels_last: bool = True,
+    ) -> None:
+        from fastio.device import resolve_device
+        from fastio.formats.torch_dataset import WorkerSettings
+        from fastio.paths import Request, make_feed
+
+        _check(num_workers, timeout, prefetch_factor, cache, storage_options)
+        sampling = Sampling(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
+        workers = WorkerSettings(
+            num_workers,
+            collate_fn,
+            pin_memory,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor,
+            persistent_workers,
+            pin_memory_device,
+            in_order,
+        )
+        if (rank is None) != (world_size is None):
+            raise ValueError("rank and world_size are given together")
+        self._given_ranks = None if rank is None or world_size is None else Ranks(rank, world_size)
+        self._sampling = sampling
+        self._device = resolve_device(device)
+        # A seed that is given goes before a generator, whose draws would hide it.
+        self._generator = generator if seed == 0 else None
+        self._feed: Feed = make_feed(
+            Request(
+                dataset,
+                sampling,
+                workers,
+                transforms,
+                self._device,
+                on_error,
+                None if fields is None else tuple(fields),
+                channels_last,
+                own_order=self._generator is None,
+                ranks=self._ranks(),
+            )
+        )
+        self._owned = isinstance(dataset, (str, os.PathLike))
+        self.dataset = self._feed.dataset if self._owned else dataset
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.num_workers = num_workers
+        self.collate_fn = collate_fn
+        self._next = self._at = Cursor(0, 0, seed)
+        self._batch: BatchInfo | None = None
+        self._stats = Stats()
+        self._closed = False
+        self._open: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._latest: weakref.ref[LoaderIterator] | None = None
+
+    @property
+    def path(self) -> Literal["native", "torch"]:
+        """Which path the dataset took; `stats().reason` says why it was torch's."""
+        return self._feed.path
+
+    @property
+    def batch(self) -> BatchInfo:
+        """What is known of the batch yielded last, by the iterator made last.
+
+        Raises:
+            RuntimeError: none was yielded yet.
+        """
+        if self._batch is None:
+            raise RuntimeError("no batch was yielded yet")
+        return self._batch
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, the same on every rank.
+
+        Raises:
+            TypeError: the sampler, or a dataset that iterates, has no length.
+        """
+        return self._feed.steps(self._ranks())
+
+    def __iter__(self) -> LoaderIterator:
+        """Begins the next epoch, or goes on where a loaded state says.
+
+        Raises:
+            LoaderClosed: after close().
+        """
+        from fastio.device import DevicePrefetcher, draw_seed
+
+        if self._closed:
+            raise LoaderClosed("this loader was closed: make another one")
+        cursor = self._next
+        sampling = self._feed.sampling
+        if self._generator is not None and sampling.ours and cursor.order_seed is None:
+            cursor = replace(cursor, order_seed=draw_seed(self._generator))
+        run = self._feed.run(cursor, self._ranks())
+        batches = DevicePrefetcher(
+            run, self._device, finish=self._feed.finish, ready=run.ready, stats=self._stats
+        )
+        iterator = LoaderIterator(self, cursor, batches)
+        self._open.add(iterator)
+        self._latest = weakref.ref(iterator)
+        self._at = cursor
+        self._next = Cursor(cursor.epoch + 1, 0, cursor.seed)
+        return iterator
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes `epoch` (from 0) the next one to be iterated over.
+
+        Without it each new iterator is the next epoch's. The epoch that a loaded state is in the
+        middle of goes on there.
+        """
+        if epoch < 0:
+            raise ValueError(f"epoch must be 0 or more, got {epoch}")
+        if epoch != self._next.epoch:
+            self._next = Cursor(epoch, 0, self._next.seed)
+        self._at, self._latest = self._next, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands, as JSON values: under a kilobyte.
+
+        Only batches that the latest iterator yielded count. After an iterator's end the state is
+        the next epoch's beginning. The state holds for any number of ranks, threads and samples a
+        batch; with a sampler or a generator of the user's it counts samples, and it is exact if
+        the sampler gives the same again. For a dataset that iterates it counts batches, which are
+        read and left out when the state is loaded.
+        """
+        name = self._feed.sampling.name
+        return to_state(self._at, fingerprint=self._feed.fingerprint, order=name)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes the next iterator go on exactly where `state_dict` was called.
+
+        Raises:
+            StateMismatch: the state is of another dataset, version or order.
+        """
+        name = self._feed.sampling.name
+        cursor = from_state(state, fingerprint=self._feed.fingerprint, order=name)
+        self._at = self._next = cursor
+        self._latest = None
+
+    def augmentation(
+        self, rows: npt.ArrayLike, epoch: int | None = None, field: str | None = None
+    ) -> list[Augmentation]:
+        """The crops and flips that rows get in an epoch.
+
+        Args:
+            rows: int64 (n,), global row numbers.
+            epoch: None for the one of the batch yielded last.
+            field: the image field; None for the only one.
+
+        Raises:
+            TransformError: on the torch path, which draws its own.
+        """
+        if epoch is None:
+            epoch = self._at.epoch if self._batch is None else self._batch.epoch
+        return self._feed.augmentation(replace(self._at, epoch=epoch), rows, field)
+
+    def stats(self) -> Stats:
+        """What each stage did and waited for since the loader was made."""
+        return self._feed.stats() + self._stats
+
+    def close(self) -> None:
+        """Ends iterators, threads and processes, and closes a dataset opened here. Idempotent."""
+        self._closed = True
+        for iterator in list(self._open):
+            iterator.close()
+        self._feed.close()
+        if self._owned:
+            self.dataset.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": None, "_latest": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _open=weakref.WeakSet())
+
+    def _ranks(self) -> Ranks:
+        """This process's part, asked for when it is needed: torch.distributed may start late."""
+        from fastio.device import distributed_ranks
+
+        if self._given_ranks is not None:
+            return self._given_ranks
+        ranks = distributed_ranks()
+        if ranks is None and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+            ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        return Ranks() if ranks is None else Ranks(*ranks)
+
+
+class LoaderIterator:
+    """One epoch of a loader, or what is left of it. `close`, or dropping it, frees its batches."""
+
+    def __init__(self, loader: Loader, cursor: Cursor, batches: DevicePrefetcher) -> None:
+        self._loader = loader
+        self._cursor = cursor
+        self._batches = batches
+        self._left_s: float | None = None  # when the caller got the last batch
+
+    def __iter__(self) -> LoaderIterator:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        """The next batch.
+
+        Raises:
+            SampleError: a sample of it cannot be read; the next call goes on behind the batch.
+            LoaderTimeout: it took longer than the timeout; the next call waits on.
+            LoaderClosed: the loader was closed.
+        """
+        loader = self._loader
+        if loader._closed:
+            raise LoaderClosed("this loader was closed")
+        stats = loader._stats
+        began_s = time.perf_counter()
+        if self._left_s is not None:
+            stats.between_s += began_s - self._left_s
+        try:
+            data, info = next(self._batches)
+        except StopIteration:
+            self._at(Cursor(self._cursor.epoch + 1, 0, self._cursor.seed))
+            self.close()
+            raise
+        finally:
+            self._left_s = time.perf_counter()
+            stats.wait_s += self._left_s - began_s
+        stats.batches += 1
+        stats.samples += info.valid
+        if self._at(replace(self._cursor, position=info.next_position)):
+            loader._batch = info
+        return data
+
+    def close(self) -> None:
+        """Ends the epoch here. Idempotent."""
+        self._batches.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _at(self, cursor: Cursor) -> bool:
+        """Notes where the user stands, if this is the loader's latest iterator."""
+        latest = self._loader._latest
+        if latest is None or latest() is not self:
+            return False
+        self._loader._at = cursor
+        return True
+
+
+def _check(
+    num_workers: int,
+    timeout: float,
+    prefetch_factor: int | None,
+    cache: object,
+    storage_options: object,
+) -> None:
+    if num_workers < 0:
+        raise ValueError(
+            f"num_workers option should be non-negative, got {num_workers}; 0 is all cores on the "
+            "native path, and no worker process on the torch path"
+        )
+    if timeout < 0:
+        raise ValueError(f"timeout option should be non-negative, got {timeout}")
+    if prefetch_factor is not None and prefetch_factor < 0:
+        raise ValueError(f"prefetch_factor option should be non-negative, got {prefetch_factor}")
+    if cache is not None or storage_options is not None:
+        raise ValueError("cache and storage_options are for remote datasets; this reads local ones")

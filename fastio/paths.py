@@ -1,0 +1,120 @@
+"""Which path a dataset takes: the native one wherever it gives what DataLoader would give."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from fastio.dataset import Dataset
+from fastio.device import Device, has_pinned_memory
+from fastio.engine import OnError
+from fastio.errors import TransformError
+from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings
+from fastio.formats import FolderDataset, open_any
+from fastio.formats.torch_dataset import WorkerSettings, image_files
+from fastio.sampling import Ranks, Sampling
+from fastio.transforms import compile, from_torchvision
+from fastio.workers import TorchFeed
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `Loader` was asked for; the attributes are its arguments, in its meaning."""
+
+    dataset: Any
+    sampling: Sampling
+    workers: WorkerSettings
+    transforms: Any
+    device: Device | None
+    on_error: OnError
+    fields: tuple[str, ...] | None
+    channels_last: bool
+    own_order: bool
+    ranks: Ranks
+
+
+def make_feed(request: Request) -> Feed:
+    """The feed for a request: native, or else torch's with the reason.
+
+    Raises:
+        SourceNotFound, ManifestInvalid: the path holds no dataset that can be read.
+        TransformError: the transforms do not fit.
+        TypeError, ValueError: the dataset or the arguments are not possible.
+    """
+    source = _native_source(request.dataset)
+    if isinstance(source, str):
+        return _torch_feed(request, source)
+    dataset, known = source
+    transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
+    return NativeFeed(dataset, request.sampling, transforms, _native_settings(request))
+
+
+def _native_source(dataset: Any) -> tuple[Dataset | FolderDataset, list[Any]] | str:
+    """A dataset of the native path and the transforms that it came with; or why there is none."""
+    if isinstance(dataset, (str, os.PathLike)):
+        return open_any(dataset), []
+    if isinstance(dataset, (Dataset, FolderDataset)):
+        return dataset, []
+    files = image_files(dataset)
+    if isinstance(files, str):
+        return files
+    known = [] if files.transform is None else from_torchvision(files.transform)
+    if known is None:
+        return f"the transform is not known natively: {_one_line(files.transform)}"
+    try:
+        compile(known)
+    except TransformError as error:
+        return f"the transforms cannot be done natively: {error}"
+    return files.as_dataset(), known
+
+
+def _one_line(value: object) -> str:
+    return " ".join(repr(value).split())
+
+
+def _torch_feed(request: Request, reason: str) -> TorchFeed:
+    if request.fields is not None or request.on_error != "raise":
+        raise ValueError(f"fields and on_error are of the native path, and here {reason}")
+    workers = request.workers
+    if request.device is not None and request.device.type == "cuda":
+        workers = replace(workers, pin_memory=True)  # or copies would wait for one another
+    return TorchFeed(
+        request.dataset,
+        request.sampling,
+        workers,
+        transforms=request.transforms,
+        reason=reason,
+        torch_order=not request.own_order and request.ranks.world_size == 1,
+    )
+
+
+def _native_settings(request: Request) -> NativeSettings:
+    workers = request.workers
+    threads = workers.num_workers or available_cores()
+    # Two rows a thread, however small the batches.
+    busy = -(-2 * threads // (request.sampling.batch_size or 1))
+    on_gpu = request.device is not None and request.device.type == "cuda"
+    pinned: Literal["no", "slots", "fresh"] = "slots" if on_gpu else "no"
+    if workers.pin_memory and not on_gpu and has_pinned_memory():
+        pinned = "fresh"
+    return NativeSettings(
+        threads=threads,
+        ahead=max(workers.prefetch_factor or 2, busy),
+        timeout_s=workers.timeout,
+        on_error=request.on_error,
+        channels_last=request.channels_last,
+        fields=request.fields,
+        collate_fn=workers.collate_fn,
+        on_cpu=request.device is None or request.device.type == "cpu",
+        pinned=pinned,
+    )
+
+
+def available_cores() -> int:
+    """CPU cores that this process may use, by its affinity."""
+    if hasattr(os, "process_cpu_count"):  # Python 3.13
+        return os.process_cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

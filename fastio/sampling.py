@@ -1,0 +1,156 @@
+"""Which rows make up which batch: torch's sampling arguments, or an Order of our own.
+
+Without a sampler the order is ours, a function of (seed, epoch), and each rank gets its part of
+every global batch. A sampler or batch sampler is followed exactly, on every rank: as with torch, it
+shards by itself if it is to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, cast
+
+from fastio.order import Mode, Order
+from fastio.plan import Plan, PlannedBatch, follow
+from fastio.resume import Cursor
+
+OrderName = Literal["auto", "sequential", "shuffle", "window"]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that share an epoch."""
+
+    rank: int = 0
+    world_size: int = 1
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How an epoch is cut in batches; the arguments are `Loader`'s, in torch's meaning.
+
+    Raises:
+        ValueError: arguments that exclude each other, or are out of range.
+    """
+
+    batch_size: int | None = 1
+    shuffle: bool | None = None
+    sampler: Iterable[Any] | None = None
+    batch_sampler: Iterable[Any] | None = None
+    drop_last: bool = False
+    order: OrderName = "auto"
+
+    def __post_init__(self) -> None:
+        if self.sampler is not None and self.shuffle:
+            raise ValueError("sampler option is mutually exclusive with shuffle")
+        if self.batch_sampler is not None:
+            if self.batch_size != 1 or self.shuffle or self.sampler is not None or self.drop_last:
+                raise ValueError(
+                    "batch_sampler option is mutually exclusive with batch_size, shuffle, "
+                    "sampler, and drop_last"
+                )
+        elif self.batch_size is None:
+            if self.drop_last:
+                raise ValueError(
+                    "batch_size=None option disables auto-batching and is mutually exclusive "
+                    "with drop_last"
+                )
+        elif type(self.batch_size) is not int or self.batch_size < 1:
+            raise ValueError(
+                f"batch_size should be a positive integer value, but got {self.batch_size!r}"
+            )
+        self._check_order()
+
+    def _check_order(self) -> None:
+        if self.order not in ("auto", "sequential", "shuffle", "window"):
+            raise ValueError(
+                f"order must be 'auto', 'sequential', 'shuffle' or 'window', got {self.order!r}"
+            )
+        if self.order == "auto":
+            return
+        if not self.ours:
+            raise ValueError(f"order={self.order!r} excludes a sampler, which is an order itself")
+        if self.shuffle is not None and self.shuffle == (self.order == "sequential"):
+            raise ValueError(f"order={self.order!r} contradicts shuffle={self.shuffle}")
+
+    @property
+    def batched(self) -> bool:
+        """Whether samples are collated in batches."""
+        return self.batch_size is not None or self.batch_sampler is not None
+
+    @property
+    def ours(self) -> bool:
+        """Whether the order is an `Order`; otherwise a sampler decides."""
+        return self.sampler is None and self.batch_sampler is None
+
+    @property
+    def mode(self) -> Mode:
+        """The order's mode."""
+        if self.order == "auto":
+            return "shuffle" if self.shuffle else "sequential"
+        return self.order
+
+    @property
+    def name(self) -> str:
+        """The kind of order that positions count in, for the loader's state."""
+        return self.mode if self.ours else "sampler"
+
+    def steps(self, rows: int, ranks: Ranks) -> int:
+        """Batches of a whole epoch.
+
+        Raises:
+            TypeError: the sampler has no length.
+        """
+        if self.ours:
+            return len(self._plan(Order(rows, mode=self.mode), ranks, 0))
+        source = self.sampler if self.batch_sampler is None else self.batch_sampler
+        length = len(cast(Sized, source))
+        if self.batch_sampler is not None or self.batch_size is None:
+            return length
+        return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
+
+    def first_step(self, position: int, ranks: Ranks) -> int:
+        """The step that begins at a position, where that can be told from it."""
+        if self.batch_sampler is not None:
+            return 0
+        return position // ((self.batch_size or 1) * (ranks.world_size if self.ours else 1))
+
+    def plan(self, rows: int, cursor: Cursor, ranks: Ranks) -> Iterator[PlannedBatch]:
+        """The batches of rows from the cursor to the end of its epoch, drawn lazily."""
+        if self.ours:
+            seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
+            order = Order(rows, seed, cursor.epoch, self.mode)
+            return iter(self._plan(order, ranks, cursor.position))
+        return follow(self.keys(cursor.position), rows, cursor.position)
+
+    def keys(self, position: int) -> Iterator[list[Any]]:
+        """The sampler's batches of keys, less those of the first `position` samples."""
+        if self.batch_sampler is not None:
+            return _after(iter(self.batch_sampler), position)
+        assert self.sampler is not None
+        keys = islice(iter(self.sampler), position, None)
+        return _chunks(keys, self.batch_size or 1, self.drop_last)
+
+    def _plan(self, order: Order, ranks: Ranks, start: int) -> Plan:
+        start = min(start, order.rows)
+        batch_size = self.batch_size or 1
+        return Plan(order, batch_size, self.drop_last, ranks.rank, ranks.world_size, start)
+
+
+def _chunks(keys: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+    while batch := list(islice(keys, size)):
+        if drop_last and len(batch) < size:
+            return
+        yield batch
+
+
+def _after(batches: Iterator[Any], position: int) -> Iterator[list[Any]]:
+    """The batches less the first ones, which together have `position` keys."""
+    done = 0
+    for batch in batches:
+        keys = list(batch)
+        if done >= position:
+            yield keys
+        done += len(keys)

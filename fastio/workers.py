@@ -1,0 +1,276 @@
+"""Batches of any torch dataset, through torch's DataLoader and its worker processes.
+
+What DataLoader does with its arguments is left to it. Where no sampler is given the keys come from
+our `Order`, so that epochs, ranks and resuming work as on the native path.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.device import HostBatch
+from fastio.errors import TransformError
+from fastio.feed import BatchInfo, HostBatches, as_list
+from fastio.formats.torch_dataset import (
+    TorchReader,
+    WorkerSettings,
+    fingerprint,
+    is_iterable_dataset,
+    random_sampler,
+)
+from fastio.resume import Cursor
+from fastio.sampling import Ranks, Sampling
+from fastio.stats import Stats
+from fastio.tensors import Finish, Step, Tail, first_tensor
+from fastio.transforms import Augmentation, compile
+
+
+class TorchFeed:
+    """Batches of a torch dataset.
+
+    Args:
+        dataset: map-style (anything that can be indexed and has a length) or iterable-style.
+        sampling: which keys make up which batch.
+        settings: DataLoader's other arguments.
+        transforms: Normalize, ToDtype and callables, as `Loader(transforms=)` takes them.
+        reason: why the native path was not possible.
+        torch_order: shuffle as DataLoader would, where there is a generator to draw from.
+
+    Raises:
+        TransformError: a crop, resize or flip, which only the native path does.
+        TypeError: the dataset is none.
+        ValueError: a sampler for a dataset that iterates.
+    """
+
+    path: Literal["native", "torch"] = "torch"
+
+    def __init__(
+        self,
+        dataset: Any,
+        sampling: Sampling,
+        settings: WorkerSettings,
+        *,
+        transforms: Any,
+        reason: str,
+        torch_order: bool,
+    ) -> None:
+        self.reason = reason
+        self.dataset = dataset
+        self._iterable = is_iterable_dataset(dataset)
+        if self._iterable:
+            _check_iterable(sampling)
+        elif not hasattr(dataset, "__getitem__"):
+            raise TypeError(
+                f"dataset must be a path, a fastio or a torch dataset, got {type(dataset).__name__}"
+            )
+        if torch_order and settings.generator is not None and sampling.mode == "shuffle":
+            sampler = random_sampler(dataset, settings.generator)
+            sampling = replace(sampling, shuffle=None, order="auto", sampler=sampler)
+        self._sampling = sampling
+        self._settings = settings
+        self._finish = _finish(transforms, reason)
+        self._reader: TorchReader | None = None
+        self.reader()  # DataLoader checks its arguments
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.dataset)
+
+    @property
+    def sampling(self) -> Sampling:
+        """Which keys make up which batch."""
+        return self._sampling
+
+    @property
+    def finish(self) -> Finish | None:
+        return self._finish
+
+    def reader(self) -> TorchReader:
+        """The DataLoader of this process."""
+        if self._reader is None:
+            self._reader = TorchReader(
+                self.dataset,
+                self._settings,
+                batched=self._sampling.batched,
+                batch_size=self._sampling.batch_size,
+                drop_last=self._sampling.drop_last,
+            )
+        return self._reader
+
+    def steps(self, ranks: Ranks) -> int:
+        return (
+            len(self.reader()) if self._iterable else self._sampling.steps(len(self.dataset), ranks)
+        )
+
+    def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
+        if self._iterable:
+            return _IteratedBatches(self.reader(), cursor, self._sampling.batched)
+        if self._sampling.ours:
+            batches = partial(_planned, self._sampling, len(self.dataset), cursor, ranks)
+        else:
+            batches = partial(_sampled, self._sampling, cursor, ranks)
+        return _IndexedBatches(
+            self.reader(), batches, self._sampling.batched, self._settings.in_order
+        )
+
+    def augmentation(
+        self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
+    ) -> list[Augmentation]:
+        raise TransformError(f"augmentations are known on the native path, and here {self.reason}")
+
+    def stats(self) -> Stats:
+        return Stats(path="torch", reason=self.reason)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+def _check_iterable(sampling: Sampling) -> None:
+    for name in ("shuffle", "sampler", "batch_sampler"):
+        value = getattr(sampling, name)
+        if value not in (None, False):
+            raise ValueError(
+                f"a dataset that iterates has its own order: expected unspecified {name} option, "
+                f"but got {name}={value}"
+            )
+    if sampling.mode != "sequential":
+        raise ValueError(f"a dataset that iterates has its own order: not {sampling.mode!r}")
+
+
+def _finish(transforms: Any, reason: str) -> Finish | None:
+    steps: list[Step] = []
+    named = isinstance(transforms, Mapping)
+    for key, given in transforms.items() if named else [(None, transforms)]:
+        compiled = compile(as_list(given))
+        if compiled.geometry:
+            raise TransformError(
+                f"{compiled.geometry[0]} needs the native path, and here {reason}: do it in the "
+                "dataset, whose samples go through worker processes"
+            )
+        functions: list[Callable[[Any], Any]] = [*compiled.batch]
+        if compiled.tail:
+            functions.insert(0, Tail(compiled.tail))
+        for function in functions:
+            steps.append((key, function) if named else (None, partial(_on_input, function)))
+    return Finish(steps) if steps else None
+
+
+def _on_input(function: Callable[[Any], Any], data: Any) -> Any:
+    """Applies a function to the model's input: a batch's first part, or a batch of one part."""
+    if isinstance(data, Mapping):
+        raise TransformError(
+            f"the batches are mappings: say which part, transforms={{key: [...]}}, of {list(data)}"
+        )
+    return Finish([(0, function)])(data) if isinstance(data, (tuple, list)) else function(data)
+
+
+def _planned(
+    sampling: Sampling, rows: int, cursor: Cursor, ranks: Ranks
+) -> Iterator[tuple[list[Any], BatchInfo]]:
+    first = sampling.first_step(cursor.position, ranks)
+    for batch in sampling.plan(rows, cursor, ranks):
+        step = first + batch.step
+        info = BatchInfo(batch.rows, batch.valid, cursor.epoch, step, batch.next_position)
+        yield batch.rows.tolist(), info
+
+
+def _sampled(
+    sampling: Sampling, cursor: Cursor, ranks: Ranks
+) -> Iterator[tuple[list[Any], BatchInfo]]:
+    first = sampling.first_step(cursor.position, ranks)
+    position = cursor.position
+    for step, keys in enumerate(sampling.keys(position), first):
+        position += len(keys)
+        yield keys, BatchInfo(_as_rows(keys), len(keys), cursor.epoch, step, position)
+
+
+def _as_rows(keys: list[Any]) -> npt.NDArray[np.int64] | None:
+    """Keys as row numbers; None where they are something else."""
+    numbers = np.asarray(keys) if keys else np.empty(0, np.int64)
+    return numbers.astype(np.int64) if numbers.dtype.kind in "iu" and numbers.ndim == 1 else None
+
+
+def _tracked(
+    batches: Callable[[], Iterator[tuple[list[Any], BatchInfo]]],
+    drawn: deque[BatchInfo],
+    batched: bool,
+) -> Iterator[Any]:
+    for keys, info in batches():
+        drawn.append(info)
+        yield keys if batched else keys[0]
+
+
+class _IndexedBatches:
+    """One run over a map-style dataset. Batches come in the order in which keys were drawn."""
+
+    def __init__(
+        self,
+        reader: TorchReader,
+        batches: Callable[[], Iterator[tuple[list[Any], BatchInfo]]],
+        batched: bool,
+        in_order: bool,
+    ) -> None:
+        self._drawn: deque[BatchInfo] = deque()
+        self._in_order = in_order
+        self._batches = reader.read(partial(_tracked, batches, self._drawn, batched))
+
+    def __iter__(self) -> _IndexedBatches:
+        return self
+
+    def __next__(self) -> HostBatch:
+        try:
+            data = next(self._batches)
+        except StopIteration:
+            raise
+        except Exception:
+            if self._drawn:
+                self._drawn.popleft()
+            raise
+        info = self._drawn.popleft()
+        return HostBatch(data, info if self._in_order else replace(info, rows=None))
+
+    def ready(self) -> bool:
+        return True  # DataLoader does not tell
+
+    def close(self) -> None:
+        self._batches = iter(())  # its workers end with it
+
+
+class _IteratedBatches:
+    """One run over a dataset that iterates. Its position counts batches."""
+
+    def __init__(self, reader: TorchReader, cursor: Cursor, batched: bool) -> None:
+        self._batched = batched
+        self._epoch = cursor.epoch
+        self._position = cursor.position
+        self._batches = reader.read(skip=cursor.position)
+
+    def __iter__(self) -> _IteratedBatches:
+        return self
+
+    def __next__(self) -> HostBatch:
+        data = next(self._batches)
+        step = self._position
+        self._position += 1
+        valid = 1
+        if self._batched and (tensor := first_tensor(data)) is not None and tensor.ndim:
+            valid = len(tensor)
+        return HostBatch(data, BatchInfo(None, valid, self._epoch, step, self._position))
+
+    def ready(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._batches = iter(())

@@ -1,0 +1,54 @@
+"""The state of a loader as a dictionary, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fastio.errors import StateMismatch
+from fastio.resume import Cursor, from_state, to_state
+
+
+def saved(**changes: Any) -> dict[str, Any]:
+    state = to_state(Cursor(3, 1 << 40, -7, 1 << 62), fingerprint="abc", order="shuffle")
+    return {**state, **changes}
+
+
+def test_a_state_brings_the_cursor_back_through_json() -> None:
+    state = json.loads(json.dumps(saved()))
+    cursor = from_state(state, fingerprint="abc", order="shuffle")
+    assert cursor == Cursor(3, 1 << 40, -7, 1 << 62)
+
+
+def test_another_dataset_is_refused_naming_both_fingerprints() -> None:
+    with pytest.raises(StateMismatch, match=r"'abc'.*'xyz'"):
+        from_state(saved(), fingerprint="xyz", order="shuffle")
+
+
+def test_another_version_is_refused_naming_both() -> None:
+    with pytest.raises(StateMismatch, match=r"99.*1"):
+        from_state(saved(version=99), fingerprint="abc", order="shuffle")
+
+
+def test_another_order_is_refused_naming_both() -> None:
+    with pytest.raises(StateMismatch, match=r"'shuffle'.*'sequential'"):
+        from_state(saved(), fingerprint="abc", order="sequential")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{}, {"epoch": 1}, saved(epoch="one"), saved(position=-1), saved(seed=None)],
+    ids=["empty", "not ours", "epoch", "position", "seed"],
+)
+def test_damaged_states_are_refused(state: dict[str, Any]) -> None:
+    with pytest.raises(StateMismatch):
+        from_state(state, fingerprint="abc", order="shuffle")
+
+
+def test_a_state_with_a_missing_key_is_refused_naming_it() -> None:
+    state = saved()
+    del state["position"]
+    with pytest.raises(StateMismatch, match=r"position"):
+        from_state(state, fingerprint="abc", order="shuffle")

@@ -151,10 +151,13 @@ def make_images(
     shutil.rmtree(unfinished, ignore_errors=True)
     for label in range(classes):
         (unfinished / image_path(settings, label)).parent.mkdir(parents=True)
-    for done in write_all(unfinished, settings, count, workers or cores()):
-        if progress:
-            progress(done)
-    unfinished.replace(out)
+    try:
+        for done in write_all(unfinished, settings, count, workers or cores()):
+            if progress:
+                progress(done)
+        unfinished.replace(out)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def cores() -> int:
@@ -192,6 +195,9 @@ def main(arguments: list[str] | None = None) -> int:
         )
     except (OSError, ValueError) as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        print(f"\nstopped; {options.out} was not made", file=sys.stderr)
+        return 130
     size = sum(path.stat().st_size for path in options.out.glob("*/*.jpg")) / options.count
     seconds = time.monotonic() - start
     print(

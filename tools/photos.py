@@ -130,6 +130,35 @@ def shape_template(shape: int) -> Image.Image:
     return template(SHAPES[shape] if shape < len(SHAPES) else blob(shape))
 
 
+def stamp(
+    shape: int,
+    radius: float,
+    turn: float,
+    squeeze: float,
+    centre: tuple[float, float],
+    size: tuple[int, int],
+) -> Plane:
+    """A shape in a window of (height, width) pixels: how far inside it each is, in radii.
+
+    The shape lies with its centre at (y, x), turned by `turn` radians, narrower by `squeeze`.
+    """
+    scale = TEMPLATE_SIDE / (2 * TEMPLATE_REACH * radius)
+    cos, sin = scale * math.cos(turn), scale * math.sin(turn)
+    (y, x), half = centre, TEMPLATE_SIDE / 2
+    affine = (
+        *(cos, sin, half - cos * x - sin * y),
+        *(-sin * squeeze, cos * squeeze, half + (sin * x - cos * y) * squeeze),
+    )
+    image = shape_template(shape).transform(
+        (size[1], size[0]),
+        Image.Transform.AFFINE,
+        affine,
+        Image.Resampling.BILINEAR,
+        fillcolor=-1,
+    )
+    return np.asarray(image)
+
+
 # --- Materials -----------------------------------------------------------------------------------
 
 MATERIALS = (
@@ -269,21 +298,8 @@ class Canvas:
         if min(height, width) <= max(self.shadow):
             return
 
-        angle, squeeze = rng.uniform(0, 2 * math.pi), rng.uniform(1.0, 1.5)
-        scale = TEMPLATE_SIDE / (2 * reach)
-        a, b = scale * math.cos(angle), scale * math.sin(angle)
-        d, e = -b * squeeze, a * squeeze
-        x0, y0, half = left - cx, top - cy, TEMPLATE_SIDE / 2
-        affine = (a, b, half + a * x0 + b * y0, d, e, half + d * x0 + e * y0)
-        inside = np.asarray(
-            shape_template(shape).transform(
-                (width, height),
-                Image.Transform.AFFINE,
-                affine,
-                Image.Resampling.BILINEAR,
-                fillcolor=-1,
-            )
-        )
+        turn, squeeze = rng.uniform(0, 2 * math.pi), rng.uniform(1.0, 1.5)
+        inside = stamp(shape, radius, turn, squeeze, (cy - top, cx - left), (height, width))
         mask = np.clip(inside * np.float32(radius / softness) + np.float32(0.5), 0, 1)
 
         # Darker towards its edge, as round things are.

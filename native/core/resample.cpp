@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kMaxShift = 22;  // 255 << 22, and a cubic's overshoot, fit in 32 bits
 constexpr std::int32_t kMaxWeight = 32767;
+constexpr std::int32_t kLanes = 16;  // of a group, see LaneIndex
 
 constexpr std::int32_t round_up(std::int32_t value, std::int32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -153,15 +154,6 @@ void round_weights(AxisTaps* taps) {
   }
 }
 
-// Gives what a weight of 1 could not take to its neighbour.
-void spill_full(std::int16_t* weights, std::int32_t count, std::int32_t total) {
-  std::int16_t* const end = weights + count;
-  std::int16_t* const full = std::find(weights, end, std::int16_t{kMaxWeight});
-  if (full == end || count == 1) return;
-  std::int16_t& neighbour = full + 1 < end ? full[1] : full[-1];
-  neighbour = static_cast<std::int16_t>(neighbour + total - std::accumulate(weights, end, 0));
-}
-
 // Drops zero weights at either end.
 void trim(std::int16_t* weights, std::int32_t* start, std::int32_t* count) {
   while (*count > 1 && weights[*count - 1] == 0) --*count;
@@ -172,6 +164,15 @@ void trim(std::int16_t* weights, std::int32_t* start, std::int32_t* count) {
   std::fill(weights + *count - zeros, weights + *count, std::int16_t{0});
   *start += zeros;
   *count -= zeros;
+}
+
+// Gives what a weight of 1 could not take to its neighbour.
+void spill_full(std::int16_t* weights, std::int32_t count, std::int32_t total) {
+  std::int16_t* const end = weights + count;
+  std::int16_t* const full = std::find(weights, end, std::int16_t{kMaxWeight});
+  if (full == end || count == 1) return;
+  std::int16_t& neighbour = full + 1 < end ? full[1] : full[-1];
+  neighbour = static_cast<std::int16_t>(neighbour + total - std::accumulate(weights, end, 0));
 }
 
 void measure_taps(AxisTaps* taps) {
@@ -232,8 +233,8 @@ void make_taps(const AxisSpec& spec, AxisTaps* taps) {
   round_weights(taps);
   for (std::int32_t i = 0; i < taps->outputs; ++i) {
     std::int16_t* weights = &taps->weights[static_cast<std::size_t>(i) * taps->pitch];
-    spill_full(weights, taps->count[i], 1 << taps->shift);
     trim(weights, &taps->start[i], &taps->count[i]);
+    spill_full(weights, taps->count[i], 1 << taps->shift);
   }
   measure_taps(taps);
 }
@@ -250,7 +251,8 @@ void HorizontalPlan::build(const AxisTaps& taps, int channels) {
   const Simd simd = simd_active();
   if (simd == Simd::avx512) {
     build_windows(taps, 2);
-    if (build_groups()) {
+    if (place_groups()) {
+      fill_groups();
       kernel_ = horizontal_avx512;
       return;
     }
@@ -283,39 +285,47 @@ void HorizontalPlan::build_windows(const AxisTaps& taps, std::int32_t tap_multip
   tables_.weights = weights_.data();
 }
 
-// Lays the windows out by groups of 16 output values. False, and no groups, if there are fewer, or
-// if a group's taps are too far apart for two registers (shrinks by more than about 8).
-bool HorizontalPlan::build_groups() {
-  constexpr std::int32_t kLanes = 16;
+// Cuts the output values into groups of 16. False, and no groups, if there are fewer, or if a
+// group's taps are too far apart for two registers (shrinks by more than about 8).
+bool HorizontalPlan::place_groups() {
   const int channels = tables_.channels;
-  const std::int32_t values = tables_.outputs * channels, pairs = tables_.taps / 2;
+  const std::int32_t values = tables_.outputs * channels;
   const std::int32_t groups = (values + kLanes - 1) / kLanes;
   if (values < kLanes) return false;
   group_output_.resize(groups);
   group_base_.resize(groups);
-  group_index_.resize(groups);
-  group_weights_.resize(static_cast<std::size_t>(groups) * pairs);
-  std::int32_t farthest = 0;
+  std::int32_t widest = 0;  // bytes of a pair of taps of all of a group
   for (std::int32_t g = 0; g < groups; ++g) {
     // The last group overlaps the one before, rather than pass the end.
-    const std::int32_t first_value = std::min(g * kLanes, values - kLanes);
-    const std::int32_t first_pixel = first_value / channels;
-    const std::int32_t last_pixel = (first_value + kLanes - 1) / channels;
-    const auto [low, high] = std::minmax_element(&offset_[first_pixel], &offset_[last_pixel] + 1);
-    farthest = std::max(farthest, *high - *low + 2 * channels - 1);
-    if (farthest > 127) return false;
-    group_output_[g] = first_value;
-    group_base_[g] = *low;
-    std::int32_t pixel = first_pixel, channel = first_value % channels;
+    const std::int32_t first = std::min(g * kLanes, values - kLanes);
+    const auto [low, high] = std::minmax_element(&offset_[first / channels],
+                                                 &offset_[(first + kLanes - 1) / channels] + 1);
+    widest = std::max(widest, *high - *low + 2 * channels);
+    group_output_[g] = first;
+    group_base_[g] = *high + 2 * channels;  // where the registers end, for now
+  }
+  if (widest > 128) return false;
+  tables_.groups = groups;
+  tables_.loads = widest > 64 ? 2 : 1;
+  for (std::int32_t& base : group_base_) base = std::max(0, base - 64 * tables_.loads);
+  return true;
+}
+
+void HorizontalPlan::fill_groups() {
+  const int channels = tables_.channels, pairs = tables_.taps / 2;
+  group_index_.resize(tables_.groups);
+  group_weights_.resize(static_cast<std::size_t>(tables_.groups) * pairs);
+  for (std::int32_t g = 0; g < tables_.groups; ++g) {
+    LaneWeights* group_weights = &group_weights_[static_cast<std::size_t>(g) * pairs];
+    std::int32_t pixel = group_output_[g] / channels, channel = group_output_[g] % channels;
     for (int lane = 0; lane < kLanes; ++lane) {
-      const std::int32_t at = offset_[pixel] + channel - *low;
+      const std::int32_t at = offset_[pixel] + channel - group_base_[g];
       std::uint8_t* index = &group_index_[g].byte[4 * lane];
       index[0] = static_cast<std::uint8_t>(at);
       index[2] = static_cast<std::uint8_t>(at + channels);
       const std::int16_t* weights = &weights_[static_cast<std::size_t>(pixel) * tables_.taps];
-      LaneWeights* lanes = &group_weights_[static_cast<std::size_t>(g) * pairs];
-      for (std::int32_t p = 0; p < pairs; ++p) {
-        std::memcpy(&lanes[p].weight[2 * lane], &weights[2 * p], 2 * sizeof(std::int16_t));
+      for (int p = 0; p < pairs; ++p) {
+        std::memcpy(&group_weights[p].weight[2 * lane], weights + 2 * p, 2 * sizeof *weights);
       }
       if (++channel == channels) {
         channel = 0;
@@ -323,13 +333,10 @@ bool HorizontalPlan::build_groups() {
       }
     }
   }
-  tables_.groups = groups;
-  tables_.loads = farthest > 63 ? 2 : 1;
   tables_.group_output = group_output_.data();
   tables_.group_base = group_base_.data();
   tables_.group_index = group_index_.data();
   tables_.group_weights = group_weights_.data();
-  return true;
 }
 
 void horizontal(const HorizontalPlan& plan, const std::uint8_t* src, std::ptrdiff_t src_stride,

@@ -101,7 +101,8 @@ class HorizontalPlan {
   friend void horizontal(const HorizontalPlan&, const std::uint8_t*, std::ptrdiff_t, std::int32_t,
                          std::uint8_t*, std::ptrdiff_t);
   void build_windows(const AxisTaps& taps, std::int32_t tap_multiple);
-  bool build_groups();
+  bool place_groups();
+  void fill_groups();
 
   bool identity_ = false;
   HorizontalKernel* kernel_ = nullptr;

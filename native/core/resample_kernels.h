@@ -8,8 +8,9 @@
 
 namespace fastio {
 
-// 16 neighbouring output values (channels of pixels, interleaved) computed together by the AVX-512
-// kernel. The bytes of tap pair p of all 16 lie in kLoads * 64 bytes from base + 2 * p * channels.
+// A group: 16 neighbouring output values (channels of pixels, interleaved) that the AVX-512 kernel
+// computes together. Pair p of taps of all 16 lies in `loads` * 64 bytes from `group_base` + 2 * p
+// * channels on; LaneIndex says where in them.
 struct alignas(64) LaneIndex {
   std::uint8_t byte[64];  // dword l: [first tap of lane l, ignored, second tap, ignored]
 };
@@ -23,12 +24,13 @@ struct HorizontalTables {
   int channels;
   int shift;
   std::int32_t outputs;
-  std::int32_t taps;            // a multiple of horizontal_tap_multiple()
+  std::int32_t taps;            // AVX-512: a multiple of 2; AVX2: of 4
   const std::int32_t* offset;   // (outputs,) bytes from src to the first tap
   const std::int16_t* weights;  // (outputs, taps)
 
-  std::int32_t groups;               // 0: no groups, use the tables above
-  int loads;                         // 1 or 2 loads of 64 bytes hold a pair of taps of a group
+  // For AVX-512, which does not look at offset and weights.
+  std::int32_t groups;
+  int loads;                         // 1 or 2
   const std::int32_t* group_output;  // (groups,) first output value; groups may overlap
   const std::int32_t* group_base;    // (groups,) bytes from src
   const LaneIndex* group_index;      // (groups,)

@@ -141,7 +141,7 @@ class ShardReader:
             array = flat = self._column(column)
             if pa.types.is_fixed_size_list(array.type):
                 flat = array.values
-            if not pa.types.is_primitive(flat.type):
+            if not (pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)):
                 raise ShardCorrupt(f"{self.path}: {column!r} is {array.type}, not fixed in width")
             view = _view(flat.buffers()[1], flat.type.to_pandas_dtype(), len(flat))
             if flat is not array:
@@ -265,7 +265,8 @@ def map_batch(path: str, error: type[FastioError]) -> tuple[pa.Buffer, pa.Record
             raise error(f"{path} has {reader.num_record_batches} record batches, expected 1")
         batch = reader.get_batch(0)
         batch.validate()
-    except (pa.ArrowException, OSError) as cause:
+        _ = batch.schema.names  # decodes them, which may fail too
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as cause:
         raise error(
             f"{path} is not a whole Arrow file ({mapped.size} bytes): {cause}; it is truncated or "
             "damaged: copy it again, or pack again"

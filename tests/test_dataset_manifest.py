@@ -1,0 +1,225 @@
+"""Opening a dataset costs the same for any size, and a manifest that is not whole is noticed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fastio.dataset import (
+    FORMAT_VERSION,
+    JOURNAL_NAME,
+    MANIFEST_NAME,
+)
+from fastio.dataset import open as open_dataset
+from fastio.dataset.manifest import METADATA_KEY, manifest_batch
+from fastio.errors import (
+    DatasetNotFound,
+    FormatVersionUnsupported,
+    ManifestInvalid,
+)
+from fastio.pack import Writer
+from fastio.schema import (
+    Scalar,
+    Schema,
+    Text,
+)
+from fastio.shard import write_shard
+
+ROWS = 200
+SCHEMA = Schema({"number": Scalar("int64")}, "single")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of several shards; not to be changed."""
+    path = tmp_path_factory.mktemp("packed") / "data"
+    with Writer(path, SCHEMA, shard_size=320) as writer:
+        for row in range(ROWS):
+            writer.write(row)
+    return path
+
+
+@pytest.fixture
+def copy(packed: Path, tmp_path: Path) -> Path:
+    """A dataset that a test may damage."""
+    return Path(shutil.copytree(packed, tmp_path / "data"))
+
+
+def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change a manifest's description, and leave its columns."""
+    with pa.OSFile(str(folder / MANIFEST_NAME)) as file:
+        batch = pa.ipc.open_file(file).get_batch(0)
+    description = json.loads(batch.schema.metadata[METADATA_KEY])
+    change(description)
+    metadata = {METADATA_KEY: json.dumps(description)}
+    write_shard(folder / MANIFEST_NAME, batch.replace_schema_metadata(metadata))
+
+
+def synthetic_manifest(folder: Path, shards: int, rows_each: int) -> None:
+    """A manifest of shards that are not there."""
+    columns = {
+        "name": pa.array([f"shard-{shard:06d}.arrow" for shard in range(shards)], pa.large_utf8()),
+        "rows": pa.array(np.full(shards, rows_each)),
+        "bytes": pa.array(np.full(shards, 1000)),
+        "xxh3": pa.array(["0123456789abcdef"] * shards, pa.large_utf8()),
+    }
+    schema = Schema({"label": Scalar("int64")})
+    write_shard(folder / MANIFEST_NAME, manifest_batch(schema, {}, columns))
+
+
+@pytest.mark.parametrize("shards", [1, 500_000])
+def test_opening_ten_million_rows_makes_no_objects_for_them(tmp_path: Path, shards: int) -> None:
+    synthetic_manifest(tmp_path, shards, 10_000_000 // shards)
+    open_dataset(tmp_path)
+    tracemalloc.start()
+    dataset = open_dataset(tmp_path)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(dataset) == 10_000_000
+    assert peak_bytes < 200_000
+    shard, local = dataset.locate(np.array([0, 9_999_999]))
+    assert shard.tolist() == [0, shards - 1]
+    assert local.tolist() == [0, 10_000_000 // shards - 1]
+
+
+def test_equal_datasets_have_equal_fingerprints_wherever_they_lie(packed: Path, copy: Path) -> None:
+    assert open_dataset(packed).fingerprint == open_dataset(copy).fingerprint
+
+
+def test_one_changed_number_changes_the_fingerprint(tmp_path: Path) -> None:
+    prints = set()
+    for value in (1, 2):
+        with Writer(tmp_path / str(value), Schema({"x": Scalar("int64")}, "single")) as writer:
+            writer.write(value)
+        prints.add(open_dataset(tmp_path / str(value)).fingerprint)
+    assert len(prints) == 2
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFound, match="nothing does not exist"):
+        open_dataset(tmp_path / "nothing")
+
+
+def test_a_folder_without_a_manifest_is_no_dataset(copy: Path) -> None:
+    (copy / MANIFEST_NAME).unlink()
+    with pytest.raises(DatasetNotFound, match="fastio pack"):
+        open_dataset(copy)
+
+
+def test_a_half_written_dataset_is_to_be_resumed(copy: Path) -> None:
+    (copy / MANIFEST_NAME).rename(copy / JOURNAL_NAME)
+    with pytest.raises(DatasetNotFound, match=r"half-written.*--resume"):
+        open_dataset(copy)
+
+
+def test_a_file_is_no_dataset(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DatasetNotFound, match="is a file"):
+        open_dataset(tmp_path / "file")
+
+
+def test_a_folder_in_the_manifest_s_place_is_no_manifest(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST_NAME).mkdir()
+    with pytest.raises(DatasetNotFound):
+        open_dataset(tmp_path)
+
+
+def test_a_truncated_manifest_is_noticed_at_any_length(copy: Path) -> None:
+    data = (copy / MANIFEST_NAME).read_bytes()
+    for length in [*range(0, len(data), 13), *range(len(data) - 50, len(data))]:
+        (copy / MANIFEST_NAME).write_bytes(data[:length])
+        with pytest.raises(ManifestInvalid, match=MANIFEST_NAME):
+            open_dataset(copy)
+
+
+def test_a_flipped_byte_of_the_manifest_is_noticed_or_harmless(copy: Path) -> None:
+    """Harmless is what lies between the buffers, and what no reader looks at."""
+    path = copy / MANIFEST_NAME
+    data = path.read_bytes()
+    whole = open_dataset(copy)
+    names = [whole.manifest.name(shard) for shard in range(whole.num_shards)]
+    for position in range(0, len(data), 3):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :])
+        try:
+            found = open_dataset(copy)
+        except ManifestInvalid:
+            continue
+        if found.fingerprint == whole.fingerprint:
+            assert [found.manifest.name(shard) for shard in range(found.num_shards)] == names
+            np.testing.assert_array_equal(found.manifest.first_row, whole.manifest.first_row)
+
+
+def test_an_arrow_file_of_somebody_else_is_no_manifest(tmp_path: Path) -> None:
+    write_shard(tmp_path / MANIFEST_NAME, pa.RecordBatch.from_arrays([pa.array([1])], ["x"]))
+    with pytest.raises(ManifestInvalid, match="not a fastio manifest"):
+        open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, "2", None])
+def test_an_unknown_format_version_is_named(copy: Path, version: Any) -> None:
+    edit_manifest(copy, lambda description: description.update(format_version=version))
+    with pytest.raises(FormatVersionUnsupported, match=r"version .*update fastio"):
+        open_dataset(copy)
+
+
+def test_a_newer_version_is_named_even_if_nothing_else_is_understood(copy: Path) -> None:
+    def rewrite(description: dict[str, Any]) -> None:
+        description.clear()
+        description.update(format_version=99, what="ever")
+
+    edit_manifest(copy, rewrite)
+    with pytest.raises(FormatVersionUnsupported, match="99"):
+        open_dataset(copy)
+
+
+@pytest.mark.parametrize("key", ["schema", "rows", "shards", "bytes", "columns_xxh3", "packing"])
+def test_a_description_without_one_of_its_parts_is_damaged(copy: Path, key: str) -> None:
+    edit_manifest(copy, lambda description: description.pop(key))
+    with pytest.raises(ManifestInvalid, match="damaged"):
+        open_dataset(copy)
+
+
+def test_sums_that_do_not_fit_the_shards_are_noticed(copy: Path) -> None:
+    edit_manifest(copy, lambda description: description.update(rows=ROWS + 1))
+    with pytest.raises(ManifestInvalid, match="add up"):
+        open_dataset(copy)
+
+
+def test_a_schema_that_does_not_fit_the_columns_is_noticed(copy: Path) -> None:
+    schema = Schema({"x": Image()}).to_json()
+    edit_manifest(copy, lambda description: description.update(schema=schema))
+    with pytest.raises(ManifestInvalid, match="columns"):
+        open_dataset(copy)
+
+
+@pytest.mark.parametrize("name", ["../shard-000000.arrow", "/etc/passwd", "", ".."])
+def test_names_that_leave_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+    columns = {
+        "name": pa.array([name], pa.large_utf8()),
+        "rows": pa.array([1]),
+        "bytes": pa.array([1]),
+        "xxh3": pa.array(["0" * 16], pa.large_utf8()),
+    }
+    batch = manifest_batch(Schema({"x": Text()}), {}, columns)
+    write_shard(tmp_path / MANIFEST_NAME, batch)
+    with pytest.raises(ManifestInvalid, match="not the name of a shard"):
+        open_dataset(tmp_path)[0]
+
+
+def test_verify_notices_a_damaged_manifest_of_any_size(tmp_path: Path) -> None:
+    synthetic_manifest(tmp_path, 300_000, 1)
+    path = tmp_path / MANIFEST_NAME
+    data = bytearray(path.read_bytes())
+    assert len(data) > 16 << 20
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ManifestInvalid, match="columns have the xxh3"):
+        next(open_dataset(tmp_path).verify())

@@ -91,6 +91,10 @@ void make_taps(const AxisSpec& spec, AxisTaps* taps);
 // The horizontal taps laid out for the kernel that simd_active() names at the time of build().
 class HorizontalPlan {
  public:
+  HorizontalPlan() = default;
+  HorizontalPlan(HorizontalPlan&&) = default;
+  HorizontalPlan& operator=(HorizontalPlan&&) = default;
+
   // channels: 1, 3 or 4. `taps` is not needed afterwards.
   void build(const AxisTaps& taps, int channels);
 
@@ -106,7 +110,7 @@ class HorizontalPlan {
 
   bool identity_ = false;
   HorizontalKernel* kernel_ = nullptr;
-  HorizontalTables tables_;  // points into the vectors
+  HorizontalTables tables_{};  // points into the vectors
   std::vector<std::int32_t> offset_;
   std::vector<std::int16_t> weights_;
   std::vector<std::int32_t> group_output_, group_base_;

@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fastio"
 
-# The flow, from left to right. formats, cli and train are folders: their files stand together.
+# The flow, from left to right. A folder of modules stands in the place of its name.
 LAYERS = [
     "errors",
     "schema",

@@ -1,0 +1,135 @@
+"""
+fastio's native engine. Not a public interface: use the fastio package.
+"""
+
+from collections.abc import Sequence
+import enum
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+class Simd(enum.Enum):
+    """Instruction sets that the kernels are written for, in order."""
+
+    portable = 0
+
+    avx2 = 1
+
+    avx512 = 2
+
+def simd_best() -> Simd:
+    """The best instruction set of this machine."""
+
+def simd_active() -> Simd:
+    """The instruction set that kernels use now."""
+
+def simd_force(level: Simd) -> None:
+    """
+    Makes kernels use `level`, or the best of this machine where that is less. For tests and benchmarks: it holds for the whole process.
+    """
+
+def mix_key(a: int, b: int) -> int:
+    """Mixes two 64-bit words into a key."""
+
+def permute(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    rows[i] = the keyed permutation of [0, n) at positions[i]. int64 arrays of one length.
+    """
+
+def permute_window(n: int, block: int, window: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    As permute(), for the window order: blocks of rows, shuffled within windows of blocks.
+    """
+
+class Filter(enum.Enum):
+    """Resampling filters, as Pillow defines them."""
+
+    nearest = 0
+
+    bilinear = 1
+
+    bicubic = 2
+
+class Geometry:
+    """A chain of crops, resizes and flips; see geometry.h."""
+
+    def __init__(self) -> None: ...
+
+    def random_resized_crop(self, height: int, width: int, scale_low: float, scale_high: float, ratio_low: float, ratio_high: float, filter: Filter, antialias: bool) -> None: ...
+
+    def resize(self, height: int, width: int, max_size: int, filter: Filter, antialias: bool) -> None:
+        """width 0: the shorter edge becomes height."""
+
+    def center_crop(self, height: int, width: int) -> None: ...
+
+    def random_crop(self, height: int, width: int, padding: int) -> None: ...
+
+    def horizontal_flip(self, p: float) -> None: ...
+
+    def vertical_flip(self, p: float) -> None: ...
+
+    def plans(self, seed: int, epoch: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], heights: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], widths: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+        """
+        What the chain does to images of heights x widths (upright): int32 rows of crop y, x, height, width; resampled height, width; window y, x, height, width; flips horizontal, vertical.
+        """
+
+def jpeg_probe(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple:
+    """
+    (height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 array), every coefficient of which is read. Raises ValueError if the file is damaged.
+    """
+
+def transform(geometry: Geometry, seed: int, epoch: int, row: int, pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu')]) -> None:
+    """
+    Applies a geometry to uint8 pixels (H, W, C), C 1, 3 or 4, giving uint8 out (H, W, C), C 1 or 3, of the size that the geometry gives.
+    """
+
+class FileSet:
+    """Local files by number; see read.h."""
+
+    def __init__(self, keep_open: bool, max_open: int = 256) -> None: ...
+
+    def add(self, paths: Sequence[str]) -> int:
+        """Returns the first new file's number."""
+
+    def __len__(self) -> int: ...
+
+    def close(self) -> None: ...
+
+class Slot:
+    """One image field of one batch while it is filled; see slot.h."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """True once no thread touches the slot any more."""
+
+    def cancel(self) -> None: ...
+
+    @property
+    def cancelled(self) -> bool: ...
+
+    def failures(self) -> list:
+        """Rows that failed, as (row, code, message). After wait()."""
+
+    def take(self, row: int, channels: int) -> object:
+        """
+        An image that keeps its own size, as uint8 (H, W, C); None where the row failed.
+        """
+
+class Engine:
+    """The worker threads; see engine.h."""
+
+    def __init__(self, threads: int) -> None: ...
+
+    def submit(self, files: FileSet, geometry: Geometry, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None) -> Slot:
+        """
+        Queues a batch. `out` must live until Slot.wait() says True. normalize: (scale, bias) a channel for float32, None for uint8.
+        """
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None:
+        """For a forked child, where the threads do not exist."""
+
+    def counters(self) -> tuple:
+        """(images, bytes, read ns, decode ns, resample ns), all threads."""

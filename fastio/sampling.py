@@ -21,10 +21,18 @@ OrderName = Literal["auto", "sequential", "shuffle", "window"]
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that share an epoch."""
+    """This process among those that share an epoch.
+
+    Raises:
+        ValueError: the rank is not in [0, world_size).
+    """
 
     rank: int = 0
     world_size: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank must be in [0, world_size {self.world_size}), got {self.rank}")
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
-"""What several test files need: torchvision where its compiled part does not load."""
+"""What several test files need: images that tell their row; torchvision, whatever its build."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 # torchvision's own operators, for which its Python part registers fakes and gradients at import.
 _OPERATORS = (
@@ -53,3 +57,33 @@ def import_torchvision() -> Any:
     import torchvision.transforms.v2
 
     return torchvision
+
+
+def tell(row: int) -> tuple[int, int, int]:
+    """The colour of the image of a row, which `told` recognises after any crop and resize."""
+    return 8 * (row % 32), 8 * (row // 32), 128
+
+
+def told(images: Any) -> list[int]:
+    """The rows of images made by `numbered_folder`: tensors (N, C, H, W), or a list (C, H, W)."""
+    means = [image.double().mean(dim=(1, 2)) for image in images]
+    return [round(float(mean[0]) / 8) + 32 * round(float(mean[1]) / 8) for mean in means]
+
+
+def flat(lists: Iterable[Iterable[Any]]) -> list[Any]:
+    """The items of all lists in one."""
+    return list(chain.from_iterable(lists))
+
+
+def numbered_folder(path: Path, per_class: tuple[int, ...] = (9, 7, 8)) -> Path:
+    """A folder of JPEGs of unequal sizes, each of one colour that tells its row."""
+    row = 0
+    for label, count in enumerate(per_class):
+        folder = path / f"class{label}"
+        folder.mkdir(parents=True)
+        for number in range(count):
+            size = (24 + 8 * (row % 3), 32 + 4 * (row % 5))
+            image = Image.new("RGB", size, tell(row))
+            image.save(folder / f"{number:03}.jpg", quality=95, subsampling=0)
+            row += 1
+    return path

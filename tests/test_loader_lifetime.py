@@ -1,0 +1,168 @@
+"""How loaders and their iterators end, and how they get along with processes and signals."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastio
+from fastio import Loader, Resize
+from tests.support import numbered_folder, told
+
+ROWS = 24  # of numbered_folder
+SMALL = [Resize((8, 8))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return numbered_folder(tmp_path_factory.mktemp("data") / "images")
+
+
+def loader(folder: Path, batch_size: int | None = 5, **options: Any) -> Loader:
+    options = {"transforms": SMALL, "num_workers": 2} | options
+    return Loader(folder, batch_size, **options)
+
+
+def rows_of(batches: Any) -> list[list[int]]:
+    """The rows of each batch, read off its images."""
+    return [told(images) for images, _ in batches]
+
+
+# Ending
+
+
+def native_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_close_ends_every_thread_and_may_be_called_twice(folder: Path) -> None:
+    with loader(folder) as warm:  # what torch and OpenMP start stays
+        list(warm)
+    before = native_threads(), threading.active_count()
+    batches = loader(folder, num_workers=3)
+    iterator = iter(batches)
+    next(iterator)
+    batches.close()
+    batches.close()
+    assert (native_threads(), threading.active_count()) == before
+
+
+def test_a_closed_loader_says_so(folder: Path) -> None:
+    batches = loader(folder)
+    iterator = iter(batches)
+    batches.close()
+    with pytest.raises(fastio.LoaderClosed):
+        iter(batches)
+    with pytest.raises(fastio.LoaderClosed):
+        next(iterator)
+
+
+def test_tensors_outlive_their_loader(folder: Path) -> None:
+    with loader(folder) as batches:
+        images, labels = next(iter(batches))
+    del batches
+    gc.collect()
+    assert told(images) == [0, 1, 2, 3, 4]
+    assert labels.tolist() == [0] * 5
+
+
+def test_two_iterators_at_once_have_an_epoch_each(folder: Path) -> None:
+    with loader(folder, shuffle=True) as batches:
+        zero, one = iter(batches), iter(batches)
+        interleaved = [(told(next(zero)[0]), told(next(one)[0])) for _ in range(5)]
+        batches.set_epoch(0)
+        assert [pair[0] for pair in interleaved] == rows_of(batches)
+        assert [pair[1] for pair in interleaved] == rows_of(batches)
+
+
+def test_an_iterator_that_ended_stays_ended(folder: Path) -> None:
+    with loader(folder) as batches:
+        iterator = iter(batches)
+        list(iterator)
+        assert next(iterator, None) is None
+
+
+def test_breaks_leave_no_threads_and_no_growing_memory(folder: Path) -> None:
+    with loader(folder, num_workers=2) as batches:
+        next(iter(batches))
+        threads = native_threads()
+        for _ in range(20):
+            for _ in batches:
+                break
+        assert native_threads() == threads
+
+
+# Processes
+
+
+def test_a_pickled_loader_goes_on_where_it_stood(folder: Path) -> None:
+    with loader(folder, shuffle=True) as batches:
+        list(batches)
+        copy = pickle.loads(pickle.dumps(batches))
+        with copy:
+            assert rows_of(copy) == rows_of(batches)
+
+
+def epoch_in_a_child(batches: Loader, result: Any) -> None:
+    result.put(rows_of(batches))
+    batches.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_loader_works_in_a_child_process_while_its_parent_uses_it(
+    folder: Path, method: str
+) -> None:
+    context: Any = multiprocessing.get_context(method)
+    with loader(folder, shuffle=True) as batches:
+        iterator = iter(batches)
+        next(iterator)
+        batches.set_epoch(0)
+        queue = context.Queue()
+        child = context.Process(target=epoch_in_a_child, args=(batches, queue))
+        child.start()
+        there = queue.get(timeout=120)
+        child.join(timeout=120)
+        assert child.exitcode == 0
+        assert len(list(iterator)) == 4
+        assert rows_of(batches) == there
+
+
+INTERRUPTED = """
+import signal, sys, fastio
+loader = fastio.Loader(sys.argv[1], 2, transforms=[fastio.Resize((8, 8))])
+try:
+    while True:
+        for number, batch in enumerate(loader):
+            if number == 3:
+                signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    loader.close()
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_ends_an_epoch(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("interrupted\n", 0), done.stderr
+
+
+def test_importing_fastio_does_not_import_torch() -> None:
+    code = "import fastio, sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,161 @@
+"""The state of a loader: it resumes exactly, anywhere, and is refused where it does not belong."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastio
+from fastio import Loader, Resize
+from tests.support import flat, numbered_folder, told
+
+ROWS = 24  # of numbered_folder
+SMALL = [Resize((8, 8))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return numbered_folder(tmp_path_factory.mktemp("data") / "images")
+
+
+def loader(folder: Path, batch_size: int | None = 5, **options: Any) -> Loader:
+    options = {"transforms": SMALL, "num_workers": 2} | options
+    return Loader(folder, batch_size, **options)
+
+
+def rows_of(batches: Any) -> list[list[int]]:
+    """The rows of each batch, read off its images."""
+    return [told(images) for images, _ in batches]
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_state_resumes_at_every_position(folder: Path, shuffle: bool) -> None:
+    with loader(folder, shuffle=shuffle, seed=3) as batches:
+        batches.set_epoch(2)
+        states = [batches.state_dict()]
+        rows = []
+        for images, _ in batches:
+            rows.append(told(images))
+            states.append(batches.state_dict())
+    for done, state in enumerate(states):
+        with loader(folder, shuffle=shuffle, seed=3) as resumed:
+            resumed.load_state_dict(json.loads(json.dumps(state)))
+            assert rows_of(resumed) == rows[done:]
+
+
+def test_steps_of_a_resumed_epoch_are_counted_from_its_beginning(folder: Path) -> None:
+    with loader(folder) as batches:
+        list(islice(batches, 2))
+        state = batches.state_dict()
+    with loader(folder) as resumed:
+        resumed.load_state_dict(state)
+        next(iter(resumed))
+        assert (resumed.batch.epoch, resumed.batch.step) == (0, 2)
+
+
+def test_a_state_holds_for_other_batches_threads_and_ranks(folder: Path) -> None:
+    with loader(folder, 4, shuffle=True) as batches:
+        rest = rows_of(batches)
+        list(islice(batches, 2))  # epoch 1
+        batches.set_epoch(0)
+        list(islice(batches, 2))
+        state = batches.state_dict()
+    rest = flat(rest[2:])
+    for batch_size, world_size in [(4, 1), (3, 1), (7, 1), (2, 2), (1, 3)]:
+        parts = []
+        for rank in range(world_size):
+            options: dict[str, Any] = {"rank": rank, "world_size": world_size, "num_workers": 1}
+            with loader(folder, batch_size, shuffle=True, **options) as resumed:
+                resumed.load_state_dict(state)
+                parts.append([told(b[0])[: resumed.batch.valid] for b in resumed])
+        assert flat(flat(zip(*parts, strict=True))) == rest
+
+
+def test_only_batches_handed_out_count(folder: Path) -> None:
+    with loader(folder, 2, prefetch_factor=6) as batches:
+        iterator = iter(batches)
+        next(iterator)
+        assert batches.state_dict()["position"] == 2
+
+
+def test_the_state_after_an_epoch_is_the_next_one_s_beginning(folder: Path) -> None:
+    with loader(folder) as batches:
+        list(batches)
+        state = batches.state_dict()
+    assert (state["epoch"], state["position"]) == (1, 0)
+
+
+def test_a_state_is_small(folder: Path) -> None:
+    with loader(folder, shuffle=True) as batches:
+        next(iter(batches))
+        assert len(json.dumps(batches.state_dict())) < 1024
+
+
+def test_set_epoch_of_the_loaded_epoch_keeps_the_position(folder: Path) -> None:
+    with loader(folder, shuffle=True) as batches:
+        batches.set_epoch(4)
+        whole = rows_of(batches)
+        batches.set_epoch(4)
+        list(islice(batches, 3))
+        state = batches.state_dict()
+        batches.load_state_dict(state)
+        batches.set_epoch(4)
+        assert rows_of(batches) == whole[3:]
+        batches.load_state_dict(state)
+        batches.set_epoch(5)
+        assert len(rows_of(batches)) == len(whole)
+
+
+def test_a_loaded_seed_is_kept_for_later_epochs(folder: Path) -> None:
+    with loader(folder, shuffle=True, seed=11) as batches:
+        next(iter(batches))
+        state = batches.state_dict()
+        second = rows_of(batches)
+    with loader(folder, shuffle=True, seed=99) as resumed:
+        resumed.load_state_dict(state)
+        list(resumed)
+        assert rows_of(resumed) == second
+
+
+def test_a_state_resumes_the_order_that_a_generator_drew(folder: Path) -> None:
+    with loader(folder, shuffle=True, generator=torch.Generator().manual_seed(1)) as batches:
+        rows, states = [], []
+        for images, _ in batches:
+            rows.append(told(images))
+            states.append(batches.state_dict())
+    with loader(folder, shuffle=True, generator=torch.Generator().manual_seed(2)) as resumed:
+        resumed.load_state_dict(states[1])
+        assert rows_of(resumed) == rows[2:]
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_a_state_resumes_within_a_batch_sampler(folder: Path, done: int) -> None:
+    batch_sampler = [[3], [1, 2, 0], [9, 9]]
+    with loader(folder, 1, batch_sampler=batch_sampler) as batches:
+        list(islice(batches, done))
+        state = batches.state_dict()
+        batches.load_state_dict(state)
+        assert rows_of(batches) == batch_sampler[done:]
+
+
+def test_a_state_of_another_dataset_is_refused(folder: Path, tmp_path: Path) -> None:
+    with (
+        loader(folder) as batches,
+        loader(numbered_folder(tmp_path / "b", (3,))) as other,
+        pytest.raises(fastio.StateMismatch, match="another dataset"),
+    ):
+        other.load_state_dict(batches.state_dict())
+
+
+def test_a_state_of_another_order_is_refused(folder: Path) -> None:
+    with (
+        loader(folder, shuffle=True) as batches,
+        loader(folder) as other,
+        pytest.raises(fastio.StateMismatch, match="'shuffle'"),
+    ):
+        other.load_state_dict(batches.state_dict())

@@ -1,0 +1,148 @@
+"""Which path a dataset takes, and that an ImageFolder gives on either what DataLoader gives."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+import fastio
+from fastio import Loader
+from fastio.paths import available_cores
+from tests.support import flat, import_torchvision, numbered_folder, told
+
+ROWS = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return numbered_folder(tmp_path_factory.mktemp("data") / "images")
+
+
+def image_folder(folder: Path, *steps: Any, version: str = "v2", **options: Any) -> Any:
+    torchvision = import_torchvision()
+    transforms = torchvision.transforms.v2 if version == "v2" else torchvision.transforms
+    chain = [getattr(transforms, name)(*arguments) for name, *arguments in steps]
+    transform = transforms.Compose(chain) if chain else None
+    return torchvision.datasets.ImageFolder(folder, transform=transform, **options)
+
+
+EVALUATION = [("Resize", 20), ("CenterCrop", 16)]
+CHAINS: dict[str, tuple[str, list[Any]]] = {
+    "v1": ("v1", [*EVALUATION, ("ToTensor",), ("Normalize", [0.5] * 3, [0.25] * 3)]),
+    "v2": (
+        "v2",
+        [
+            ("ToImage",),
+            *EVALUATION,
+            ("ToDtype", torch.float32, True),
+            ("Normalize", [0.5] * 3, [0.25] * 3),
+        ],
+    ),
+    "v2 bytes": ("v2", [*EVALUATION, ("PILToTensor",)]),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_an_image_folder_takes_the_native_path_to_the_same_batches(
+    folder: Path, chain: str
+) -> None:
+    version, steps = CHAINS[chain]
+    dataset = image_folder(folder, *steps, version=version)
+    with Loader(dataset, 5) as mine:
+        assert mine.stats().path == "native"
+        assert mine.dataset is dataset
+        assert len(mine) == len(DataLoader(dataset, 5))
+        for (images, labels), (wanted, targets) in zip(mine, DataLoader(dataset, 5), strict=True):
+            assert (images.shape, images.dtype) == (wanted.shape, wanted.dtype)
+            # One level of 255, normalised.
+            step = 1.001 if images.dtype == torch.uint8 else 1.001 / 255 / 0.25
+            torch.testing.assert_close(images, torch.as_tensor(wanted), rtol=0, atol=step)
+            assert torch.equal(labels, targets)
+            assert labels.dtype == targets.dtype
+
+
+def test_a_training_chain_takes_the_native_path(folder: Path) -> None:
+    steps = [("RandomResizedCrop", 8), ("RandomHorizontalFlip",), ("ToTensor",)]
+    dataset = image_folder(folder, *steps, version="v1")
+    with Loader(dataset, 5, shuffle=True, num_workers=2) as batches:
+        assert batches.path == "native"
+        rows = [told(images * 255) for images, _ in batches]
+    assert sorted(flat(rows)) == list(range(ROWS))
+
+
+def test_a_subset_takes_the_native_path_with_its_own_row_numbers(folder: Path) -> None:
+    dataset = Subset(image_folder(folder, ("Resize", (8, 8)), ("PILToTensor",)), [20, 3, 11])
+    with Loader(dataset, 2, sampler=[2, 0, 1]) as batches:
+        assert batches.path == "native"
+        assert [told(images) for images, _ in batches] == [[11, 20], [3]]
+
+
+def test_transforms_given_beside_those_of_an_image_folder_come_after_them(folder: Path) -> None:
+    dataset = image_folder(folder, ("Resize", (8, 8)), ("PILToTensor",))
+    with Loader(dataset, 5, transforms=[lambda images: images[:, :1]]) as batches:
+        assert batches.path == "native"
+        assert next(iter(batches))[0].shape == (5, 1, 8, 8)
+
+
+def test_an_image_folder_without_transforms_takes_those_of_the_loader(folder: Path) -> None:
+    v2 = import_torchvision().transforms.v2
+    transforms = [v2.Resize((8, 8)), v2.RandomHorizontalFlip()]
+    with Loader(image_folder(folder), 5, transforms=transforms) as batches:
+        assert batches.path == "native"
+        assert told(next(iter(batches))[0]) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ([("Resize", (8, 8)), ("ColorJitter", 0.1), ("ToTensor",)], "ColorJitter"),
+        ([("Resize", (8, 8)), ("RandomResizedCrop", 6), ("ToTensor",)], "cannot be done natively"),
+    ],
+)
+def test_transforms_that_are_not_known_take_the_torch_path_which_says_why(
+    folder: Path, steps: list[Any], reason: str
+) -> None:
+    dataset = image_folder(folder, *steps, version="v1")
+    with Loader(dataset, 5) as batches:
+        stats = batches.stats()
+        images, labels = next(iter(batches))
+    assert stats.path == "torch"
+    assert reason in stats.reason
+    assert labels.tolist() == [0] * 5
+    assert images.dtype == torch.float32
+
+
+def test_any_other_dataset_takes_the_torch_path() -> None:
+    with Loader(TensorDataset(torch.arange(4)), 2) as batches:
+        assert batches.path == "torch"
+        assert batches.stats().reason == "TensorDataset is not torchvision's ImageFolder"
+
+
+def test_what_is_no_dataset_is_refused() -> None:
+    with pytest.raises(TypeError, match="int"):
+        Loader(3)
+
+
+@pytest.mark.parametrize("options", [{"fields": ["x"]}, {"on_error": "skip"}])
+def test_native_arguments_are_refused_on_the_torch_path_which_says_why(
+    options: dict[str, Any],
+) -> None:
+    with pytest.raises(ValueError, match="TensorDataset"):
+        Loader(TensorDataset(torch.arange(4)), **options)
+
+
+def test_crops_are_refused_on_the_torch_path_which_says_why() -> None:
+    with pytest.raises(fastio.TransformError, match=r"Resize.*TensorDataset"):
+        Loader(TensorDataset(torch.arange(4)), transforms=[fastio.Resize(8)])
+
+
+def test_cores_are_those_that_this_process_may_use() -> None:
+    cores = available_cores()
+    assert cores >= 1
+    if hasattr(os, "sched_getaffinity"):
+        assert cores <= len(os.sched_getaffinity(0))

@@ -13,24 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fastio.dataset import (
-    FORMAT_VERSION,
-    JOURNAL_NAME,
-    MANIFEST_NAME,
-)
+from fastio.dataset import FORMAT_VERSION, JOURNAL_NAME, MANIFEST_NAME
 from fastio.dataset import open as open_dataset
 from fastio.dataset.manifest import METADATA_KEY, manifest_batch
-from fastio.errors import (
-    DatasetNotFound,
-    FormatVersionUnsupported,
-    ManifestInvalid,
-)
+from fastio.errors import DatasetNotFound, FormatVersionUnsupported, ManifestInvalid
 from fastio.pack import Writer
-from fastio.schema import (
-    Scalar,
-    Schema,
-    Text,
-)
+from fastio.schema import Image, Scalar, Schema, Text
 from fastio.shard import write_shard
 
 ROWS = 200

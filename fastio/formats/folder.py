@@ -184,8 +184,8 @@ class FolderDataset:
             IndexError: the row number is out of range.
             ImageError: the file cannot be read or decoded.
         """
+        path = self.paths[index]
         row = index + len(self) if index < 0 else index
-        path = self.paths[row]
         try:
             with open(path, "rb") as file:
                 data = file.read()

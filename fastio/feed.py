@@ -157,10 +157,15 @@ class FieldTransforms:
 
 
 def as_list(transforms: Any) -> list[Any]:
-    """None, one transform or several, as a list."""
+    """None, one transform or several, as a list; torchvision's Compose is one of several."""
     if transforms is None:
         return []
-    return list(transforms) if isinstance(transforms, (list, tuple)) else [transforms]
+    kind = type(transforms)
+    if kind.__name__ == "Compose" and kind.__module__.startswith("torchvision.transforms"):
+        transforms = transforms.transforms
+    if not isinstance(transforms, (list, tuple)):
+        return [transforms]
+    return [step for given in transforms for step in as_list(given)]
 
 
 def _only_image(schema: Schema) -> str:
@@ -209,6 +214,7 @@ class NativeFeed:
         sampling: which rows make up which batch.
         transforms: of the fields.
         settings: how.
+        seed: that the first run will have.
 
     Raises:
         TransformError: fields or transforms that the dataset does not have.
@@ -223,6 +229,7 @@ class NativeFeed:
         sampling: Sampling,
         transforms: FieldTransforms,
         settings: NativeSettings,
+        seed: int = 0,
     ) -> None:
         self.dataset = dataset
         self.sampling = sampling
@@ -230,7 +237,7 @@ class NativeFeed:
         self.settings = settings
         # One a seed: its augmentations are keyed by it, and loading a state may bring another.
         self._engines: dict[int, Engine] = {}
-        engine = self.engine(0)  # has no threads yet; makes mistakes known here
+        engine = self.engine(seed)  # has no threads yet; makes mistakes known here
         self.fields = tuple(engine.fields)
         self._collate_steps, self._finish = self._place_steps(engine)
 

@@ -88,7 +88,8 @@ class Loader:
 
     Attributes:
         dataset: the dataset, as given or opened.
-        path: "native" or "torch".
+        device: where batches are delivered, or None.
+        batch_size, sampler, batch_sampler, drop_last, num_workers, collate_fn: as given.
 
     Raises:
         SourceNotFound: there is no dataset at the path.
@@ -133,6 +134,10 @@ class Loader:
         from fastio.paths import Request, make_feed
 
         _check(num_workers, timeout, prefetch_factor, cache, storage_options)
+        if isinstance(fields, str):
+            raise ValueError(f"fields is a list of names: fields=[{fields!r}]")
+        if (rank is None) != (world_size is None):
+            raise ValueError("rank and world_size are given together")
         sampling = Sampling(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
         workers = WorkerSettings(
             num_workers,
@@ -147,11 +152,8 @@ class Loader:
             pin_memory_device,
             in_order,
         )
-        if (rank is None) != (world_size is None):
-            raise ValueError("rank and world_size are given together")
         self._given_ranks = None if rank is None or world_size is None else Ranks(rank, world_size)
-        self._sampling = sampling
-        self._device = resolve_device(device)
+        self.device = resolve_device(device)
         # A seed that is given goes before a generator, whose draws would hide it.
         self._generator = generator if seed == 0 else None
         self._feed: Feed = make_feed(
@@ -160,10 +162,11 @@ class Loader:
                 sampling,
                 workers,
                 transforms,
-                self._device,
+                self.device,
                 on_error,
                 None if fields is None else tuple(fields),
                 channels_last,
+                seed,
                 own_order=self._generator is None,
                 ranks=self._ranks(),
             )
@@ -190,7 +193,7 @@ class Loader:
 
     @property
     def batch(self) -> BatchInfo:
-        """What is known of the batch yielded last, by the iterator made last.
+        """What is known of the batch yielded last.
 
         Raises:
             RuntimeError: none was yielded yet.
@@ -223,7 +226,7 @@ class Loader:
             cursor = replace(cursor, order_seed=draw_seed(self._generator))
         run = self._feed.run(cursor, self._ranks())
         batches = DevicePrefetcher(
-            run, self._device, finish=self._feed.finish, ready=run.ready, stats=self._stats
+            run, self.device, finish=self._feed.finish, ready=run.ready, stats=self._stats
         )
         iterator = LoaderIterator(self, cursor, batches)
         self._open.add(iterator)
@@ -359,7 +362,7 @@ class LoaderIterator:
         try:
             data, info = next(self._batches)
         except StopIteration:
-            self._at(Cursor(self._cursor.epoch + 1, 0, self._cursor.seed))
+            self._stand_at(Cursor(self._cursor.epoch + 1, 0, self._cursor.seed))
             self.close()
             raise
         finally:
@@ -367,8 +370,8 @@ class LoaderIterator:
             stats.wait_s += self._left_s - began_s
         stats.batches += 1
         stats.samples += info.valid
-        if self._at(replace(self._cursor, position=info.next_position)):
-            loader._batch = info
+        loader._batch = info
+        self._stand_at(replace(self._cursor, position=info.next_position))
         return data
 
     def close(self) -> None:
@@ -378,13 +381,11 @@ class LoaderIterator:
     def __del__(self) -> None:
         self.close()
 
-    def _at(self, cursor: Cursor) -> bool:
+    def _stand_at(self, cursor: Cursor) -> None:
         """Notes where the user stands, if this is the loader's latest iterator."""
         latest = self._loader._latest
-        if latest is None or latest() is not self:
-            return False
-        self._loader._at = cursor
-        return True
+        if latest is not None and latest() is self:
+            self._loader._at = cursor
 
 
 def _check(

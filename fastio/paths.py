@@ -20,7 +20,10 @@ from fastio.workers import TorchFeed
 
 @dataclass(frozen=True)
 class Request:
-    """What `Loader` was asked for; the attributes are its arguments, in its meaning."""
+    """What `Loader` was asked for; the attributes are its arguments, in its meaning.
+
+    `own_order`: shuffle by (seed, epoch), also where there is a generator.
+    """
 
     dataset: Any
     sampling: Sampling
@@ -30,6 +33,7 @@ class Request:
     on_error: OnError
     fields: tuple[str, ...] | None
     channels_last: bool
+    seed: int
     own_order: bool
     ranks: Ranks
 
@@ -47,7 +51,8 @@ def make_feed(request: Request) -> Feed:
         return _torch_feed(request, source)
     dataset, known = source
     transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
-    return NativeFeed(dataset, request.sampling, transforms, _native_settings(request))
+    settings = _native_settings(request)
+    return NativeFeed(dataset, request.sampling, transforms, settings, request.seed)
 
 
 def _native_source(dataset: Any) -> tuple[Dataset | FolderDataset, list[Any]] | str:

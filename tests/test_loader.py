@@ -334,6 +334,7 @@ def test_a_sampler_is_not_shared_out_among_ranks(folder: Path) -> None:
         {"on_error": "ignore"},
         {"cache": "/tmp"},
         {"storage_options": {}},
+        {"fields": "image"},
     ],
     ids=str,
 )

@@ -97,6 +97,17 @@ def test_an_image_folder_without_transforms_takes_those_of_the_loader(folder: Pa
         assert told(next(iter(batches))[0]) == [0, 1, 2, 3, 4]
 
 
+def test_a_compose_given_to_the_loader_is_taken_apart(folder: Path) -> None:
+    v2 = import_torchvision().transforms.v2
+    chain = v2.Compose([v2.Resize((8, 8)), v2.Compose([v2.ToDtype(torch.float32, scale=True)])])
+    unknown = v2.Compose([*chain.transforms, v2.RandomErasing(p=1.0)])
+    with Loader(folder, 5, transforms=chain) as known, Loader(folder, 5, transforms=unknown) as odd:
+        images, erased = next(iter(known))[0], next(iter(odd))[0]
+    assert (images.dtype, images.shape) == (torch.float32, (5, 3, 8, 8))
+    assert erased.shape == images.shape
+    assert not torch.equal(erased, images)
+
+
 @pytest.mark.parametrize(
     ("steps", "reason"),
     [

@@ -4,6 +4,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <memory>
+
+#include "core/geometry.h"
+#include "core/read.h"
 #include "core/status.h"
 
 namespace fastio {
@@ -14,6 +18,15 @@ namespace nb = nanobind;
 template <typename T>
 using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// What Python holds of objects that worker threads share. Never a nanobind shared_ptr of a Python
+// object: dropping the last one on a worker thread would take the interpreter's lock.
+struct SharedGeometry {
+  std::shared_ptr<Geometry> value = std::make_shared<Geometry>();
+};
+struct SharedFiles {
+  std::shared_ptr<FileSet> value;
+};
 
 // Raises the exception that stands for a bad status; returns for a good one.
 void raise_for(const Status& status);

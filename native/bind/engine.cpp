@@ -37,8 +37,8 @@ OutArray check_out(const nb::ndarray<nb::c_contig, nb::device::cpu>& out, const 
           static_cast<std::int32_t>(out.shape(hwc ? 2 : 3))};
 }
 
-std::shared_ptr<Slot> submit(Engine& engine, std::shared_ptr<FileSet> files,
-                             std::shared_ptr<Geometry> geometry, std::uint64_t seed,
+std::shared_ptr<Slot> submit(Engine& engine, const SharedFiles& files,
+                             const SharedGeometry& geometry, std::uint64_t seed,
                              std::uint64_t epoch, const Vector<std::int32_t>& file,
                              const Vector<std::int64_t>& offset, const Vector<std::int64_t>& length,
                              const Vector<std::uint8_t>& codec,
@@ -74,7 +74,7 @@ std::shared_ptr<Slot> submit(Engine& engine, std::shared_ptr<FileSet> files,
                    copied(orientation), copied(height), copied(width),  copied(row)};
 
   const nb::gil_scoped_release release;
-  auto slot = std::make_shared<Slot>(std::move(files), std::move(geometry), task, std::move(reads),
+  auto slot = std::make_shared<Slot>(files.value, geometry.value, task, std::move(reads),
                                      memory.data, memory.height, memory.width);
   engine.submit(slot);
   return slot;
@@ -120,11 +120,21 @@ nb::tuple counters(const Engine& engine) {
 }  // namespace
 
 void bind_engine(nb::module_& m) {
-  nb::class_<FileSet>(m, "FileSet", "Local files by number; see read.h.")
-      .def(nb::init<bool, std::size_t>(), nb::arg("keep_open"), nb::arg("max_open") = 256)
-      .def("add", &FileSet::add, nb::arg("paths"), "Returns the first new file's number.")
-      .def("__len__", &FileSet::size)
-      .def("close", &FileSet::close);
+  nb::class_<SharedFiles>(m, "FileSet", "Local files by number; see read.h.")
+      .def(
+          "__init__",
+          [](SharedFiles* self, bool keep_open, std::size_t max_open) {
+            new (self) SharedFiles{std::make_shared<FileSet>(keep_open, max_open)};
+          },
+          nb::arg("keep_open"), nb::arg("max_open") = 256)
+      .def(
+          "add",
+          [](SharedFiles& self, std::vector<std::string> paths) {
+            return self.value->add(std::move(paths));
+          },
+          nb::arg("paths"), "Returns the first new file's number.")
+      .def("__len__", [](const SharedFiles& self) { return self.value->size(); })
+      .def("close", [](SharedFiles& self) { self.value->close(); });
 
   nb::class_<Slot>(m, "Slot", "One image field of one batch while it is filled; see slot.h.")
       .def("wait", &wait, nb::arg("timeout_s"), "True once no thread touches the slot any more.")

@@ -1,7 +1,5 @@
 #include "core/geometry.h"
 
-#include <nanobind/stl/shared_ptr.h>
-
 #include "bind.h"
 
 namespace fastio {
@@ -11,7 +9,7 @@ using Kind = GeometryStep::Kind;
 using Out = nb::ndarray<std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 constexpr std::size_t kColumns = 12;
 
-void add(Geometry& self, const GeometryStep& step) { raise_for(self.add(step)); }
+void add(SharedGeometry& self, const GeometryStep& step) { raise_for(self.value->add(step)); }
 
 GeometryStep sized(Kind kind, std::int32_t height, std::int32_t width) {
   constexpr std::int32_t kLargest = 65535;
@@ -31,7 +29,7 @@ GeometryStep flip(Kind kind, double probability) {
   return step;
 }
 
-void plans(const Geometry& self, std::uint64_t seed, std::uint64_t epoch,
+void plans(const SharedGeometry& self, std::uint64_t seed, std::uint64_t epoch,
            const Vector<std::int64_t>& rows, const Vector<std::int32_t>& heights,
            const Vector<std::int32_t>& widths, Out out) {
   check_length("heights", heights.size(), rows.size());
@@ -41,7 +39,8 @@ void plans(const Geometry& self, std::uint64_t seed, std::uint64_t epoch,
     if (heights.data()[i] < 1 || widths.data()[i] < 1)
       throw nb::value_error("a height or width is less than 1");
     CropPlan p;
-    raise_for(self.plan(heights.data()[i], widths.data()[i], seed, epoch, rows.data()[i], p));
+    raise_for(
+        self.value->plan(heights.data()[i], widths.data()[i], seed, epoch, rows.data()[i], p));
     const std::int32_t values[kColumns] = {p.crop_y,       p.crop_x,          p.crop_height,
                                            p.crop_width,   p.out_height,      p.out_width,
                                            p.window_y,     p.window_x,        p.window_height,
@@ -58,11 +57,11 @@ void bind_geometry(nb::module_& m) {
       .value("bilinear", Filter::bilinear)
       .value("bicubic", Filter::bicubic);
 
-  nb::class_<Geometry>(m, "Geometry", "A chain of crops, resizes and flips; see geometry.h.")
+  nb::class_<SharedGeometry>(m, "Geometry", "A chain of crops, resizes and flips; see geometry.h.")
       .def(nb::init<>())
       .def(
           "random_resized_crop",
-          [](Geometry& self, std::int32_t height, std::int32_t width, double scale_low,
+          [](SharedGeometry& self, std::int32_t height, std::int32_t width, double scale_low,
              double scale_high, double ratio_low, double ratio_high, Filter filter,
              bool antialias) {
             GeometryStep step = sized(Kind::random_resized_crop, height, width);
@@ -78,7 +77,7 @@ void bind_geometry(nb::module_& m) {
           nb::arg("ratio_low"), nb::arg("ratio_high"), nb::arg("filter"), nb::arg("antialias"))
       .def(
           "resize",
-          [](Geometry& self, std::int32_t height, std::int32_t width, std::int32_t max_size,
+          [](SharedGeometry& self, std::int32_t height, std::int32_t width, std::int32_t max_size,
              Filter filter, bool antialias) {
             GeometryStep step = sized(Kind::resize, height, width);
             step.max_size = max_size;
@@ -90,13 +89,13 @@ void bind_geometry(nb::module_& m) {
           nb::arg("antialias"), "width 0: the shorter edge becomes height.")
       .def(
           "center_crop",
-          [](Geometry& self, std::int32_t height, std::int32_t width) {
+          [](SharedGeometry& self, std::int32_t height, std::int32_t width) {
             add(self, sized(Kind::center_crop, height, width));
           },
           nb::arg("height"), nb::arg("width"))
       .def(
           "random_crop",
-          [](Geometry& self, std::int32_t height, std::int32_t width, std::int32_t padding) {
+          [](SharedGeometry& self, std::int32_t height, std::int32_t width, std::int32_t padding) {
             GeometryStep step = sized(Kind::random_crop, height, width);
             if (padding < 0 || padding > 65535)
               throw nb::value_error("padding must be in [0, 65535]");
@@ -106,10 +105,12 @@ void bind_geometry(nb::module_& m) {
           nb::arg("height"), nb::arg("width"), nb::arg("padding"))
       .def(
           "horizontal_flip",
-          [](Geometry& self, double p) { add(self, flip(Kind::horizontal_flip, p)); }, nb::arg("p"))
+          [](SharedGeometry& self, double p) { add(self, flip(Kind::horizontal_flip, p)); },
+          nb::arg("p"))
       .def(
           "vertical_flip",
-          [](Geometry& self, double p) { add(self, flip(Kind::vertical_flip, p)); }, nb::arg("p"))
+          [](SharedGeometry& self, double p) { add(self, flip(Kind::vertical_flip, p)); },
+          nb::arg("p"))
       .def("plans", &plans, nb::arg("seed"), nb::arg("epoch"), nb::arg("rows"), nb::arg("heights"),
            nb::arg("widths"), nb::arg("out").noconvert(),
            "What the chain does to images of heights x widths (upright): int32 rows of crop y, x, "

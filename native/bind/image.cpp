@@ -52,10 +52,10 @@ void* place(void* context, std::int32_t height, std::int32_t width) {
   return height == target.height && width == target.width ? target.data : nullptr;
 }
 
-void transform(const Geometry& geometry, std::uint64_t seed, std::uint64_t epoch, std::int64_t row,
-               const Pixels& pixels, OutPixels out) {
+void transform(const SharedGeometry& geometry, std::uint64_t seed, std::uint64_t epoch,
+               std::int64_t row, const Pixels& pixels, OutPixels out) {
   ImageTask task;
-  task.geometry = &geometry;
+  task.geometry = geometry.value.get();
   task.seed = seed;
   task.epoch = epoch;
   task.channels = static_cast<int>(out.shape(2));

@@ -5,9 +5,18 @@
 #include <cstring>
 #include <string>
 
+// libjpeg's internal header, where it is installed, lets our entropy decoder take the place of
+// libjpeg's; elsewhere libjpeg's own is used, which gives the same coefficients, later.
+#if __has_include(<jpegint.h>)
+#define FASTIO_JPEG_INTERNALS 1
+#define JPEG_INTERNALS
+#endif
 // jpeglib.h needs FILE and size_t declared before it.
-#include <jerror.h>
 #include <jpeglib.h>
+
+#include <jerror.h>
+
+#include "huffman.h"
 
 namespace fastio {
 namespace {
@@ -116,6 +125,23 @@ int exif_orientation(const std::uint8_t* data, std::size_t size) {
   return 1;
 }
 
+// A table and what it was made of: most files have the standard's tables, or their camera's.
+struct KeptTable {
+  bool build(const JHUFF_TBL& source, bool dc) {
+    if (built && std::memcmp(counts, source.bits, sizeof counts) == 0 &&
+        std::memcmp(symbols, source.huffval, sizeof symbols) == 0)
+      return true;
+    std::memcpy(counts, source.bits, sizeof counts);
+    std::memcpy(symbols, source.huffval, sizeof symbols);
+    built = table.build(counts, symbols, dc);
+    return built;
+  }
+
+  std::uint8_t counts[17], symbols[256];
+  bool built = false;
+  HuffmanTable table;
+};
+
 // Plain data only: every function below that calls libjpeg may be left by longjmp.
 struct JpegDecoder::State {
   jpeg_decompress_struct info;
@@ -123,10 +149,77 @@ struct JpegDecoder::State {
   MemorySource source;
   JSAMPROW rows[kRowsACall];
   bool created = false;
-  bool started = false;
+
+  // The entropy decoder's.
+  ScanDecoder scan;
+  KeptTable dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
+  JDIMENSION column;       // of the next MCU in its row
+  unsigned restarts_left;  // MCUs before the next restart marker
 };
 
 namespace {
+
+#ifdef FASTIO_JPEG_INTERNALS
+
+// Stands in for libjpeg's decode_mcu: the same coefficients, but none for MCUs that the crop does
+// not touch, whose blocks libjpeg leaves alone. `blocks` is null while rows are skipped.
+template <typename State>
+boolean decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
+  State& s = *static_cast<State*>(info->client_data);
+  if (info->restart_interval > 0) {
+    if (s.restarts_left == 0) {
+      s.scan.restart();
+      s.restarts_left = info->restart_interval;
+    }
+    --s.restarts_left;
+  }
+  const bool wanted =
+      blocks && s.column >= info->master->first_iMCU_col && s.column <= info->master->last_iMCU_col;
+  s.column = s.column + 1 == info->MCUs_per_row ? 0 : s.column + 1;
+  for (int i = 0; i < info->blocks_in_MCU; ++i) {
+    const int component = info->MCU_membership[i];
+    const jpeg_component_info& c = *info->cur_comp_info[component];
+    s.scan.block(s.dc[c.dc_tbl_no].table, s.ac[c.ac_tbl_no].table, component,
+                 wanted ? *blocks[i] : nullptr);
+  }
+  info->entropy->insufficient_data = s.scan.insufficient();
+  if (s.scan.ran_out()) {
+    s.source.ran_out = true;
+    ERREXIT(info, JERR_INPUT_EOF);
+  }
+  return TRUE;
+}
+
+// Puts our entropy decoder in, before the first MCU: for baseline and extended sequential scans
+// that hold all components, whose bytes lie before us as they are.
+template <typename State>
+void replace_entropy_decoder(State& s) {
+  jpeg_decompress_struct& info = s.info;
+  if (info.progressive_mode || info.arith_code || info.inputctl->has_multiple_scans) return;
+#if LIBJPEG_TURBO_VERSION_NUMBER >= 3000000
+  if (info.master->lossless) return;
+#endif
+  for (int i = 0; i < info.comps_in_scan; ++i) {
+    const jpeg_component_info& c = *info.cur_comp_info[i];
+    const JHUFF_TBL* dc = info.dc_huff_tbl_ptrs[c.dc_tbl_no];
+    const JHUFF_TBL* ac = info.ac_huff_tbl_ptrs[c.ac_tbl_no];
+    if (!dc || !ac || !s.dc[c.dc_tbl_no].build(*dc, true) || !s.ac[c.ac_tbl_no].build(*ac, false))
+      return;  // libjpeg will say what is wrong
+  }
+  const JOCTET* begin = info.src->next_input_byte;
+  s.scan.start(begin, begin + info.src->bytes_in_buffer);
+  s.column = 0;
+  s.restarts_left = info.restart_interval;
+  info.client_data = &s;
+  info.entropy->decode_mcu = decode_mcu<State>;
+}
+
+#else
+
+template <typename State>
+void replace_entropy_decoder(State&) {}
+
+#endif
 
 enum class Step { ok, failed };
 
@@ -169,8 +262,8 @@ Step start_region(State& s, const Rect& wanted, int denominator, std::int32_t& o
   s.info.out_color_space = s.info.num_components == 1 ? JCS_GRAYSCALE : JCS_RGB;
   s.info.dct_method = JDCT_ISLOW;
   s.info.do_fancy_upsampling = TRUE;
-  s.started = true;
   jpeg_start_decompress(&s.info);
+  replace_entropy_decoder(s);
 
   const auto width = static_cast<std::int32_t>(s.info.output_width);
   const std::int32_t left = wanted.x > kMargin ? wanted.x - kMargin : 0;
@@ -207,7 +300,6 @@ Step read_rows(State& s, std::uint8_t* dst, std::size_t stride, std::int32_t row
 template <typename State>
 Step read_all_coefficients(State& s) {
   if (setjmp(s.errors.escape)) return Step::failed;
-  s.started = true;
   jpeg_read_coefficients(&s.info);
   return Step::ok;
 }
@@ -278,7 +370,6 @@ void JpegDecoder::finish() {
   // An abort fails only if freeing memory fails; the object is then made anew by the next open().
   State& s = *state_;
   if (s.created && abort_image(s) == Step::failed) s.created = false;
-  s.started = false;
 }
 
 Status JpegDecoder::check() {

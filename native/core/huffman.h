@@ -1,0 +1,110 @@
+// Entropy decoding of baseline JPEG scans (ITU-T T.81, section F.2.2): the part of decoding that
+// takes most of its time, and all of it for the pixels that a crop does not want.
+//
+// One table look-up a symbol gives code length, run and size together, so that the chain from one
+// symbol to the next is a shift, a load and a shift; the value's bits are taken off beside it. The
+// stuffed zeros are taken out of the bytes before, a window at a time, which leaves refilling the
+// bits without a branch. Blocks outside the crop are parsed several symbols a look-up, and no
+// value of theirs is computed.
+//
+// The bytes are not to be trusted: nothing outside [begin, end) is read, and every stream ends.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fastio {
+
+// A Huffman table laid out for decoding. Plain data.
+class HuffmanTable {
+ public:
+  // counts[1 .. 16]: codes of each length; symbols: one a code (T.81, section C). False if these
+  // are no prefix code or hold sizes that 8-bit baseline files do not have.
+  bool build(const std::uint8_t* counts, const std::uint8_t* symbols, bool dc);
+
+ private:
+  friend class ScanDecoder;
+  static constexpr int kLookBits = 10;
+  static constexpr int kShift = 64 - kLookBits;
+  static constexpr int kMaxSize = 12;  // of a value, so that a symbol has at most 28 bits
+
+  // A symbol is packed as total | length << 8 | run << 16 | size << 24: the bits of code and value
+  // together, those of the code, the zeros before the value, the bits of the value. 0: the code is
+  // longer than kLookBits, or none.
+  using Symbol = std::uint32_t;
+  static Symbol pack(int length, int run, int size) {
+    return static_cast<Symbol>(length + size) | static_cast<Symbol>(length) << 8 |
+           static_cast<Symbol>(run) << 16 | static_cast<Symbol>(size) << 24;
+  }
+  // For codes longer than kLookBits. What is no code takes 16 bits and stands for a block's end.
+  Symbol find_long(std::uint64_t bits) const;
+  void build_strides();
+
+  Symbol look_[1 << kLookBits];
+  // All whole symbols, values included, that the next bits hold, as total | coefficients << 8 |
+  // ends the block << 16; 0 where not even one is whole.
+  std::uint32_t stride_[1 << kLookBits];
+  std::uint32_t limit_[17];  // first code, left-aligned to 16 bits, that is longer than i bits
+  std::int32_t offset_[17];  // index of a symbol less its code, for each length
+  std::uint8_t symbols_[256];
+  bool dc_ = false;
+};
+
+// Decodes the blocks of a scan one after another. Plain data: safe to leave by longjmp.
+class ScanDecoder {
+ public:
+  static constexpr int kMaxComponents = 4;
+
+  // Begins a scan whose entropy-coded bytes are [begin, end).
+  void start(const std::uint8_t* begin, const std::uint8_t* end);
+
+  // Decodes the next block of component `index` into 64 coefficients in natural order, of which
+  // those that are not zero are written; null parses only. What the stream lacks stays zero.
+  void block(const HuffmanTable& dc, const HuffmanTable& ac, int index, std::int16_t* out);
+
+  // Goes on after the next restart marker, if one comes.
+  void restart();
+
+  // The block before lacked bits: a marker or the end came first. Blocks up to the next restart
+  // are left alone.
+  bool insufficient() const { return insufficient_; }
+
+  // ... and what came was the end of the bytes, not a marker.
+  bool ran_out() const { return insufficient_ && source_ >= end_; }
+
+ private:
+  static constexpr std::size_t kWindow = 4096;
+  // Bytes that a block can take: 64 symbols of 28 bits, and the 8 that a load may read ahead.
+  static constexpr std::size_t kBlockBytes = 64 * 28 / 8 + 16;
+
+  // Where the stream stands, in registers while a block is decoded.
+  struct Bits {
+    std::uint64_t bits = 0;              // the next bits, from the highest down
+    int count = 0;                       // how many count; those below are bytes from `next` on
+    const std::uint8_t* next = nullptr;  // in the window: the next byte for `bits`
+
+    void refill();
+  };
+  using Coefficients = void (*)(const HuffmanTable&, Bits&, std::int16_t*);
+
+  static std::int32_t decode_dc(const HuffmanTable& dc, Bits& bits);
+  static void decode_ac(const HuffmanTable& ac, Bits& bits, std::int16_t* out);
+  static void parse_ac(const HuffmanTable& ac, Bits& bits, std::int16_t* out);
+#ifdef FASTIO_X86
+  static void decode_ac_bmi2(const HuffmanTable& ac, Bits& bits, std::int16_t* out);
+  static void parse_ac_bmi2(const HuffmanTable& ac, Bits& bits, std::int16_t* out);
+#endif
+  void fill_window();
+
+  Bits bits_;
+  Coefficients decode_ = nullptr, parse_ = nullptr;  // this machine's
+  std::size_t filled_ = 0;                           // bytes in the window; zeros follow
+  bool at_marker_ = false;  // the window holds all bytes up to the next marker, or the end
+  bool insufficient_ = false;
+  const std::uint8_t* source_ = nullptr;  // what the window was not filled with yet
+  const std::uint8_t* end_ = nullptr;
+  std::int32_t last_dc_[kMaxComponents] = {};
+  std::uint8_t window_[kWindow + kBlockBytes];
+};
+
+}  // namespace fastio

@@ -9,8 +9,6 @@
 namespace fastio {
 namespace {
 
-constexpr std::int32_t kStripRows = 16;
-
 Status no_memory() { return Status::error(Code::memory, "no memory for decoded pixels"); }
 
 bool swaps_axes(int orientation) { return orientation >= 5; }
@@ -86,12 +84,12 @@ Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, 
   if (status.ok()) {
     void* out = place(context, plan_.window_height, plan_.window_width);
     if (!out) status = Status::error(Code::unsupported, "no room for an image of this size");
-    if (status.ok() && !reading.empty) status = fill_middle(request, reading);
-    if (status.ok()) status = finish(task, reading, out);
+    Pixels pixels;
+    if (status.ok() && !reading.empty) status = read_region(request, reading, pixels);
+    if (status.ok()) status = finish(task, reading, pixels, out);
   }
   jpeg_.finish();
-  for (Buffer* buffer : {&block_, &upright_, &packed_, &middle_, &result_, &framed_})
-    buffer->shrink(kKeep);
+  for (Buffer* buffer : {&block_, &upright_, &packed_, &result_, &framed_}) buffer->shrink(kKeep);
   if (status.ok()) counters_.images.fetch_add(1, std::memory_order_relaxed);
   return status;
 }
@@ -126,11 +124,9 @@ Status ImageDecoder::open_raw(const ImageRequest& request, Reading& reading) con
   return Status::okay();
 }
 
-// Plans one axis of the upright image: [begin, begin + size) of `limit` samples (all at the
-// decoded scale) is the crop. Gives the region of that axis that the taps read.
-Status ImageDecoder::set_axis(const Reading& reading, bool vertical, double begin, double size,
-                              std::int32_t limit, AxisTaps* taps, std::int32_t& region_begin,
-                              std::int32_t& region_size, std::int32_t& zeros_before) {
+// [begin, begin + size) of `limit` samples, all at the decoded scale, is the crop.
+Status ImageDecoder::plan_axis(const Reading& reading, bool vertical, double begin, double size,
+                               std::int32_t limit, Axis& axis) const {
   const std::int32_t out = vertical ? plan_.out_height : plan_.out_width;
   const std::int32_t window = vertical ? plan_.window_y : plan_.window_x;
   const std::int32_t window_size = vertical ? plan_.window_height : plan_.window_width;
@@ -141,26 +137,20 @@ Status ImageDecoder::set_axis(const Reading& reading, bool vertical, double begi
   const auto high = std::min(static_cast<std::int32_t>(std::ceil(begin + size)), limit);
   if (out > kMaxAxis || high - low > kMaxAxis)
     return Status::error(Code::unsupported, "an edge of more than 65535 pixels");
-  zeros_before = mirror ? window + window_size - last : first - window;
-  region_begin = low;
-  region_size = 0;
-  if (first >= last) return Status::okay();
-
-  AxisSpec spec;
-  spec.in = high - low;
-  spec.out = out;
-  spec.window_begin = first;
-  spec.window_size = last - first;
-  spec.filter = plan_.filter;
-  spec.antialias = plan_.antialias;
-  spec.mirror = mirror;
+  axis.crop_begin = low;
+  axis.zeros_before = mirror ? window + window_size - last : first - window;
+  axis.empty = first >= last;
+  axis.spec.in = high - low;
+  axis.spec.out = out;
+  axis.spec.window_begin = first;
+  axis.spec.window_size = last - first;
+  axis.spec.filter = plan_.filter;
+  axis.spec.antialias = plan_.antialias;
+  axis.spec.mirror = mirror;
   if (reading.denominator > 1) {
-    spec.box_begin = begin - low;
-    spec.box_size = std::min(size, spec.in - spec.box_begin);
+    axis.spec.box_begin = begin - low;
+    axis.spec.box_size = std::min(size, axis.spec.in - axis.spec.box_begin);
   }
-  make_taps(spec, taps);
-  region_begin = low + taps->first;
-  region_size = taps->last - taps->first;
   return Status::okay();
 }
 
@@ -179,134 +169,96 @@ Status ImageDecoder::plan(const ImageTask& task, const ImageRequest& request, Re
   const std::int32_t down = reduced(height, d), across = reduced(width, d);
   const double slack_y = mirrors_y(reading.orientation) ? double(down) * d - height : 0;
   const double slack_x = mirrors_x(reading.orientation) ? double(across) * d - width : 0;
-  Rect upright;
-  status = set_axis(reading, true, (plan_.crop_y + slack_y) / d, double(plan_.crop_height) / d,
-                    down, &y_, upright.y, upright.height, reading.top);
+  Axis y, x;
+  status = plan_axis(reading, true, (plan_.crop_y + slack_y) / d, double(plan_.crop_height) / d,
+                     down, y);
   if (!status.ok()) return status;
-  status = set_axis(reading, false, (plan_.crop_x + slack_x) / d, double(plan_.crop_width) / d,
-                    across, &x_, upright.x, upright.width, reading.left);
+  status = plan_axis(reading, false, (plan_.crop_x + slack_x) / d, double(plan_.crop_width) / d,
+                     across, x);
   if (!status.ok()) return status;
-  reading.empty = upright.height == 0 || upright.width == 0;
+  reading.top = y.zeros_before;
+  reading.left = x.zeros_before;
+  reading.empty = y.empty || x.empty;
+  if (reading.empty) return status;
 
+  resampler_.prepare(x.spec, y.spec, reading.channels);
+  reading.rows = resampler_.y().last - resampler_.y().first;
+  reading.columns = resampler_.x().last - resampler_.x().first;
+  Rect upright{y.crop_begin + resampler_.y().first, x.crop_begin + resampler_.x().first,
+               reading.rows, reading.columns};
   if (mirrors_y(reading.orientation)) upright.y = down - upright.y - upright.height;
   if (mirrors_x(reading.orientation)) upright.x = across - upright.x - upright.width;
   reading.region = swap ? Rect{upright.x, upright.y, upright.width, upright.height} : upright;
-  reading.stored_height = swap ? across : down;
-  reading.stored_width = swap ? down : across;
-  return Status::okay();
+  return status;
 }
 
-// Decodes the region and resamples it horizontally: afterwards middle_ holds y_.last - y_.first
-// rows of x_.outputs pixels.
-Status ImageDecoder::fill_middle(const ImageRequest& request, const Reading& reading) {
-  horizontal_.build(x_, reading.channels);
-  const std::size_t pitch = static_cast<std::size_t>(x_.outputs) * reading.channels;
-  if (!middle_.resize(pitch * static_cast<std::size_t>(y_.last - y_.first))) return no_memory();
-
+// The region's pixels, upright, with as many channels as are resampled.
+Status ImageDecoder::read_region(const ImageRequest& request, const Reading& reading, Pixels& out) {
   const Rect& region = reading.region;
+  const std::ptrdiff_t channels = reading.source_channels;
   if (request.codec == Codec::raw) {
-    const std::ptrdiff_t stride = std::ptrdiff_t{reading.stored_width} * reading.source_channels;
-    return fill_from_block(
-        reading,
-        request.data + region.y * stride + std::ptrdiff_t{region.x} * reading.source_channels,
-        stride);
-  }
-  if (reading.orientation == 1) return stream_jpeg(reading);
-
-  std::int32_t offset = 0, columns = 0;
-  const Stopwatch watch(counters_.decode_ns);
-  Status status = jpeg_.begin(region, reading.denominator, offset, columns);
-  if (!status.ok()) return status;
-  const std::size_t stride = static_cast<std::size_t>(columns) * reading.source_channels;
-  if (!block_.resize(stride * static_cast<std::size_t>(region.height))) return no_memory();
-  status = jpeg_.read(block_.data(), stride, region.height);
-  if (!status.ok()) return status;
-  return fill_from_block(reading, block_.data() + std::ptrdiff_t{offset} * reading.source_channels,
-                         static_cast<std::ptrdiff_t>(stride));
-}
-
-// The common case: rows are resampled while they are still in the nearest cache.
-Status ImageDecoder::stream_jpeg(const Reading& reading) {
-  const Rect& region = reading.region;
-  std::int32_t offset = 0, columns = 0;
-  {
+    out.stride = reading.stored_width * channels;
+    out.first = request.data + region.y * out.stride + region.x * channels;
+  } else {
     const Stopwatch watch(counters_.decode_ns);
-    const Status status = jpeg_.begin(region, reading.denominator, offset, columns);
+    std::int32_t offset = 0, columns = 0;
+    Status status = jpeg_.begin(region, reading.denominator, offset, columns);
     if (!status.ok()) return status;
-  }
-  const std::size_t stride = static_cast<std::size_t>(columns) * reading.source_channels;
-  if (!block_.resize(stride * kStripRows)) return no_memory();
-  for (std::int32_t y = 0; y < region.height; y += kStripRows) {
-    const std::int32_t rows = std::min(kStripRows, region.height - y);
-    {
-      const Stopwatch watch(counters_.decode_ns);
-      const Status status = jpeg_.read(block_.data(), stride, rows);
-      if (!status.ok()) return status;
-    }
-    const Status status =
-        resample_rows(reading, block_.data() + std::ptrdiff_t{offset} * reading.source_channels,
-                      static_cast<std::ptrdiff_t>(stride), y, rows);
+    out.stride = columns * channels;
+    const auto stride = static_cast<std::size_t>(out.stride);
+    if (!block_.resize(stride * static_cast<std::size_t>(region.height))) return no_memory();
+    status = jpeg_.read(block_.data(), stride, region.height);
     if (!status.ok()) return status;
+    out.first = block_.data() + offset * channels;
   }
-  return Status::okay();
+  const Stopwatch watch(counters_.resample_ns);
+  Status status = turn_upright(reading, out);
+  return status.ok() ? convert(reading, out) : status;
 }
 
-// first: the region's first stored pixel.
-Status ImageDecoder::fill_from_block(const Reading& reading, const std::uint8_t* first,
-                                     std::ptrdiff_t stride) {
-  const Rect& region = reading.region;
-  if (reading.orientation == 1) return resample_rows(reading, first, stride, 0, region.height);
-  const bool swap = swaps_axes(reading.orientation);
-  const std::int32_t height = swap ? region.width : region.height;
-  const std::int32_t width = swap ? region.height : region.width;
-  const std::ptrdiff_t pitch = std::ptrdiff_t{width} * reading.source_channels;
-  if (!upright_.resize(static_cast<std::size_t>(pitch) * static_cast<std::size_t>(height)))
+Status ImageDecoder::turn_upright(const Reading& reading, Pixels& pixels) {
+  if (reading.orientation == 1) return Status::okay();
+  const std::ptrdiff_t stride = std::ptrdiff_t{reading.columns} * reading.source_channels;
+  if (!upright_.resize(static_cast<std::size_t>(stride) * static_cast<std::size_t>(reading.rows)))
     return no_memory();
-  orient(first, stride, region.height, region.width, reading.source_channels, reading.orientation,
-         upright_.data(), pitch);
-  return resample_rows(reading, upright_.data(), pitch, 0, height);
-}
-
-// Rows [begin, begin + rows) of the upright region into middle_.
-Status ImageDecoder::resample_rows(const Reading& reading, const std::uint8_t* first,
-                                   std::ptrdiff_t stride, std::int32_t begin, std::int32_t rows) {
-  const Stopwatch watch(counters_.resample_ns);
-  if (reading.source_channels != reading.channels) {
-    const auto width = static_cast<std::size_t>(x_.last - x_.first);
-    const std::size_t pitch = width * static_cast<std::size_t>(reading.channels);
-    if (!packed_.resize(pitch * static_cast<std::size_t>(rows))) return no_memory();
-    for (std::int32_t y = 0; y < rows; ++y)
-      convert_channels(first + y * stride, width, reading.source_channels, reading.channels,
-                       packed_.data() + static_cast<std::size_t>(y) * pitch);
-    first = packed_.data();
-    stride = static_cast<std::ptrdiff_t>(pitch);
-  }
-  const std::ptrdiff_t pitch = std::ptrdiff_t{x_.outputs} * reading.channels;
-  horizontal(horizontal_, first, stride, rows, middle_.data() + begin * pitch, pitch);
+  orient(pixels.first, pixels.stride, reading.region.height, reading.region.width,
+         reading.source_channels, reading.orientation, upright_.data(), stride);
+  pixels = {upright_.data(), stride};
   return Status::okay();
 }
 
-// From middle_ to the slot: the vertical pass, gray to RGB, the zeros around, layout and type.
-Status ImageDecoder::finish(const ImageTask& task, const Reading& reading, void* out) {
+Status ImageDecoder::convert(const Reading& reading, Pixels& pixels) {
+  if (reading.source_channels == reading.channels) return Status::okay();
+  const auto width = static_cast<std::size_t>(reading.columns);
+  const std::size_t stride = width * static_cast<std::size_t>(reading.channels);
+  if (!packed_.resize(stride * static_cast<std::size_t>(reading.rows))) return no_memory();
+  for (std::int32_t y = 0; y < reading.rows; ++y)
+    convert_channels(pixels.first + y * pixels.stride, width, reading.source_channels,
+                     reading.channels, packed_.data() + static_cast<std::size_t>(y) * stride);
+  pixels = {packed_.data(), static_cast<std::ptrdiff_t>(stride)};
+  return Status::okay();
+}
+
+// Resamples into the slot, or first gray to RGB, the zeros around, layout and type.
+Status ImageDecoder::finish(const ImageTask& task, const Reading& reading, const Pixels& pixels,
+                            void* out) {
   const Stopwatch watch(counters_.resample_ns);
-  const std::int32_t rows = reading.empty ? 0 : y_.outputs;
-  const std::int32_t columns = reading.empty ? 0 : x_.outputs;
+  const std::int32_t rows = reading.empty ? 0 : resampler_.y().outputs;
+  const std::int32_t columns = reading.empty ? 0 : resampler_.x().outputs;
   const bool framed = rows != plan_.window_height || columns != plan_.window_width;
+  const bool expanded = reading.channels != task.channels;
   const std::size_t pitch =
       static_cast<std::size_t>(columns) * static_cast<std::size_t>(reading.channels);
-  const auto middle_pitch = static_cast<std::ptrdiff_t>(pitch);
-  if (!framed && reading.channels == task.channels && task.store.layout == Layout::hwc &&
-      task.store.element == Element::u8) {
-    vertical(y_, middle_.data(), middle_pitch, pitch, static_cast<std::uint8_t*>(out),
-             middle_pitch);
-    return Status::okay();
-  }
+  const bool direct =
+      !framed && !expanded && task.store.layout == Layout::hwc && task.store.element == Element::u8;
+  if (!direct && !result_.resize(pitch * static_cast<std::size_t>(rows))) return no_memory();
+  std::uint8_t* result = direct ? static_cast<std::uint8_t*>(out) : result_.data();
+  if (rows > 0 && columns > 0)
+    resampler_.run(pixels.first, pixels.stride, result, static_cast<std::ptrdiff_t>(pitch));
+  if (direct) return Status::okay();
 
-  if (!result_.resize(pitch * static_cast<std::size_t>(rows))) return no_memory();
-  if (rows > 0) vertical(y_, middle_.data(), middle_pitch, pitch, result_.data(), middle_pitch);
-  const std::uint8_t* pixels = result_.data();
-  const auto channels = static_cast<std::size_t>(task.channels);
-  if (framed || reading.channels != task.channels) {
+  if (framed || expanded) {
+    const auto channels = static_cast<std::size_t>(task.channels);
     const std::size_t full = static_cast<std::size_t>(plan_.window_width) * channels;
     if (!framed_.resize(full * static_cast<std::size_t>(plan_.window_height))) return no_memory();
     if (framed) std::memset(framed_.data(), 0, framed_.size());
@@ -314,16 +266,16 @@ Status ImageDecoder::finish(const ImageTask& task, const Reading& reading, void*
       const std::uint8_t* src = result_.data() + static_cast<std::size_t>(y) * pitch;
       std::uint8_t* dst = framed_.data() + static_cast<std::size_t>(y + reading.top) * full +
                           static_cast<std::size_t>(reading.left) * channels;
-      if (reading.channels == task.channels) {
-        std::memcpy(dst, src, pitch);
-      } else {
+      if (expanded) {
         convert_channels(src, static_cast<std::size_t>(columns), reading.channels, task.channels,
                          dst);
+      } else {
+        std::memcpy(dst, src, pitch);
       }
     }
-    pixels = framed_.data();
+    result = framed_.data();
   }
-  store_image(task.store, pixels, std::ptrdiff_t{plan_.window_width} * task.channels,
+  store_image(task.store, result, std::ptrdiff_t{plan_.window_width} * task.channels,
               plan_.window_height, plan_.window_width, task.channels, out);
   return Status::okay();
 }

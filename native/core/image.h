@@ -61,6 +61,13 @@ class ImageDecoder {
   Status decode(const ImageTask& task, const ImageRequest& request, Place place, void* context);
 
  private:
+  // One axis of the upright image.
+  struct Axis {
+    AxisSpec spec;                  // of the crop at the decoded scale
+    std::int32_t crop_begin = 0;    // where spec's first sample stands in the decoded image
+    std::int32_t zeros_before = 0;  // of the window
+    bool empty = false;             // the window lies in the padding alone
+  };
   // What is read of the stored image and how it becomes the window, all of it planned before a
   // pixel is touched.
   struct Reading {
@@ -68,31 +75,34 @@ class ImageDecoder {
     int orientation = 1, denominator = 1;
     int source_channels = 3, channels = 3;  // as stored; as resampled
     Rect region;                            // stored pixels at the decoded scale
+    std::int32_t rows = 0, columns = 0;     // of the region, upright
     std::int32_t top = 0, left = 0;         // zeros before the resampled part of the window
     bool empty = false;                     // the window lies in the padding alone
+  };
+
+  // Pixels in memory: the first one, and the bytes from one row to the next.
+  struct Pixels {
+    const std::uint8_t* first = nullptr;
+    std::ptrdiff_t stride = 0;
   };
 
   Status open_jpeg(const ImageRequest& request, Reading& reading);
   Status open_raw(const ImageRequest& request, Reading& reading) const;
   Status plan(const ImageTask& task, const ImageRequest& request, Reading& reading);
-  Status set_axis(const Reading& reading, bool vertical, double begin, double size,
-                  std::int32_t limit, AxisTaps* taps, std::int32_t& region_begin,
-                  std::int32_t& region_size, std::int32_t& zeros_before);
-  Status fill_middle(const ImageRequest& request, const Reading& reading);
-  Status stream_jpeg(const Reading& reading);
-  Status fill_from_block(const Reading& reading, const std::uint8_t* first, std::ptrdiff_t stride);
-  Status resample_rows(const Reading& reading, const std::uint8_t* first, std::ptrdiff_t stride,
-                       std::int32_t begin, std::int32_t rows);
-  Status finish(const ImageTask& task, const Reading& reading, void* out);
+  Status plan_axis(const Reading& reading, bool vertical, double begin, double size,
+                   std::int32_t limit, Axis& axis) const;
+  Status read_region(const ImageRequest& request, const Reading& reading, Pixels& out);
+  Status turn_upright(const Reading& reading, Pixels& pixels);
+  Status convert(const Reading& reading, Pixels& pixels);
+  Status finish(const ImageTask& task, const Reading& reading, const Pixels& pixels, void* out);
 
   static constexpr std::size_t kKeep = 32u << 20;
 
   ImageCounters& counters_;
   JpegDecoder jpeg_;
   CropPlan plan_;
-  AxisTaps x_, y_;
-  HorizontalPlan horizontal_;
-  Buffer block_, upright_, packed_, middle_, result_, framed_;
+  Resampler resampler_;
+  Buffer block_, upright_, packed_, result_, framed_;
 };
 
 }  // namespace fastio

@@ -87,7 +87,11 @@ void Slot::fill(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCo
     request.row = reads_.row[row];
     Target target{&task_,     out_ ? out_ + row * row_bytes_ : nullptr, out_height_,
                   out_width_, out_ ? nullptr : &images_[row],           Status::okay()};
-    status = decoder.decode(task_, request, &Slot::place, &target);
+    try {
+      status = decoder.decode(task_, request, &Slot::place, &target);
+    } catch (const std::bad_alloc&) {
+      status = Status::error(Code::memory, "no memory for decoding");
+    }
     if (!target.refused.ok()) status = std::move(target.refused);
   }
   status_[row] = std::move(status);

@@ -137,12 +137,17 @@ class CudaCopyStream:
         map_leaves(use, data)
 
 
+def copy_stream(device: Device | None) -> CopyStream | None:
+    """A new stream for copies to a device; None where copies are plain ones."""
+    return CudaCopyStream(device) if device is not None and device.type == "cuda" else None
+
+
 class DevicePrefetcher:
     """An iterator of (data on the device, info), from an iterator of host batches.
 
-    On CUDA, up to `ahead` batches beyond the one handed out are copied by a stream of their own.
-    An error of `batches` or `finish` is raised after the batches before it were handed out; the
-    next call goes on behind it. Not thread-safe: one consumer.
+    With a stream, up to `ahead` batches beyond the one handed out are being copied by it. An error
+    of `batches` or `finish` is raised after the batches before it were handed out; the next call
+    goes on behind it. Not thread-safe: one consumer.
 
     Args:
         batches: the host batches; tensors in pinned memory are copied asynchronously.
@@ -152,7 +157,8 @@ class DevicePrefetcher:
         ready: says whether next(batches) would return at once. Without it, a batch is handed out
             only after the `ahead` batches behind it have come.
         stats: its `copy_s` is counted up.
-        stream: the copy stream; if None, made for a CUDA device, and done without for others.
+        stream: see `copy_stream`; kept over epochs, since memory of one stream is not used again
+            by another. None: do without.
     """
 
     def __init__(
@@ -174,8 +180,6 @@ class DevicePrefetcher:
         self._ahead = ahead
         self._ready = ready
         self._stats = stats
-        if stream is None and device is not None and device.type == "cuda":
-            stream = CudaCopyStream(device)
         self._stream = stream
         self._finished: deque[tuple[Tree, Any, Event]] = deque()  # data, info, when: to hand out
         self._copying: deque[tuple[HostBatch, Event, Event]] = deque()  # read from .. to

@@ -25,7 +25,7 @@ from fastio.transforms import Augmentation
 if TYPE_CHECKING:
     import torch
 
-    from fastio.device import DevicePrefetcher
+    from fastio.device import CopyStream, DevicePrefetcher
     from fastio.feed import BatchInfo, Feed
 
 
@@ -182,6 +182,7 @@ class Loader:
         self._next = self._at = Cursor(0, 0, seed)
         self._batch: BatchInfo | None = None
         self._stats = Stats()
+        self._stream: CopyStream | None = None
         self._closed = False
         self._open: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         self._latest: weakref.ref[LoaderIterator] | None = None
@@ -216,7 +217,7 @@ class Loader:
         Raises:
             LoaderClosed: after close().
         """
-        from fastio.device import DevicePrefetcher, draw_seed
+        from fastio.device import DevicePrefetcher, copy_stream, draw_seed
 
         if self._closed:
             raise LoaderClosed("this loader was closed: make another one")
@@ -225,8 +226,15 @@ class Loader:
         if self._generator is not None and sampling.ours and cursor.order_seed is None:
             cursor = replace(cursor, order_seed=draw_seed(self._generator))
         run = self._feed.run(cursor, self._ranks())
+        if self._stream is None:
+            self._stream = copy_stream(self.device)
         batches = DevicePrefetcher(
-            run, self.device, finish=self._feed.finish, ready=run.ready, stats=self._stats
+            run,
+            self.device,
+            finish=self._feed.finish,
+            ready=run.ready,
+            stats=self._stats,
+            stream=self._stream,
         )
         iterator = LoaderIterator(self, cursor, batches)
         self._open.add(iterator)
@@ -312,7 +320,7 @@ class Loader:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": None, "_latest": None}
+        return {**self.__dict__, "_open": None, "_latest": None, "_stream": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _open=weakref.WeakSet())

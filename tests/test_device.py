@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastio.device import DevicePrefetcher, HostBatch, resolve_device
+from fastio.device import DevicePrefetcher, HostBatch, copy_stream, resolve_device
 from fastio.stats import Stats
 from fastio.tensors import Finish, Tail, image_tensors, pinned_allocator
 from fastio.transforms import Normalize
@@ -23,6 +23,11 @@ CPU = torch.device("cpu")
 BYTES = torch.arange(256, dtype=torch.uint8).repeat(3, 1).view(3, 16, 16).repeat(2, 1, 1, 1)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def test_only_cuda_has_a_copy_stream_here() -> None:
+    assert copy_stream(None) is None
+    assert copy_stream(CPU) is None
 
 
 def test_resolve_device_takes_what_torch_takes() -> None:
@@ -256,7 +261,11 @@ def test_slots_are_not_overwritten_under_a_slow_consumer_s_copies() -> None:
             yield HostBatch(torch.from_numpy(slot), number, lambda slot=slot: free.append(slot))
 
     prefetcher = DevicePrefetcher(
-        batches(), device, finish=lambda x: x * 2, ahead=1, ready=lambda: bool(free)
+        batches(),
+        device,
+        finish=lambda x: x * 2,
+        ready=lambda: bool(free),
+        stream=copy_stream(device),
     )
     weights = torch.ones(2048, 2048, device=device)
     sums = []
@@ -280,7 +289,7 @@ def test_memory_of_a_dropped_batch_is_not_reused_under_the_consumer_s_kernels() 
     )
     weights = torch.ones(2048, 2048, device=device)
     seen = []
-    for data, number in DevicePrefetcher(hosts, device, ahead=2):
+    for data, number in DevicePrefetcher(hosts, device, ahead=2, stream=copy_stream(device)):
         for _ in range(3):
             weights = weights @ weights * 1e-4
         seen.append((number, (data == number).all()))
@@ -295,7 +304,7 @@ def test_channels_last_and_bytes_survive_the_copy() -> None:
     slot = pinned_allocator()((4, 16, 16, 3), "uint8")
     slot[:] = np.random.default_rng(0).integers(0, 256, slot.shape, dtype=np.uint8)
     images = image_tensors(slot, channels_last=True)
-    data, _ = next(DevicePrefetcher(iter([HostBatch(images)]), device))
+    data, _ = next(DevicePrefetcher(iter([HostBatch(images)]), device, stream=copy_stream(device)))
     assert data.dtype == torch.uint8
     assert data.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(data.cpu(), images)
@@ -307,7 +316,9 @@ def test_the_tail_on_the_device_gives_the_cpu_s_values() -> None:
     tail = Tail([Normalize(MEAN, STD)])
     finish = Finish([(0, tail)])
     batch = (BYTES.pin_memory(), torch.arange(2))
-    (images, labels), _ = next(DevicePrefetcher(iter([HostBatch(batch)]), device, finish=finish))
+    batches = iter([HostBatch(batch)])
+    prefetcher = DevicePrefetcher(batches, device, finish=finish, stream=copy_stream(device))
+    (images, labels), _ = next(prefetcher)
     torch.testing.assert_close(images.cpu(), tail(BYTES), rtol=0, atol=1e-6)
     assert labels.device == device
 
@@ -315,7 +326,8 @@ def test_the_tail_on_the_device_gives_the_cpu_s_values() -> None:
 @needs_cuda
 def test_pageable_tensors_arrive_too() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    data, _ = next(DevicePrefetcher(iter([HostBatch({"x": torch.arange(5)})]), device))
+    batches = iter([HostBatch({"x": torch.arange(5)})])
+    data, _ = next(DevicePrefetcher(batches, device, stream=copy_stream(device)))
     assert torch.equal(data["x"].cpu(), torch.arange(5))
 
 

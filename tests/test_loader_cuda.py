@@ -1,0 +1,118 @@
+"""Loader with a CUDA device: the same batches as on the CPU, from both paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import fastio
+from fastio import Loader
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+ROWS = 96
+TRANSFORMS = [
+    fastio.RandomResizedCrop(24),
+    fastio.RandomHorizontalFlip(),
+    fastio.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "packed"
+    noise = np.random.default_rng(0).integers(0, 256, (ROWS, 40, 40, 3), np.uint8)
+    fastio.pack([(image, row) for row, image in enumerate(noise)], path)
+    return path
+
+
+def busy(weights: torch.Tensor) -> torch.Tensor:
+    """Work that keeps the consumer's stream behind the host."""
+    for _ in range(3):
+        weights = weights @ weights * 1e-4
+    return weights
+
+
+def test_batches_are_those_of_the_cpu_while_the_consumer_lags_behind(packed: Path) -> None:
+    options: dict[str, Any] = {"shuffle": True, "transforms": TRANSFORMS, "num_workers": 2}
+    with Loader(packed, 4, **options) as host:
+        wanted = [list(host) for _ in range(5)]
+    weights = torch.ones(2048, 2048, device="cuda")
+    with Loader(packed, 4, device="cuda", **options) as batches:
+        for epoch in wanted:
+            errors = []
+            for (images, labels), (expected, targets) in zip(batches, epoch, strict=True):
+                assert images.is_contiguous(memory_format=torch.channels_last)
+                weights = busy(weights)
+                gap = (images - expected.cuda()).abs().max()
+                errors.append((gap, (labels == targets.cuda()).all()))
+                del images, labels
+            assert all(float(gap) < 1e-5 and bool(same) for gap, same in errors)
+    assert batches.stats().copy_s > 0
+
+
+def test_bytes_cross_the_bus_and_callables_run_on_the_device(packed: Path) -> None:
+    seen = []
+
+    def look(images: torch.Tensor) -> torch.Tensor:
+        seen.append((images.dtype, images.device.type))
+        return images
+
+    transforms = [fastio.Resize((8, 8)), look]
+    with Loader(packed, 4, transforms=transforms, device="cuda") as batches:
+        images, _ = next(iter(batches))
+    assert images.dtype == torch.uint8
+    assert seen[0] == (torch.uint8, "cuda")
+
+
+def test_pinned_batches_survive_a_copy_from_a_part_of_them_that_was_dropped(packed: Path) -> None:
+    options: dict[str, Any] = {"transforms": [fastio.RandomResizedCrop(24)], "num_workers": 2}
+    with Loader(packed, 8, **options) as host:
+        wanted = torch.cat([images for _ in range(5) for images, _ in host])
+    weights = torch.ones(2048, 2048, device="cuda")
+    parts = []
+    with Loader(packed, 8, pin_memory=True, **options) as batches:
+        for _ in range(5):
+            for images, labels in batches:
+                assert images.is_pinned()
+                assert labels.is_pinned()
+                weights = busy(weights)
+                parts += [half.to("cuda", non_blocking=True) for half in images.split(4)]
+                del images
+    assert torch.equal(torch.cat(parts).cpu(), wanted)
+
+
+def test_an_early_break_frees_what_is_in_flight(packed: Path) -> None:
+    with Loader(packed, 4, transforms=TRANSFORMS, device="cuda") as batches:
+        next(iter(batches))
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        for _ in range(20):
+            for _ in batches:
+                break
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_allocated() <= before + 4 * 3 * 24 * 24 * 4 * 8
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_torch_path_delivers_on_the_device_too(workers: int) -> None:
+    dataset = TensorDataset(torch.arange(64.0).view(32, 2), torch.arange(32))
+    with Loader(dataset, 5, device="cuda", num_workers=workers) as batches:
+        found = list(batches)
+    assert all(part.is_cuda for batch in found for part in batch)
+    assert torch.equal(torch.cat([y for _, y in found]).cpu(), torch.arange(32))
+    assert torch.equal(torch.cat([x for x, _ in found]).cpu(), torch.arange(64.0).view(32, 2))
+
+
+def test_collate_fn_s_batches_are_delivered_on_the_device(packed: Path) -> None:
+    collate = torch.utils.data.default_collate
+    options: dict[str, Any] = {"transforms": TRANSFORMS, "collate_fn": collate}
+    with Loader(packed, 8, **options) as host, Loader(packed, 8, device="cuda", **options) as mine:
+        for (images, labels), (expected, targets) in zip(mine, host, strict=True):
+            assert torch.equal(images.cpu(), expected)
+            assert torch.equal(labels.cpu(), targets)

@@ -206,7 +206,7 @@ def _encode_scalar(field: Scalar, value: Any) -> Any:
         value = array[()]
     is_bool = isinstance(value, (bool, np.bool_))
     if is_bool != (field.dtype == "bool") or isinstance(value, (str, bytes)):
-        raise SchemaError(f"expected a {field.dtype}, got {value!r}")
+        raise SchemaError(f"expected {field.dtype}, got {value!r}")
     if is_bool:
         return bool(value)
     lowest, highest = _limits(field.dtype)

@@ -26,7 +26,7 @@ def prepare(folder: Path, resume: bool, overwrite: bool) -> None:
     """Make the destination, or see to it that what is in it may be replaced or gone on with.
 
     Raises:
-        DatasetExists: it holds a dataset, and neither `overwrite` nor an unfinished pack.
+        DatasetExists: it holds a dataset, without `overwrite`.
         PackError: it holds a half-written dataset without `resume` or `overwrite`, or it is no
             folder.
         OSError: it cannot be made or changed.
@@ -44,8 +44,9 @@ def prepare(folder: Path, resume: bool, overwrite: bool) -> None:
         _remove(folder, own)
         return
     if is_dataset(folder) and not (resume and has_journal):
+        state = "a whole dataset, there is nothing to resume" if resume else "a dataset already"
         raise DatasetExists(
-            f"{folder} holds a dataset already; choose another destination, or replace it with "
+            f"{folder} holds {state}; choose another destination, or replace it with "
             "overwrite (--overwrite)"
         )
     if own and not has_journal:

@@ -276,4 +276,4 @@ def _number(dtype: str, name: str, value: Any) -> Any:
             return _TRUTH[value.strip().lower()]
         return float(value) if dtype.startswith("float") else int(value)
     except (KeyError, ValueError) as error:
-        raise SchemaError(f"{name!r} is {value!r}, expected a {dtype}") from error
+        raise SchemaError(f"{name!r} is {value!r}, expected {dtype}") from error

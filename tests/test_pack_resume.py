@@ -1,0 +1,331 @@
+"""A pack that is killed anywhere goes on where it was, and gives the bytes of one left in peace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME
+from fastio.dataset import open as open_dataset
+from fastio.errors import DatasetExists, DatasetNotFound, ImageError, PackError, SampleError
+from fastio.pack import pack, packer
+from fastio.pack.journal import Journal
+from fastio.schema import Scalar, Schema
+from tests.pictures import jpeg, write_folder
+
+SHARD_SIZE = 5000
+
+# Packs, and kills itself right before the given call of a function that changes files.
+KILLER = """
+import os, signal, sys
+
+source, destination, kill_at, shard_size = sys.argv[1:]
+calls = 0
+
+
+def deadly(function):
+    def call(*args, **kwargs):
+        global calls
+        calls += 1
+        if calls == int(kill_at):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+
+    return call
+
+
+for name in ("fsync", "replace", "unlink"):
+    setattr(os, name, deadly(getattr(os, name)))
+
+from fastio.pack import pack
+
+pack(source, destination, shard_size=int(shard_size), on_error="skip", workers=2)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An image folder with two bad files."""
+    folder = write_folder(tmp_path / "images")
+    (folder / "class0" / "1.jpg").write_bytes(b"")
+    (folder / "class2" / "4.jpg").write_bytes(b"text")
+    return folder
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """A folder's files by name."""
+    return {item.name: item.read_bytes() for item in sorted(path.iterdir())}
+
+
+def resume(source: Any, out: Path, **options: Any) -> None:
+    pack(source, out, **{"shard_size": SHARD_SIZE, "on_error": "skip", "resume": True, **options})
+
+
+def test_a_pack_killed_at_any_point_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    report = pack(folder, tmp_path / "expected", shard_size=SHARD_SIZE, on_error="skip")
+    expected = contents(tmp_path / "expected")
+    kills = 0
+    while True:
+        out = tmp_path / f"out{kills}"
+        arguments = [str(folder), str(out), str(kills + 1), str(SHARD_SIZE)]
+        done = subprocess.run([sys.executable, "-c", KILLER, *arguments], check=False)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL
+        kills += 1
+        if not (out / MANIFEST_NAME).exists():
+            with pytest.raises(DatasetNotFound, match="half-written"):
+                open_dataset(out)
+        if not (out / JOURNAL_NAME).exists() and (out / MANIFEST_NAME).exists():
+            with pytest.raises(DatasetExists, match="nothing to resume"):
+                resume(folder, out)
+            assert contents(out) == expected
+            continue
+        finished = {path: path.stat() for path in finished_shards(out)}
+        resume(folder, out)
+        assert contents(out) == expected
+        for path, before in finished.items():
+            after = path.stat()
+            assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    assert report.shards >= 2
+    assert kills >= 4 * report.shards + 5
+
+
+def finished_shards(out: Path) -> list[Path]:
+    """The shards that the journal says are finished."""
+    lines = (out / JOURNAL_NAME).read_bytes().splitlines()[1:]
+    return sorted(out.glob("shard-*.arrow"))[: len(lines)]
+
+
+def interrupted(out: Path, count: int) -> None:
+    """A pack of numbers of which some shards are finished."""
+
+    def samples() -> Iterator[int]:
+        yield from range(count)
+        raise RuntimeError("interrupted")
+
+    with pytest.raises(SampleError, match="interrupted"):
+        pack(samples(), out, shard_size=80)
+
+
+def test_a_journal_torn_anywhere_costs_no_more_than_a_shard(tmp_path: Path) -> None:
+    pack((n for n in range(50)), tmp_path / "expected", shard_size=80)
+    expected = contents(tmp_path / "expected")
+    interrupted(tmp_path / "out", 35)
+    half = contents(tmp_path / "out")
+    journal = half[JOURNAL_NAME]
+    for length in range(len(journal) + 1):
+        for name in contents(tmp_path / "out"):
+            (tmp_path / "out" / name).unlink()
+        for name, data in half.items():
+            (tmp_path / "out" / name).write_bytes(data)
+        (tmp_path / "out" / JOURNAL_NAME).write_bytes(journal[:length])
+        pack((n for n in range(50)), tmp_path / "out", shard_size=80, resume=True)
+        assert contents(tmp_path / "out") == expected
+
+
+def test_the_report_counts_what_was_finished_before(folder: Path, tmp_path: Path) -> None:
+    expected = pack(folder, tmp_path / "expected", shard_size=SHARD_SIZE, on_error="skip")
+    killed(folder, tmp_path / "out", after_shards=1)
+    found = pack(folder, tmp_path / "out", shard_size=SHARD_SIZE, on_error="skip", resume=True)
+    assert found.rows == expected.rows == 13
+    assert (found.shards, found.bytes) == (expected.shards, expected.bytes)
+    assert found.skipped == expected.skipped
+
+
+def killed(folder: Path, out: Path, after_shards: int) -> None:
+    """A pack of a folder that was killed when some shards were finished."""
+    kill_at = 2 + 4 * after_shards + 1
+    arguments = [str(folder), str(out), str(kill_at), str(SHARD_SIZE)]
+    done = subprocess.run([sys.executable, "-c", KILLER, *arguments], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(finished_shards(out)) == after_shards
+
+
+def test_resuming_what_was_never_begun_just_packs(folder: Path, tmp_path: Path) -> None:
+    resume(folder, tmp_path / "out")
+    pack(folder, tmp_path / "expected", shard_size=SHARD_SIZE, on_error="skip")
+    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+def test_another_number_of_workers_may_go_on(folder: Path, tmp_path: Path) -> None:
+    killed(folder, tmp_path / "out", after_shards=1)
+    resume(folder, tmp_path / "out", workers=5)
+    pack(folder, tmp_path / "expected", shard_size=SHARD_SIZE, on_error="skip")
+    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"shard_size": SHARD_SIZE + 1}, "shard_size was 5000, now 5001"),
+        ({"codec": "raw"}, 'codec was null, now "raw"'),
+        ({"on_error": "raise"}, 'on_error was "skip", now "raise"'),
+    ],
+)
+def test_other_options_are_named(
+    folder: Path, tmp_path: Path, options: dict[str, Any], named: str
+) -> None:
+    killed(folder, tmp_path / "out", after_shards=1)
+    before = contents(tmp_path / "out")
+    with pytest.raises(PackError, match=f"cannot resume.*{named}"):
+        resume(folder, tmp_path / "out", **options)
+    assert contents(tmp_path / "out") == before
+
+
+def test_another_source_is_named(folder: Path, tmp_path: Path) -> None:
+    killed(folder, tmp_path / "out", after_shards=1)
+    (folder / "class9").mkdir()
+    (folder / "class9" / "0.jpg").write_bytes(jpeg())
+    with pytest.raises(PackError, match=r"cannot resume.*schema was"):
+        resume(folder, tmp_path / "out")
+    with pytest.raises(PackError, match=r'cannot resume.*source was "images", now "list"'):
+        resume([1, 2], tmp_path / "out")
+
+
+@pytest.mark.parametrize("change", ["touch", "grow", "add", "remove", "rename"])
+def test_a_change_of_what_is_packed_already_is_noticed(
+    folder: Path, tmp_path: Path, change: str
+) -> None:
+    killed(folder, tmp_path / "out", after_shards=1)
+    path = folder / "class0" / "0.jpg"
+    if change == "touch":
+        os.utime(path, (1, 1))
+    elif change == "grow":
+        status = path.stat()
+        path.write_bytes(path.read_bytes() + b"x")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    elif change == "add":
+        (folder / "class0" / "00.jpg").write_bytes(jpeg())
+    elif change == "remove":
+        path.unlink()
+    else:
+        path.rename(path.with_name("00.jpg"))
+    with pytest.raises(PackError, match="images has changed since its first"):
+        resume(folder, tmp_path / "out")
+
+
+def test_a_change_of_what_is_not_packed_yet_is_taken_as_it_is(folder: Path, tmp_path: Path) -> None:
+    killed(folder, tmp_path / "out", after_shards=1)
+    (folder / "class2" / "4.jpg").write_bytes(jpeg())
+    (folder / "class2" / "5.jpg").write_bytes(jpeg())
+    resume(folder, tmp_path / "out")
+    pack(folder, tmp_path / "expected", shard_size=SHARD_SIZE, on_error="skip")
+    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+def test_a_list_s_change_is_noticed_where_it_matters(tmp_path: Path) -> None:
+    names = [f"{number}.jpg" for number in range(9)]
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(jpeg(seed=number))
+    listed = tmp_path / "list.csv"
+
+    def write(*scores: int) -> None:
+        lines = [f"{name},{score}\n" for name, score in zip(names, scores, strict=False)]
+        listed.write_text("path,score\n" + "".join(lines))
+
+    write(*range(9))
+    (tmp_path / "7.jpg").write_bytes(b"")
+    with pytest.raises(ImageError):
+        pack(listed, tmp_path / "out", shard_size=3000)
+    (tmp_path / "7.jpg").write_bytes(jpeg())
+    write(99, 1, 2, 3, 4, 5, 6, 7, 8)
+    with pytest.raises(PackError, match=r"list\.csv has changed"):
+        pack(listed, tmp_path / "out", shard_size=3000, resume=True)
+    write(0, 1, 2, 3, 4, 5, 6, 7, 99)
+    pack(listed, tmp_path / "out", shard_size=3000, resume=True)
+    assert open_dataset(tmp_path / "out")[8][1] == 99
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated"])
+def test_a_finished_shard_that_is_not_whole_is_named(
+    folder: Path, tmp_path: Path, damage: str
+) -> None:
+    killed(folder, tmp_path / "out", after_shards=1)
+    path = tmp_path / "out" / "shard-000000.arrow"
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "truncated":
+        path.write_bytes(data[:-1])
+    with pytest.raises(PackError, match=r"shard-000000\.arrow (is missing|has \d+ bytes)"):
+        resume(folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize("line", ["", "{}", "[]", "null", '{"entry": {}}', "\x00\x00"])
+def test_a_damaged_journal_is_named(tmp_path: Path, line: str) -> None:
+    interrupted(tmp_path / "out", 35)
+    with open(tmp_path / "out" / JOURNAL_NAME, "a") as file:
+        file.write(line + "\n")
+    with pytest.raises(PackError, match=r"pack\.journal is damaged"):
+        pack((n for n in range(50)), tmp_path / "out", shard_size=80, resume=True)
+
+
+def test_a_dataset_s_finished_samples_are_not_asked_for_again(tmp_path: Path) -> None:
+    class Numbers:
+        def __init__(self, fail_at: int) -> None:
+            self.fail_at = fail_at
+            self.asked: list[int] = []
+
+        def __len__(self) -> int:
+            return 50
+
+        def __getitem__(self, index: int) -> int:
+            self.asked.append(index)
+            if index == self.fail_at:
+                raise RuntimeError("no")
+            return index
+
+    pack(Numbers(-1), tmp_path / "expected", shard_size=80)
+    with pytest.raises(SampleError):
+        pack(Numbers(35), tmp_path / "out", shard_size=80)
+    again = Numbers(-1)
+    pack(again, tmp_path / "out", shard_size=80, resume=True)
+    assert again.asked == [0, *range(30, 50)]  # the first decides the schema
+    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+def test_a_source_that_has_become_shorter_is_noticed(tmp_path: Path) -> None:
+    interrupted(tmp_path / "out", 35)
+    with pytest.raises(PackError, match="has 10 samples, but 30"):
+        pack((n for n in range(10)), tmp_path / "out", shard_size=80, resume=True)
+
+
+def test_a_source_that_has_grown_since_its_end_was_packed_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packer, "write_manifest", die)
+        with pytest.raises(KeyboardInterrupt):
+            pack((n for n in range(35)), tmp_path / "out", shard_size=80)
+    with pytest.raises(PackError, match=r"had 35 samples when .* has more now"):
+        pack((n for n in range(36)), tmp_path / "out", shard_size=80, resume=True)
+    pack((n for n in range(35)), tmp_path / "out", shard_size=80, resume=True)
+    assert list(open_dataset(tmp_path / "out")) == list(range(35))
+
+
+@pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}])
+def test_two_packs_do_not_write_to_one_folder(tmp_path: Path, options: dict[str, Any]) -> None:
+    (tmp_path / "out").mkdir()
+    journal = Journal(tmp_path / "out", {}, resume=False)
+    try:
+        with pytest.raises(PackError, match="another process is packing"):
+            pack([1], tmp_path / "out", **options)
+        assert (tmp_path / "out" / JOURNAL_NAME).stat().st_size > 0
+    finally:
+        journal.close()
+
+
+def test_a_dead_pack_s_lock_is_gone(tmp_path: Path) -> None:
+    interrupted(tmp_path / "out", 35)
+    pack([1], tmp_path / "out", overwrite=True)
+    assert open_dataset(tmp_path / "out").schema == Schema({"label": Scalar("int64")}, "single")

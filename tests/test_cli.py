@@ -1,0 +1,324 @@
+"""Commands say what went wrong in one line, and exit with a code that scripts can use."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+from typer.testing import CliRunner
+
+from fastio.cli import main
+from fastio.cli.common import readable_bytes
+from fastio.dataset import open as open_dataset
+from fastio.pack import Writer, pack
+from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
+from tests.pictures import jpeg, pixels, write_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "images")
+
+
+@pytest.fixture
+def packed(folder: Path, tmp_path: Path) -> Path:
+    """The folder packed to a few shards."""
+    pack(folder, tmp_path / "packed", shard_size=4000)
+    return tmp_path / "packed"
+
+
+def run(*arguments: Any) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def damage(path: Path) -> None:
+    """Flip a bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_pack_makes_a_dataset_and_says_so(folder: Path, tmp_path: Path) -> None:
+    code, out, _ = run("pack", folder, tmp_path / "out", "--shard-size", "4KB", "--workers", 2)
+    assert code == 0
+    assert "15 samples in" in out
+    with open_dataset(tmp_path / "out") as dataset:
+        assert len(dataset) == 15
+        assert dataset.manifest.packing["shard_bytes"] == 4000
+
+
+def test_pack_stores_pixels_if_told_to(folder: Path, tmp_path: Path) -> None:
+    assert run("pack", folder, tmp_path / "out", "--codec", "raw")[0] == 0
+    assert open_dataset(tmp_path / "out").manifest.codec_counts()["image"]["raw"] == 15
+
+
+def test_pack_is_quiet_if_told_to(folder: Path, tmp_path: Path) -> None:
+    assert run("pack", folder, tmp_path / "out", "--quiet") == (0, "", "")
+
+
+def test_pack_stops_at_a_bad_file_and_names_it(folder: Path, tmp_path: Path) -> None:
+    (folder / "class1" / "3.jpg").write_bytes(b"")
+    code, out, err = run("pack", folder, tmp_path / "out", "--quiet")
+    assert (code, out) == (1, "")
+    assert err.startswith("fastio: ")
+    assert len(err.splitlines()) == 1
+    assert str(folder / "class1" / "3.jpg") in err
+    assert "0 bytes" in err
+
+
+def test_pack_skips_bad_files_and_names_each(folder: Path, tmp_path: Path) -> None:
+    bad = [folder / "class0" / "2.jpg", folder / "class1" / "3.jpg"]
+    for path in bad:
+        path.write_bytes(b"")
+    code, out, err = run("pack", folder, tmp_path / "out", "--on-error", "skip")
+    assert code == 0
+    assert "2 bad ones skipped" in out
+    for path in bad:
+        assert f"fastio: skipped {path}: the file is empty" in err
+
+
+def test_pack_s_report_can_be_read_by_scripts(folder: Path, tmp_path: Path) -> None:
+    (folder / "class1" / "3.jpg").write_bytes(b"")
+    code, out, _ = run("pack", folder, tmp_path / "out", "--on-error", "skip", "--json")
+    assert code == 0
+    report = json.loads(out)
+    assert report["rows"] == 14
+    assert report["skipped"][0][0] == str(folder / "class1" / "3.jpg")
+
+
+def test_pack_resumes_and_overwrites(folder: Path, tmp_path: Path) -> None:
+    (folder / "class2" / "4.jpg").write_bytes(b"")
+    arguments = ["pack", folder, tmp_path / "out", "--shard-size", "4000", "--quiet"]
+    assert run(*arguments)[0] == 1
+    code, _, err = run(*arguments)
+    assert code == 1
+    assert "--resume" in err
+    (folder / "class2" / "4.jpg").write_bytes(jpeg())
+    assert run(*arguments, "--resume") == (0, "", "")
+    code, _, err = run(*arguments)
+    assert code == 1
+    assert "--overwrite" in err
+    assert run(*arguments, "--overwrite") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pack"],
+        ["pack", "src"],
+        ["pack", "src", "dst", "--codec", "png"],
+        ["pack", "src", "dst", "--on-error", "ignore"],
+        ["pack", "src", "dst", "--workers", "0"],
+        ["info"],
+        ["verify", "a", "b"],
+        ["show", "a"],
+        ["show", "a", "--out", "sheet.txt"],
+        ["show", "a", "--out", "sheet.png", "--count", "0"],
+        ["nothing"],
+        ["--nothing"],
+    ],
+)
+def test_wrong_usage_has_an_exit_code_of_its_own(arguments: list[str]) -> None:
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert err
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_what_is_no_dataset_is_an_error_in_a_line(command: str, tmp_path: Path) -> None:
+    for path in (tmp_path / "nothing", tmp_path):
+        code, out, err = run(command, path)
+        assert (code, out) == (1, "")
+        assert len(err.splitlines()) == 1
+        assert str(path) in err
+
+
+def test_info_tells_what_is_in_a_dataset(packed: Path) -> None:
+    code, out, _ = run("info", packed)
+    assert code == 0
+    dataset = open_dataset(packed)
+    for text in ("15", str(dataset.num_shards), "image", "RGB", "15 jpeg", "label", "int64"):
+        assert text in out
+    assert "3: class0, class1, class2" in out
+    assert dataset.fingerprint in out
+
+
+def test_info_tells_every_kind_of_field(tmp_path: Path) -> None:
+    fields = {
+        "a": Image("L"),
+        "b": Array("float32", (2, 3)),
+        "c": Array("int8"),
+        "d": Scalar("bool"),
+        "e": Text(),
+        "f": Bytes(),
+    }
+    values = [pixels(3, 3, channels=1), np.zeros((2, 3), "f4"), np.zeros(2, "i1"), True, "", b""]
+    with Writer(tmp_path / "out", Schema(fields, "tuple")) as writer:
+        writer.write(tuple(values))
+    out = run("info", tmp_path / "out")[1]
+    for text in ("Image L (1 raw)", "Array float32 (2, 3)", "Array int8 None", "Text", "Bytes"):
+        assert text in out
+    assert "classes" not in out
+
+
+def test_info_can_be_read_by_scripts(packed: Path) -> None:
+    found = json.loads(run("info", packed, "--json")[1])
+    dataset = open_dataset(packed)
+    assert found["rows"] == 15
+    assert found["shards"] == dataset.num_shards
+    assert found["bytes"] == dataset.manifest.nbytes
+    assert found["classes"] == ["class0", "class1", "class2"]
+    assert found["fields"][0]["codecs"] == {"jpeg": 15, "raw": 0, "encoded": 0}
+    assert found["fingerprint"] == dataset.fingerprint
+
+
+def test_verify_finds_nothing_wrong_with_a_whole_dataset(packed: Path) -> None:
+    code, out, _ = run("verify", packed)
+    assert code == 0
+    assert "all checksums hold" in out
+    assert run("verify", packed, "--quiet") == (0, "", "")
+
+
+def test_verify_names_the_damaged_shards(packed: Path) -> None:
+    damage(packed / "shard-000001.arrow")
+    (packed / "shard-000000.arrow").unlink()
+    code, out, err = run("verify", packed, "--quiet")
+    assert (code, out) == (1, "")
+    first, second, total = err.splitlines()
+    assert "shard-000000.arrow" in first
+    assert "does not exist" in first
+    assert "shard-000001.arrow: its xxh3 is" in second
+    assert "2 of" in total
+
+
+def test_verify_s_findings_can_be_read_by_scripts(packed: Path) -> None:
+    found = json.loads(run("verify", packed, "--json")[1])
+    assert found["damaged"] == []
+    damage(packed / "shard-000001.arrow")
+    code, out, _ = run("verify", packed, "--json")
+    assert code == 1
+    assert [item["name"] for item in json.loads(out)["damaged"]] == ["shard-000001.arrow"]
+
+
+@pytest.mark.parametrize("kind", ["packed", "folder"])
+def test_show_draws_packed_datasets_and_folders(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    path = request.getfixturevalue(kind)
+    code, out, _ = run("show", path, "--out", tmp_path / "sheet.png", "--count", 6)
+    assert code == 0
+    assert "6 of 15" in out
+    with Pillow.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.mode == "RGB"
+        assert sheet.width > 3 * 192
+
+
+def test_show_chooses_by_its_seed(packed: Path, tmp_path: Path) -> None:
+    sheets = []
+    for seed in (0, 0, 1):
+        out = tmp_path / f"{len(sheets)}.png"
+        run("show", packed, "--out", out, "--count", 4, "--seed", seed)
+        sheets.append(out.read_bytes())
+    assert sheets[0] == sheets[1] != sheets[2]
+
+
+def test_show_says_when_there_are_no_images(tmp_path: Path) -> None:
+    pack([1, 2], tmp_path / "out")
+    code, _, err = run("show", tmp_path / "out", "--out", tmp_path / "sheet.png")
+    assert code == 1
+    assert "no images" in err
+
+
+def test_show_says_when_it_cannot_write(packed: Path, tmp_path: Path) -> None:
+    code, _, err = run("show", packed, "--out", tmp_path / "nothing" / "sheet.png")
+    assert code == 1
+    assert "sheet.png" in err
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [jpeg(), (jpeg(), 7, "caption"), {"x": 1.5, "photo": jpeg(), "words": "größe", "b": b"\0"}],
+)
+def test_show_takes_any_structure(sample: Any, tmp_path: Path) -> None:
+    pack([sample], tmp_path / "out")
+    assert run("show", tmp_path / "out", "--out", tmp_path / "sheet.jpg")[0] == 0
+
+
+def test_help_names_every_command() -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    for command in ("pack", "info", "verify", "show"):
+        assert command in out
+        assert run(command, "--help")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (14094278, "13.4 MiB"),
+     (5 << 30, "5.0 GiB"), (1 << 50, "1024.0 TiB")],
+)  # fmt: skip
+def test_sizes_are_written_for_people(nbytes: int, text: str) -> None:
+    assert readable_bytes(nbytes) == text
+
+
+def fastio(*arguments: Any, script: str = "") -> subprocess.Popen[str]:
+    """The command in a process of its own, `script` running first."""
+    code = f"{script}\nfrom fastio.cli import main; main()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_torch_is_not_imported_by_commands_that_do_not_need_it(packed: Path) -> None:
+    script = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules))"
+    out, _ = fastio("info", packed, script=script).communicate()
+    assert out.splitlines()[-1] == "False"
+
+
+def test_ctrl_c_ends_a_pack_that_can_be_resumed(folder: Path, tmp_path: Path) -> None:
+    # The second shard is never written: the pack waits for the signal instead.
+    script = """
+import os, time
+replace = os.replace
+def stopping(src, dst):
+    if str(dst).endswith("shard-000001.arrow"):
+        print("waiting", flush=True)
+        time.sleep(600)
+    replace(src, dst)
+os.replace = stopping
+"""
+    arguments = ["pack", folder, tmp_path / "out", "--shard-size", "4000"]
+    process = fastio(*arguments, script=script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "interrupted" in err
+    code, _, _ = run(*arguments, "--resume")
+    assert code == 0
+    pack(folder, tmp_path / "expected", shard_size=4000)
+    for path in (tmp_path / "expected").iterdir():
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_names_that_are_not_utf8_can_be_printed(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "images", 1, 1)
+    with open(bytes(folder / "class0") + b"/\xff.jpg", "wb"):
+        pass
+    process = fastio("pack", folder, tmp_path / "out", "--on-error", "skip", "--quiet")
+    _, err = process.communicate()
+    assert process.returncode == 0
+    assert "skipped" in err
+    assert "empty" in err

@@ -33,10 +33,16 @@ Device = torch.device
 
 
 def resolve_device(device: Device | str | int | None) -> Device | None:
-    """The device meant; "cuda" alone is the current one, with its index."""
+    """The device meant; "cuda" alone is the current one, with its index.
+
+    Raises:
+        RuntimeError: a CUDA device is meant, and torch finds none.
+    """
     if device is None:
         return None
     meant = torch.device(device)
+    if meant.type == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(f"device={device!r}: torch finds no CUDA device on this machine")
     if meant == torch.device("cuda"):  # which is not equal to any with an index
         return torch.device("cuda", torch.cuda.current_device())
     return meant

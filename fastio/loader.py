@@ -179,7 +179,7 @@ class Loader:
         self.batch_sampler = batch_sampler
         self.num_workers = num_workers
         self.collate_fn = collate_fn
-        self._next = self._at = Cursor(0, 0, seed)
+        self._next = self._at = Cursor(0, 0, int(seed))
         self._batch: BatchInfo | None = None
         self._stats = Stats()
         self._stream: CopyStream | None = None
@@ -252,7 +252,7 @@ class Loader:
         if epoch < 0:
             raise ValueError(f"epoch must be 0 or more, got {epoch}")
         if epoch != self._next.epoch:
-            self._next = Cursor(epoch, 0, self._next.seed)
+            self._next = Cursor(int(epoch), 0, self._next.seed)
         self._at, self._latest = self._next, None
 
     def state_dict(self) -> dict[str, Any]:

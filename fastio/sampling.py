@@ -7,7 +7,8 @@ shards by itself if it is to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+import operator
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, cast
@@ -131,9 +132,12 @@ class Sampling:
             seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
             order = Order(rows, seed, cursor.epoch, self.mode)
             return iter(self._plan(order, ranks, cursor.position))
-        return follow(self.keys(cursor.position), rows, cursor.position)
+        keys = self.keys(cursor.position)
+        if not self.batched:  # a list in place of a row number would pass for a batch
+            keys = ([operator.index(key)] for (key,) in keys)
+        return follow(keys, rows, cursor.position)
 
-    def keys(self, position: int) -> Iterator[list[Any]]:
+    def keys(self, position: int) -> Iterator[Sequence[Any]]:
         """The sampler's batches of keys, less those of the first `position` samples."""
         if self.batch_sampler is not None:
             return _after(iter(self.batch_sampler), position)
@@ -154,11 +158,11 @@ def _chunks(keys: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[An
         yield batch
 
 
-def _after(batches: Iterator[Any], position: int) -> Iterator[list[Any]]:
+def _after(batches: Iterator[Any], position: int) -> Iterator[Sequence[Any]]:
     """The batches less the first ones, which together have `position` keys."""
     done = 0
     for batch in batches:
-        keys = list(batch)
+        keys = batch if isinstance(batch, Sequence) else list(batch)
         if done >= position:
             yield keys
         done += len(keys)

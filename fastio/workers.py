@@ -7,7 +7,7 @@ our `Order`, so that epochs, ranks and resuming work as on the native path.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -178,7 +178,7 @@ def _on_input(function: Callable[[Any], Any], data: Any) -> Any:
 
 def _planned(
     sampling: Sampling, rows: int, cursor: Cursor, ranks: Ranks
-) -> Iterator[tuple[list[Any], BatchInfo]]:
+) -> Iterator[tuple[Sequence[Any], BatchInfo]]:
     first = sampling.first_step(cursor.position, ranks)
     for batch in sampling.plan(rows, cursor, ranks):
         step = first + batch.step
@@ -188,7 +188,7 @@ def _planned(
 
 def _sampled(
     sampling: Sampling, cursor: Cursor, ranks: Ranks
-) -> Iterator[tuple[list[Any], BatchInfo]]:
+) -> Iterator[tuple[Sequence[Any], BatchInfo]]:
     first = sampling.first_step(cursor.position, ranks)
     position = cursor.position
     for step, keys in enumerate(sampling.keys(position), first):
@@ -196,14 +196,14 @@ def _sampled(
         yield keys, BatchInfo(_as_rows(keys), len(keys), cursor.epoch, step, position)
 
 
-def _as_rows(keys: list[Any]) -> npt.NDArray[np.int64] | None:
+def _as_rows(keys: Sequence[Any]) -> npt.NDArray[np.int64] | None:
     """Keys as row numbers; None where they are something else."""
-    numbers = np.asarray(keys) if keys else np.empty(0, np.int64)
-    return numbers.astype(np.int64) if numbers.dtype.kind in "iu" and numbers.ndim == 1 else None
+    numbers = all(isinstance(key, (int, np.integer)) for key in keys)
+    return np.asarray(keys, np.int64) if numbers else None
 
 
 def _tracked(
-    batches: Callable[[], Iterator[tuple[list[Any], BatchInfo]]],
+    batches: Callable[[], Iterator[tuple[Sequence[Any], BatchInfo]]],
     drawn: deque[BatchInfo],
     batched: bool,
 ) -> Iterator[Any]:
@@ -218,7 +218,7 @@ class _IndexedBatches:
     def __init__(
         self,
         reader: TorchReader,
-        batches: Callable[[], Iterator[tuple[list[Any], BatchInfo]]],
+        batches: Callable[[], Iterator[tuple[Sequence[Any], BatchInfo]]],
         batched: bool,
         in_order: bool,
     ) -> None:

@@ -33,7 +33,19 @@ def test_only_cuda_has_a_copy_stream_here() -> None:
 def test_resolve_device_takes_what_torch_takes() -> None:
     assert resolve_device(None) is None
     assert resolve_device("cpu") == CPU
-    assert resolve_device(torch.device("cuda", 1)) == torch.device("cuda", 1)
+    assert resolve_device(torch.device("meta")) == torch.device("meta")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_cuda_device_that_is_not_there_is_refused_by_name(device: str) -> None:
+    with pytest.raises(RuntimeError, match=device):
+        resolve_device(device)
+
+
+@needs_cuda
+def test_cuda_alone_is_the_current_device() -> None:
+    assert resolve_device("cuda") == torch.device("cuda", torch.cuda.current_device())
 
 
 # Without a stream

@@ -81,6 +81,12 @@ def test_a_batch_sampler_goes_on_behind_the_batches_that_were_done(
     assert list(sampling.keys(position)) == batches[done:]
 
 
+def test_single_samples_have_numbers_as_keys() -> None:
+    assert rows(Sampling(None, sampler=[3, 1]), 5) == [[3], [1]]
+    with pytest.raises(TypeError):
+        rows(Sampling(None, sampler=[[3, 1]]), 5)
+
+
 def test_a_sampler_is_drawn_from_lazily() -> None:
     class Endless:
         def __iter__(self) -> Iterator[int]:

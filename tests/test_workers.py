@@ -158,6 +158,14 @@ def test_a_list_is_a_dataset() -> None:
 
 def test_keys_need_not_be_numbers() -> None:
     assert_same_as_data_loader(Keyed(), 2, sampler=["a", "b", "c"])
+    with Loader(Keyed(), 2, sampler=["a", "b", "c"]) as batches:
+        list(batches)
+        assert (batches.batch.rows, batches.batch.valid) == (None, 1)
+
+
+def test_a_sampler_of_lists_without_batching_gives_lists_as_keys() -> None:
+    numbers = torch.arange(10) * 10
+    assert_same_as_data_loader(numbers, None, sampler=[[1, 2], [3]])
 
 
 def test_worker_init_fn_runs_in_every_worker() -> None:

@@ -140,8 +140,7 @@ def test_a_random_resized_crop_is_pillows_crop_and_resize(
             full = pillow_pixels(photos, row)
             (drawn,) = T.augmentation(compiled, 5, epoch, [row], [full.shape[0]], [full.shape[1]])
             y, x, height, width = drawn.crop
-            if height >= 144 and width >= 144:
-                continue  # decoded at half the size
+            assert min(height, width) < 4 * 72  # or it would be decoded at half the size
             crop = Pillow.fromarray(full[y : y + height, x : x + width])
             expected = np.asarray(crop.resize((72, 72), filters[interpolation])).astype(int)
             expected = expected[:, ::-1] if drawn.flip_horizontal else expected
@@ -169,8 +168,8 @@ def test_resize_and_center_crop_are_torchvisions(
             size = (resize, other) if image.width <= image.height else (other, resize)
         else:
             size = (resize[1], resize[0])
-        if min(image.height / size[1], image.width / size[0]) >= 2:
-            continue  # decoded at half the size
+        if min(image.height / size[1], image.width / size[0]) >= 4:
+            continue  # decoded at half the size, which another test looks at
         resized = np.asarray(image.resize(size, Pillow.BILINEAR)).astype(int)
         expected = np.zeros((crop, crop, 3), int)
         y, x = round((size[1] - crop) / 2), round((size[0] - crop) / 2)
@@ -194,7 +193,7 @@ def test_large_images_are_decoded_reduced_and_look_the_same(tmp_path: Path) -> N
     for size in (330, 170, 80, 40):
         (found,) = images(dataset, [T.Resize((size, size))])
         expected = np.asarray(full.resize((size, size), Pillow.BILINEAR)).astype(int)
-        assert np.abs(found - expected).mean() < 3
+        assert np.abs(found - expected).mean() < (0.05 if size > 170 else 1)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -207,7 +206,7 @@ def test_exif_orientation_is_applied(tmp_path: Path, orientation: int, reduce: b
     upright = pillow_pixels(dataset, 0)
     (whole,) = images(dataset, [])
     np.testing.assert_array_equal(whole, upright)
-    size = (50, 40) if reduce else (150, 120)
+    size = (40, 30) if reduce else (150, 120)
     for epoch in range(4):
         steps = [T.RandomResizedCrop(size, scale=(0.5, 1.0), ratio=(0.9, 1.1))]
         (found,) = images(dataset, steps, epoch=epoch)
@@ -217,7 +216,7 @@ def test_exif_orientation_is_applied(tmp_path: Path, orientation: int, reduce: b
         crop = Pillow.fromarray(upright[y : y + height, x : x + width])
         expected = np.asarray(crop.resize(size[::-1], Pillow.BILINEAR)).astype(int)
         difference = np.abs(found - expected)
-        assert difference.mean() < (3 if reduce else 0.05)
+        assert difference.mean() < (2 if reduce else 0.05)
 
 
 @pytest.mark.parametrize("channels_last", [True, False])

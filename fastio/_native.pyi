@@ -111,7 +111,7 @@ class Slot:
     def failures(self) -> list:
         """Rows that failed, as (row, code, message). After wait()."""
 
-    def take(self, row: int, channels: int) -> object:
+    def take(self, row: int, channels: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))] | None:
         """
         An image that keeps its own size, as uint8 (H, W, C); None where the row failed.
         """

@@ -382,7 +382,7 @@ class Engine:
         broken = {i: message for i, code, message in slot.failures() if code != _FOREIGN}
         images: list[AnyArray | None] = []
         if own_size:
-            images = [slot.take(index, image.channels) for index in range(len(rows))]
+            images += (slot.take(index, image.channels) for index in range(len(rows)))
             pending.values[image.name] = images
         for index, message in broken.items():
             failures.setdefault(index, self._error(int(rows[index]), message))

@@ -322,3 +322,34 @@ def test_names_that_are_not_utf8_can_be_printed(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert "skipped" in err
     assert "empty" in err
+
+
+def test_show_draws_crops_as_a_loader_delivers_them(packed: Path, tmp_path: Path) -> None:
+    crop = ["--transform", "RandomResizedCrop(16, scale=(0.5, 1.0))"]
+    sheets = []
+    for name, options in {
+        "a.png": crop,
+        "b.png": [*crop, "--epoch", "1"],
+        "c.png": [*crop, "--transform", "RandomHorizontalFlip(p=1.0)"],
+        "again.png": crop,
+    }.items():
+        assert run("show", packed, "--out", tmp_path / name, *options)[0] == 0
+        sheets.append((tmp_path / name).read_bytes())
+    assert len(set(sheets)) == 3
+    assert sheets[0] == sheets[3]
+
+
+@pytest.mark.parametrize(
+    "transform", ["Resize(", "Resize(8).x", "exit()", "Normalize([0], [1])", "Resize(size=open)"]
+)
+def test_show_takes_literal_transforms_only(packed: Path, tmp_path: Path, transform: str) -> None:
+    code, _, error = run("show", packed, "--out", tmp_path / "a.png", "--transform", transform)
+    assert code == 2
+    assert "--transform" in error
+
+
+def test_show_says_which_transform_is_impossible(packed: Path, tmp_path: Path) -> None:
+    options = ["--transform", "Resize(8)", "--transform", "Resize(9)"]
+    code, _, error = run("show", packed, "--out", tmp_path / "a.png", *options)
+    assert code == 1
+    assert "resampled once" in error

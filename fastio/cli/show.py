@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,11 +24,17 @@ def show(
     dst: Annotated[str, typer.Argument(help="A packed dataset or an image folder.")],
     out: Annotated[Path, typer.Option(help="The image to write, as in sheet.png.")],
     count: Annotated[int, typer.Option(min=1, help="Samples to show.")] = 24,
-    seed: Annotated[int, typer.Option(min=0, help="Chooses the samples.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Chooses the samples and the crops.")] = 0,
+    transform: Annotated[
+        list[str] | None,
+        typer.Option(help="As in 'RandomResizedCrop(224)'; may be given several times, in order."),
+    ] = None,
+    epoch: Annotated[int, typer.Option(min=0, help="Whose crops to draw, with --transform.")] = 0,
 ) -> None:
-    """Draw samples and their labels on a contact sheet."""
+    """Draw samples and their labels on a contact sheet, as stored or as a Loader delivers them."""
     if out.suffix.lower() not in _IMAGE_SUFFIXES:
         raise typer.BadParameter(f"--out must end in {', '.join(_IMAGE_SUFFIXES)}, got {out}")
+    steps = [_parse(text) for text in transform or []]
     with clear_errors():
         from fastio.formats import open_any
         from fastio.report import contact_sheet
@@ -34,9 +42,64 @@ def show(
         with open_any(dst) as dataset:
             field = _image_field(dataset)
             rows = _choose(len(dataset), count, seed)
-            images = (_value(dataset, row, field) for row in rows)
+            images: Iterable[Any] = (_value(dataset, row, field) for row in rows)
+            if steps:
+                images = _transformed(dataset, field, rows, steps, seed, epoch)
             contact_sheet(images, _captions(dataset, rows)).save(out)
             print(f"{out}: {len(rows)} of {len(dataset):,} samples")
+
+
+def _parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """A call of literals, as in "Resize((8, 9), interpolation='bicubic')": name, arguments.
+
+    Nothing is evaluated but the literals.
+    """
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if isinstance(call, ast.Name):
+            return call.id, [], {}
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Name)
+        arguments = [ast.literal_eval(value) for value in call.args]
+        named = {str(value.arg): ast.literal_eval(value.value) for value in call.keywords}
+    except (SyntaxError, ValueError, AssertionError):
+        raise typer.BadParameter(
+            f"--transform must read like 'RandomResizedCrop(224)', got {text!r}"
+        ) from None
+    return call.func.id, arguments, named
+
+
+def _transformed(
+    dataset: Dataset | FolderDataset,
+    field: str,
+    rows: list[int],
+    steps: list[tuple[str, list[Any], dict[str, Any]]],
+    seed: int,
+    epoch: int,
+) -> list[Any]:
+    """The rows' images as a Loader with these transforms, seed and epoch delivers them."""
+    from fastio import transforms
+    from fastio.engine import Engine
+    from fastio.plan import follow
+
+    made = []
+    for name, arguments, named in steps:
+        kind = getattr(transforms, name, None)
+        if kind not in transforms.GEOMETRIC:
+            known = ", ".join(sorted(each.__name__ for each in transforms.GEOMETRIC))
+            raise typer.BadParameter(f"--transform {name!r} is not one of {known}")
+        try:
+            made.append(kind(*arguments, **named))
+        except TypeError as error:
+            raise typer.BadParameter(f"--transform {name}: {error}") from error
+    engine = Engine(
+        dataset, transforms={field: transforms.compile(made)}, fields=[field], seed=seed
+    )
+    try:
+        batch = next(engine.run(follow([rows], len(dataset)), epoch=epoch))
+        return list(batch.fields[field])
+    finally:
+        engine.close()
 
 
 def _choose(rows: int, count: int, seed: int) -> list[int]:

@@ -99,16 +99,16 @@ nb::list failures(const Slot& slot) {
 using Image = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<3>>;
 
 // An image of its own size, whose memory goes over to the array. None where the row failed.
-nb::object take(Slot& slot, std::size_t row, int channels) {
+std::optional<Image> take(Slot& slot, std::size_t row, int channels) {
   if (row >= slot.rows()) throw nb::index_error("no such row");
   OwnedImage image = slot.take(row);
-  if (!image.pixels) return nb::none();
+  if (!image.pixels) return std::nullopt;
   std::uint8_t* pixels = image.pixels.release();
   const nb::capsule owner(pixels, [](void* p) noexcept { delete[] static_cast<std::uint8_t*>(p); });
-  return nb::cast(Image(pixels,
-                        {static_cast<std::size_t>(image.height),
-                         static_cast<std::size_t>(image.width), static_cast<std::size_t>(channels)},
-                        owner));
+  return Image(pixels,
+               {static_cast<std::size_t>(image.height), static_cast<std::size_t>(image.width),
+                static_cast<std::size_t>(channels)},
+               owner);
 }
 
 nb::tuple counters(const Engine& engine) {

@@ -1,0 +1,50 @@
+"""Image transforms as frozen specifications, with torchvision's names, parameters and meaning.
+
+A list of them runs in three parts. The geometric ones (crops, resizes, flips) become one
+`fastio._native.Geometry`, which the engine's threads apply while they decode: only the pixels that
+are wanted are computed. `Normalize` and `ToDtype` come next and change values, not places. Any
+other callable comes last and runs on the whole batch::
+
+    transforms = [RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(mean, std), mixup]
+
+The random draws of the geometric part are a function of (seed, epoch, row, place in the list), so
+they can be asked for afterwards: see `augmentation`.
+"""
+
+from __future__ import annotations
+
+from fastio.transforms.compiled import Augmentation, Compiled, affine, augmentation, compile
+from fastio.transforms.specs import (
+    GEOMETRIC,
+    CenterCrop,
+    Geometric,
+    Normalize,
+    Pointwise,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    ToDtype,
+)
+from fastio.transforms.torchvision import from_torchvision
+
+__all__ = [
+    "GEOMETRIC",
+    "Augmentation",
+    "CenterCrop",
+    "Compiled",
+    "Geometric",
+    "Normalize",
+    "Pointwise",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "RandomVerticalFlip",
+    "Resize",
+    "ToDtype",
+    "affine",
+    "augmentation",
+    "compile",
+    "from_torchvision",
+]

@@ -1,0 +1,184 @@
+"""Lists of transforms, taken apart in what the engine, the device and the batch do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio import _native
+from fastio.errors import TransformError
+from fastio.transforms.specs import (
+    GEOMETRIC,
+    POINTWISE,
+    CenterCrop,
+    Geometric,
+    Pointwise,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    ToDtype,
+    pair,
+)
+from fastio.transforms.torchvision import from_torchvision
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A list of transforms, taken apart.
+
+    Attributes:
+        geometry: crops, resizes and flips, for the engine's threads.
+        tail: ToDtype and Normalize.
+        batch: callables that take and return a batch of the field's images.
+    """
+
+    geometry: tuple[Geometric, ...] = ()
+    tail: tuple[Pointwise, ...] = ()
+    batch: tuple[Callable[[Any], Any], ...] = ()
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """(height, width) of every image, or None where it depends on the image."""
+        size: tuple[int, int] | None = None
+        for step in self.geometry:
+            if isinstance(step, Resize) and step.one_number():
+                size = None
+            elif isinstance(step, (RandomResizedCrop, Resize, CenterCrop, RandomCrop)):
+                size = pair(step.size, type(step).__name__)
+        return size
+
+    def native(self) -> _native.Geometry:
+        """The geometric part for the engine.
+
+        Raises:
+            TransformError: it cannot be done in one resampling.
+        """
+        geometry = _native.Geometry()
+        for step in self.geometry:
+            try:
+                step.add_to(geometry)
+            except ValueError as error:
+                raise TransformError(
+                    f"{step}: {error}. Give one resizing step, or do the second one in a callable "
+                    "at the end of the list, which runs on the batch"
+                ) from error
+        return geometry
+
+
+def compile(transforms: Sequence[Any]) -> Compiled:
+    """Takes a list of transforms apart; see the module's description.
+
+    torchvision's own objects are accepted where `from_torchvision` knows them.
+
+    Raises:
+        TransformError: a step is no transform, stands after a later part, or the geometric ones
+            cannot be done in one resampling.
+    """
+    geometry: list[Geometric] = []
+    tail: list[Pointwise] = []
+    batch: list[Callable[[Any], Any]] = []
+    for given in transforms:
+        known = from_torchvision(given)
+        for step in [given] if known is None else known:
+            if isinstance(step, GEOMETRIC):
+                if tail or batch:
+                    raise TransformError(
+                        f"{step} stands after {(tail + batch)[-1]!r}: crops, resizes and flips "
+                        "come first"
+                    )
+                geometry.append(step)
+            elif isinstance(step, POINTWISE):
+                if batch:
+                    raise TransformError(f"{step} stands after the callable {batch[-1]!r}")
+                tail.append(step)
+            elif callable(step):
+                batch.append(step)
+            else:
+                raise TransformError(f"{step!r} is no transform and can't be called")
+    compiled = Compiled(tuple(geometry), tuple(tail), tuple(batch))
+    compiled.native()  # impossible chains fail here, not in the first batch
+    return compiled
+
+
+def affine(tail: Sequence[Pointwise], channels: int) -> tuple[list[float], list[float]] | None:
+    """`tail` as float32 x * scale + bias on uint8 pixels, one (scale, bias) a channel.
+
+    None where it is more than that, or less (empty).
+
+    Raises:
+        TransformError: Normalize has another number of channels.
+    """
+    if not tail:
+        return None
+    scale, bias = np.ones(channels), np.zeros(channels)
+    is_float = False
+    for step in tail:
+        if isinstance(step, ToDtype):
+            if step.dtype != "float32":
+                return None
+            if step.scale and not is_float:
+                scale, bias = scale / 255.0, bias / 255.0
+        else:
+            if len(step.mean) not in (1, channels):
+                raise TransformError(f"{step} has {len(step.mean)} channels, the images {channels}")
+            if not is_float:
+                scale, bias = scale / 255.0, bias / 255.0
+            std = np.asarray(step.std)
+            scale, bias = scale / std, (bias - np.asarray(step.mean)) / std
+        is_float = True
+    return scale.tolist(), bias.tolist()
+
+
+class Augmentation(NamedTuple):
+    """What the geometric part does to one image, in pixels of the upright source.
+
+    The crop (y, x, height, width) is resampled to (resized_height, resized_width); of that the
+    window (y, x, height, width) is kept, zeros where it overhangs; then it is flipped.
+    """
+
+    crop: tuple[int, int, int, int]
+    resized: tuple[int, int]
+    window: tuple[int, int, int, int]
+    flip_horizontal: bool
+    flip_vertical: bool
+
+
+def augmentation(
+    compiled: Compiled,
+    seed: int,
+    epoch: int,
+    rows: npt.ArrayLike,
+    heights: npt.ArrayLike,
+    widths: npt.ArrayLike,
+) -> list[Augmentation]:
+    """The parameters that the engine draws for rows of an epoch, without decoding anything.
+
+    Args:
+        seed, epoch: of the loader.
+        rows: global row numbers, int64 (n,).
+        heights, widths: of the upright images in pixels, int32 (n,).
+    """
+    rows = np.ascontiguousarray(rows, np.int64)
+    out = np.empty((len(rows), 12), np.int32)
+    compiled.native().plans(
+        seed & 0xFFFFFFFFFFFFFFFF,
+        epoch,
+        rows,
+        np.ascontiguousarray(heights, np.int32),
+        np.ascontiguousarray(widths, np.int32),
+        out,
+    )
+    return [
+        Augmentation(
+            (v[0], v[1], v[2], v[3]),
+            (v[4], v[5]),
+            (v[6], v[7], v[8], v[9]),
+            bool(v[10]),
+            bool(v[11]),
+        )
+        for v in out.tolist()
+    ]

@@ -1,0 +1,99 @@
+"""torchvision's transforms as fastio's, where they mean the same. torchvision is never imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastio.errors import TransformError
+from fastio.transforms.specs import (
+    CenterCrop,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    Size,
+    ToDtype,
+    filter_name,
+)
+
+
+def from_torchvision(transform: object) -> list[Any] | None:
+    """A torchvision transform (v1 or v2) as a list of ours; None if it is not one we know.
+
+    It is recognised by its module and class, torchvision is never imported. What would change the
+    result is not known: RandomResizedCrop with another filter than Pillow's three, a fill other
+    than 0, Normalize that is not per channel.
+    """
+    kind = type(transform)
+    if not kind.__module__.startswith("torchvision.transforms"):
+        return None
+    convert = _TORCHVISION.get(kind.__name__)
+    try:
+        return None if convert is None else convert(transform)
+    except (TransformError, TypeError, ValueError):
+        return None
+
+
+def _from_compose(compose: Any) -> list[Any] | None:
+    steps: list[Any] = []
+    for transform in compose.transforms:
+        known = from_torchvision(transform)
+        if known is None:
+            return None
+        steps += known
+    return steps
+
+
+def _size(size: Any) -> Size:
+    """torchvision keeps sizes as an int or a list of one or two."""
+    if isinstance(size, int):
+        return size
+    return int(size[0]) if len(size) == 1 else (int(size[0]), int(size[1]))
+
+
+def _antialias(transform: Any) -> bool:
+    # None was the default for a while; on Pillow images the filter is always antialiased.
+    return getattr(transform, "antialias", True) is not False
+
+
+def _from_resize(t: Any) -> list[Any]:
+    name = filter_name(t.interpolation, "Resize")
+    return [Resize(_size(t.size), name, t.max_size, _antialias(t))]
+
+
+def _from_random_resized_crop(t: Any) -> list[Any]:
+    name = filter_name(t.interpolation, "RandomResizedCrop")
+    low, high = t.scale
+    narrow, wide = t.ratio
+    return [RandomResizedCrop(_size(t.size), (low, high), (narrow, wide), name, _antialias(t))]
+
+
+def _from_random_crop(t: Any) -> list[Any] | None:
+    padding = 0 if t.padding is None else t.padding
+    plain = isinstance(padding, int) and not t.pad_if_needed and t.fill in (0, None)
+    return [RandomCrop(_size(t.size), padding)] if plain and t.padding_mode == "constant" else None
+
+
+def _from_to_dtype(t: Any) -> list[Any] | None:
+    return None if isinstance(t.dtype, dict) else [ToDtype(t.dtype, bool(t.scale))]
+
+
+_TORCHVISION: dict[str, Callable[[Any], list[Any] | None]] = {
+    "Compose": _from_compose,
+    "RandomResizedCrop": _from_random_resized_crop,
+    "Resize": _from_resize,
+    "CenterCrop": lambda t: [CenterCrop(_size(t.size))],
+    "RandomCrop": _from_random_crop,
+    "RandomHorizontalFlip": lambda t: [RandomHorizontalFlip(float(t.p))],
+    "RandomVerticalFlip": lambda t: [RandomVerticalFlip(float(t.p))],
+    "ToTensor": lambda t: [ToDtype("float32", scale=True)],
+    "PILToTensor": lambda t: [],
+    "ToImage": lambda t: [],
+    "ToPureTensor": lambda t: [],
+    "ToDtype": _from_to_dtype,
+    "ConvertImageDtype": lambda t: [ToDtype(t.dtype, scale=True)],
+    "Normalize": lambda t: [Normalize(list(t.mean), list(t.std))],
+}

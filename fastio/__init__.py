@@ -6,6 +6,7 @@ the place of torch's DataLoader for it, for the folder itself, and for torch dat
 
 from __future__ import annotations
 
+from fastio._build import _native as _native
 from fastio.dataset import Dataset, open
 from fastio.errors import (
     BuildMissing,

@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "fastio"
 # The flow, from left to right. A folder of modules stands in the place of its name.
 LAYERS = [
     "errors",
+    "_build",
     "schema",
     "store",
     "cache",
@@ -46,7 +47,7 @@ LAYERS = [
 
 # Who may import what; a dependency that is not named here is anybody's.
 OWNERS = {
-    "fastio._native": {"order", "fetch", "engine", "transforms", "pack"},
+    "fastio._native": {"_build", "order", "fetch", "engine", "transforms", "pack"},
     "fsspec": {"store"},
     "obstore": {"store"},
     "torch": {"tensors", "device", "loader", "train", "formats.torch_dataset"},

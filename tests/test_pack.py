@@ -189,7 +189,7 @@ def test_the_first_bad_file_in_order_is_named(folder: Path, tmp_path: Path, work
     assert caught.value.name == bad[0]
     assert caught.value.row == 3
     assert isinstance(caught.value.__cause__, ValueError)
-    with pytest.raises(DatasetNotFound, match="half-written"):
+    with pytest.raises(DatasetNotFound):
         open_dataset(tmp_path / "out")
 
 
@@ -270,8 +270,7 @@ def test_an_empty_source_is_an_error(tmp_path: Path, source: Any) -> None:
 def test_an_empty_source_with_a_schema_leaves_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(PackError, match="nothing to pack"):
         pack(iter([]), tmp_path / "out", schema=Schema({"x": Text()}))
-    with pytest.raises(DatasetNotFound):
-        open_dataset(tmp_path / "out")
+    assert contents(tmp_path / "out") == {}
 
 
 @pytest.mark.parametrize("source", [7, None, b"bytes", {"a": 1}, object()])
@@ -346,7 +345,7 @@ def test_no_file_descriptor_outlives_a_pack(folder: Path, tmp_path: Path) -> Non
     before = len(os.listdir("/proc/self/fd"))
     pack(folder, tmp_path / "out", workers=5)
     with pytest.raises(SchemaError):
-        pack([1, "x"], tmp_path / "other")
+        pack([1, "x"], tmp_path / "other", shard_size=8)
     with pytest.raises(PackError):
         pack([1], tmp_path / "other")
     assert len(os.listdir("/proc/self/fd")) == before

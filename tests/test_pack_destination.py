@@ -71,6 +71,14 @@ def test_half_a_dataset_is_to_be_resumed_or_overwritten(tmp_path: Path) -> None:
     assert list(open_dataset(tmp_path / "out")) == [1, 2, 3]
 
 
+def test_a_pack_that_came_to_nothing_is_just_begun_again(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError):
+        pack([1, 2, "x"], tmp_path / "out")
+    assert contents(tmp_path / "out") == {}
+    pack([1, 2, 3], tmp_path / "out")
+    assert list(open_dataset(tmp_path / "out")) == [1, 2, 3]
+
+
 @pytest.mark.parametrize("resume", [False, True])
 def test_shards_without_a_journal_are_not_built_upon(tmp_path: Path, resume: bool) -> None:
     (tmp_path / "out").mkdir()

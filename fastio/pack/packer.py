@@ -193,6 +193,8 @@ class Packer:
     def close(self) -> None:
         """End the threads and close the journal. What is half-written stays, to be resumed."""
         self._pipeline.close()
+        if not self.entries and not self._journal.finished:
+            self._journal.remove()  # there is nothing to resume
         self._journal.close()
 
     def _encode(self, item: Item | Bad, hold: Callable[[int], None]) -> _Encoded:

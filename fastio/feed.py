@@ -33,7 +33,7 @@ from fastio.tensors import (
     pinned_allocator,
     value_tensors,
 )
-from fastio.transforms import Augmentation, Compiled, compile
+from fastio.transforms import Augmentation, Compiled, ToDtype, compile
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,9 @@ class FieldTransforms:
                     f"transforms name the field {name!r}; there are {', '.join(schema.fields)}"
                 )
             fields[name] = compile(as_list(given))
-            if fields[name].geometry and not isinstance(schema.fields[name], Image):
-                raise TransformError(f"{fields[name].geometry[0]} needs an image, not {name!r}")
+            for step in (*fields[name].geometry, *fields[name].tail):
+                if not isinstance(schema.fields[name], Image) and not isinstance(step, ToDtype):
+                    raise TransformError(f"{step} needs an image, and {name!r} is none")
         return cls(fields, whole.batch)
 
 

@@ -104,7 +104,8 @@ def test_a_dtype_that_the_engine_does_not_write_is_made_afterwards(folder: Path)
     ("transforms", "message"),
     [
         ({"picture": SMALL}, "picture"),
-        ({"label": SMALL}, "label"),
+        ({"label": SMALL}, r"Resize.*'label'"),
+        ({"label": fastio.Normalize([0.5], [0.5])}, r"Normalize.*'label'"),
         ({None: SMALL}, "whole batch"),
         ([3], "3"),
     ],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -9,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import fastio
 from fastio import Loader, Resize
-from tests.support import flat, numbered_folder, told
+from tests.support import flat, numbered_folder, tell, told
 
 ROWS = 24  # of numbered_folder
 SMALL = [Resize((8, 8))]
@@ -359,6 +363,26 @@ def test_worker_arguments_are_accepted_without_effect(folder: Path) -> None:
         in_order=False,
     ) as batches:
         assert rows_of(batches)[0] == [0, 1, 2, 3, 4]
+
+
+def test_a_batch_that_takes_longer_than_the_timeout_is_an_error_and_comes_later(
+    tmp_path: Path,
+) -> None:
+    pipe = tmp_path / "class" / "slow.png"
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    with loader(tmp_path, timeout=0.05) as batches:
+        iterator = iter(batches)
+        with pytest.raises(fastio.LoaderTimeout):
+            next(iterator)
+        content = io.BytesIO()
+        Image.new("RGB", (9, 9), tell(7)).save(content, "PNG")
+        pipe.write_bytes(content.getvalue())
+        images = None
+        while images is None:
+            with contextlib.suppress(fastio.LoaderTimeout):
+                images, _ = next(iterator)
+    assert told(images) == [7]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is something to pin memory for")

@@ -388,7 +388,7 @@ class _NativeBatches:
         return self._feed.host_batch(next(self._stream), self._first_step)
 
     def ready(self) -> bool:
-        return True  # the engine does not tell
+        return self._stream.ready()
 
     def close(self) -> None:
         self._stream.close()

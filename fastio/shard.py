@@ -28,6 +28,13 @@ TEMP_SUFFIX = ".tmp"
 _MAGIC = b"ARROW1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _READ_BYTES = 1 << 20
+_NUMPY_TYPES = {
+    pa.from_numpy_dtype(name): np.dtype(name)
+    for name in (
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
+}
 
 
 def write_shard(path: str | os.PathLike[str], batch: pa.RecordBatch) -> tuple[int, str]:
@@ -143,7 +150,7 @@ class ShardReader:
                 flat = array.values
             if not (pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)):
                 raise ShardCorrupt(f"{self.path}: {column!r} is {array.type}, not fixed in width")
-            view = _view(flat.buffers()[1], flat.type.to_pandas_dtype(), len(flat))
+            view = _view(flat.buffers()[1], _NUMPY_TYPES[flat.type], len(flat))
             if flat is not array:
                 view = view.reshape(len(array), array.type.list_size)
             self._views[column] = view

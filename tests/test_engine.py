@@ -1,4 +1,4 @@
-"""The engine decodes what Pillow decodes, in order, for any number of threads, and survives it all."""
+"""The engine decodes what Pillow decodes, in order, for any number of threads."""
 
 from __future__ import annotations
 

@@ -1,0 +1,102 @@
+"""What the engine knows of a dataset's image fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastio import _native
+from fastio.batch import AnyArray
+from fastio.dataset import Dataset
+from fastio.errors import TransformError
+from fastio.fetch import ImageSource, image_source
+from fastio.formats.folder import FolderDataset
+from fastio.schema import Image, Schema
+from fastio.transforms import Compiled, Pointwise, affine, augmentation
+
+
+@dataclass(frozen=True)
+class ImageField:
+    """All that is known of an image field before the first batch."""
+
+    name: str
+    source: ImageSource
+    compiled: Compiled
+    geometry: _native.Geometry
+    channels: int
+    affine: tuple[list[float], list[float]] | None
+    tail: tuple[Pointwise, ...]
+
+    def shape(self, channels_last: bool) -> tuple[tuple[int, ...], str] | None:
+        """One row's shape and dtype in a slot; None where sizes differ."""
+        size = self.compiled.size
+        if size is None:
+            return None
+        shape = (*size, self.channels) if channels_last else (self.channels, *size)
+        return shape, "uint8" if self.affine is None else "float32"
+
+    def decode_with_pillow(
+        self, seed: int, epoch: int, row: int, channels_last: bool, out: AnyArray | None
+    ) -> AnyArray | None:
+        """One image that the native engine cannot decode, through Pillow.
+
+        Args:
+            seed, epoch, row: key the augmentations.
+            channels_last: the layout of `out`.
+            out: the row's place in a slot, which is filled; None where sizes differ.
+
+        Returns:
+            uint8 (H, W, C) where there is no `out`.
+        """
+        pixels = self.source.pixels(row)
+        height, width = pixels.shape[:2]
+        (plan,) = augmentation(self.compiled, seed, epoch, [row], [height], [width])
+        result = np.empty((*plan.window[2:], self.channels), np.uint8)
+        _native.transform(self.geometry, seed, epoch, row, pixels, result)
+        if out is None:
+            return result
+        values: AnyArray = result
+        if self.affine is not None:
+            scale, bias = (np.asarray(part, np.float32) for part in self.affine)
+            values = result * scale + bias
+        out[...] = values if channels_last else values.transpose(2, 0, 1)
+        return None
+
+
+def check_names(schema: Schema, fields: Sequence[str], transforms: Mapping[str, Compiled]) -> None:
+    """Refuses fields that are not there, and transforms of what is no image.
+
+    Raises:
+        TransformError: with the fields that there are.
+    """
+    for name in (*fields, *transforms):
+        if name not in schema.fields:
+            raise TransformError(f"no field {name!r}: the dataset has {', '.join(schema.fields)}")
+    for name in transforms:
+        if not isinstance(schema.fields[name], Image):
+            raise TransformError(f"field {name!r} is no image, transforms are for images")
+
+
+def image_field(
+    dataset: Dataset | FolderDataset,
+    name: str,
+    kind: Image,
+    compiled: Compiled | None,
+    normalize_on_cpu: bool,
+) -> ImageField:
+    """One image field, its transforms made ready; `compiled` None leaves the pixels alone."""
+    compiled = compiled or Compiled()
+    fused = None
+    if normalize_on_cpu and compiled.size is not None:
+        fused = affine(compiled.tail, kind.channels)
+    return ImageField(
+        name,
+        image_source(dataset, name, kind),
+        compiled,
+        compiled.native(),
+        kind.channels,
+        fused,
+        compiled.tail if fused is None else (),
+    )

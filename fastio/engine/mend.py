@@ -1,0 +1,39 @@
+"""Bad samples of a batch, skipped or replaced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.batch import Batch
+
+
+def skip(batch: Batch, good: npt.NDArray[np.int64]) -> None:
+    """Leaves the `good` rows, int64 indices in order, in the batch."""
+    batch.fields = {name: _select(values, good) for name, values in batch.fields.items()}
+    if batch.lease is not None:  # shorter views hold the lease from here on
+        batch.fields |= batch.lease.views(len(good))
+    batch.valid = int(np.count_nonzero(good < batch.valid))
+    batch.rows = batch.rows[good]
+
+
+def replace(batch: Batch, bad: list[int], good: npt.NDArray[np.int64]) -> None:
+    """Puts the next good row, or else the first one, in the place of each bad one."""
+    batch.rows = batch.rows.copy()
+    for index in bad:
+        source = int(good[np.searchsorted(good, index) % good.size])
+        batch.rows[index] = batch.rows[source]
+        for values in batch.fields.values():
+            values[index] = values[source]
+
+
+def _select(values: Any, good: npt.NDArray[np.int64]) -> Any:
+    """The good rows of a field. Arrays are packed in place, so that they stay in their slot."""
+    if isinstance(values, list):
+        return [values[index] for index in good.tolist()]
+    for place, index in enumerate(good.tolist()):
+        if place != index:
+            values[place] = values[index]
+    return values[: len(good)]

@@ -1,0 +1,45 @@
+"""A batch between its submission and its delivery."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastio import _native
+from fastio.batch import AnyArray, SlotMemory
+from fastio.plan import PlannedBatch
+
+WAIT_S = 0.05  # between two looks at signals and the deadline
+
+
+@dataclass
+class Pending:
+    """A batch on its way."""
+
+    planned: PlannedBatch
+    memory: SlotMemory | None = None
+    slots: dict[str, _native.Slot] = field(default_factory=dict)
+    foreign: dict[str, dict[int, Future[AnyArray | None]]] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    sorted_out: bool = False  # every image that is Pillow's has its future
+    error: Exception | None = None
+
+    def wait(self, timeout_s: float) -> bool:
+        """True once no native thread works on it any more."""
+        return all(slot.wait(timeout_s) for slot in self.slots.values())
+
+    def wait_for_pillow(self, timeout_s: float) -> bool:
+        """True once every future is done."""
+        futures = [future for of_field in self.foreign.values() for future in of_field.values()]
+        return not wait(futures, timeout_s).not_done
+
+    def abandon(self) -> None:
+        """Ends the work on it and waits for the rows in hand: its memory is free afterwards."""
+        for futures in self.foreign.values():
+            for future in futures.values():
+                future.cancel()
+        for slot in self.slots.values():
+            slot.cancel()
+        while not (self.wait(WAIT_S) and self.wait_for_pillow(WAIT_S)):
+            pass

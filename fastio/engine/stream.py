@@ -1,0 +1,128 @@
+"""The batches of one run, in order."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+from fastio.batch import Batch
+from fastio.engine.pending import WAIT_S, Pending
+from fastio.errors import LoaderTimeout
+from fastio.plan import PlannedBatch
+
+
+class Decoder(Protocol):
+    """What a stream asks of its engine."""
+
+    @property
+    def name(self) -> str:
+        """Of the dataset, for messages."""
+
+    def submit(self, planned: PlannedBatch, epoch: int) -> Pending:
+        """Puts a batch to work; what fails is noted in it."""
+
+    def sort_out(self, pending: Pending, epoch: int) -> None:
+        """Once the native threads are done: gives Pillow what turned out to be its."""
+
+    def finish(self, pending: Pending, epoch: int) -> Batch | None:
+        """The batch, all work on it done; None when every row of it was skipped."""
+
+    def give_back(self, pending: Pending) -> None:
+        """Takes the slot of a batch that is not delivered."""
+
+
+class BatchStream:
+    """The batches of one run, in order. An iterator; `close` ends it early.
+
+    Used by one thread at a time. After an error from next() the stream goes on with the next
+    batch.
+    """
+
+    def __init__(
+        self,
+        engine: Decoder,
+        plan: Iterator[PlannedBatch],
+        epoch: int,
+        ahead: int,
+        timeout_s: float,
+    ) -> None:
+        self._engine = engine
+        self._plan: Iterator[PlannedBatch] | None = plan
+        self._epoch = epoch
+        self._ahead = ahead
+        self._timeout_s = timeout_s
+        self._pending: deque[Pending] = deque()
+        self._pid = os.getpid()
+
+    def __iter__(self) -> BatchStream:
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch.
+
+        Raises:
+            SampleError: a sample of it is bad, under on_error="raise".
+            LoaderTimeout: it took longer than the timeout; next() goes on waiting for it.
+            StopIteration: there are no more.
+        """
+        while True:
+            self._fill(self._ahead + 1)
+            if not self._pending:
+                raise StopIteration
+            self._wait(self._pending[0])
+            pending = self._pending.popleft()
+            if pending.error is not None:
+                self._engine.give_back(pending)
+                raise pending.error
+            batch = self._engine.finish(pending, self._epoch)
+            if batch is not None:
+                return batch
+
+    def ready(self) -> bool:
+        """Whether next() would return, or raise, without waiting."""
+        self._fill(self._ahead + 1)
+        return not self._pending or self._is_done(self._pending[0], 0.0)
+
+    def close(self) -> None:
+        """Cancels what is in work; returns when no thread works for this stream any more."""
+        self._plan = None
+        pending, self._pending = self._pending, deque()
+        if self._pid != os.getpid():
+            return
+        for batch in pending:
+            for slot in batch.slots.values():
+                slot.cancel()
+        for batch in pending:
+            batch.abandon()
+            self._engine.give_back(batch)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _fill(self, wanted: int) -> None:
+        while self._plan is not None and len(self._pending) < wanted:
+            planned = next(self._plan, None)
+            if planned is None:
+                self._plan = None
+            else:
+                self._pending.append(self._engine.submit(planned, self._epoch))
+
+    def _wait(self, pending: Pending) -> None:
+        deadline = time.monotonic() + self._timeout_s if self._timeout_s > 0 else None
+        while not self._is_done(pending, WAIT_S):
+            if deadline is not None and time.monotonic() > deadline:
+                raise LoaderTimeout(
+                    f"batch {pending.planned.step} of {self._engine.name} was not ready "
+                    f"after {self._timeout_s} s"
+                )
+
+    def _is_done(self, pending: Pending, timeout_s: float) -> bool:
+        """Waits no longer than the timeout for each part, so that signals are seen in between."""
+        if not pending.wait(timeout_s):
+            return False
+        if not pending.sorted_out:
+            self._engine.sort_out(pending, self._epoch)
+        return pending.wait_for_pillow(timeout_s)

@@ -22,6 +22,7 @@ from fastio.schema import CODEC_ENCODED, CODEC_JPEG, Image
 Rows = npt.NDArray[np.int64]
 WHOLE_FILE = -1
 LOOK_INTO_FILE = 0  # an orientation, height or width that only the file's header tells
+AS_STORED = 1  # an orientation: not to be turned, whatever the header says
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class ImageReads:
         file: int32, number of the file.
         offset, length: int64, the bytes; a length of -1 is the whole file.
         codec: uint8, how they are stored (`schema.CODEC_...`).
-        orientation: uint8, EXIF's, or 0: look into the JPEG.
+        orientation: uint8, EXIF's, or 0: look into the JPEG. 1 leaves the pixels as stored.
         height, width: int32, of the stored pixels, 0 where unknown.
     """
 
@@ -55,7 +56,9 @@ class ImageSource(Protocol):
         ...
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:
-        """One upright image, uint8 (H, W, C), by Pillow: for what the engine cannot decode.
+        """One image, uint8 (H, W, C), by Pillow: for what the engine cannot decode.
+
+        It is turned as the orientation in `reads` says.
 
         Raises:
             ValueError, OSError: it cannot be read or decoded.
@@ -153,7 +156,7 @@ class FolderImages:
             np.zeros(n, np.int64),
             np.full(n, WHOLE_FILE, np.int64),
             np.array(codec, np.uint8),
-            np.full(n, LOOK_INTO_FILE, np.uint8),
+            np.full(n, LOOK_INTO_FILE if self._dataset.upright else AS_STORED, np.uint8),
             np.full(n, LOOK_INTO_FILE, np.int32),
             np.full(n, LOOK_INTO_FILE, np.int32),
         )

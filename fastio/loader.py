@@ -42,7 +42,7 @@ class Loader:
     channels-last memory; a list of (C, H, W) where sizes differ. Numbers and arrays are tensors,
     strings and bytes lists. The last batch may be padded where several ranks share an epoch, so
     that all make the same number of steps: `batch.valid` tells. Images are delivered upright, as
-    their EXIF orientation says, which torchvision's ImageFolder does not do.
+    their EXIF orientation says; those of a torchvision ImageFolder as torchvision does, not turned.
 
     Args:
         dataset: a path of a packed dataset or of an image folder, a fastio dataset, or a torch

@@ -121,6 +121,15 @@ def test_a_listed_dataset_has_the_files_in_the_order_given(folder: Path) -> None
     assert dataset[0][0].shape == (23, 40, 3)
 
 
+def test_a_listed_dataset_can_leave_images_as_stored(folder: Path) -> None:
+    path = folder / "class1" / "0.jpg"
+    path.write_bytes(oriented_jpeg(6, 20, 30))
+    upright = FolderDataset.from_samples([(str(path), 0)], ["x"])
+    stored = FolderDataset.from_samples([(str(path), 0)], ["x"], upright=False)
+    assert upright[0][0].shape == (30, 20, 3)
+    np.testing.assert_array_equal(stored[0][0], decoded(path.read_bytes()))
+
+
 def test_an_empty_list_is_refused() -> None:
     with pytest.raises(SourceNotFound, match="empty"):
         FolderDataset.from_samples([], [])

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fastio
-from fastio import Loader
+from fastio import ImageError, Loader
 from fastio.paths import available_cores
+from tests.pictures import oriented_jpeg, png
 from tests.support import flat, import_torchvision, numbered_folder, told
 
 ROWS = 24
@@ -64,6 +66,33 @@ def test_an_image_folder_takes_the_native_path_to_the_same_batches(
             torch.testing.assert_close(images, torch.as_tensor(wanted), rtol=0, atol=step)
             assert torch.equal(labels, targets)
             assert labels.dtype == targets.dtype
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_images_of_an_image_folder_are_not_turned_as_with_torchvision(
+    tmp_path: Path, orientation: int
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.jpg").write_bytes(oriented_jpeg(orientation, 20, 30))
+    (tmp_path / "a" / "1.png").write_bytes(png(20, 30, exif=exif))  # decoded by Pillow
+    dataset = image_folder(tmp_path, ("PILToTensor",))
+    with Loader(dataset, None) as mine:
+        assert mine.path == "native"
+        for (image, _), (wanted, _) in zip(mine, dataset, strict=True):
+            torch.testing.assert_close(image, wanted, rtol=0, atol=1)
+        draws = mine.augmentation([0, 1])
+    assert [draw.crop for draw in draws] == [(0, 0, 20, 30)] * 2
+
+
+def test_a_bad_file_of_an_image_folder_is_named_with_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.jpg").write_bytes(b"")
+    message = rf"{tmp_path}/a/0\.jpg: .* \(row 0 of {tmp_path}\)"
+    dataset = image_folder(tmp_path, ("PILToTensor",))
+    with Loader(dataset) as batches, pytest.raises(ImageError, match=message):
+        next(iter(batches))
 
 
 def test_a_training_chain_takes_the_native_path(folder: Path) -> None:

@@ -75,6 +75,7 @@ class FolderDataset:
         schema: fields `image` (RGB) and `label` (int64), a tuple, with the classes' names.
         paths: the files' paths in row order.
         labels: int64 (rows,), the classes' numbers.
+        upright: whether images are turned as their EXIF orientation says.
 
     Raises:
         SourceNotFound: no such folder, no class folders, or a class folder without images.
@@ -102,7 +103,12 @@ class FolderDataset:
 
     @classmethod
     def from_samples(
-        cls, samples: Sequence[tuple[str, int]], classes: Sequence[str], path: str = ""
+        cls,
+        samples: Sequence[tuple[str, int]],
+        classes: Sequence[str],
+        path: str = "",
+        *,
+        upright: bool = True,
     ) -> FolderDataset:
         """A dataset of listed files, as torchvision's ImageFolder has them in `samples`.
 
@@ -110,6 +116,8 @@ class FolderDataset:
             samples: (path, label) of each row.
             classes: the classes' names.
             path: folder that the paths begin with, for messages; they are kept as given.
+            upright: turn images as their EXIF orientation says; False delivers them as they are
+                stored, as torchvision does.
 
         Raises:
             SourceNotFound: the list is empty.
@@ -119,12 +127,14 @@ class FolderDataset:
         self = cls.__new__(cls)
         labels = np.array([label for _, label in samples], dtype=np.int64)
         self._fill(path, PathTable("", (name for name, _ in samples)), labels, tuple(classes))
+        self.upright = upright
         return self
 
     def _fill(
         self, path: str, paths: PathTable, labels: NDArray[np.int64], classes: tuple[str, ...]
     ) -> None:
         self.path = path
+        self.upright = True
         self.paths = paths
         self.labels = labels
         self.schema = Schema({"image": Image(), "label": Scalar("int64")}, "tuple", classes)
@@ -178,7 +188,7 @@ class FolderDataset:
         return self.paths[row]
 
     def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
-        """One sample: the upright image, uint8 (H, W, 3), and its label.
+        """One sample: the image, uint8 (H, W, 3), upright or as stored, and its label.
 
         Raises:
             IndexError: the row number is out of range.
@@ -190,7 +200,8 @@ class FolderDataset:
             with open(path, "rb") as file:
                 data = file.read()
             with open_image(data) as image:
-                pixels = turn_upright(to_pixels(image, "RGB"), exif_orientation(image))
+                orientation = exif_orientation(image) if self.upright else 1
+                pixels = turn_upright(to_pixels(image, "RGB"), orientation)
         except (OSError, ValueError) as error:
             raise ImageError(self.path, row, path, error) from error
         return np.ascontiguousarray(pixels), int(self.labels[row])

@@ -5,6 +5,7 @@ torchvision is never imported: its classes are recognised by name and module.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -24,15 +25,17 @@ class ImageFiles:
         samples: (path, class index) of each row, in the dataset's order.
         classes: the class names.
         transform: the ImageFolder's transform, or None.
+        root: the ImageFolder's folder.
     """
 
     samples: list[tuple[str, int]]
     classes: list[str]
     transform: Any
+    root: str
 
     def as_dataset(self) -> FolderDataset:
-        """The same rows as a dataset of the native path."""
-        return FolderDataset.from_samples(self.samples, self.classes)
+        """The same rows as a dataset of the native path, images as stored: not turned by EXIF."""
+        return FolderDataset.from_samples(self.samples, self.classes, self.root, upright=False)
 
 
 def image_files(dataset: object) -> ImageFiles | str:
@@ -46,7 +49,7 @@ def image_files(dataset: object) -> ImageFiles | str:
         if isinstance(inner, str):
             return inner
         samples = [inner.samples[int(index)] for index in dataset.indices]
-        return ImageFiles(samples, inner.classes, inner.transform)
+        return ImageFiles(samples, inner.classes, inner.transform, inner.root)
     kind = type(dataset)
     if (kind.__module__, kind.__qualname__) != (_FOLDER_MODULE, "ImageFolder"):
         return f"{kind.__qualname__} is not torchvision's ImageFolder"
@@ -58,7 +61,8 @@ def image_files(dataset: object) -> ImageFiles | str:
     standard = name in ("default_loader", "pil_loader")
     if not standard or getattr(loader, "__module__", None) != _FOLDER_MODULE:
         return f"the ImageFolder has a loader of its own, {name}"
-    return ImageFiles(list(folder.samples), list(folder.classes), folder.transform)
+    samples, classes = list(folder.samples), list(folder.classes)
+    return ImageFiles(samples, classes, folder.transform, os.fspath(folder.root))
 
 
 def is_iterable_dataset(dataset: object) -> bool:

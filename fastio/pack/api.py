@@ -82,7 +82,7 @@ def pack(
             a CSV file with a header or a JSONL file, with a column `path` (or image, file,
             filename) relative to the list; a dataset with `__len__` and `__getitem__`, called in
             order by one thread; or any iterable. A torchvision ImageFolder without transforms is
-            packed as its folder is.
+            packed as its folder is: upright, where its images' EXIF orientation turns them.
         dst: the folder to make.
         codec: None or "jpeg" keeps image files byte for byte, whatever their format; "raw" stores
             their upright pixels.

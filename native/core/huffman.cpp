@@ -74,7 +74,7 @@ HuffmanTable::Symbol HuffmanTable::find_long(std::uint64_t bits) const {
     const std::uint8_t symbol = symbols_[index & 255];
     return dc_ ? pack(length, 0, symbol) : pack(length, symbol >> 4, symbol & 15);
   }
-  return pack(16, 0, 0);
+  return pack(17, 0, 0);
 }
 
 // Makes count at least 56: room for two symbols.
@@ -99,6 +99,7 @@ void ScanDecoder::start(const std::uint8_t* begin, const std::uint8_t* end) {
   bits_ = {0, 0, window_};
   filled_ = 0;
   at_marker_ = insufficient_ = false;
+  next_restart_ = 0;
   source_ = begin;
   end_ = end;
   for (std::int32_t& last : last_dc_) last = 0;
@@ -236,9 +237,37 @@ void ScanDecoder::restart() {
   bits_ = {0, 0, window_};
   filled_ = 0;
   for (std::int32_t& last : last_dc_) last = 0;
-  const bool found = end_ - source_ >= 2 && source_[1] >= 0xD0 && source_[1] <= 0xD7;
-  if (found) source_ += 2;
-  at_marker_ = insufficient_ = !found;
+  at_marker_ = !pass_restart();
+  if (at_marker_) {
+    std::memset(window_, 0, kBlockBytes);  // as libjpeg, one block more, of zeros
+  } else {
+    insufficient_ = false;
+  }
+}
+
+// Passes the restart marker that is due. Where another marker stands there, an interval or two may
+// be lost, or a marker: libjpeg's guess is taken (jpeg_resync_to_restart).
+bool ScanDecoder::pass_restart() {
+  const unsigned due = next_restart_;
+  next_restart_ = (due + 1) % 8;
+  for (; end_ - source_ >= 2; next_marker()) {
+    const unsigned marker = source_[1];
+    const bool restarts = marker >= 0xD0 && marker <= 0xD7;
+    const unsigned ahead = (marker - 0xD0 - due) % 8;
+    if (restarts && (ahead == 1 || ahead == 2)) return false;  // its turn comes
+    if (!restarts && marker >= 0xC0) return false;             // the scan ends here
+    source_ += 2;
+    if (restarts && ahead < 6) return true;
+    // One that is late, or none at all.
+  }
+  return false;
+}
+
+// Goes on to the next marker, or to the end.
+void ScanDecoder::next_marker() {
+  for (; end_ - source_ >= 2; ++source_)
+    if (source_[0] == 0xFF && source_[1] != 0 && source_[1] != 0xFF) return;
+  source_ = end_;
 }
 
 }  // namespace fastio

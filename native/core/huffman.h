@@ -36,7 +36,8 @@ class HuffmanTable {
     return static_cast<Symbol>(length + size) | static_cast<Symbol>(length) << 8 |
            static_cast<Symbol>(run) << 16 | static_cast<Symbol>(size) << 24;
   }
-  // For codes longer than kLookBits. What is no code takes 16 bits and stands for a block's end.
+  // For codes longer than kLookBits. What is no code takes 17 bits and stands for a block's end, as
+  // in libjpeg: damaged files come out alike.
   Symbol find_long(std::uint64_t bits) const;
   void build_strides();
 
@@ -62,7 +63,7 @@ class ScanDecoder {
   // those that are not zero are written; null parses only. What the stream lacks stays zero.
   void block(const HuffmanTable& dc, const HuffmanTable& ac, int index, std::int16_t* out);
 
-  // Goes on after the next restart marker, if one comes.
+  // Goes on after the restart marker that is due. Where markers are missing or damaged, as libjpeg.
   void restart();
 
   // The block before lacked bits: a marker or the end came first. Blocks up to the next restart
@@ -95,12 +96,15 @@ class ScanDecoder {
   static void parse_ac_bmi2(const HuffmanTable& ac, Bits& bits, std::int16_t* out);
 #endif
   void fill_window();
+  bool pass_restart();
+  void next_marker();
 
   Bits bits_;
   Coefficients decode_ = nullptr, parse_ = nullptr;  // this machine's
   std::size_t filled_ = 0;                           // bytes in the window; zeros follow
   bool at_marker_ = false;  // the window holds all bytes up to the next marker, or the end
   bool insufficient_ = false;
+  unsigned next_restart_ = 0;             // the number of the marker that is due, 0 to 7
   const std::uint8_t* source_ = nullptr;  // what the window was not filled with yet
   const std::uint8_t* end_ = nullptr;
   std::int32_t last_dc_[kMaxComponents] = {};

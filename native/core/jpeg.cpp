@@ -26,6 +26,10 @@ constexpr int kRowsACall = 16;
 // one chroma sample (two pixels, four for 4:1:1) to each side, and at the edge of what it decodes
 // it repeats the last one instead.
 constexpr std::int32_t kMargin = 4;
+// What damaged or malicious files may ask for: memory of an image that comes in several scans, and
+// scans, each of which may go over the whole image with a few bytes.
+constexpr long kMaxCoefficientBytes = 2047l << 20;
+constexpr int kMaxScans = 500;
 
 struct ErrorManager {
   jpeg_error_mgr base;  // first, so that libjpeg's pointer is ours
@@ -42,30 +46,37 @@ struct MemorySource {
 [[noreturn]] void on_error(j_common_ptr info) {
   auto* errors = reinterpret_cast<ErrorManager*>(info->err);
   (*info->err->format_message)(info, errors->message);
-  errors->no_memory = info->err->msg_code == JERR_OUT_OF_MEMORY;
+  const bool too_much = info->err->msg_code == JERR_NO_BACKING_STORE;
+  if (too_much)
+    std::snprintf(errors->message, sizeof errors->message, "needs more than %ld bytes of memory",
+                  kMaxCoefficientBytes);
+  errors->no_memory = too_much || info->err->msg_code == JERR_OUT_OF_MEMORY;
   std::longjmp(errors->escape, 1);
 }
 
 void on_message(j_common_ptr, int) {}  // warnings: as Pillow, go on; the end of data is noted below
 void on_output(j_common_ptr) {}
 
+void on_progress(j_common_ptr info) {
+  if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMaxScans) return;
+  auto* errors = reinterpret_cast<ErrorManager*>(info->err);
+  std::snprintf(errors->message, sizeof errors->message, "more than %d scans", kMaxScans);
+  std::longjmp(errors->escape, 1);
+}
+
 void source_init(j_decompress_ptr) {}
 
 boolean source_fill(j_decompress_ptr info) {
-  // The bytes ended before the image did. libjpeg gets an end marker so that it can stop; the
-  // caller reports the truncation.
-  static constexpr JOCTET kEnd[2] = {0xFF, JPEG_EOI};
+  // The bytes ended before the image did.
   reinterpret_cast<MemorySource*>(info->src)->ran_out = true;
-  info->src->next_input_byte = kEnd;
-  info->src->bytes_in_buffer = 2;
-  return TRUE;
+  ERREXIT(info, JERR_INPUT_EOF);
+  return FALSE;
 }
 
 void source_skip(j_decompress_ptr info, long count) {
   if (count <= 0) return;
   if (static_cast<std::size_t>(count) > info->src->bytes_in_buffer) {
-    source_fill(info);
-    return;
+    source_fill(info);  // does not return
   }
   info->src->next_input_byte += count;
   info->src->bytes_in_buffer -= static_cast<std::size_t>(count);
@@ -147,6 +158,7 @@ struct JpegDecoder::State {
   jpeg_decompress_struct info;
   ErrorManager errors;
   MemorySource source;
+  jpeg_progress_mgr progress;
   JSAMPROW rows[kRowsACall];
   bool created = false;
 
@@ -230,6 +242,8 @@ Step create(State& s) {
   s.errors.base.emit_message = on_message;
   s.errors.base.output_message = on_output;
   s.errors.no_memory = false;
+  s.source.ran_out = false;
+  s.created = true;
   if (setjmp(s.errors.escape)) return Step::failed;
   jpeg_create_decompress(&s.info);
   s.source.base.init_source = source_init;
@@ -238,7 +252,9 @@ Step create(State& s) {
   s.source.base.resync_to_restart = jpeg_resync_to_restart;
   s.source.base.term_source = source_term;
   s.info.src = &s.source.base;
-  s.created = true;
+  s.progress.progress_monitor = on_progress;
+  s.info.progress = &s.progress;
+  s.info.mem->max_memory_to_use = kMaxCoefficientBytes;
   return Step::ok;
 }
 
@@ -246,8 +262,6 @@ template <typename State>
 Step read_header(State& s, const std::uint8_t* data, std::size_t size) {
   s.source.base.next_input_byte = data;
   s.source.base.bytes_in_buffer = size;
-  s.source.ran_out = false;
-  s.errors.base.num_warnings = 0;
   if (setjmp(s.errors.escape)) return Step::failed;
   jpeg_read_header(&s.info, TRUE);
   return Step::ok;
@@ -266,9 +280,12 @@ Step start_region(State& s, const Rect& wanted, int denominator, std::int32_t& o
   replace_entropy_decoder(s);
 
   const auto width = static_cast<std::int32_t>(s.info.output_width);
-  const std::int32_t left = wanted.x > kMargin ? wanted.x - kMargin : 0;
-  const std::int32_t right =
-      wanted.x + wanted.width < width - kMargin ? wanted.x + wanted.width + kMargin : width;
+  // libjpeg crops wrongly where it both reduces chroma by less than luma and upsamples it.
+  const bool whole =
+      denominator > 1 && (s.info.max_h_samp_factor > 2 || s.info.max_v_samp_factor > 2);
+  const std::int32_t left = whole || wanted.x <= kMargin ? 0 : wanted.x - kMargin;
+  const std::int32_t end = wanted.x + wanted.width;
+  const std::int32_t right = whole || end >= width - kMargin ? width : end + kMargin;
   JDIMENSION first = static_cast<JDIMENSION>(left);
   JDIMENSION count = static_cast<JDIMENSION>(right - left);
   if (left > 0 || right < width) jpeg_crop_scanline(&s.info, &first, &count);
@@ -297,17 +314,20 @@ Step read_rows(State& s, std::uint8_t* dst, std::size_t stride, std::int32_t row
   return Step::ok;
 }
 
+// Whether `size` bytes can hold an image of this size: of the colour with most blocks, a Huffman
+// code takes one bit a block at least; arithmetic coding takes less, if never this little in
+// earnest.
+bool can_hold(std::size_t size, const JpegHeader& header) {
+  const std::int64_t blocks =
+      ((std::int64_t{header.height} + 7) / 8) * ((std::int64_t{header.width} + 7) / 8);
+  const bool arithmetic = header.kind == JpegHeader::Kind::arithmetic;
+  return static_cast<std::int64_t>(size) >= blocks / (arithmetic ? 64 * 8 : 8);
+}
+
 template <typename State>
 Step read_all_coefficients(State& s) {
   if (setjmp(s.errors.escape)) return Step::failed;
   jpeg_read_coefficients(&s.info);
-  return Step::ok;
-}
-
-template <typename State>
-Step abort_image(State& s) {
-  if (setjmp(s.errors.escape)) return Step::failed;
-  jpeg_abort_decompress(&s.info);
   return Step::ok;
 }
 
@@ -322,9 +342,7 @@ Status failure(const State& s) {
 
 JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {}
 
-JpegDecoder::~JpegDecoder() {
-  if (state_->created) jpeg_destroy_decompress(&state_->info);
-}
+JpegDecoder::~JpegDecoder() { finish(); }
 
 Status JpegDecoder::open(const std::uint8_t* data, std::size_t size, bool want_orientation,
                          JpegHeader& header) {
@@ -332,8 +350,8 @@ Status JpegDecoder::open(const std::uint8_t* data, std::size_t size, bool want_o
   if (size < 4 || data[0] != 0xFF || data[1] != 0xD8 || data[2] != 0xFF)
     return Status::error(Code::foreign, "not a JPEG");
   State& s = *state_;
-  if (!s.created && create(s) == Step::failed) return failure(s);
   finish();
+  if (create(s) == Step::failed) return failure(s);
   if (read_header(s, data, size) == Step::failed) {
     const Status status = failure(s);
     finish();
@@ -346,6 +364,10 @@ Status JpegDecoder::open(const std::uint8_t* data, std::size_t size, bool want_o
                 : s.info.progressive_mode ? JpegHeader::Kind::progressive
                                           : JpegHeader::Kind::baseline;
   header.orientation = want_orientation ? exif_orientation(data, size) : 1;
+  if (!can_hold(size, header))
+    return Status::error(Code::truncated, std::to_string(size) + " bytes are no JPEG of " +
+                                              std::to_string(header.height) + " x " +
+                                              std::to_string(header.width) + " pixels");
   if (header.components != 1 && header.components != 3)
     return Status::error(Code::foreign,
                          "JPEG with " + std::to_string(header.components) + " components");
@@ -367,9 +389,9 @@ Status JpegDecoder::read(std::uint8_t* dst, std::size_t stride, std::int32_t row
 }
 
 void JpegDecoder::finish() {
-  // An abort fails only if freeing memory fails; the object is then made anew by the next open().
-  State& s = *state_;
-  if (s.created && abort_image(s) == Step::failed) s.created = false;
+  // Not jpeg_abort(), which keeps the tables: a file that lacks one would get another file's.
+  if (state_->created) jpeg_destroy_decompress(&state_->info);
+  state_->created = false;
 }
 
 Status JpegDecoder::check() {

@@ -45,6 +45,16 @@ CHAINS: dict[str, tuple[str, list[Any]]] = {
             ("Normalize", [0.5] * 3, [0.25] * 3),
         ],
     ),
+    "v2 recipe": (
+        "v2",
+        [
+            ("ToImage",),
+            ("ToDtype", torch.uint8, True),
+            *EVALUATION,
+            ("ToDtype", torch.float32, True),
+            ("Normalize", [0.5] * 3, [0.25] * 3),
+        ],
+    ),
     "v2 bytes": ("v2", [*EVALUATION, ("PILToTensor",)]),
 }
 
@@ -66,6 +76,16 @@ def test_an_image_folder_takes_the_native_path_to_the_same_batches(
             torch.testing.assert_close(images, torch.as_tensor(wanted), rtol=0, atol=step)
             assert torch.equal(labels, targets)
             assert labels.dtype == targets.dtype
+
+
+def test_the_transforms_of_a_models_weights_take_the_native_path(folder: Path) -> None:
+    vision = import_torchvision()
+    preset = vision.transforms._presets.ImageClassification(crop_size=16, resize_size=20)
+    dataset = vision.datasets.ImageFolder(folder, transform=preset)
+    with Loader(dataset, 5) as mine:
+        assert mine.path == "native"
+        for (images, _), (wanted, _) in zip(mine, DataLoader(dataset, 5), strict=True):
+            torch.testing.assert_close(images, wanted, rtol=0, atol=1.001 / 255 / 0.224)
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6])

@@ -288,6 +288,14 @@ def test_torchvision_objects_are_recognised_by_name() -> None:
     assert T.compile([chain]).size == (224, 224)
 
 
+def test_to_uint8_before_a_crop_as_in_torchvisions_recipes_is_left_out() -> None:
+    crop, floats = T.RandomResizedCrop(8), T.ToDtype("float32", scale=True)
+    compiled = T.compile([T.ToDtype("uint8", scale=True), crop, floats])
+    assert compiled == T.Compiled((crop,), (floats,))
+    with pytest.raises(TransformError, match="stands after"):
+        T.compile([floats, T.ToDtype("uint8", scale=True), crop])
+
+
 @pytest.mark.parametrize(
     "transform",
     [

@@ -72,7 +72,8 @@ class Compiled:
 def compile(transforms: Sequence[Any]) -> Compiled:
     """Takes a list of transforms apart; see the module's description.
 
-    torchvision's own objects are accepted where `from_torchvision` knows them.
+    torchvision's own objects are accepted where `from_torchvision` knows them. A ToDtype("uint8")
+    before a crop, resize or flip changes nothing and is left out.
 
     Raises:
         TransformError: a step is no transform, stands after a later part, or the geometric ones
@@ -85,6 +86,8 @@ def compile(transforms: Sequence[Any]) -> Compiled:
         known = from_torchvision(given)
         for step in [given] if known is None else known:
             if isinstance(step, GEOMETRIC):
+                if all(isinstance(done, ToDtype) and done.dtype == "uint8" for done in tail):
+                    tail.clear()  # images are uint8 up to here: torchvision's recipes say so
                 if tail or batch:
                     raise TransformError(
                         f"{step} stands after {(tail + batch)[-1]!r}: crops, resizes and flips "

@@ -81,6 +81,16 @@ def _from_to_dtype(t: Any) -> list[Any] | None:
     return None if isinstance(t.dtype, dict) else [ToDtype(t.dtype, bool(t.scale))]
 
 
+def _from_image_classification(t: Any) -> list[Any]:
+    """The transforms that come with a model's weights."""
+    return [
+        Resize(_size(t.resize_size), filter_name(t.interpolation, "Resize")),
+        CenterCrop(_size(t.crop_size)),
+        ToDtype("float32", scale=True),
+        Normalize(list(t.mean), list(t.std)),
+    ]
+
+
 _TORCHVISION: dict[str, Callable[[Any], list[Any] | None]] = {
     "Compose": _from_compose,
     "RandomResizedCrop": _from_random_resized_crop,
@@ -94,6 +104,7 @@ _TORCHVISION: dict[str, Callable[[Any], list[Any] | None]] = {
     "ToImage": lambda t: [],
     "ToPureTensor": lambda t: [],
     "ToDtype": _from_to_dtype,
+    "ImageClassification": _from_image_classification,
     "ConvertImageDtype": lambda t: [ToDtype(t.dtype, scale=True)],
     "Normalize": lambda t: [Normalize(list(t.mean), list(t.std))],
 }

@@ -1,0 +1,146 @@
+"""tools/demo, in small: it runs to its end, keeps what it should, and fails in clear words."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import demo
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pillow_folder import PillowFolder, middle, random_box
+from side_by_side import Result
+
+from tests.support import import_torchvision, numbered_folder
+
+ROOT = Path(__file__).parent.parent
+SMALL = ("--count", "64", "--epochs", "1", "--size", "32")
+
+
+def run_demo(work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "tools" / "demo.py"), *SMALL, "--work", str(work)]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The demo's folder after its first run, and what that printed."""
+    work = tmp_path_factory.mktemp("demo")
+    done = run_demo(work)
+    assert done.returncode == 0, done.stderr
+    return work, done.stdout
+
+
+def result(name: str, *correct: bool) -> Result:
+    return Result(name, 100.0, 1.0, 0.5, torch.tensor(correct))
+
+
+# --- The whole ------------------------------------------------------------------------------------
+
+
+def test_prints_a_row_for_every_loader(first_run: tuple[Path, str]) -> None:
+    rows = [line.strip() for line in first_run[1].splitlines() if line.strip().endswith("%")]
+    assert [row[:19].strip() for row in rows] == [
+        "DataLoader + Pillow",
+        "fastio, same folder",
+        "fastio, packed",
+    ]
+
+
+def test_folder_and_packed_train_on_the_same_pixels(first_run: tuple[Path, str]) -> None:
+    rows = [line.split() for line in first_run[1].splitlines() if line.strip().endswith("%")]
+    assert rows[1][-1] == rows[2][-1]
+
+
+def test_output_fits_a_terminal_and_has_no_colour_codes(first_run: tuple[Path, str]) -> None:
+    lines = [line.rstrip() for line in first_run[1].splitlines() if str(first_run[0]) not in line]
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in first_run[1]
+
+
+def test_photos_stay_for_the_next_run_and_packed_data_goes(first_run: tuple[Path, str]) -> None:
+    work, _ = first_run
+    assert [path.name for path in work.iterdir()] == ["photos-64"]
+    made = {path: path.stat().st_mtime_ns for path in work.rglob("*.jpg")}
+    again = run_demo(work, "--keep")
+    assert "made by an earlier run" in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in work.rglob("*.jpg")} == made
+    assert (work / "packed" / "train" / "manifest.arrow").is_file()
+    shutil.rmtree(work / "packed")
+
+
+def test_a_damaged_photo_is_named_and_ends_it(first_run: tuple[Path, str], tmp_path: Path) -> None:
+    work = shutil.copytree(first_run[0], tmp_path / "work")
+    photo = next(work.rglob("*.jpg"))
+    photo.write_bytes(b"no photo")
+    done = run_demo(work)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"demo: {photo}: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--count", "3"), ("--epochs", "0"), ("--size", "1")])
+def test_impossible_settings_are_refused(arguments: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        demo.main(list(arguments))
+    assert refused.value.code == 2
+
+
+# --- What it says ---------------------------------------------------------------------------------
+
+
+def test_accuracies_that_differ_by_chance_are_called_equal() -> None:
+    plain = result("plain", *[True, False] * 50)
+    fast = result("fast", *[False, True] * 49, True, True)
+    assert "+1.0 points: equal within noise" in demo.about_accuracy(plain, fast)
+
+
+def test_accuracies_that_differ_by_more_are_not() -> None:
+    plain = result("plain", *[True] * 100)
+    fast = result("fast", *[True] * 70, *[False] * 30)
+    assert "-30.0 points: more than noise explains" in demo.about_accuracy(plain, fast)
+
+
+# --- The plain loader -----------------------------------------------------------------------------
+
+
+def test_plain_crops_are_torchvisions() -> None:
+    torchvision = import_torchvision()
+    random.seed(0)
+    drawn = [random_box(500, 375) for _ in range(2000)]
+    torch.manual_seed(0)
+    image = Image.new("RGB", (500, 375))
+    params = torchvision.transforms.RandomResizedCrop.get_params
+    expected = [params(image, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(2000)]
+
+    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in drawn]
+    wanted = [height * width for _, _, height, width in expected]
+    assert np.mean(areas) == pytest.approx(np.mean(wanted), rel=0.05)
+    ratios = [math.log((x1 - x0) / (y1 - y0)) for x0, y0, x1, y1 in drawn]
+    wanted_ratios = [math.log(width / height) for _, _, height, width in expected]
+    assert np.mean(ratios) == pytest.approx(np.mean(wanted_ratios), abs=0.02)
+    assert all(0 <= x0 < x1 <= 500 and 0 <= y0 < y1 <= 375 for x0, y0, x1, y1 in drawn)
+
+
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (40, 301), (160, 160)])
+def test_plain_evaluation_is_torchvisions(size: tuple[int, int]) -> None:
+    transforms = import_torchvision().transforms
+    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    image = Image.fromarray(noise)
+    expected = transforms.Compose([transforms.Resize(146), transforms.CenterCrop(128)])(image)
+    assert np.array_equal(middle(image, 128), expected)
+
+
+def test_plain_pixels_are_bytes_or_normalised(tmp_path: Path) -> None:
+    folder = numbered_folder(tmp_path / "photos", (2, 1))
+    raw, label = PillowFolder(folder, 16, augment=False)[2]
+    values, _ = PillowFolder(folder, 16, False, ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)))[2]
+    assert raw.dtype == torch.uint8
+    assert label == 1
+    torch.testing.assert_close(values, (raw.float() / 255 - 0.5) / 0.25)

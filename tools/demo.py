@@ -1,0 +1,256 @@
+"""Trains one small network three times on the same photos: with DataLoader and Pillow, with fastio.
+
+    tools/demo
+
+Photo-like JPEGs are made (once) and packed. Then the network is trained from the same initial
+weights with torch's DataLoader and Pillow, with fastio from the same folder, and with fastio from
+the packed dataset. side_by_side.py has the loaders and the training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import platform
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import make_images
+import torch
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from side_by_side import BATCH, CLASSES, Report, Result, Settings, contenders, measure
+
+import fastio
+from fastio import _native
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# --- Photos ---------------------------------------------------------------------------------------
+
+
+def make_photos(settings: Settings, console: Console) -> str:
+    """Makes the photos that are not there yet; returns a line that says what there is."""
+    start = time.perf_counter()
+    missing = {p: n for p, n in settings.parts.items() if not (settings.folder / p).is_dir()}
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    if missing:
+        with progress(console, "making photos", sum(missing.values())) as report:
+            for part, count in missing.items():
+                seed = list(settings.parts).index(part)
+                make_images.make_images(
+                    settings.folder / part, count, CLASSES, seed, progress=lambda _: report(1)
+                )
+    how = f"made in {time.perf_counter() - start:.0f} s" if missing else "made by an earlier run"
+    sizes = [path.stat().st_size for path in settings.folder.glob("*/*/*.jpg")]
+    mean = sum(sizes) / len(sizes)
+    numbers = " and ".join(f"{count:,}" for count in settings.parts.values())
+    return (
+        f"{numbers} to train and evaluate with, {CLASSES} classes, {mean / 1e3:.0f} KB each: "
+        f"{shown(settings.folder)}, {how}"
+    )
+
+
+def pack_photos(settings: Settings, console: Console) -> str:
+    """Packs the photos; returns a line that says what there is."""
+    start = time.perf_counter()
+    with progress(console, "packing", None):
+        reports = [
+            fastio.pack(settings.folder / part, settings.packed / part, overwrite=True)
+            for part in settings.parts
+        ]
+    seconds = time.perf_counter() - start
+    size, shards = sum(r.bytes for r in reports), sum(r.shards for r in reports)
+    return f"to {shards} shards, {size / 1e6:,.0f} MB, in {seconds:.1f} s"
+
+
+# --- What is printed ------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress(console: Console, what: str, total: int | None) -> Iterator[Report]:
+    """A bar while something takes long, which vanishes afterwards; in a log, a line."""
+    if not console.is_terminal:
+        console.print(f"         {what} ...", highlight=False)
+    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def shown(path: Path) -> str:
+    """A path as people in the checkout would type it."""
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
+def machine(settings: Settings) -> str:
+    """What the figures are measured on."""
+    name = platform.machine()
+    if os.path.exists("/proc/cpuinfo"):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+        name = names[0] if names else name
+    simd = str(_native.simd_active()).split(".")[-1]
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{name}, {settings.cores} cores, {simd}; {versions}"
+
+
+def table(results: list[Result]) -> Table:
+    """The results; epochs are compared with the first one's."""
+    out = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    out.add_column("")
+    heads = [
+        "loading\nalone",
+        "epoch of\ntraining",
+        "of it\nwaiting",
+        "epoch\nspeed-up",
+        "accuracy",
+    ]
+    for head in heads:
+        out.add_column(head, justify="right", vertical="bottom")
+    for result in results:
+        out.add_row(
+            result.name,
+            f"{result.images_per_s:,.0f}/s",
+            f"{result.epoch_s:.1f} s",
+            f"{result.wait_s:.1f} s",
+            f"{results[0].epoch_s / result.epoch_s:.1f} x",
+            f"{result.accuracy:.1%}",
+        )
+    return out
+
+
+def about_speed(results: list[Result], settings: Settings) -> str:
+    """How to read the two speeds."""
+    plain, fast = results[0], results[-1]
+    alone = fast.images_per_s / plain.images_per_s
+    busy_s = fast.epoch_s - fast.wait_s
+    text = (
+        f"fastio loads {alone:.1f} times as many images a second, and the epoch of training is "
+        f"{plain.epoch_s / fast.epoch_s:.1f} times shorter. "
+    )
+    if settings.device.type == "cuda":
+        return text + f"Beside waiting, the network's steps took {busy_s:.1f} s of the epoch."
+    return text + (
+        f"There is no accelerator here: the network, small as it is, computed for {busy_s:.1f} s "
+        "of the epoch on cores that the loaders wanted too. On an accelerator it takes no core, "
+        "and as long as data is what it waits for, the epoch gains what loading alone does."
+    )
+
+
+def about_accuracy(plain: Result, fast: Result) -> str:
+    """Whether the accuracies differ by more than chance explains (McNemar's test)."""
+    count = len(plain.correct)
+    difference = 100 * (fast.accuracy - plain.accuracy)
+    split = int((plain.correct != fast.correct).sum())
+    chance = 100 * 1.96 * math.sqrt(split) / count
+    verdict = "equal within noise" if abs(difference) <= chance else "more than noise explains"
+    return (
+        f"Accuracy differs by {difference:+.1f} points: {verdict}. On {split} of the {count} "
+        "held-out photos one network is right and the other wrong; tossing a coin for each of "
+        f"these makes a difference of up to {chance:.1f} points (95%)."
+    )
+
+
+NEXT = """\
+Next, with photos of your own; PHOTOS has a folder of images for each class:
+
+  .venv/bin/python benchmarks/images.py PHOTOS    # what fastio gains on them
+  .venv/bin/fastio pack PHOTOS PACKED             # once
+  .venv/bin/fastio show PACKED --out sheet.png    # to look at them
+
+README.md shows the two lines that change in a training script.\
+"""
+
+
+def run(settings: Settings, keep: bool, console: Console) -> None:
+    """The demo, from photos to the table."""
+
+    def say(text: str, indent: int = 0) -> None:
+        console.print(textwrap.fill(text, 80, subsequent_indent=" " * indent), highlight=False)
+
+    say(f"machine  {machine(settings)}", 9)
+    say(f"photos   {make_photos(settings, console)}", 9)
+    try:
+        say(f"packed   {pack_photos(settings, console)}", 9)
+        say(
+            f"training with each loader: epochs {settings.epochs}, workers or threads "
+            f"{settings.cores}, RandomResizedCrop({settings.size}), flip, normalise, on "
+            f"{settings.device}",
+            9,
+        )
+        results = []
+        images = (settings.epochs + 1) * (settings.photos // BATCH * BATCH) + settings.parts["val"]
+        for contender in contenders(settings):
+            with progress(console, contender.name, images) as report:
+                results.append(measure(contender, settings, report))
+    finally:
+        if not keep:
+            shutil.rmtree(settings.packed, ignore_errors=True)
+    console.print(table(results))
+    say(about_speed(results, settings))
+    console.print()
+    say(about_accuracy(results[0], results[-1]))
+    console.print(f"\n{NEXT}", highlight=False, markup=False)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command line; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="tools/demo",
+        description="Trains a small network on the same photos with torch's DataLoader and Pillow, "
+        "and with fastio, and compares. Takes a few minutes the first time, when the photos are "
+        "made; they stay in build/demo/ for the next.",
+    )
+    parser.add_argument("--count", type=int, default=3600, metavar="N", help="photos (3600)")
+    parser.add_argument("--epochs", type=int, default=2, metavar="E", help="of training (2)")
+    parser.add_argument("--size", type=int, default=128, metavar="PX", help="of crops (128)")
+    parser.add_argument("--keep", action="store_true", help="keep the packed dataset too")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / "build" / "demo", help=argparse.SUPPRESS
+    )
+    options = parser.parse_args(arguments)
+    if options.count < 2 * BATCH or options.epochs < 1 or options.size < 32:
+        parser.error(f"--count is at least {2 * BATCH}, --epochs 1, --size 32")
+
+    cuda = torch.cuda.is_available()
+    if not cuda:
+        torch.set_num_threads(1)  # the other cores are the loaders'
+    settings = Settings(
+        options.count,
+        options.epochs,
+        options.size,
+        options.work,
+        torch.device("cuda" if cuda else "cpu"),
+        make_images.cores(),
+    )
+    try:
+        run(settings, options.keep, Console())
+    except (fastio.FastioError, OSError, RuntimeError) as error:
+        # A worker process' error comes with its traceback, what happened in the last line.
+        lines = str(error).strip().splitlines()
+        print("demo:", *dict.fromkeys([lines[0], lines[-1]]), file=sys.stderr)
+        print(f"demo: new photos are made after: rm -r {shown(settings.folder)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("demo: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -82,7 +82,6 @@ class PackedImages:
         self._lock = threading.Lock()
 
     def reads(self, rows: Rows) -> ImageReads:
-        shards, local = self._dataset.locate(rows)
         n = len(rows)
         reads = ImageReads(
             self._files,
@@ -94,10 +93,8 @@ class PackedImages:
             np.empty(n, np.int32),
             np.empty(n, np.int32),
         )
-        by_shard = np.argsort(shards, kind="stable")
-        starts = np.flatnonzero(np.diff(shards[by_shard], prepend=-1))
-        for places in np.split(by_shard, starts[1:]) if n else []:
-            self._fill(reads, places, int(shards[places[0]]), local[places])
+        for shard, places, local in self._dataset.by_shard(rows):
+            self._fill(reads, places, shard, local)
         return reads
 
     def _fill(self, reads: ImageReads, places: Rows, shard: int, local: Rows) -> None:

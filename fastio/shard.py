@@ -119,6 +119,7 @@ class ShardReader:
         self.path = os.fspath(path)
         self._map, self._batch = map_batch(self.path, ShardCorrupt)
         self._views: dict[str, NDArray[Any]] = {}
+        self._data_offsets: dict[str, int] = {}
 
     @property
     def rows(self) -> int:
@@ -181,8 +182,12 @@ class ShardReader:
 
     def data_offset(self, column: str) -> int:
         """Where the data of a variable-width column begins, in bytes from the file's start."""
-        data = self._variable(column).buffers()[2]
-        return 0 if data is None else int(data.address - self._map.address)
+        begin = self._data_offsets.get(column)
+        if begin is None:
+            data = self._variable(column).buffers()[2]
+            begin = 0 if data is None else int(data.address - self._map.address)
+            self._data_offsets[column] = begin
+        return begin
 
     def values(self, column: str, local_rows: Sequence[int] | NDArray[np.int64]) -> list[Any]:
         """Rows of a variable-width column, copied out of the map.
@@ -220,7 +225,7 @@ class ShardReader:
     def close(self) -> None:
         """Let go of the map. Views taken before keep it alive; the reader cannot be used again."""
         self._map = self._batch = None
-        self._views = {}
+        self._views, self._data_offsets = {}, {}
 
     def _opened(self) -> pa.RecordBatch:
         if self._batch is None:

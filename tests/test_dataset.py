@@ -120,6 +120,19 @@ def test_locate_finds_every_row(dataset: Dataset) -> None:
     assert list(zip(shards.tolist(), local.tolist(), strict=True)) == expected
 
 
+def test_rows_are_grouped_by_their_shards(dataset: Dataset) -> None:
+    rows = np.array([49, 0, 17, 17, 3, 48])
+    shards, local = dataset.locate(rows)
+    groups = dataset.by_shard(rows)
+    assert [group.shard for group in groups] == np.unique(shards).tolist()
+    for group in groups:
+        assert (shards[group.places] == group.shard).all()
+        np.testing.assert_array_equal(local[group.places], group.local)
+    places = np.concatenate([group.places for group in groups])
+    assert sorted(places.tolist()) == list(range(len(rows)))
+    assert dataset.by_shard(rows[:0]) == []
+
+
 @pytest.mark.parametrize("rows", [[-1], [ROWS], [0, 3, ROWS]])
 def test_locate_and_gather_refuse_rows_out_of_range(dataset: Dataset, rows: list[int]) -> None:
     with pytest.raises(IndexError, match="out of range"):
@@ -147,6 +160,14 @@ def test_gather_takes_rows_in_any_order_and_twice(dataset: Dataset) -> None:
     assert dataset.gather("blob", rows) == [item["blob"] for item in expected]
     for found, item in zip(dataset.gather("points", rows), expected, strict=True):
         np.testing.assert_array_equal(found, item["points"])
+
+
+def test_several_fields_are_gathered_as_each_alone(dataset: Dataset) -> None:
+    rows = np.array([49, 0, 17])
+    found = dataset.gather_all(["caption", "label"], rows)
+    assert list(found) == ["caption", "label"]
+    assert found["caption"] == dataset.gather("caption", rows)
+    np.testing.assert_array_equal(found["label"], dataset.gather("label", rows))
 
 
 def test_gather_of_no_rows_is_empty(dataset: Dataset) -> None:

@@ -7,8 +7,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,20 @@ class ShardCheck:
     name: str
     nbytes: int
     problem: str | None
+
+
+class ShardRows(NamedTuple):
+    """Those of some rows that lie in one shard.
+
+    Attributes:
+        shard: the shard's number.
+        places: int64 (n,), where they stand among the rows that were asked for.
+        local: int64 (n,), their numbers within the shard.
+    """
+
+    shard: int
+    places: NDArray[np.int64]
+    local: NDArray[np.int64]
 
 
 class Dataset:
@@ -104,6 +119,25 @@ class Dataset:
         shards = np.searchsorted(first_row, rows, side="right").astype(np.int64) - 1
         return shards, rows - first_row[shards]
 
+    def by_shard(self, rows: NDArray[np.int64]) -> list[ShardRows]:
+        """Rows as `locate` finds them, shard by shard.
+
+        Args:
+            rows: int64 (n,), global row numbers from 0.
+
+        Raises:
+            IndexError: a row number is negative or too large.
+        """
+        shards, local = self.locate(rows)
+        order = np.argsort(shards, kind="stable")
+        shards, local = shards[order], local[order]
+        begins = np.flatnonzero(shards[1:] != shards[:-1]) + 1
+        bounds = [0, *begins.tolist(), len(order)] if len(order) else []
+        return [
+            ShardRows(int(shards[begin]), order[begin:end], local[begin:end])
+            for begin, end in pairwise(bounds)
+        ]
+
     def shard_path(self, shard: int) -> str:
         """The path of a shard's file."""
         return os.path.join(self.path, self.manifest.name(shard))
@@ -144,25 +178,21 @@ class Dataset:
             IndexError: a row number is out of range.
             SourceNotFound, ShardCorrupt: a shard cannot be read.
         """
-        kind = self._field(field)
-        if isinstance(kind, Image):
-            raise SchemaError(f"field {field!r} is an image: index the dataset, or use a Loader")
-        shards, local = self.locate(rows)
-        fixed = isinstance(kind, Scalar) or (isinstance(kind, Array) and kind.shape is not None)
-        shape = kind.shape if isinstance(kind, Array) and kind.shape is not None else ()
-        values: NDArray[Any] | list[Any] = [None] * len(local)
-        if isinstance(kind, (Scalar, Array)) and fixed:
-            values = np.empty((len(local), *shape), dtype=kind.dtype)
-        for shard in np.unique(shards).tolist():
-            places = np.flatnonzero(shards == shard)
-            reader = self.shard(shard)
-            if isinstance(values, np.ndarray):
-                values[places] = reader.fixed(field)[local[places]].reshape(-1, *shape)
-                continue
-            found = _variable_values(reader, field, kind, local[places])
-            for place, value in zip(places.tolist(), found, strict=True):
-                values[place] = value
-        return values
+        return self.gather_all([field], rows)[field]
+
+    def gather_all(
+        self, fields: Sequence[str], rows: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any] | list[Any]]:
+        """`gather` for several fields, whose rows are looked for once."""
+        kinds = {name: self._field(name) for name in fields}
+        for name, kind in kinds.items():
+            if isinstance(kind, Image):
+                raise SchemaError(f"field {name!r} is an image: index the dataset, or use a Loader")
+        groups = self.by_shard(rows)
+        readers = [self.shard(group.shard) for group in groups]
+        return {
+            name: _gathered(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
+        }
 
     def sample_name(self, row: int) -> str:
         """How messages name a row: its shard's file name and its row there."""
@@ -283,6 +313,26 @@ class Dataset:
             return decode_image(data, codec, height, width, orientation, kind.mode)
         except ValueError as error:
             raise ImageError(self.path, row, self.sample_name(row), error) from error
+
+
+def _gathered(
+    field: str, kind: Any, count: int, groups: list[ShardRows], readers: list[ShardReader]
+) -> NDArray[Any] | list[Any]:
+    """One field of `count` rows, from their shards."""
+    shape: tuple[int, ...] | None = () if isinstance(kind, Scalar) else None
+    if isinstance(kind, Array):
+        shape = kind.shape
+    if shape is not None:
+        array = np.empty((count, *shape), dtype=kind.dtype)
+        for (_, places, local), reader in zip(groups, readers, strict=True):
+            array[places] = reader.fixed(field)[local].reshape(-1, *shape)
+        return array
+    values: list[Any] = [None] * count
+    for (_, places, local), reader in zip(groups, readers, strict=True):
+        found = _variable_values(reader, field, kind, local)
+        for place, value in zip(places.tolist(), found, strict=True):
+            values[place] = value
+    return values
 
 
 def _variable_values(

@@ -209,9 +209,9 @@ class Engine:
                 pending.memory = self._pool.acquire(len(planned.rows))
             for image in self._images.values():
                 self._submit_images(pending, image, epoch)
-            for name in self.fields:
-                if name not in self._images:
-                    pending.values[name] = self.dataset.gather(name, planned.rows)
+            others = [name for name in self.fields if name not in self._images]
+            if others:
+                pending.values |= self.dataset.gather_all(others, planned.rows)
         except Exception as error:
             pending.abandon()
             pending.error = error

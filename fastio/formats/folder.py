@@ -183,6 +183,12 @@ class FolderDataset:
             raise IndexError(f"row {bad} is out of range: {self.path} has {len(self)} rows")
         return self.labels[rows]
 
+    def gather_all(
+        self, fields: Sequence[str], rows: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.int64]]:
+        """`gather` for several fields, as packed datasets have it."""
+        return {field: self.gather(field, rows) for field in fields}
+
     def sample_name(self, row: int) -> str:
         """How messages name a row: its file's path."""
         return self.paths[row]

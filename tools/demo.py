@@ -221,7 +221,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=128, metavar="PX", help="of crops (128)")
     parser.add_argument("--keep", action="store_true", help="keep the packed dataset too")
     parser.add_argument(
-        "--work", type=Path, default=ROOT / "build" / "demo", help=argparse.SUPPRESS
+        "--work",
+        type=Path,
+        default=ROOT / "build" / "demo",
+        help="where the data goes (build/demo)",
     )
     options = parser.parse_args(arguments)
     if options.count < 2 * BATCH or options.epochs < 1 or options.size < 32:

@@ -25,6 +25,11 @@ struct Box {
   std::int32_t y, x, height, width;
 };
 
+// To a whole number in [1, most].
+std::int32_t rounded(double value, std::int32_t most) {
+  return static_cast<std::int32_t>(std::clamp(std::nearbyint(value), 1.0, double(most)));
+}
+
 // torchvision.transforms.RandomResizedCrop.get_params: ten tries, then a central crop.
 Box random_resized_box(const GeometryStep& step, std::int32_t height, std::int32_t width,
                        const Draws& draws) {
@@ -36,16 +41,16 @@ Box random_resized_box(const GeometryStep& step, std::int32_t height, std::int32
     const double aspect = std::exp(uniform(u[1], log_ratio[0], log_ratio[1]));
     const double w = std::nearbyint(std::sqrt(target * aspect));
     const double h = std::nearbyint(std::sqrt(target / aspect));
-    if (w < 1 || h < 1 || w > width || h > height) continue;
+    if (!(w >= 1 && h >= 1 && w <= width && h <= height)) continue;  // NaN is none of these
     const auto box_h = static_cast<std::int32_t>(h), box_w = static_cast<std::int32_t>(w);
     return {below(u[2], height - box_h + 1), below(u[3], width - box_w + 1), box_h, box_w};
   }
   const double in_ratio = static_cast<double>(width) / height;
   std::int32_t h = height, w = width;
   if (in_ratio < step.ratio[0]) {
-    h = std::clamp(static_cast<std::int32_t>(std::nearbyint(w / step.ratio[0])), 1, height);
+    h = rounded(w / step.ratio[0], height);
   } else if (in_ratio > step.ratio[1]) {
-    w = std::clamp(static_cast<std::int32_t>(std::nearbyint(h * step.ratio[1])), 1, width);
+    w = rounded(h * step.ratio[1], width);
   }
   return {(height - h) / 2, (width - w) / 2, h, w};
 }
@@ -75,6 +80,10 @@ std::int32_t center_offset(std::int32_t size, std::int32_t wanted) {
 
 // Takes `box`, given in what the viewer sees now (flips applied), out of the window.
 void crop_window(CropPlan& plan, const Box& box) {
+  plan.kept_top = std::max(plan.kept_top, plan.window_y);
+  plan.kept_left = std::max(plan.kept_left, plan.window_x);
+  plan.kept_bottom = std::min(plan.kept_bottom, plan.window_y + plan.window_height);
+  plan.kept_right = std::min(plan.kept_right, plan.window_x + plan.window_width);
   plan.window_y += plan.flip_vertical ? plan.window_height - box.height - box.y : box.y;
   plan.window_x += plan.flip_horizontal ? plan.window_width - box.width - box.x : box.x;
   plan.window_height = box.height;
@@ -84,17 +93,17 @@ void crop_window(CropPlan& plan, const Box& box) {
 // Resamples the window, which becomes the crop, to height x width.
 Status resample_window(CropPlan& plan, const GeometryStep& step, std::int32_t height,
                        std::int32_t width) {
-  if (plan.window_y < 0 || plan.window_x < 0 ||
-      plan.window_y + plan.window_height > plan.out_height ||
-      plan.window_x + plan.window_width > plan.out_width)
+  if (plan.window_y < plan.kept_top || plan.window_x < plan.kept_left ||
+      plan.window_y + plan.window_height > plan.kept_bottom ||
+      plan.window_x + plan.window_width > plan.kept_right)
     return Status::error(Code::unsupported, "a padded crop can't be resized");
   plan.crop_y += plan.window_y;
   plan.crop_x += plan.window_x;
   plan.crop_height = plan.window_height;
   plan.crop_width = plan.window_width;
-  plan.out_height = plan.window_height = height;
-  plan.out_width = plan.window_width = width;
-  plan.window_y = plan.window_x = 0;
+  plan.out_height = plan.window_height = plan.kept_bottom = height;
+  plan.out_width = plan.window_width = plan.kept_right = width;
+  plan.window_y = plan.window_x = plan.kept_top = plan.kept_left = 0;
   plan.filter = step.filter;
   plan.antialias = step.antialias;
   return Status::okay();
@@ -161,8 +170,8 @@ Status Geometry::add(const GeometryStep& step) {
 Status Geometry::plan(std::int32_t height, std::int32_t width, std::uint64_t seed,
                       std::uint64_t epoch, std::int64_t row, CropPlan& out) const {
   out = CropPlan{};
-  out.crop_height = out.out_height = out.window_height = height;
-  out.crop_width = out.out_width = out.window_width = width;
+  out.crop_height = out.out_height = out.window_height = out.kept_bottom = height;
+  out.crop_width = out.out_width = out.window_width = out.kept_right = width;
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const Draws draws{seed, epoch, row, static_cast<std::uint32_t>(i)};
     if (Status status = apply(steps_[i], draws, out); !status.ok()) return status;

@@ -42,6 +42,9 @@ struct CropPlan {
   std::int32_t out_height = 0, out_width = 0;  // the crop's size resampled
   std::int32_t window_y = 0, window_x = 0;     // the kept window in it; parts outside are zeros
   std::int32_t window_height = 0, window_width = 0;
+  // Of the resampled crop, what the steps have not cut off: zeros come in its place, should a later
+  // step look there again. Rows [kept_top, kept_bottom), columns [kept_left, kept_right).
+  std::int32_t kept_top = 0, kept_bottom = 0, kept_left = 0, kept_right = 0;
   bool flip_horizontal = false, flip_vertical = false;  // of the window
   Filter filter = Filter::bilinear;
   bool antialias = true;

@@ -133,8 +133,9 @@ Status ImageDecoder::plan_axis(const Reading& reading, bool vertical, double beg
   const std::int32_t window = vertical ? plan_.window_y : plan_.window_x;
   const std::int32_t window_size = vertical ? plan_.window_height : plan_.window_width;
   const bool mirror = vertical ? plan_.flip_vertical : plan_.flip_horizontal;
-  const std::int32_t first = std::max(window, 0);
-  const std::int32_t last = std::min(window + window_size, out);
+  const std::int32_t first = std::max(window, vertical ? plan_.kept_top : plan_.kept_left);
+  const std::int32_t last =
+      std::min(window + window_size, vertical ? plan_.kept_bottom : plan_.kept_right);
   const auto low = static_cast<std::int32_t>(std::floor(begin));
   const auto high = std::min(static_cast<std::int32_t>(std::ceil(begin + size)), limit);
   if (out > kMaxAxis || high - low > kMaxAxis)

@@ -332,9 +332,18 @@ class Loader:
         if self._given_ranks is not None:
             return self._given_ranks
         ranks = distributed_ranks()
-        if ranks is None and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-            ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        return Ranks() if ranks is None else Ranks(*ranks)
+        if ranks is not None:
+            return Ranks(*ranks)
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            return Ranks()
+        found = os.environ["RANK"], os.environ["WORLD_SIZE"]
+        try:
+            return Ranks(*map(int, found))
+        except ValueError as error:
+            raise ValueError(
+                f"the environment's RANK and WORLD_SIZE, {found[0]!r} and {found[1]!r}, are not "
+                "those of a process: unset them, or give rank= and world_size="
+            ) from error
 
 
 class LoaderIterator:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from fastio.dataset import Dataset
 from fastio.device import Device, has_pinned_memory
-from fastio.engine import OnError
+from fastio.engine import OnError, available_cores
 from fastio.errors import TransformError
 from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings
 from fastio.formats import FolderDataset, open_any
@@ -114,12 +114,3 @@ def _native_settings(request: Request) -> NativeSettings:
         on_cpu=request.device is None or request.device.type == "cpu",
         pinned=pinned,
     )
-
-
-def available_cores() -> int:
-    """CPU cores that this process may use, by its affinity."""
-    if hasattr(os, "process_cpu_count"):  # Python 3.13
-        return os.process_cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -293,6 +293,16 @@ def test_rank_and_world_size_come_from_the_environment(
         assert rows_of(batches)[0] == [4, 5, 6, 7]
 
 
+@pytest.mark.parametrize("rank", ["", "x", "2"])
+def test_an_impossible_rank_in_the_environment_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, rank: str
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=f"RANK and WORLD_SIZE, '{rank}' and '2'"):
+        loader(folder, 4)
+
+
 def test_rank_and_world_size_come_from_torch_distributed_first(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

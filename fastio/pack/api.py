@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from fastio.engine import available_cores
 from fastio.errors import PackError, SchemaError
 from fastio.pack.cells import Bad, Item
 from fastio.pack.images import IMAGE_CODECS, ImageCodec
@@ -271,16 +272,10 @@ def _options(
     if on_error not in ("raise", "skip"):
         raise PackError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
     if workers is None:
-        workers = _usable_cores()
+        workers = available_cores()
     if workers < 1:
         raise PackError(f"workers must be at least 1, got {workers}")
     return PackOptions(codec, parse_size(shard_size), on_error == "skip", workers)
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # Linux
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:

@@ -103,7 +103,13 @@ Status FileSet::open(std::int64_t file, std::shared_ptr<Descriptor>& out) {
     }
     path = paths_[static_cast<std::size_t>(file)];
   }
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Non-blocking: opening a pipe would wait for its writer.
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+  int fd = ::open(path.c_str(), kFlags);
+  if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+    close();
+    fd = ::open(path.c_str(), kFlags);
+  }
   if (fd < 0) return system_error("cannot open", errno);
   out = std::make_shared<Descriptor>(fd);
   if (!keep_open_) return Status::okay();
@@ -126,26 +132,30 @@ Status FileSet::open(std::int64_t file, std::shared_ptr<Descriptor>& out) {
 Status FileSet::read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out) {
   std::shared_ptr<Descriptor> descriptor;
   if (Status status = open(file, descriptor); !status.ok()) return status;
-  if (length < 0) {
-    struct stat info;
-    if (::fstat(descriptor->fd(), &info) != 0) return system_error("cannot stat", errno);
-    if (!S_ISREG(info.st_mode)) return Status::error(Code::io, "not a regular file");
+  struct stat info;
+  if (::fstat(descriptor->fd(), &info) != 0) return system_error("cannot stat", errno);
+  if (!S_ISREG(info.st_mode)) return Status::error(Code::io, "not a regular file");
+  if (length == kWholeFile) {
     offset = 0;
     length = info.st_size;
   }
-  if (offset < 0) return Status::error(Code::corrupt, "negative offset " + std::to_string(offset));
+  if (offset < 0 || length < 0)
+    return Status::error(Code::corrupt, "no range: " + std::to_string(length) +
+                                            " bytes from byte " + std::to_string(offset));
   const std::size_t wanted = static_cast<std::size_t>(length);
-  if (!out.resize(wanted))
-    return Status::error(Code::memory, "no memory for " + std::to_string(length) + " bytes");
   std::size_t got = 0;
-  if (Status status = read_fully(descriptor->fd(), out.data(), wanted, offset, got); !status.ok())
-    return status;
+  // Asked for before memory is: the range may come from a damaged file.
+  if (length <= info.st_size - offset) {
+    if (!out.resize(wanted))
+      return Status::error(Code::memory, "no memory for " + std::to_string(length) + " bytes");
+    if (Status status = read_fully(descriptor->fd(), out.data(), wanted, offset, got); !status.ok())
+      return status;
+  }
   if (got < wanted)
-    return Status::error(Code::truncated,
-                         "the file ends at byte " +
-                             std::to_string(offset + static_cast<std::int64_t>(got)) + ", bytes " +
-                             std::to_string(offset) + " to " + std::to_string(offset + length) +
-                             " were wanted");
+    return Status::error(Code::truncated, "the file ends too early: it has " +
+                                              std::to_string(info.st_size) + " bytes, " +
+                                              std::to_string(length) + " from byte " +
+                                              std::to_string(offset) + " on were wanted");
   return Status::okay();
 }
 

@@ -36,10 +36,12 @@ class Buffer {
 };
 
 // Thread-safe. A file is known by the number that add() returned. `keep_open` files (shards) keep
-// their descriptor until more than `max_open` are open; the others (a folder's images) are opened
-// for each read.
+// their descriptor until more than `max_open` are open, or the process has no more; the others (a
+// folder's images) are opened for each read.
 class FileSet {
  public:
+  static constexpr std::int64_t kWholeFile = -1;  // as a length
+
   explicit FileSet(bool keep_open, std::size_t max_open = 256);
   FileSet(const FileSet&) = delete;
   FileSet& operator=(const FileSet&) = delete;
@@ -48,8 +50,9 @@ class FileSet {
   std::int64_t add(std::vector<std::string> paths);
   std::size_t size() const;
 
-  // Reads [offset, offset + length) of `file`; length < 0 reads the whole file. Fewer bytes in
-  // the file than asked for are Code::truncated. A range that is no range is Code::corrupt.
+  // Reads [offset, offset + length) of `file`, which must be a regular one; length kWholeFile reads
+  // all of it. Fewer bytes in the file than asked for are Code::truncated. A range that is no range
+  // is Code::corrupt.
   Status read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out);
 
   // Tells the system that a range will be wanted soon. Does nothing for files not kept open.

@@ -23,7 +23,7 @@ namespace fastio {
 // The reads of a batch, one entry a row; all vectors have the same length.
 struct ImageReads {
   std::vector<std::int32_t> file;
-  std::vector<std::int64_t> offset, length;  // length < 0: the whole file
+  std::vector<std::int64_t> offset, length;  // or FileSet::kWholeFile
   std::vector<std::uint8_t> codec, orientation;
   std::vector<std::int32_t> height, width;
   std::vector<std::int64_t> row;

@@ -7,6 +7,7 @@ from. Safe to use from several threads.
 
 from __future__ import annotations
 
+import resource
 import threading
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -77,7 +78,7 @@ class PackedImages:
         self._dataset = dataset
         self._field = field
         self._mode = kind.mode
-        self._files = _native.FileSet(keep_open=True)
+        self._files = _native.FileSet(keep_open=True, max_open=_most_open())
         self._numbers: dict[int, int] = {}
         self._lock = threading.Lock()
 
@@ -129,6 +130,16 @@ class PackedImages:
 
     def close(self) -> None:
         self._files.close()
+
+
+def _most_open() -> int:
+    """How many shards' descriptors to keep: a quarter of what the process may have, up to 4096.
+
+    A shuffled epoch opens and closes a shard for each read once there are more shards than that,
+    which costs a round trip on network file systems.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 4096 if soft == resource.RLIM_INFINITY else min(soft // 4, 4096)
 
 
 class FolderImages:

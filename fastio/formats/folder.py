@@ -246,9 +246,9 @@ def _find_classes(root: str, extensions: tuple[str, ...]) -> list[str]:
     classes = sorted(name for name, is_folder in entries if is_folder)
     if not classes:
         images = sum(name.lower().endswith(extensions) for name, _ in entries)
-        hint = f"{images} images lie directly in it: " if images else ""
+        hint = f"{images} images lie directly in it: move" if images else "Move"
         raise SourceNotFound(
-            f"Couldn't find any class folder in {root}. {hint}move images to one folder for each "
+            f"Couldn't find any class folder in {root}. {hint} images to one folder for each "
             "class, or list them in a CSV or JSONL file with a column `path` and pack that"
         )
     return classes

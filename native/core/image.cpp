@@ -79,9 +79,7 @@ Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, 
                             void* context) {
   Reading reading;
   reading.channels = task.channels;
-  Status status = request.codec == Codec::jpeg  ? open_jpeg(request, reading)
-                  : request.codec == Codec::raw ? open_raw(request, reading)
-                                                : Status::error(Code::foreign, "not decoded here");
+  Status status = open(request, reading);
   if (status.ok()) status = plan(task, request, reading);
   if (status.ok()) {
     void* out = place(context, plan_.window_height, plan_.window_width);
@@ -94,6 +92,15 @@ Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, 
   for (Buffer* buffer : {&block_, &upright_, &packed_, &result_, &framed_}) buffer->shrink(kKeep);
   if (status.ok()) counters_.images.fetch_add(1, std::memory_order_relaxed);
   return status;
+}
+
+Status ImageDecoder::open(const ImageRequest& request, Reading& reading) {
+  if (request.orientation > 8)
+    return Status::error(Code::corrupt,
+                         "no EXIF orientation: " + std::to_string(request.orientation));
+  if (request.codec == Codec::jpeg) return open_jpeg(request, reading);
+  if (request.codec == Codec::raw) return open_raw(request, reading);
+  return Status::error(Code::foreign, "not decoded here");
 }
 
 Status ImageDecoder::open_jpeg(const ImageRequest& request, Reading& reading) {

@@ -86,6 +86,7 @@ class ImageDecoder {
     std::ptrdiff_t stride = 0;
   };
 
+  Status open(const ImageRequest& request, Reading& reading);
   Status open_jpeg(const ImageRequest& request, Reading& reading);
   Status open_raw(const ImageRequest& request, Reading& reading) const;
   Status plan(const ImageTask& task, const ImageRequest& request, Reading& reading);

@@ -10,15 +10,15 @@ from __future__ import annotations
 import resource
 import threading
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
-from fastio.dataset import Dataset, decode_image
+from fastio.dataset import Dataset
 from fastio.formats.folder import FolderDataset
-from fastio.schema import CODEC_ENCODED, CODEC_JPEG, Image
+from fastio.schema import CODEC_ENCODED, CODEC_JPEG
 
 Rows = npt.NDArray[np.int64]
 WHOLE_FILE = -1
@@ -62,7 +62,7 @@ class ImageSource(Protocol):
         It is turned as the orientation in `reads` says.
 
         Raises:
-            ValueError, OSError: it cannot be read or decoded.
+            FastioError, OSError: it cannot be read or decoded.
         """
         ...
 
@@ -74,10 +74,9 @@ class ImageSource(Protocol):
 class PackedImages:
     """An image field of a packed dataset: ranges of shards that stay open."""
 
-    def __init__(self, dataset: Dataset, field: str, kind: Image) -> None:
+    def __init__(self, dataset: Dataset, field: str) -> None:
         self._dataset = dataset
         self._field = field
-        self._mode = kind.mode
         self._files = _native.FileSet(keep_open=True, max_open=_most_open())
         self._numbers: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -119,14 +118,7 @@ class PackedImages:
         return number
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:
-        shards, local = self._dataset.locate(np.array([row], np.int64))
-        reader = self._dataset.shard(int(shards[0]))
-        codec, height, width, orientation = (
-            int(reader.fixed(f"{self._field}.{name}")[local[0]])
-            for name in ("codec", "height", "width", "orientation")
-        )
-        data = reader.values(self._field, local)[0]
-        return decode_image(data, codec, height, width, orientation, self._mode)
+        return self._dataset.image(self._field, row)
 
     def close(self) -> None:
         self._files.close()
@@ -177,8 +169,8 @@ class FolderImages:
         """Nothing stays open."""
 
 
-def image_source(dataset: Dataset | FolderDataset, field: str, kind: Any) -> ImageSource:
+def image_source(dataset: Dataset | FolderDataset, field: str) -> ImageSource:
     """The reads of one image field of a dataset."""
     if isinstance(dataset, FolderDataset):
         return FolderImages(dataset)
-    return PackedImages(dataset, field, kind)
+    return PackedImages(dataset, field)

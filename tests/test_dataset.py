@@ -162,6 +162,12 @@ def test_gather_takes_rows_in_any_order_and_twice(dataset: Dataset) -> None:
         np.testing.assert_array_equal(found, item["points"])
 
 
+def test_an_image_is_had_without_its_sample(dataset: Dataset) -> None:
+    np.testing.assert_array_equal(dataset.image("image", 17), dataset[17]["image"])
+    with pytest.raises(SchemaError, match="'label' is no image"):
+        dataset.image("label", 0)
+
+
 def test_several_fields_are_gathered_as_each_alone(dataset: Dataset) -> None:
     rows = np.array([49, 0, 17])
     found = dataset.gather_all(["caption", "label"], rows)

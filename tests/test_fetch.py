@@ -22,7 +22,7 @@ def test_the_ranges_of_a_packed_dataset_hold_the_images_bytes(tmp_path: Path) ->
     rows = np.array([14, 0, 7, 0, 8])
     with fastio.open(tmp_path / "packed") as dataset:
         assert dataset.num_shards > 3
-        source = image_source(dataset, "image", dataset.schema.fields["image"])
+        source = image_source(dataset, "image")
         reads = source.reads(rows)
         shards, _ = dataset.locate(rows)
         for place, row in enumerate(rows.tolist()):
@@ -40,7 +40,7 @@ def test_sizes_and_orientations_are_those_that_were_packed(tmp_path: Path) -> No
     (tmp_path / "images" / "a" / "1.png").write_bytes(png(24, 32))
     fastio.pack(tmp_path / "images", tmp_path / "packed")
     with fastio.open(tmp_path / "packed") as dataset:
-        source = image_source(dataset, "image", dataset.schema.fields["image"])
+        source = image_source(dataset, "image")
         reads = source.reads(np.array([1, 0]))
         assert reads.orientation.tolist() == [1, 6]
         assert list(zip(reads.height, reads.width, strict=True)) == [(24, 32), (20, 30)]
@@ -56,7 +56,7 @@ def test_the_files_of_a_folder_are_read_whole(
     Path(files[0][0]).write_bytes(jpeg())
     Path(files[1][0]).write_bytes(png())
     dataset = FolderDataset.from_samples(files, ["x"], upright=upright)
-    reads = image_source(dataset, "image", None).reads(np.array([1, 0]))
+    reads = image_source(dataset, "image").reads(np.array([1, 0]))
     assert reads.length.tolist() == [WHOLE_FILE] * 2
     assert reads.codec.tolist() == [CODEC_ENCODED, CODEC_JPEG]
     assert reads.orientation.tolist() == [orientation] * 2
@@ -79,5 +79,5 @@ def test_shards_take_a_quarter_of_the_process_s_descriptors_at_most(
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
     monkeypatch.setattr("fastio._native.FileSet", FileSet)
     with fastio.open(tmp_path / "packed") as dataset:
-        image_source(dataset, "image", dataset.schema.fields["image"])
+        image_source(dataset, "image")
     assert asked == [(True, most)]

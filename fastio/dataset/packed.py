@@ -194,6 +194,37 @@ class Dataset:
             name: _gathered(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
         }
 
+    def image(self, field: str, row: int) -> NDArray[np.uint8]:
+        """One upright image, decoded by Pillow.
+
+        Args:
+            field: an image field.
+            row: global row number from 0.
+
+        Returns:
+            uint8 (H, W, C).
+
+        Raises:
+            SchemaError: there is no such field, or it is no image.
+            IndexError: the row number is out of range.
+            ImageError: it cannot be decoded.
+            SourceNotFound, ShardCorrupt: the shard cannot be read.
+        """
+        kind = self._field(field)
+        if not isinstance(kind, Image):
+            raise SchemaError(f"field {field!r} is no image: use gather")
+        ((shard, _, local),) = self.by_shard(np.array([row], dtype=np.int64))
+        reader = self.shard(shard)
+        data = reader.values(field, local)[0]
+        codec, height, width, orientation = (
+            int(reader.fixed(f"{field}.{part}")[local[0]])
+            for part in ("codec", "height", "width", "orientation")
+        )
+        try:
+            return decode_image(data, codec, height, width, orientation, kind.mode)
+        except ValueError as error:
+            raise ImageError(self.path, row, self.sample_name(row), error) from error
+
     def sample_name(self, row: int) -> str:
         """How messages name a row: its shard's file name and its row there."""
         shards, local = self.locate(np.array([row], dtype=np.int64))
@@ -294,25 +325,11 @@ class Dataset:
         kind = self._field(name)
         rows = np.array([row], dtype=np.int64)
         if isinstance(kind, Image):
-            return self._image(name, kind, row)
+            return self.image(name, row)
         value: Any = self.gather(name, rows)[0]
         if isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool"):
             return value.item()
         return value
-
-    def _image(self, name: str, kind: Image, row: int) -> NDArray[np.uint8]:
-        shards, local = self.locate(np.array([row], dtype=np.int64))
-        reader = self.shard(int(shards[0]))
-        at = int(local[0])
-        data = reader.values(name, [at])[0]
-        codec, height, width, orientation = (
-            int(reader.fixed(f"{name}.{part}")[at])
-            for part in ("codec", "height", "width", "orientation")
-        )
-        try:
-            return decode_image(data, codec, height, width, orientation, kind.mode)
-        except ValueError as error:
-            raise ImageError(self.path, row, self.sample_name(row), error) from error
 
 
 def _gathered(

@@ -93,7 +93,7 @@ def image_field(
         fused = affine(compiled.tail, kind.channels)
     return ImageField(
         name,
-        image_source(dataset, name, kind),
+        image_source(dataset, name),
         compiled,
         compiled.native(),
         kind.channels,

@@ -121,6 +121,18 @@ def test_a_listed_dataset_has_the_files_in_the_order_given(folder: Path) -> None
     assert dataset[0][0].shape == (23, 40, 3)
 
 
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_listed_folder_has_its_paths_and_fingerprint(folder: Path, end: str) -> None:
+    whole = FolderDataset(folder)
+    samples = list(zip(whole.paths, whole.labels.tolist(), strict=True))
+    listed = FolderDataset.from_samples(samples, whole.classes, str(folder) + end)
+    assert list(listed.paths) == list(whole.paths)
+    assert listed.fingerprint == whole.fingerprint
+    for path in ("/tmp/x.jpg", f"{folder}//x.jpg"):
+        elsewhere = FolderDataset.from_samples([(path, 0)], ["x"], str(folder))
+        assert list(elsewhere.paths) == [path]
+
+
 def test_a_listed_dataset_can_leave_images_as_stored(folder: Path) -> None:
     path = folder / "class1" / "0.jpg"
     path.write_bytes(oriented_jpeg(6, 20, 30))

@@ -106,6 +106,18 @@ def test_images_of_an_image_folder_are_not_turned_as_with_torchvision(
     assert [draw.crop for draw in draws] == [(0, 0, 20, 30)] * 2
 
 
+def test_the_state_of_an_image_folder_outlives_a_move_of_the_folder(tmp_path: Path) -> None:
+    folder = numbered_folder(tmp_path / "here")
+    with Loader(image_folder(folder, ("PILToTensor",)), 5) as before:
+        next(iter(before))
+        state = before.state_dict()
+    folder.rename(tmp_path / "there")
+    with Loader(image_folder(tmp_path / "there", ("PILToTensor",)), 5) as after:
+        after.load_state_dict(state)
+        next(iter(after))
+        assert after.batch.step == 1
+
+
 def test_a_bad_file_of_an_image_folder_is_named_with_its_folder(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "0.jpg").write_bytes(b"")

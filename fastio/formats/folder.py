@@ -115,7 +115,8 @@ class FolderDataset:
         Args:
             samples: (path, label) of each row.
             classes: the classes' names.
-            path: folder that the paths begin with, for messages; they are kept as given.
+            path: folder that the paths begin with, for messages. Where all do, the fingerprint
+                stands for what comes after it, as with an image folder.
             upright: turn images as their EXIF orientation says; False delivers them as they are
                 stored, as torchvision does.
 
@@ -126,7 +127,13 @@ class FolderDataset:
             raise SourceNotFound("the list of samples is empty")
         self = cls.__new__(cls)
         labels = np.array([label for _, label in samples], dtype=np.int64)
-        self._fill(path, PathTable("", (name for name, _ in samples)), labels, tuple(classes))
+        names = [name for name, _ in samples]
+        below = [name[len(os.path.join(path, "")) :] for name in names]
+        if [os.path.join(path, name) for name in below] == names:
+            paths = PathTable(path, below)
+        else:
+            paths = PathTable("", names)
+        self._fill(path, paths, labels, tuple(classes))
         self.upright = upright
         return self
 

@@ -78,7 +78,8 @@ class Loader:
         order: "sequential", "shuffle", "window" (large reads), or "auto": by `shuffle`.
         cache: for remote datasets, which this version does not read: None.
         on_error: what a sample that can't be read does: "raise" its error from next(), "skip" it
-            (the batch shrinks), or "replace" it by another of its batch.
+            (the batch shrinks; without any sample left it does not come, and this rank makes a
+            step less than others), or "replace" it by another of its batch.
         rank, world_size: which part of each global batch to deliver. None: torch.distributed's
             where it is initialised, else RANK and WORLD_SIZE of the environment, where torchrun
             puts them, else 0 of 1.

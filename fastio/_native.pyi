@@ -111,9 +111,9 @@ class Slot:
     def failures(self) -> list:
         """Rows that failed, as (row, code, message). After wait()."""
 
-    def take(self, row: int, channels: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))] | None:
+    def take(self, row: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))] | None:
         """
-        An image that keeps its own size, as uint8 (H, W, C); None where the row failed.
+        An image that keeps its own size, as uint8 (H, W, C), once; None where the row failed. After wait().
         """
 
 class Engine:
@@ -123,13 +123,10 @@ class Engine:
 
     def submit(self, files: FileSet, geometry: Geometry, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None) -> Slot:
         """
-        Queues a batch. `out` must live until Slot.wait() says True. normalize: (scale, bias) a channel for float32, None for uint8.
+        Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for that. normalize: (scale, bias) a channel for float32, None for uint8.
         """
 
     def close(self) -> None: ...
-
-    def abandon(self) -> None:
-        """For a forked child, where the threads do not exist."""
 
     def counters(self) -> tuple:
         """(images, bytes, read ns, decode ns, resample ns), all threads."""

@@ -168,7 +168,7 @@ class Engine:
         for stream in list(self._streams):
             stream.close()
         self._pool.clear()
-        if self._native is not None and self._pid == os.getpid():
+        if self._native is not None:
             self._native.close()
         if self._python is not None:
             self._python.shutdown(wait=True, cancel_futures=True)
@@ -188,8 +188,6 @@ class Engine:
     def _start(self) -> None:
         """Starts the threads, once a process: a forked child has none of its parent's."""
         if self._pid != os.getpid():
-            if self._native is not None:
-                self._native.abandon()
             self._native = self._python = None
             # Their locks may have been held by the parent's threads.
             self._images = self._make_images()
@@ -306,7 +304,7 @@ class Engine:
         broken = {i: message for i, code, message in slot.failures() if code != _FOREIGN}
         images: list[AnyArray | None] = []
         if own_size:
-            images += (slot.take(index, image.channels) for index in range(len(rows)))
+            images += (slot.take(index) for index in range(len(rows)))
             pending.values[image.name] = images
         for index, message in broken.items():
             failures.setdefault(index, self._error(int(rows[index]), message))

@@ -1,8 +1,9 @@
 #include "core/engine.h"
 
+#include <unistd.h>
+
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -37,16 +38,43 @@ OutArray check_out(const nb::ndarray<nb::c_contig, nb::device::cpu>& out, const 
           static_cast<std::int32_t>(out.shape(hwc ? 2 : 3))};
 }
 
-std::shared_ptr<Slot> submit(Engine& engine, const SharedFiles& files,
-                             const SharedGeometry& geometry, std::uint64_t seed,
-                             std::uint64_t epoch, const Vector<std::int32_t>& file,
-                             const Vector<std::int64_t>& offset, const Vector<std::int64_t>& length,
-                             const Vector<std::uint8_t>& codec,
-                             const Vector<std::uint8_t>& orientation,
-                             const Vector<std::int32_t>& height, const Vector<std::int32_t>& width,
-                             const Vector<std::int64_t>& row, int channels, bool channels_last,
-                             std::optional<std::array<std::vector<float>, 2>> normalize,
-                             std::optional<nb::ndarray<nb::c_contig, nb::device::cpu>> out) {
+// A slot as Python holds it, with the memory that threads write to: should Python let go of it
+// early (an exception between two lines will do), the rows in hand are waited for.
+class HeldSlot {
+ public:
+  using Memory = std::optional<nb::ndarray<nb::c_contig, nb::device::cpu>>;
+
+  HeldSlot(std::shared_ptr<Slot> slot, Memory memory)
+      : slot_(std::move(slot)), memory_(std::move(memory)), pid_(::getpid()) {}
+  HeldSlot(HeldSlot&&) = default;
+  ~HeldSlot() {
+    if (!slot_) return;  // moved from
+    if (::getpid() != pid_) {
+      // A forked child: no thread will finish it, and its lock may look held.
+      static_cast<void>(new std::shared_ptr<Slot>(std::move(slot_)));
+      return;
+    }
+    slot_->cancel();
+    while (!slot_->wait(std::chrono::hours(1))) {
+    }
+  }
+
+  Slot& operator*() const { return *slot_; }
+  Slot* operator->() const { return slot_.get(); }
+
+ private:
+  std::shared_ptr<Slot> slot_;
+  Memory memory_;
+  pid_t pid_;
+};
+
+HeldSlot submit(Engine& engine, const SharedFiles& files, const SharedGeometry& geometry,
+                std::uint64_t seed, std::uint64_t epoch, const Vector<std::int32_t>& file,
+                const Vector<std::int64_t>& offset, const Vector<std::int64_t>& length,
+                const Vector<std::uint8_t>& codec, const Vector<std::uint8_t>& orientation,
+                const Vector<std::int32_t>& height, const Vector<std::int32_t>& width,
+                const Vector<std::int64_t>& row, int channels, bool channels_last,
+                std::optional<std::array<std::vector<float>, 2>> normalize, HeldSlot::Memory out) {
   const std::size_t rows = file.size();
   check_length("offset", offset.size(), rows);
   check_length("length", length.size(), rows);
@@ -60,7 +88,8 @@ std::shared_ptr<Slot> submit(Engine& engine, const SharedFiles& files,
   task.seed = seed;
   task.epoch = epoch;
   task.channels = channels;
-  task.store.layout = channels_last ? Layout::hwc : Layout::chw;
+  // Images that keep their own sizes are always interleaved: see take().
+  task.store.layout = channels_last || !out ? Layout::hwc : Layout::chw;
   if (normalize) {
     task.store.element = Element::f32;
     for (const auto& part : *normalize)
@@ -73,23 +102,34 @@ std::shared_ptr<Slot> submit(Engine& engine, const SharedFiles& files,
   ImageReads reads{copied(file),        copied(offset), copied(length), copied(codec),
                    copied(orientation), copied(height), copied(width),  copied(row)};
 
-  const nb::gil_scoped_release release;
-  auto slot = std::make_shared<Slot>(files.value, geometry.value, task, std::move(reads),
-                                     memory.data, memory.height, memory.width);
-  engine.submit(slot);
-  return slot;
+  std::shared_ptr<Slot> slot;
+  {
+    const nb::gil_scoped_release release;
+    slot = std::make_shared<Slot>(files.value, geometry.value, task, std::move(reads), memory.data,
+                                  memory.height, memory.width);
+    engine.submit(slot);
+  }
+  return HeldSlot(std::move(slot), std::move(out));
 }
 
-bool wait(Slot& slot, double timeout_s) {
+bool wait(const HeldSlot& slot, double timeout_s) {
+  constexpr double kLongest = 1e6;  // what fits into nanoseconds
+  const double bounded = timeout_s > 0 ? std::min(timeout_s, kLongest) : 0;
   const nb::gil_scoped_release release;
-  return slot.wait(std::chrono::nanoseconds(static_cast<std::int64_t>(timeout_s * 1e9)));
+  return slot->wait(std::chrono::nanoseconds(static_cast<std::int64_t>(bounded * 1e9)));
+}
+
+void check_done(const HeldSlot& slot) {
+  if (!slot->wait(std::chrono::nanoseconds(0)))
+    throw std::runtime_error("threads are at work on this slot: wait() first");
 }
 
 // The rows that are not whole, as (row, code, message).
-nb::list failures(const Slot& slot) {
+nb::list failures(const HeldSlot& slot) {
+  check_done(slot);
   nb::list found;
-  for (std::size_t i = 0; i < slot.rows(); ++i) {
-    const Status& status = slot.status(i);
+  for (std::size_t i = 0; i < slot->rows(); ++i) {
+    const Status& status = slot->status(i);
     if (!status.ok())
       found.append(nb::make_tuple(i, static_cast<int>(status.code), status.message));
   }
@@ -99,15 +139,16 @@ nb::list failures(const Slot& slot) {
 using Image = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<3>>;
 
 // An image of its own size, whose memory goes over to the array. None where the row failed.
-std::optional<Image> take(Slot& slot, std::size_t row, int channels) {
-  if (row >= slot.rows()) throw nb::index_error("no such row");
-  OwnedImage image = slot.take(row);
+std::optional<Image> take(const HeldSlot& slot, std::size_t row) {
+  check_done(slot);
+  if (row >= slot->rows()) throw nb::index_error("no such row");
+  OwnedImage image = slot->take(row);
   if (!image.pixels) return std::nullopt;
   std::uint8_t* pixels = image.pixels.release();
   const nb::capsule owner(pixels, [](void* p) noexcept { delete[] static_cast<std::uint8_t*>(p); });
   return Image(pixels,
                {static_cast<std::size_t>(image.height), static_cast<std::size_t>(image.width),
-                static_cast<std::size_t>(channels)},
+                static_cast<std::size_t>(slot->channels())},
                owner);
 }
 
@@ -136,13 +177,16 @@ void bind_engine(nb::module_& m) {
       .def("__len__", [](const SharedFiles& self) { return self.value->size(); })
       .def("close", [](SharedFiles& self) { self.value->close(); });
 
-  nb::class_<Slot>(m, "Slot", "One image field of one batch while it is filled; see slot.h.")
+  nb::class_<HeldSlot>(m, "Slot", "One image field of one batch while it is filled; see slot.h.")
       .def("wait", &wait, nb::arg("timeout_s"), "True once no thread touches the slot any more.")
-      .def("cancel", &Slot::cancel, nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("cancelled", &Slot::cancelled)
+      .def(
+          "cancel", [](const HeldSlot& slot) { slot->cancel(); },
+          nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("cancelled", [](const HeldSlot& slot) { return slot->cancelled(); })
       .def("failures", &failures, "Rows that failed, as (row, code, message). After wait().")
-      .def("take", &take, nb::arg("row"), nb::arg("channels"),
-           "An image that keeps its own size, as uint8 (H, W, C); None where the row failed.");
+      .def("take", &take, nb::arg("row"),
+           "An image that keeps its own size, as uint8 (H, W, C), once; None where the row failed. "
+           "After wait().");
 
   nb::class_<Engine>(m, "Engine", "The worker threads; see engine.h.")
       .def(nb::init<int>(), nb::arg("threads"))
@@ -152,10 +196,9 @@ void bind_engine(nb::module_& m) {
           nb::arg("orientation"), nb::arg("height"), nb::arg("width"), nb::arg("row"),
           nb::arg("channels"), nb::arg("channels_last"), nb::arg("normalize"),
           nb::arg("out").noconvert().none(),
-          "Queues a batch. `out` must live until Slot.wait() says True. normalize: (scale, bias) a "
-          "channel for float32, None for uint8.")
+          "Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for "
+          "that. normalize: (scale, bias) a channel for float32, None for uint8.")
       .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
-      .def("abandon", &Engine::abandon, "For a forked child, where the threads do not exist.")
       .def("counters", &counters, "(images, bytes, read ns, decode ns, resample ns), all threads.");
 }
 

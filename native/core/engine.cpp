@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 namespace fastio {
 namespace {
@@ -26,30 +27,41 @@ class SignalsBlocked {
 }  // namespace
 
 Engine::Engine(int threads)
-    : counters_(std::make_unique<ImageCounters>()), queue_(std::make_unique<SlotQueue>()) {
+    : pid_(::getpid()),
+      counters_(std::make_unique<ImageCounters>()),
+      queue_(std::make_unique<SlotQueue>()) {
   const SignalsBlocked blocked;
-  threads_.reserve(static_cast<std::size_t>(threads));
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  try {
+    threads_.reserve(static_cast<std::size_t>(threads));
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  } catch (...) {
+    close();  // those that did start
+    throw;
+  }
 }
 
-Engine::~Engine() { close(); }
+Engine::~Engine() {
+  close();
+  if (!forked()) return;
+  // The threads cannot be joined, and the queue cannot go while its lock looks held and waited for.
+  static_cast<void>(new std::vector<std::thread>(std::move(threads_)));
+  static_cast<void>(queue_.release());
+}
+
+bool Engine::forked() const { return ::getpid() != pid_; }
 
 void Engine::submit(std::shared_ptr<Slot> slot) {
+  if (forked()) return slot->cancel();
   slot->advise();
   queue_->push(std::move(slot));
 }
 
 void Engine::close() {
-  if (queue_) queue_->close();
+  if (forked()) return;
+  const std::lock_guard lock(closing_);
+  queue_->close();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
-}
-
-void Engine::abandon() {
-  static_cast<void>(new std::vector<std::thread>(std::move(threads_)));
-  threads_.clear();
-  queue_.release();
-  counters_.release();
 }
 
 void Engine::work() {

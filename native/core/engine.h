@@ -1,7 +1,10 @@
 // The worker threads: they take rows of the oldest slot, read, decode and write them.
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -10,34 +13,35 @@
 
 namespace fastio {
 
-// Thread-safe, but for close(), which one thread calls once. No Python object is ever touched
-// from a worker thread.
+// Thread-safe. No Python object is ever touched from a worker thread.
 class Engine {
  public:
-  // Starts `threads` >= 1 threads.
+  // Starts `threads` >= 1 threads. Throws std::system_error where the system has no more.
   explicit Engine(int threads);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Queues a slot. After close() it is cancelled at once.
+  // Queues a slot. After close(), and in a forked child, it is cancelled at once.
   void submit(std::shared_ptr<Slot> slot);
 
-  // Cancels what waits, lets the rows in hand finish, joins every thread. May be called again.
+  // Cancels what waits, lets the rows in hand finish, joins every thread. May be called again. Does
+  // nothing in a forked child, where the threads do not exist.
   void close();
 
-  const ImageCounters& counters() const { return *counters_; }
+  // Whether this is a child of the process that the engine was made in.
+  bool forked() const;
 
-  // In a forked child the threads do not exist: forgets them without joining. The queue they may
-  // have held locked is leaked with them.
-  void abandon();
+  const ImageCounters& counters() const { return *counters_; }
 
  private:
   void work();
 
+  const pid_t pid_;
   std::unique_ptr<ImageCounters> counters_;
   std::unique_ptr<SlotQueue> queue_;
-  std::vector<std::thread> threads_;
+  std::mutex closing_;
+  std::vector<std::thread> threads_;  // guarded by closing_
 };
 
 }  // namespace fastio

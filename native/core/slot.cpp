@@ -67,34 +67,37 @@ void* Slot::place(void* context, std::int32_t height, std::int32_t width) {
 }
 
 void Slot::fill(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCounters& counters) {
-  const auto codec = static_cast<Codec>(reads_.codec[row]);
-  if (codec == Codec::encoded) {
-    status_[row] = Status::error(Code::foreign, "stored in another image format");
-    return;
+  try {
+    status_[row] = decode(row, decoder, scratch, counters);
+  } catch (const std::bad_alloc&) {
+    // Short enough to need no memory itself.
+    status_[row] = Status::error(Code::memory, "out of memory");
   }
+}
+
+Status Slot::decode(std::size_t row, ImageDecoder& decoder, Buffer& scratch,
+                    ImageCounters& counters) {
+  const auto codec = static_cast<Codec>(reads_.codec[row]);
+  if (codec == Codec::encoded)
+    return Status::error(Code::foreign, "stored in another image format");
   const auto start = std::chrono::steady_clock::now();
   Status status = files_->read(reads_.file[row], reads_.offset[row], reads_.length[row], scratch);
   counters.read_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
-  if (status.ok()) {
-    counters.bytes.fetch_add(scratch.size(), std::memory_order_relaxed);
-    ImageRequest request;
-    request.data = scratch.data();
-    request.size = scratch.size();
-    request.codec = codec;
-    request.orientation = reads_.orientation[row];
-    request.height = reads_.height[row];
-    request.width = reads_.width[row];
-    request.row = reads_.row[row];
-    Target target{&task_,     out_ ? out_ + row * row_bytes_ : nullptr, out_height_,
-                  out_width_, out_ ? nullptr : &images_[row],           Status::okay()};
-    try {
-      status = decoder.decode(task_, request, &Slot::place, &target);
-    } catch (const std::bad_alloc&) {
-      status = Status::error(Code::memory, "no memory for decoding");
-    }
-    if (!target.refused.ok()) status = std::move(target.refused);
-  }
-  status_[row] = std::move(status);
+  if (!status.ok()) return status;
+  counters.bytes.fetch_add(scratch.size(), std::memory_order_relaxed);
+  ImageRequest request;
+  request.data = scratch.data();
+  request.size = scratch.size();
+  request.codec = codec;
+  request.orientation = reads_.orientation[row];
+  request.height = reads_.height[row];
+  request.width = reads_.width[row];
+  request.channels = task_.channels;
+  request.row = reads_.row[row];
+  Target target{&task_,     out_ ? out_ + row * row_bytes_ : nullptr, out_height_,
+                out_width_, out_ ? nullptr : &images_[row],           Status::okay()};
+  status = decoder.decode(task_, request, &Slot::place, &target);
+  return target.refused.ok() ? status : target.refused;
 }
 
 void Slot::finish(std::size_t rows) {

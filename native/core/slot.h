@@ -45,9 +45,11 @@ class Slot {
   Slot& operator=(const Slot&) = delete;
 
   std::size_t rows() const { return status_.size(); }
+  int channels() const { return task_.channels; }
 
   // The workers' side. claim() hands out the next rows, [begin, end); false when none are left.
   bool claim(std::size_t most, std::size_t& begin, std::size_t& end);
+  // fill() may be called once for a claimed row; what goes wrong is the row's status.
   void fill(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCounters& counters);
   void finish(std::size_t rows);  // so many claimed rows are done
 
@@ -62,9 +64,12 @@ class Slot {
 
   // After wait() said true.
   const Status& status(std::size_t row) const { return status_[row]; }
-  OwnedImage take(std::size_t row) { return std::move(images_[row]); }
+  OwnedImage take(std::size_t row) {
+    return row < images_.size() ? std::move(images_[row]) : OwnedImage();
+  }
 
  private:
+  Status decode(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCounters& counters);
   static void* place(void* context, std::int32_t height, std::int32_t width);
 
   const std::shared_ptr<FileSet> files_;

@@ -34,6 +34,7 @@ struct JpegOptions {
   bool four_tables = false;  // a pair of Huffman tables for each of the first components
   int restart_interval = 0;  // MCUs
   double noise = 20;
+  int level = -1;  // of every sample; -1: a picture with `noise`
 };
 
 inline std::string describe(const JpegOptions& o) {
@@ -103,8 +104,9 @@ inline Bytes make_jpeg(const JpegOptions& o, std::uint32_t seed) {
   }
   if (o.progressive) jpeg_simple_progression(&info);
   jpeg_start_compress(&info, TRUE);
-  Bytes pixels = picture(o.height, o.width, o.components, o.noise, seed);
   const std::size_t stride = static_cast<std::size_t>(o.width) * o.components;
+  Bytes pixels = o.level < 0 ? picture(o.height, o.width, o.components, o.noise, seed)
+                             : Bytes(stride * o.height, static_cast<std::uint8_t>(o.level));
   while (info.next_scanline < info.image_height) {
     JSAMPROW row = pixels.data() + info.next_scanline * stride;
     jpeg_write_scanlines(&info, &row, 1);

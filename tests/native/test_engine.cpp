@@ -1,0 +1,409 @@
+// The engine with its slots and their queue.
+#include "core/engine.h"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "jpeg_files.h"
+
+using namespace fastio;
+using namespace std::chrono_literals;
+using test::Bytes;
+using test::JpegOptions;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::int32_t kEdge = 8;
+constexpr std::size_t kRowBytes = kEdge * kEdge * 3;
+constexpr auto kLong = 10min;  // a test that waits so long hangs
+
+// A shard of small JPEGs of one grey level each, 16 times their number, and batches of them.
+class Shard {
+ public:
+  Shard() {
+    std::string name = (fs::temp_directory_path() / "fastio-engine-XXXXXX").string();
+    const int fd = ::mkstemp(name.data());
+    ::close(fd);
+    path_ = name;
+    std::ofstream file(path_, std::ios::binary);
+    std::int64_t at = 0;
+    for (int i = 0; i < 16; ++i) {
+      JpegOptions o;
+      o.height = 20;
+      o.width = 20 + i;
+      o.components = 1;
+      o.level = i * 16;
+      o.quality = 100;
+      const Bytes bytes = test::make_jpeg(o, 1);
+      file.write(reinterpret_cast<const char*>(bytes.data()),
+                 static_cast<std::streamsize>(bytes.size()));
+      offset_.push_back(at);
+      length_.push_back(static_cast<std::int64_t>(bytes.size()));
+      at += length_.back();
+    }
+    file.close();
+    files = std::make_shared<FileSet>(true);
+    files->add({path_});
+    auto crop = std::make_shared<Geometry>();
+    GeometryStep step;
+    step.kind = GeometryStep::Kind::random_crop;
+    step.height = step.width = kEdge;
+    REQUIRE(crop->add(step).ok());
+    geometry = crop;
+    whole = std::make_shared<Geometry>();
+  }
+  ~Shard() { fs::remove(path_); }
+  Shard(const Shard&) = delete;
+  Shard& operator=(const Shard&) = delete;
+
+  ImageReads reads(std::size_t rows) const {
+    ImageReads r;
+    for (std::size_t i = 0; i < rows; ++i) {
+      r.file.push_back(0);
+      r.offset.push_back(offset_[i % 16]);
+      r.length.push_back(length_[i % 16]);
+      r.codec.push_back(0);
+      r.orientation.push_back(1);
+      r.height.push_back(0);
+      r.width.push_back(0);
+      r.row.push_back(static_cast<std::int64_t>(i));
+    }
+    return r;
+  }
+
+  // A batch whose rows go to `out`, which has room for them.
+  std::shared_ptr<Slot> batch(std::size_t rows, Bytes& out) const {
+    out.assign(rows * kRowBytes, 1);
+    return std::make_shared<Slot>(files, geometry, ImageTask{}, reads(rows), out.data(), kEdge,
+                                  kEdge);
+  }
+  std::shared_ptr<Slot> own_sizes(ImageReads of) const {
+    return std::make_shared<Slot>(files, whole, ImageTask{}, std::move(of), nullptr, 0, 0);
+  }
+
+  static bool is_whole(const Bytes& out, std::size_t row) {
+    for (std::size_t i = 0; i < kRowBytes; ++i)
+      if (out[row * kRowBytes + i] != row % 16 * 16) return false;
+    return true;
+  }
+
+  std::shared_ptr<FileSet> files;
+  std::shared_ptr<const Geometry> geometry, whole;
+
+ private:
+  std::string path_;
+  std::vector<std::int64_t> offset_, length_;
+};
+
+}  // namespace
+
+TEST_CASE("every row of every batch is filled, whatever the number of threads") {
+  const Shard shard;
+  for (const int threads : {1, 2, 5}) {
+    Engine engine(threads);
+    std::vector<Bytes> memory(40);
+    std::vector<std::shared_ptr<Slot>> slots;
+    for (std::size_t i = 0; i < memory.size(); ++i) {
+      slots.push_back(shard.batch(i % 7, memory[i]));
+      engine.submit(slots.back());
+    }
+    std::size_t rows = 0;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      REQUIRE(slots[i]->wait(kLong));
+      for (std::size_t row = 0; row < slots[i]->rows(); ++row, ++rows) {
+        REQUIRE(slots[i]->status(row).ok());
+        REQUIRE(Shard::is_whole(memory[i], row));
+      }
+    }
+    CHECK(engine.counters().images == rows);
+  }
+}
+
+TEST_CASE("images that keep their sizes are handed over once") {
+  const Shard shard;
+  Engine engine(2);
+  const auto slot = shard.own_sizes(shard.reads(20));
+  engine.submit(slot);
+  REQUIRE(slot->wait(kLong));
+  for (std::size_t row = 0; row < 20; ++row) {
+    const OwnedImage image = slot->take(row);
+    REQUIRE(image.pixels);
+    REQUIRE(image.height == 20);
+    REQUIRE(image.width == 20 + static_cast<std::int32_t>(row % 16));
+    REQUIRE(image.pixels[0] == row % 16 * 16);
+    REQUIRE_FALSE(slot->take(row).pixels);
+  }
+  Bytes memory;
+  CHECK_FALSE(shard.batch(1, memory)->take(0).pixels);  // has memory of the caller's
+}
+
+TEST_CASE("a bad row is its own status, and its neighbours are whole") {
+  const Shard shard;
+  Engine engine(2);
+  ImageReads reads = shard.reads(8);
+  reads.length[1] = 10;                     // cut short
+  reads.offset[2] += 1;                     // no JPEG
+  reads.offset[3] = std::int64_t{1} << 40;  // past the end
+  reads.file[4] = 99;                       // no such file
+  reads.codec[5] = 2;                       // for Pillow
+  reads.codec[6] = 77;                      // of no kind
+  reads.length[7] = -2;                     // no length
+  Bytes memory(8 * kRowBytes);
+  const auto slot = std::make_shared<Slot>(shard.files, shard.geometry, ImageTask{}, reads,
+                                           memory.data(), kEdge, kEdge);
+  engine.submit(slot);
+  REQUIRE(slot->wait(kLong));
+  CHECK(slot->status(0).ok());
+  CHECK(Shard::is_whole(memory, 0));
+  CHECK(slot->status(1).code == Code::truncated);
+  CHECK(slot->status(2).code == Code::foreign);
+  CHECK(slot->status(3).code == Code::truncated);
+  CHECK(slot->status(4).code == Code::not_found);
+  CHECK(slot->status(5).code == Code::foreign);
+  CHECK(slot->status(6).code == Code::foreign);
+  CHECK(slot->status(7).code == Code::corrupt);
+}
+
+TEST_CASE("raw images have as many channels as the batch") {
+  const Shard shard;
+  Engine engine(1);
+  for (const int channels : {1, 3}) {
+    ImageReads reads = shard.reads(1);
+    reads.codec[0] = 1;
+    reads.offset[0] = 0;
+    reads.height[0] = 3;
+    reads.width[0] = 5;
+    reads.length[0] = 15 * channels;
+    ImageTask task;
+    task.channels = channels;
+    const auto slot = std::make_shared<Slot>(shard.files, shard.whole, task, reads, nullptr, 0, 0);
+    engine.submit(slot);
+    REQUIRE(slot->wait(kLong));
+    CHECK(slot->status(0).ok());
+    CHECK(slot->take(0).width == 5);
+  }
+}
+
+TEST_CASE("rows of another size than the batch's are refused") {
+  const Shard shard;
+  Engine engine(1);
+  Bytes memory(kRowBytes);
+  const auto slot = std::make_shared<Slot>(shard.files, shard.whole, ImageTask{}, shard.reads(1),
+                                           memory.data(), kEdge, kEdge);
+  engine.submit(slot);
+  REQUIRE(slot->wait(kLong));
+  CHECK(slot->status(0).code == Code::unsupported);
+}
+
+TEST_CASE("a batch without rows is done at once") {
+  const Shard shard;
+  Engine engine(1);
+  Bytes memory;
+  const auto slot = shard.batch(0, memory);
+  CHECK(slot->wait(0ns));
+  engine.submit(slot);
+  CHECK(slot->wait(kLong));
+  slot->cancel();
+  CHECK(slot->wait(0ns));
+}
+
+TEST_CASE("a wait that is too short says so") {
+  const Shard shard;
+  Bytes memory;
+  const auto slot = shard.batch(3, memory);  // no engine works on it
+  CHECK_FALSE(slot->wait(0ns));
+  CHECK_FALSE(slot->wait(1ms));
+  slot->cancel();
+  CHECK(slot->wait(0ns));
+  CHECK(slot->cancelled());
+}
+
+TEST_CASE("after a cancelled batch was waited for, nobody writes to its memory") {
+  const Shard shard;
+  Engine engine(3);
+  std::mt19937 rng(1);
+  for (int round = 0; round < 300; ++round) {
+    Bytes memory;
+    const auto slot = shard.batch(12, memory);
+    engine.submit(slot);
+    if (rng() % 2) std::this_thread::sleep_for(std::chrono::microseconds(rng() % 300));
+    slot->cancel();
+    slot->cancel();
+    REQUIRE(slot->wait(kLong));
+    memory.assign(memory.size(), 0);  // a race, if a thread still works: the sanitizers tell
+    memory = Bytes();
+  }
+}
+
+TEST_CASE("batches come from many threads, and many threads cancel them") {
+  const Shard shard;
+  Engine engine(3);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> consumers;
+  for (unsigned t = 0; t < 4; ++t) {
+    consumers.emplace_back([&, t] {
+      std::mt19937 rng(t);
+      for (int round = 0; round < 150; ++round) {
+        Bytes memory;
+        const std::size_t rows = rng() % 6;
+        const auto slot = shard.batch(rows, memory);
+        engine.submit(slot);
+        const bool cancel = rng() % 3 == 0;
+        std::thread other;
+        if (cancel) other = std::thread([slot] { slot->cancel(); });
+        if (!slot->wait(kLong)) ++wrong;
+        if (cancel) other.join();
+        for (std::size_t row = 0; row < rows && !cancel; ++row)
+          wrong += !slot->status(row).ok() || !Shard::is_whole(memory, row);
+      }
+    });
+  }
+  for (std::thread& thread : consumers) thread.join();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("closing wakes those who wait, and what comes later is cancelled") {
+  const Shard shard;
+  for (int round = 0; round < 40; ++round) {
+    Engine engine(2);
+    std::vector<Bytes> memory(30);
+    std::vector<std::shared_ptr<Slot>> slots;
+    for (auto& bytes : memory) {
+      slots.push_back(shard.batch(8, bytes));
+      engine.submit(slots.back());
+    }
+    std::atomic<int> woken{0};
+    std::thread consumer([&] {
+      for (const auto& slot : slots) woken += slot->wait(kLong);
+    });
+    std::thread submitter([&] {
+      for (int i = 0; i < 20; ++i) {
+        Bytes late;
+        const auto slot = shard.batch(4, late);
+        engine.submit(slot);
+        slot->cancel();
+        woken += slot->wait(kLong);
+      }
+    });
+    engine.close();
+    consumer.join();
+    submitter.join();
+    CHECK(woken == 30 + 20);
+    Bytes late;
+    const auto slot = shard.batch(4, late);
+    engine.submit(slot);
+    CHECK(slot->cancelled());
+    CHECK(slot->wait(0ns));
+  }
+}
+
+TEST_CASE("an engine can be closed from several threads, and again") {
+  const Shard shard;
+  for (int round = 0; round < 30; ++round) {
+    Engine engine(2);
+    Bytes memory;
+    const auto slot = shard.batch(16, memory);
+    engine.submit(slot);
+    std::vector<std::thread> closers;
+    for (int i = 0; i < 3; ++i) closers.emplace_back([&] { engine.close(); });
+    for (std::thread& thread : closers) thread.join();
+    engine.close();
+    REQUIRE(slot->wait(0ns));
+  }
+}
+
+TEST_CASE("an engine that goes with work in its queue leaves every batch done") {
+  const Shard shard;
+  for (int round = 0; round < 40; ++round) {
+    std::vector<Bytes> memory(10);
+    std::vector<std::shared_ptr<Slot>> slots;
+    {
+      Engine engine(2);
+      for (auto& bytes : memory) {
+        slots.push_back(shard.batch(8, bytes));
+        engine.submit(slots.back());
+      }
+    }
+    for (const auto& slot : slots) REQUIRE(slot->wait(0ns));
+  }
+}
+
+TEST_CASE("slots, files and geometry may outlive the engine, or go before it") {
+  Engine engine(2);
+  std::shared_ptr<Slot> last;
+  Bytes memory[20];
+  {
+    const Shard shard;
+    for (auto& bytes : memory) {
+      last = shard.batch(4, bytes);
+      engine.submit(last);
+    }
+  }  // the file is removed, and the slots hold the rest
+  REQUIRE(last->wait(kLong));
+  engine.close();
+}
+
+TEST_CASE("thousands of batches of one row") {
+  const Shard shard;
+  Engine engine(3);
+  std::vector<Bytes> memory(64);
+  std::vector<std::shared_ptr<Slot>> ring(64);
+  for (std::size_t i = 0; i < 4000; ++i) {
+    auto& slot = ring[i % 64];
+    if (slot) {
+      REQUIRE(slot->wait(kLong));
+      REQUIRE(Shard::is_whole(memory[i % 64], 0));
+    }
+    slot = shard.batch(1, memory[i % 64]);
+    engine.submit(slot);
+  }
+}
+
+// ThreadSanitizer does not follow a fork of a process with threads.
+#if !defined(__SANITIZE_THREAD__)
+TEST_CASE("a forked child can let go of its parent's engine") {
+  const Shard shard;
+  auto engine = std::make_unique<Engine>(2);
+  std::vector<Bytes> memory(50);
+  std::vector<std::shared_ptr<Slot>> slots;
+  for (auto& bytes : memory) {
+    slots.push_back(shard.batch(16, bytes));
+    engine->submit(slots.back());
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    Bytes late;
+    const auto slot = shard.batch(3, late);
+    engine->submit(slot);
+    const bool cancelled = slot->cancelled() && engine->counters().images <= 50 * 16;
+    engine->close();
+    engine.reset();
+    const Shard of_child;  // the parent's threads may have held a lock of its files
+    Engine own(2);
+    const auto again = of_child.batch(3, late);
+    own.submit(again);
+    const bool good = again->wait(kLong) && Shard::is_whole(late, 2);
+    own.close();
+    ::_exit(cancelled && good ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  for (const auto& slot : slots) REQUIRE(slot->wait(kLong));
+}
+#endif

@@ -37,6 +37,7 @@ class ImageReads:
         codec: uint8, how they are stored (`schema.CODEC_...`).
         orientation: uint8, EXIF's, or 0: look into the JPEG. 1 leaves the pixels as stored.
         height, width: int32, of the stored pixels, 0 where unknown.
+        crc32c: uint32, of the bytes, or None where they have no checksum.
     """
 
     files: _native.FileSet
@@ -47,6 +48,7 @@ class ImageReads:
     orientation: npt.NDArray[np.uint8]
     height: npt.NDArray[np.int32]
     width: npt.NDArray[np.int32]
+    crc32c: npt.NDArray[np.uint32] | None
 
 
 class ImageSource(Protocol):
@@ -92,6 +94,7 @@ class PackedImages:
             np.empty(n, np.uint8),
             np.empty(n, np.int32),
             np.empty(n, np.int32),
+            np.empty(n, np.uint32),
         )
         for shard, places, local in self._dataset.by_shard(rows):
             self._fill(reads, places, shard, local)
@@ -104,7 +107,7 @@ class PackedImages:
         reads.file[places] = self._number(shard)
         reads.offset[places] = begin + reader.data_offset(self._field)
         reads.length[places] = offsets[local + 1] - begin
-        for name in ("codec", "orientation", "height", "width"):
+        for name in ("codec", "orientation", "height", "width", "crc32c"):
             getattr(reads, name)[places] = reader.fixed(f"{self._field}.{name}")[local]
 
     def _number(self, shard: int) -> int:
@@ -159,6 +162,7 @@ class FolderImages:
             np.full(n, LOOK_INTO_FILE if self._dataset.upright else AS_STORED, np.uint8),
             np.full(n, LOOK_INTO_FILE, np.int32),
             np.full(n, LOOK_INTO_FILE, np.int32),
+            None,
         )
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:

@@ -204,6 +204,7 @@ def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
             (f"{name}.height", pa.int32()),
             (f"{name}.width", pa.int32()),
             (f"{name}.orientation", pa.uint8()),
+            (f"{name}.crc32c", pa.uint32()),
         ]
     if isinstance(field, Array):
         if field.shape is None:

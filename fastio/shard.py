@@ -9,6 +9,7 @@ lays out the buffers itself.
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ TEMP_SUFFIX = ".tmp"
 _MAGIC = b"ARROW1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _READ_BYTES = 1 << 20
+_METADATA_KEY = b"fastio"
 _NUMPY_TYPES = {
     pa.from_numpy_dtype(name): np.dtype(name)
     for name in (
@@ -100,6 +102,22 @@ def checksum(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
+def hash_columns(columns: Sequence[pa.Array], payloads: Sequence[int] = ()) -> str:
+    """The xxh3_64 of columns' buffers, as they stand in a file, as 16 hexadecimal digits.
+
+    Args:
+        columns: all columns of a shard, in order.
+        payloads: numbers of variable-width columns whose data is left out, offsets are not.
+    """
+    digest = xxhash.xxh3_64()
+    for number, column in enumerate(columns):
+        buffers = column.buffers()
+        for buffer in buffers[:-1] if number in payloads else buffers:
+            if buffer is not None:
+                digest.update(memoryview(buffer))
+    return digest.hexdigest()
+
+
 class ShardReader:
     """Read-only views of one shard through a memory map.
 
@@ -125,6 +143,34 @@ class ShardReader:
     def rows(self) -> int:
         """Number of rows."""
         return int(self._opened().num_rows)
+
+    def check_columns(self, payloads: Sequence[str], most: int) -> None:
+        """Compare the columns with the hash that the shard was written with.
+
+        Args:
+            payloads: columns of images' bytes, which are left out but for their offsets.
+            most: do nothing if the columns have more bytes than this.
+
+        Raises:
+            ShardCorrupt: they are not those that were written.
+        """
+        batch = self._opened()
+        names = batch.schema.names
+        columns = [names.index(name) for name in payloads if name in names]
+        size = sum(_size(b) for column in batch.columns for b in column.buffers())
+        size -= sum(_size(batch.column(number).buffers()[-1]) for number in columns)
+        if size > most:
+            return
+        try:
+            expected = json.loads(batch.schema.metadata[_METADATA_KEY])["columns_xxh3"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ShardCorrupt(f"{self.path}: its description is damaged: {error!r}") from error
+        found = hash_columns(batch.columns, columns)
+        if found != expected:
+            raise ShardCorrupt(
+                f"{self.path} is damaged: its columns have the xxh3 {found}, expected {expected}; "
+                "copy it again, or pack again"
+            )
 
     @property
     def nbytes(self) -> int:

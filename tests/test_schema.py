@@ -55,7 +55,7 @@ def test_column_names_are_unique_and_not_nullable(schema: Schema) -> None:
     assert not any(column.nullable for column in columns)
 
 
-def test_an_image_takes_five_columns() -> None:
+def test_an_image_takes_six_columns() -> None:
     columns = Schema({"photo": Image()}).arrow_schema()
     assert columns.names == [
         "photo",
@@ -63,8 +63,10 @@ def test_an_image_takes_five_columns() -> None:
         "photo.height",
         "photo.width",
         "photo.orientation",
+        "photo.crc32c",
     ]
-    assert columns.types == [pa.large_binary(), pa.uint8(), pa.int32(), pa.int32(), pa.uint8()]
+    small = [pa.uint8(), pa.int32(), pa.int32(), pa.uint8(), pa.uint32()]
+    assert columns.types == [pa.large_binary(), *small]
 
 
 def test_a_fixed_array_is_one_list_of_all_its_values() -> None:

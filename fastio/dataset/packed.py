@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastio import _native
 from fastio.dataset.manifest import Manifest
 from fastio.dataset.pixels import decode_image
 from fastio.errors import FastioError, ImageError, SchemaError, ShardCorrupt
 from fastio.schema import Array, Image, Scalar, Schema
 from fastio.shard import ShardReader, checksum
 
+# Columns up to this size are hashed when their shard is opened; `fastio verify` hashes all.
+_CHECKED_BYTES = 16 << 20
 # Maps are cheap, but a process may have only so many (65530 on Linux, as it comes).
 _KEPT_SHARDS = 4096
 
@@ -216,11 +219,14 @@ class Dataset:
         ((shard, _, local),) = self.by_shard(np.array([row], dtype=np.int64))
         reader = self.shard(shard)
         data = reader.values(field, local)[0]
-        codec, height, width, orientation = (
+        codec, height, width, orientation, expected = (
             int(reader.fixed(f"{field}.{part}")[local[0]])
-            for part in ("codec", "height", "width", "orientation")
+            for part in ("codec", "height", "width", "orientation", "crc32c")
         )
         try:
+            found = _native.crc32c(np.frombuffer(data, np.uint8))
+            if found != expected:
+                raise ValueError(f"its CRC-32C is {found:08x}, expected {expected:08x}: damaged")
             return decode_image(data, codec, height, width, orientation, kind.mode)
         except ValueError as error:
             raise ImageError(self.path, row, self.sample_name(row), error) from error
@@ -308,6 +314,7 @@ class Dataset:
         rows = int(self.manifest.shard_rows[shard])
         if reader.rows != rows:
             raise ShardCorrupt(f"{path} has {reader.rows} rows, the manifest says {rows}")
+        reader.check_columns(self.schema.image_fields, _CHECKED_BYTES)
         return reader
 
     def _check_shard(self, shard: int) -> str | None:

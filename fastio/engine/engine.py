@@ -233,6 +233,7 @@ class Engine:
             reads.height,
             reads.width,
             rows,
+            reads.crc32c,
             image.channels,
             self.channels_last,
             image.affine,

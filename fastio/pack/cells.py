@@ -247,7 +247,7 @@ def _encode_array(field: Array, value: Any) -> Any:
 def _cell_bytes(field: Field, cell: Any) -> int:
     """What a cell takes in a shard: its data and its part of the fixed-width columns."""
     if isinstance(field, Image):
-        return len(cell.data) + 8 + 1 + 4 + 4 + 1
+        return len(cell.data) + 8 + 1 + 4 + 4 + 1 + 4
     if isinstance(field, Scalar):
         return np.dtype(field.dtype).itemsize
     if isinstance(field, Array):
@@ -258,8 +258,7 @@ def _cell_bytes(field: Field, cell: Any) -> int:
 def _field_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
     types = [kind for _, kind in field_columns(name, field)]
     if isinstance(field, Image):
-        data, codecs, heights, widths, orientations = zip(*cells, strict=True)
-        small = [codecs, heights, widths, orientations]
+        data, *small = zip(*cells, strict=True)
         return [
             _variable(types[0], data),
             *(pa.array(values, kind) for values, kind in zip(small, types[1:], strict=True)),

@@ -29,6 +29,12 @@ class ImageCell(NamedTuple):
     height: int
     width: int
     orientation: int
+    crc32c: int
+
+
+def _cell(data: bytes, codec: int, height: int, width: int, orientation: int = 1) -> ImageCell:
+    crc = _native.crc32c(np.frombuffer(data, dtype=np.uint8))
+    return ImageCell(data, codec, height, width, orientation, crc)
 
 
 def is_image_file(data: bytes) -> bool:
@@ -52,13 +58,13 @@ def encode_file(data: bytes, field: Image, codec: ImageCodec | None) -> ImageCel
             np.frombuffer(data, dtype=np.uint8)
         )
         if codec != "raw" and channels in (1, 3) and kind in ("baseline", "progressive"):
-            return ImageCell(data, CODEC_JPEG, height, width, orientation)
+            return _cell(data, CODEC_JPEG, height, width, orientation)
     with open_image(data) as image:
         pixels = to_pixels(image, field.mode)
         orientation = orientation if is_jpeg else exif_orientation(image)
     if codec == "raw":
         return encode_pixels(turn_upright(pixels, orientation), field)
-    return ImageCell(data, CODEC_ENCODED, pixels.shape[0], pixels.shape[1], orientation)
+    return _cell(data, CODEC_ENCODED, pixels.shape[0], pixels.shape[1], orientation)
 
 
 def encode_pillow(image: PillowImage.Image, field: Image) -> ImageCell:
@@ -94,4 +100,4 @@ def encode_pixels(pixels: NDArray[Any], field: Image) -> ImageCell:
             f"pixels of dtype {pixels.dtype} and shape {pixels.shape}, expected uint8 (H, W, "
             f"{field.channels})"
         )
-    return ImageCell(pixels.tobytes(), CODEC_RAW, pixels.shape[0], pixels.shape[1], 1)
+    return _cell(pixels.tobytes(), CODEC_RAW, pixels.shape[0], pixels.shape[1])

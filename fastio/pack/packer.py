@@ -40,7 +40,7 @@ from fastio.pack.journal import FinishedShard, Journal
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.sources import Source
 from fastio.schema import Schema
-from fastio.shard import write_shard
+from fastio.shard import hash_columns, write_shard
 
 # Samples under way, and the bytes of theirs that may be in memory next to the shard being filled.
 _DEPTH_PER_WORKER = 64
@@ -106,9 +106,7 @@ class Packer:
         self._row_bytes = 0
         self._skipped_before = 0
         self._stamps = xxhash.xxh3_64()
-        self._arrow_schema = schema.arrow_schema().with_metadata(
-            {METADATA_KEY: json.dumps(self._shard_metadata()).encode()}
-        )
+        self._arrow_schema = schema.arrow_schema()
         with _writing_to(folder):
             prepare(folder, resume, overwrite)
             self._journal = Journal(folder, self._journal_options(), resume)
@@ -223,8 +221,11 @@ class Packer:
                 self._write_shard(last=False)
 
     def _write_shard(self, last: bool) -> None:
+        arrays = columns(self._schema, self._rows)
+        metadata = self._shard_metadata(hash_columns(arrays, self._payloads))
         batch = pa.RecordBatch.from_arrays(
-            columns(self._schema, self._rows), schema=self._arrow_schema
+            arrays,
+            schema=self._arrow_schema.with_metadata({METADATA_KEY: json.dumps(metadata).encode()}),
         )
         name = shard_name(len(self.entries))
         codecs = codec_counts(self._schema, self._rows)
@@ -259,10 +260,19 @@ class Packer:
             f"first is {name}: {reason}"
         )
 
-    def _shard_metadata(self) -> dict[str, Any]:
-        """What makes a shard readable without its manifest."""
-        schema = self._schema.to_json()
-        return {"format_version": FORMAT_VERSION, "schema": {**schema, "classes": None}}
+    @property
+    def _payloads(self) -> list[int]:
+        """The columns that are images' bytes, which have checksums of their own."""
+        names = self._arrow_schema.names
+        return [names.index(field) for field in self._schema.image_fields]
+
+    def _shard_metadata(self, columns_xxh3: str) -> dict[str, Any]:
+        """What makes a shard readable, and its small columns checkable, without its manifest."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "schema": {**self._schema.to_json(), "classes": None},
+            "columns_xxh3": columns_xxh3,
+        }
 
     def _journal_options(self) -> dict[str, Any]:
         return {

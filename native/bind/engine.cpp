@@ -73,7 +73,8 @@ HeldSlot submit(Engine& engine, const SharedFiles& files, const SharedGeometry& 
                 const Vector<std::int64_t>& offset, const Vector<std::int64_t>& length,
                 const Vector<std::uint8_t>& codec, const Vector<std::uint8_t>& orientation,
                 const Vector<std::int32_t>& height, const Vector<std::int32_t>& width,
-                const Vector<std::int64_t>& row, int channels, bool channels_last,
+                const Vector<std::int64_t>& row, const std::optional<Vector<std::uint32_t>>& crc32c,
+                int channels, bool channels_last,
                 std::optional<std::array<std::vector<float>, 2>> normalize, HeldSlot::Memory out) {
   const std::size_t rows = file.size();
   check_length("offset", offset.size(), rows);
@@ -83,6 +84,7 @@ HeldSlot submit(Engine& engine, const SharedFiles& files, const SharedGeometry& 
   check_length("height", height.size(), rows);
   check_length("width", width.size(), rows);
   check_length("row", row.size(), rows);
+  if (crc32c) check_length("crc32c", crc32c->size(), rows);
   if (channels != 1 && channels != 3) throw nb::value_error("channels must be 1 or 3");
   ImageTask task;
   task.seed = seed;
@@ -99,8 +101,10 @@ HeldSlot submit(Engine& engine, const SharedFiles& files, const SharedGeometry& 
   }
   OutArray memory;
   if (out) memory = check_out(*out, task, rows);
-  ImageReads reads{copied(file),        copied(offset), copied(length), copied(codec),
-                   copied(orientation), copied(height), copied(width),  copied(row)};
+  ImageReads reads{
+      copied(file),  copied(offset),      copied(length),
+      copied(codec), copied(orientation), copied(height),
+      copied(width), copied(row),         crc32c ? copied(*crc32c) : std::vector<std::uint32_t>()};
 
   std::shared_ptr<Slot> slot;
   {
@@ -194,8 +198,8 @@ void bind_engine(nb::module_& m) {
           "submit", &submit, nb::arg("files"), nb::arg("geometry"), nb::arg("seed"),
           nb::arg("epoch"), nb::arg("file"), nb::arg("offset"), nb::arg("length"), nb::arg("codec"),
           nb::arg("orientation"), nb::arg("height"), nb::arg("width"), nb::arg("row"),
-          nb::arg("channels"), nb::arg("channels_last"), nb::arg("normalize"),
-          nb::arg("out").noconvert().none(),
+          nb::arg("crc32c").none(), nb::arg("channels"), nb::arg("channels_last"),
+          nb::arg("normalize"), nb::arg("out").noconvert().none(),
           "Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for "
           "that. normalize: (scale, bias) a channel for float32, None for uint8.")
       .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "bind.h"
+#include "core/crc32c.h"
 
 namespace fastio {
 namespace {
@@ -92,6 +93,15 @@ void transform(const SharedGeometry& geometry, std::uint64_t seed, std::uint64_t
 }  // namespace
 
 void bind_image(nb::module_& m) {
+  m.def(
+      "crc32c",
+      [](const Bytes& data) {
+        const std::uint8_t* bytes = data.data();
+        const std::size_t size = data.size();
+        const nb::gil_scoped_release release;
+        return crc32c(bytes, size);
+      },
+      nb::arg("data"), "CRC-32C (Castagnoli) of the bytes of a uint8 array.");
   m.def("jpeg_probe", &probe, nb::arg("data"),
         "(height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 "
         "array), every coefficient of which is read. Raises ValueError if the file is damaged.");

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <new>
 
+#include "crc32c.h"
+
 namespace fastio {
 namespace {
 
@@ -85,6 +87,8 @@ Status Slot::decode(std::size_t row, ImageDecoder& decoder, Buffer& scratch,
   counters.read_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
   if (!status.ok()) return status;
   counters.bytes.fetch_add(scratch.size(), std::memory_order_relaxed);
+  if (!reads_.crc32c.empty() && crc32c(scratch.data(), scratch.size()) != reads_.crc32c[row])
+    return Status::error(Code::corrupt, "the stored bytes are damaged: their CRC-32C is another");
   ImageRequest request;
   request.data = scratch.data();
   request.size = scratch.size();

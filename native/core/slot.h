@@ -27,6 +27,7 @@ struct ImageReads {
   std::vector<std::uint8_t> codec, orientation;
   std::vector<std::int32_t> height, width;
   std::vector<std::int64_t> row;
+  std::vector<std::uint32_t> crc32c;  // of the bytes; empty: they have no checksums
 };
 
 struct OwnedImage {

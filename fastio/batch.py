@@ -1,9 +1,9 @@
 """Batches, and the memory that they lease.
 
 The pixels of a batch lie in a slot: memory that is allocated once and used again for a later
-batch, when nobody looks at it any more. Whoever holds an array of a batch (or a tensor made of it
-with `torch.from_numpy`, which keeps the array) holds the lease; the last one to let go gives the
-slot back. A consumer that keeps many batches makes the ring grow instead of waiting for ever.
+batch, when nobody looks at it any more. Whoever holds an array of a batch, or a view of one (a tensor made
+with `torch.from_numpy` keeps its array), holds the lease; the last one to let go gives the slot
+back. A consumer that keeps many batches makes the ring grow instead of waiting for ever.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class SlotPool:
         shapes: shape of one row and dtype name of every field's array.
         allocate: gives an array of a shape and dtype; called for new slots only.
         keep: slots kept for later use; with 0 every batch gets memory of its own.
+
+    Attributes:
+        reuses: whether a slot is ever used again.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class SlotPool:
         self._shapes = shapes
         self._allocate = allocate
         self._keep = keep
+        self.reuses = keep > 0
         self._free: deque[SlotMemory] = deque()
         self.leases: set[Lease] = set()  # those whose views are out
 
@@ -85,7 +89,7 @@ class Lease:
     def __init__(self, pool: SlotPool, memory: SlotMemory) -> None:
         self._pool = pool
         self._memory = deque([memory])
-        self._watched: dict[int, weakref.ref[AnyArray]] = {}
+        self._watched: dict[int, weakref.ref[memoryview]] = {}
 
     def views(self, rows: int) -> dict[str, AnyArray]:
         """The slot's arrays, the first `rows` rows of each, as views that hold the lease.
@@ -93,13 +97,18 @@ class Lease:
         Views from an earlier call hold it no longer.
         """
         views = {name: array[:rows] for name, array in self._memory[0].arrays.items()}
-        watched = [weakref.ref(view, self._gone) for view in views.values()]
+        if not self._pool.reuses:
+            return views
+        # A view of an array's view holds the array alone, in NumPy: a part of a batch would not
+        # hold the lease. It does where a memoryview stands in between, which is what is watched.
+        views = {name: np.asarray(memoryview(view)) for name, view in views.items()}
+        watched = [weakref.ref(view.base, self._gone) for view in views.values()]
         self._watched = {id(reference): reference for reference in watched}
         # Only the references know of the lease from here on: without this, both are garbage.
         self._pool.leases.add(self)
         return views
 
-    def _gone(self, reference: weakref.ref[AnyArray]) -> None:
+    def _gone(self, reference: weakref.ref[memoryview]) -> None:
         self._watched.pop(id(reference), None)
         if not self._watched:
             self.release()

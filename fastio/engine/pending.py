@@ -34,12 +34,21 @@ class Pending:
         futures = [future for of_field in self.foreign.values() for future in of_field.values()]
         return not wait(futures, timeout_s).not_done
 
-    def abandon(self) -> None:
-        """Ends the work on it and waits for the rows in hand: its memory is free afterwards."""
+    @property
+    def cancelled(self) -> bool:
+        """Whether rows of it may have been left out."""
+        return any(slot.cancelled for slot in self.slots.values())
+
+    def cancel(self) -> None:
+        """Leaves out what is not begun yet; waits for nothing."""
         for futures in self.foreign.values():
             for future in futures.values():
                 future.cancel()
         for slot in self.slots.values():
             slot.cancel()
+
+    def abandon(self) -> None:
+        """Ends the work on it and waits for the rows in hand: its memory is free afterwards."""
+        self.cancel()
         while not (self.wait(WAIT_S) and self.wait_for_pillow(WAIT_S)):
             pass

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fastio.batch import Batch
 from fastio.engine.pending import WAIT_S, Pending
-from fastio.errors import LoaderTimeout
+from fastio.errors import LoaderClosed, LoaderTimeout
 from fastio.plan import PlannedBatch
 
 
@@ -56,6 +56,7 @@ class BatchStream:
         self._timeout_s = timeout_s
         self._pending: deque[Pending] = deque()
         self._pid = os.getpid()
+        self.waiting = False  # next() waits for threads
 
     def __iter__(self) -> BatchStream:
         return self
@@ -66,14 +67,18 @@ class BatchStream:
         Raises:
             SampleError: a sample of it is bad, under on_error="raise".
             LoaderTimeout: it took longer than the timeout; next() goes on waiting for it.
+            LoaderClosed: another thread closed the stream meanwhile; or this is a forked child,
+                whose parent has the threads.
             StopIteration: there are no more.
         """
         while True:
+            self._check_process()
             self._fill(self._ahead + 1)
             if not self._pending:
                 raise StopIteration
-            self._wait(self._pending[0])
-            pending = self._pending.popleft()
+            pending = self._pending[0]
+            self._wait(pending)
+            self._take(pending)
             if pending.error is not None:
                 self._engine.give_back(pending)
                 raise pending.error
@@ -83,6 +88,7 @@ class BatchStream:
 
     def ready(self) -> bool:
         """Whether next() would return, or raise, without waiting."""
+        self._check_process()
         self._fill(self._ahead + 1)
         return not self._pending or self._is_done(self._pending[0], 0.0)
 
@@ -93,14 +99,25 @@ class BatchStream:
         if self._pid != os.getpid():
             return
         for batch in pending:
-            for slot in batch.slots.values():
-                slot.cancel()
+            batch.cancel()
         for batch in pending:
             batch.abandon()
             self._engine.give_back(batch)
 
     def __del__(self) -> None:
-        self.close()
+        # Not close(): garbage may be collected on any thread, also on one of those that Pillow
+        # works on, which must not be waited for there. They and the native slots keep the memory.
+        if self._pid != os.getpid():
+            return
+        for batch in self._pending:
+            batch.cancel()
+        for batch in self._pending:
+            if batch.wait(WAIT_S) and batch.wait_for_pillow(0.0):
+                self._engine.give_back(batch)
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise LoaderClosed("the stream belongs to the parent process: run() again in a child")
 
     def _fill(self, wanted: int) -> None:
         while self._plan is not None and len(self._pending) < wanted:
@@ -110,19 +127,36 @@ class BatchStream:
             else:
                 self._pending.append(self._engine.submit(planned, self._epoch))
 
+    def _take(self, pending: Pending) -> None:
+        """Takes the first batch out of the queue, unless another thread was faster to close it."""
+        closed = pending.error is None and pending.cancelled
+        try:
+            if not closed:
+                self._pending.popleft()
+        except IndexError:
+            closed = True
+        if closed:
+            raise LoaderClosed("closed while a batch was waited for")
+
     def _wait(self, pending: Pending) -> None:
         deadline = time.monotonic() + self._timeout_s if self._timeout_s > 0 else None
-        while not self._is_done(pending, WAIT_S):
-            if deadline is not None and time.monotonic() > deadline:
-                raise LoaderTimeout(
-                    f"batch {pending.planned.step} of {self._engine.name} was not ready "
-                    f"after {self._timeout_s} s"
-                )
+        self.waiting = True
+        try:
+            while not self._is_done(pending, WAIT_S):
+                if deadline is not None and time.monotonic() > deadline:
+                    raise LoaderTimeout(
+                        f"batch {pending.planned.step} of {self._engine.name} was not ready "
+                        f"after {self._timeout_s} s"
+                    )
+        finally:
+            self.waiting = False
 
     def _is_done(self, pending: Pending, timeout_s: float) -> bool:
         """Waits no longer than the timeout for each part, so that signals are seen in between."""
+        if pending.error is not None:
+            return True
         if not pending.wait(timeout_s):
             return False
-        if not pending.sorted_out:
+        if not pending.sorted_out and not pending.cancelled:
             self._engine.sort_out(pending, self._epoch)
         return pending.wait_for_pillow(timeout_s)

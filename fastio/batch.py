@@ -1,9 +1,9 @@
 """Batches, and the memory that they lease.
 
 The pixels of a batch lie in a slot: memory that is allocated once and used again for a later
-batch, when nobody looks at it any more. Whoever holds an array of a batch, or a view of one (a tensor made
-with `torch.from_numpy` keeps its array), holds the lease; the last one to let go gives the slot
-back. A consumer that keeps many batches makes the ring grow instead of waiting for ever.
+batch, when nobody looks at it any more. Whoever holds an array of a batch, or a view of one (a
+tensor made with `torch.from_numpy` keeps its array), holds the lease; the last one to let go gives
+the slot back. A consumer that keeps many batches makes the ring grow instead of waiting for ever.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Lease:
     def __init__(self, pool: SlotPool, memory: SlotMemory) -> None:
         self._pool = pool
         self._memory = deque([memory])
-        self._watched: dict[int, weakref.ref[memoryview]] = {}
+        self._watched: dict[int, weakref.ref[Any]] = {}
 
     def views(self, rows: int) -> dict[str, AnyArray]:
         """The slot's arrays, the first `rows` rows of each, as views that hold the lease.
@@ -101,14 +101,15 @@ class Lease:
             return views
         # A view of an array's view holds the array alone, in NumPy: a part of a batch would not
         # hold the lease. It does where a memoryview stands in between, which is what is watched.
-        views = {name: np.asarray(memoryview(view)) for name, view in views.items()}
-        watched = [weakref.ref(view.base, self._gone) for view in views.values()]
+        views = {name: np.asarray(view.data) for name, view in views.items()}
+        holders: list[Any] = [view.base for view in views.values()]  # NumPy's own memoryviews
+        watched = [weakref.ref(holder, self._gone) for holder in holders]
         self._watched = {id(reference): reference for reference in watched}
         # Only the references know of the lease from here on: without this, both are garbage.
         self._pool.leases.add(self)
         return views
 
-    def _gone(self, reference: weakref.ref[memoryview]) -> None:
+    def _gone(self, reference: weakref.ref[Any]) -> None:
         self._watched.pop(id(reference), None)
         if not self._watched:
             self.release()

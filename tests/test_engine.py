@@ -311,6 +311,17 @@ def test_arrays_that_are_kept_are_not_written_again(engine: Engine) -> None:
         np.testing.assert_array_equal(array, copy)
 
 
+def test_a_part_of_a_batch_that_is_kept_is_not_written_again(engine: Engine) -> None:
+    kept, copies = [], []
+    for epoch in range(20):
+        for batch in run(engine, 3, epoch):
+            kept.append(batch.fields["image"][1:2])
+            copies.append(kept[-1].copy())
+            del batch
+    for array, copy in zip(kept, copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
 def test_slots_are_used_again_once_nobody_holds_them(photos: FolderDataset) -> None:
     allocated = []
 

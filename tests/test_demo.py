@@ -12,10 +12,10 @@ from pathlib import Path
 import demo
 import numpy as np
 import pytest
+import side_by_side
 import torch
 from PIL import Image
 from pillow_folder import PillowFolder, middle, random_box
-from side_by_side import Result
 
 from tests.support import import_torchvision, numbered_folder
 
@@ -35,10 +35,6 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     done = run_demo(work)
     assert done.returncode == 0, done.stderr
     return work, done.stdout
-
-
-def result(name: str, *correct: bool) -> Result:
-    return Result(name, 100.0, 1.0, 0.5, torch.tensor(correct))
 
 
 # --- The whole ------------------------------------------------------------------------------------
@@ -95,16 +91,28 @@ def test_impossible_settings_are_refused(arguments: tuple[str, str]) -> None:
 # --- What it says ---------------------------------------------------------------------------------
 
 
-def test_accuracies_that_differ_by_chance_are_called_equal() -> None:
-    plain = result("plain", *[True, False] * 50)
-    fast = result("fast", *[False, True] * 49, True, True)
-    assert "+1.0 points: equal within noise" in demo.about_accuracy(plain, fast)
+def test_an_accuracy_within_the_spread_of_others_is_called_equal() -> None:
+    said = demo.about_accuracy(0.84, [0.82, 0.83, 0.81, 0.82, 0.82])
+    # t(4) = 2.776 times the spread 0.707 points times sqrt(1 + 1 / 5), around 82.
+    assert "79.8 to 84.2%" in said
+    assert "84.0% is within that: equal accuracy." in said
 
 
-def test_accuracies_that_differ_by_more_are_not() -> None:
-    plain = result("plain", *[True] * 100)
-    fast = result("fast", *[True] * 70, *[False] * 30)
-    assert "-30.0 points: more than noise explains" in demo.about_accuracy(plain, fast)
+def test_an_accuracy_outside_is_not() -> None:
+    said = demo.about_accuracy(0.85, [0.82, 0.83, 0.81, 0.82, 0.82])
+    assert "85.0% is NOT within that." in said
+
+
+def test_epochs_are_compared_with_dataloaders() -> None:
+    results = [
+        side_by_side.Result("plain", 100.0, 8.0, 6.0, 0.5),
+        side_by_side.Result("fast", 400.0, 2.0, 0.5, 0.5),
+    ]
+    settings = side_by_side.Settings(64, 1, 32, Path(), torch.device("cpu"), 2)
+    said = demo.about_speed(results, settings)
+    assert "4.0 times as many images a second" in said
+    assert "4.0 times shorter" in said
+    assert "1.5 s" in said
 
 
 # --- The plain loader -----------------------------------------------------------------------------

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import xxhash
 from PIL import Image
 
 import fastio
@@ -90,6 +94,104 @@ def test_its_reader_reads_what_fastio_reads(names: dict[str, Any]) -> None:
             pixels, number = dataset[row]
             assert np.array_equal(np.asarray(image), pixels)
             assert dataset.classes[number] == label
+
+
+# --- The format page, followed by a writer of its own --------------------------------------------
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C as its definition has it, a bit at a time."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def xxh3(pieces: Iterable[bytes]) -> str:
+    return xxhash.xxh3_64(b"".join(pieces)).hexdigest()
+
+
+def buffers(column: pa.Array) -> list[bytes]:
+    return [buffer.to_pybytes() for buffer in column.buffers() if buffer is not None]
+
+
+def write_file(path: Path, columns: dict[str, pa.Array], about: dict[str, Any]) -> bytes:
+    """One record batch as pyarrow writes it, its buffers aligned to 8 bytes."""
+    fields = [pa.field(name, column.type, nullable=False) for name, column in columns.items()]
+    schema = pa.schema(fields, metadata={"fastio": json.dumps(about)})
+    with pa.ipc.new_file(path, schema) as file:
+        file.write_batch(pa.record_batch(list(columns.values()), schema=schema))
+    return path.read_bytes()
+
+
+def shard_columns(pixels: list[bytes], names: list[str]) -> dict[str, pa.Array]:
+    """Raw gray images of 2 x 3 pixels, and a Text."""
+    rows = len(pixels)
+    return {
+        "image": pa.array(pixels, pa.large_binary()),
+        "image.codec": pa.array([1] * rows, pa.uint8()),
+        "image.height": pa.array([2] * rows, pa.int32()),
+        "image.width": pa.array([3] * rows, pa.int32()),
+        "image.orientation": pa.array([1] * rows, pa.uint8()),
+        "image.crc32c": pa.array([crc32c(data) for data in pixels], pa.uint32()),
+        "name": pa.array(names, pa.large_utf8()),
+    }
+
+
+def test_a_dataset_written_as_the_page_says_is_read(tmp_path: Path) -> None:
+    fields = [{"name": "image", "type": "image", "mode": "L"}, {"name": "name", "type": "text"}]
+    schema = {"structure": "dict", "fields": fields, "classes": None}
+    pixels = [bytes(range(n, n + 6)) for n in (0, 6, 12)]
+    columns = shard_columns(pixels, ["a", "", "c c"])
+    hashed = [buffer for column in columns.values() for buffer in buffers(column)]
+    hashed.remove(b"".join(pixels))
+    about: dict[str, Any] = {"format_version": 1, "schema": schema, "columns_xxh3": xxh3(hashed)}
+    shard = write_file(tmp_path / "part one.arrow", columns, about)
+
+    one = {"rows": 3, "first_row": 0, "bytes": len(shard)}
+    counts = {"image.jpeg": 0, "image.raw": 3, "image.encoded": 0}
+    manifest = {
+        "name": pa.array(["part one.arrow"], pa.large_utf8()),
+        **{name: pa.array([value], pa.int64()) for name, value in one.items()},
+        "xxh3": pa.array([xxh3([shard])], pa.large_utf8()),
+        **{name: pa.array([value], pa.int64()) for name, value in counts.items()},
+    }
+    about |= {"packing": {}, "rows": 3, "bytes": len(shard), "shards": 1, "something": "else"}
+    about["columns_xxh3"] = xxh3(buffer for c in manifest.values() for buffer in buffers(c))
+    write_file(tmp_path / "manifest.arrow", manifest, about)
+
+    with fastio.open(tmp_path) as dataset:
+        assert [check.problem for check in dataset.verify()] == [None]
+        assert [sample["name"] for sample in dataset] == ["a", "", "c c"]
+        assert [sample["image"].tobytes() for sample in dataset] == pixels
+    with fastio.Loader(tmp_path, batch_size=3) as loader:
+        (batch,) = loader
+    assert [image.numpy().tobytes() for image in batch["image"]] == pixels
+
+
+@pytest.mark.usefixtures("names")
+@pytest.mark.parametrize("name", ["manifest.arrow", "shard-000000.arrow"])
+def test_a_file_is_laid_out_as_the_page_says(name: str) -> None:
+    data = Path("packed", name).read_bytes()
+    (schema_bytes,) = struct.unpack_from("<i", data, 12)
+    (batch_bytes,) = struct.unpack_from("<i", data, 20 + schema_bytes)
+    (footer_bytes,) = struct.unpack_from("<i", data, len(data) - 10)
+    body = 24 + schema_bytes + batch_bytes
+    footer = len(data) - 10 - footer_bytes
+    assert data[:12] == b"ARROW1\0\0\xff\xff\xff\xff"
+    assert data[16 + schema_bytes :][:4] == b"\xff\xff\xff\xff"
+    assert (body % 64, (footer - 8) % 64) == (0, 0)
+    assert data[footer - 8 : footer] == b"\xff\xff\xff\xff\0\0\0\0"
+    assert data[-6:] == b"ARROW1"
+    mapped = pa.py_buffer(data)
+    columns = pa.ipc.open_file(mapped).get_batch(0).columns
+    found = [buffer for column in columns for buffer in column.buffers() if buffer is not None]
+    assert {(buffer.address - mapped.address) % 64 for buffer in found} == {0}
+
+
+# --- Its lists -----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("names")

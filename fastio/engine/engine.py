@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -195,7 +194,10 @@ class Engine:
             self._pid = os.getpid()
         if self._native is None:
             self._native = _native.Engine(self._threads)
-            weakref.finalize(self, _end, self._native, self._streams, self._pid)
+            # Also when the interpreter exits: close() has every thread that waits for a batch back.
+            # A daemon thread that came back later, when it cannot be given the interpreter's lock
+            # any more, would end the process with an error.
+            weakref.finalize(self, self._native.close)
 
     def _pillow(self) -> ThreadPoolExecutor:
         if self._python is None:
@@ -346,17 +348,3 @@ class Engine:
         if pending.memory is not None:
             self._pool.release(pending.memory)
             pending.memory = None
-
-
-def _end(native: _native.Engine, streams: Iterable[BatchStream], pid: int) -> None:
-    """Ends an engine's threads when it goes, or when the interpreter exits.
-
-    At exit, daemon threads may wait for a batch. One that comes back when it cannot be given the
-    interpreter's lock any more ends the process with an error, so they are waited for, for a while.
-    """
-    if pid != os.getpid():
-        return
-    native.close()
-    deadline = time.monotonic() + 1.0
-    while any(stream.waiting for stream in streams) and time.monotonic() < deadline:
-        time.sleep(0.001)

@@ -56,7 +56,6 @@ class BatchStream:
         self._timeout_s = timeout_s
         self._pending: deque[Pending] = deque()
         self._pid = os.getpid()
-        self.waiting = False  # next() waits for threads
 
     def __iter__(self) -> BatchStream:
         return self
@@ -140,16 +139,12 @@ class BatchStream:
 
     def _wait(self, pending: Pending) -> None:
         deadline = time.monotonic() + self._timeout_s if self._timeout_s > 0 else None
-        self.waiting = True
-        try:
-            while not self._is_done(pending, WAIT_S):
-                if deadline is not None and time.monotonic() > deadline:
-                    raise LoaderTimeout(
-                        f"batch {pending.planned.step} of {self._engine.name} was not ready "
-                        f"after {self._timeout_s} s"
-                    )
-        finally:
-            self.waiting = False
+        while not self._is_done(pending, WAIT_S):
+            if deadline is not None and time.monotonic() > deadline:
+                raise LoaderTimeout(
+                    f"batch {pending.planned.step} of {self._engine.name} was not ready "
+                    f"after {self._timeout_s} s"
+                )
 
     def _is_done(self, pending: Pending, timeout_s: float) -> bool:
         """Waits no longer than the timeout for each part, so that signals are seen in between."""

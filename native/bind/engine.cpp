@@ -8,7 +8,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <optional>
+#include <stdexcept>
+#include <thread>
 
 #include "bind.h"
 
@@ -38,14 +42,39 @@ OutArray check_out(const nb::ndarray<nb::c_contig, nb::device::cpu>& out, const 
           static_cast<std::int32_t>(out.shape(hwc ? 2 : 3))};
 }
 
+// How many threads work or wait for an engine without the interpreter's lock.
+using Away = std::shared_ptr<std::atomic<int>>;
+
+// Lets go of the interpreter's lock for a scope.
+class Unlocked {
+ public:
+  explicit Unlocked(const Away& away) : away_(*away) {
+    ++away_;
+    release_.emplace();
+  }
+  ~Unlocked() {
+    release_.reset();
+    --away_;
+  }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  std::atomic<int>& away_;
+  std::optional<nb::gil_scoped_release> release_;
+};
+
 // A slot as Python holds it, with the memory that threads write to: should Python let go of it
 // early (an exception between two lines will do), the rows in hand are waited for.
 class HeldSlot {
  public:
   using Memory = std::optional<nb::ndarray<nb::c_contig, nb::device::cpu>>;
 
-  HeldSlot(std::shared_ptr<Slot> slot, Memory memory)
-      : slot_(std::move(slot)), memory_(std::move(memory)), pid_(::getpid()) {}
+  HeldSlot(std::shared_ptr<Slot> slot, Memory memory, Away away)
+      : slot_(std::move(slot)),
+        memory_(std::move(memory)),
+        away_(std::move(away)),
+        pid_(::getpid()) {}
   HeldSlot(HeldSlot&&) = default;
   ~HeldSlot() {
     if (!slot_) return;  // moved from
@@ -59,16 +88,40 @@ class HeldSlot {
     }
   }
 
-  Slot& operator*() const { return *slot_; }
   Slot* operator->() const { return slot_.get(); }
+
+  // The interpreter's lock is not let go of where there is nothing to wait for.
+  bool wait(std::chrono::nanoseconds timeout) const {
+    if (slot_->wait(std::chrono::nanoseconds(0))) return true;
+    const Unlocked unlocked(away_);
+    return slot_->wait(timeout);
+  }
 
  private:
   std::shared_ptr<Slot> slot_;
   Memory memory_;
+  Away away_;
   pid_t pid_;
 };
 
-HeldSlot submit(Engine& engine, const SharedFiles& files, const SharedGeometry& geometry,
+// An engine as Python holds it.
+struct HeldEngine {
+  explicit HeldEngine(int threads) : engine(threads) {}
+
+  // Returns when all threads that were away have the interpreter's lock back. A daemon thread that
+  // asked for it after the interpreter's end would end the process with an error.
+  void close() {
+    const nb::gil_scoped_release release;
+    engine.close();
+    while (!engine.forked() && *away > 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+
+  Engine engine;
+  Away away = std::make_shared<std::atomic<int>>(0);
+};
+
+HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry& geometry,
                 std::uint64_t seed, std::uint64_t epoch, const Vector<std::int32_t>& file,
                 const Vector<std::int64_t>& offset, const Vector<std::int64_t>& length,
                 const Vector<std::uint8_t>& codec, const Vector<std::uint8_t>& orientation,
@@ -106,21 +159,27 @@ HeldSlot submit(Engine& engine, const SharedFiles& files, const SharedGeometry& 
       copied(codec), copied(orientation), copied(height),
       copied(width), copied(row),         crc32c ? copied(*crc32c) : std::vector<std::uint32_t>()};
 
+  const auto make = [&] {
+    auto slot = std::make_shared<Slot>(files.value, geometry.value, task, std::move(reads),
+                                       memory.data, memory.height, memory.width);
+    held.engine.submit(slot);
+    return slot;
+  };
+  // Queueing may open files. A closed engine opens none, and is not to be left for: see close().
   std::shared_ptr<Slot> slot;
-  {
-    const nb::gil_scoped_release release;
-    slot = std::make_shared<Slot>(files.value, geometry.value, task, std::move(reads), memory.data,
-                                  memory.height, memory.width);
-    engine.submit(slot);
+  if (held.engine.closed()) {
+    slot = make();
+  } else {
+    const Unlocked unlocked(held.away);
+    slot = make();
   }
-  return HeldSlot(std::move(slot), std::move(out));
+  return HeldSlot(std::move(slot), std::move(out), held.away);
 }
 
 bool wait(const HeldSlot& slot, double timeout_s) {
   constexpr double kLongest = 1e6;  // what fits into nanoseconds
   const double bounded = timeout_s > 0 ? std::min(timeout_s, kLongest) : 0;
-  const nb::gil_scoped_release release;
-  return slot->wait(std::chrono::nanoseconds(static_cast<std::int64_t>(bounded * 1e9)));
+  return slot.wait(std::chrono::nanoseconds(static_cast<std::int64_t>(bounded * 1e9)));
 }
 
 void check_done(const HeldSlot& slot) {
@@ -156,8 +215,8 @@ std::optional<Image> take(const HeldSlot& slot, std::size_t row) {
                owner);
 }
 
-nb::tuple counters(const Engine& engine) {
-  const ImageCounters& c = engine.counters();
+nb::tuple counters(const HeldEngine& held) {
+  const ImageCounters& c = held.engine.counters();
   return nb::make_tuple(c.images.load(), c.bytes.load(), c.read_ns.load(), c.decode_ns.load(),
                         c.resample_ns.load());
 }
@@ -183,16 +242,14 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<HeldSlot>(m, "Slot", "One image field of one batch while it is filled; see slot.h.")
       .def("wait", &wait, nb::arg("timeout_s"), "True once no thread touches the slot any more.")
-      .def(
-          "cancel", [](const HeldSlot& slot) { slot->cancel(); },
-          nb::call_guard<nb::gil_scoped_release>())
+      .def("cancel", [](const HeldSlot& slot) { slot->cancel(); })
       .def_prop_ro("cancelled", [](const HeldSlot& slot) { return slot->cancelled(); })
       .def("failures", &failures, "Rows that failed, as (row, code, message). After wait().")
       .def("take", &take, nb::arg("row"),
            "An image that keeps its own size, as uint8 (H, W, C), once; None where the row failed. "
            "After wait().");
 
-  nb::class_<Engine>(m, "Engine", "The worker threads; see engine.h.")
+  nb::class_<HeldEngine>(m, "Engine", "The worker threads; see engine.h.")
       .def(nb::init<int>(), nb::arg("threads"))
       .def(
           "submit", &submit, nb::arg("files"), nb::arg("geometry"), nb::arg("seed"),
@@ -202,7 +259,7 @@ void bind_engine(nb::module_& m) {
           nb::arg("normalize"), nb::arg("out").noconvert().none(),
           "Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for "
           "that. normalize: (scale, bias) a channel for float32, None for uint8.")
-      .def("close", &Engine::close, nb::call_guard<nb::gil_scoped_release>())
+      .def("close", &HeldEngine::close)
       .def("counters", &counters, "(images, bytes, read ns, decode ns, resample ns), all threads.");
 }
 

@@ -2,6 +2,8 @@
 
 NB_MODULE(_native, m) {
   m.doc() = "fastio's native engine. Not a public interface: use the fastio package.";
+  // A daemon thread that the interpreter's exit ends keeps what it held: nothing to warn users of.
+  nanobind::set_leak_warnings(false);
   fastio::bind_cpu(m);
   fastio::bind_order(m);
   fastio::bind_geometry(m);

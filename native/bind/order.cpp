@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "bind.h"
 #include "core/shuffle.h"
 
@@ -5,6 +7,18 @@ namespace fastio {
 namespace {
 
 using Out = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Lets go of the interpreter's lock where there is enough to do: a batch's positions take less time
+// than getting it back can.
+class Unlocked {
+ public:
+  explicit Unlocked(std::size_t positions) {
+    if (positions >= 4096) release_.emplace();
+  }
+
+ private:
+  std::optional<nb::gil_scoped_release> release_;
+};
 
 void check_positions(std::uint64_t n, const Vector<std::int64_t>& positions, const Out& rows) {
   if (n < 1 || n > kMaxRows) throw nb::value_error("n must be in [1, 2**48]");
@@ -20,7 +34,7 @@ void bound_permute(std::uint64_t n, std::uint64_t key, const Vector<std::int64_t
   const std::int64_t* from = positions.data();
   std::int64_t* to = rows.data();
   const std::size_t count = positions.size();
-  const nb::gil_scoped_release release;
+  const Unlocked unlocked(count);
   permute(n, key, from, count, to);
 }
 
@@ -31,7 +45,7 @@ void bound_permute_window(std::uint64_t n, std::uint64_t block, std::uint64_t wi
   const std::int64_t* from = positions.data();
   std::int64_t* to = rows.data();
   const std::size_t count = positions.size();
-  const nb::gil_scoped_release release;
+  const Unlocked unlocked(count);
   permute_window(n, block, window, key, from, count, to);
 }
 

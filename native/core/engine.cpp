@@ -51,7 +51,7 @@ Engine::~Engine() {
 bool Engine::forked() const { return ::getpid() != pid_; }
 
 void Engine::submit(std::shared_ptr<Slot> slot) {
-  if (forked()) return slot->cancel();
+  if (forked() || closed()) return slot->cancel();
   slot->advise();
   queue_->push(std::move(slot));
 }
@@ -59,6 +59,7 @@ void Engine::submit(std::shared_ptr<Slot> slot) {
 void Engine::close() {
   if (forked()) return;
   const std::lock_guard lock(closing_);
+  closed_.store(true);
   queue_->close();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -29,6 +30,8 @@ class Engine {
   // nothing in a forked child, where the threads do not exist.
   void close();
 
+  bool closed() const { return closed_.load(); }
+
   // Whether this is a child of the process that the engine was made in.
   bool forked() const;
 
@@ -40,6 +43,7 @@ class Engine {
   const pid_t pid_;
   std::unique_ptr<ImageCounters> counters_;
   std::unique_ptr<SlotQueue> queue_;
+  std::atomic<bool> closed_{false};
   std::mutex closing_;
   std::vector<std::thread> threads_;  // guarded by closing_
 };

@@ -207,6 +207,9 @@ boolean decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
 template <typename State>
 void replace_entropy_decoder(State& s) {
   jpeg_decompress_struct& info = s.info;
+  // The internals are those of the library that the headers came with: releases that changed them
+  // have other messages too.
+  if (s.errors.base.last_jpeg_message != JMSG_LASTMSGCODE - 1) return;
   if (info.progressive_mode || info.arith_code || info.inputctl->has_multiple_scans) return;
 #if LIBJPEG_TURBO_VERSION_NUMBER >= 3000000
   if (info.master->lossless) return;

@@ -1,0 +1,226 @@
+#include "blocks.h"
+
+#include <algorithm>
+#include <string>
+
+#include "crc32c.h"
+
+namespace fastio {
+namespace {
+
+constexpr std::size_t kFixedBytes = 20;  // before the tables
+
+Status corrupt(std::string what) {
+  return Status::error(Code::corrupt, "block record: " + std::move(what));
+}
+
+Status too_short(std::size_t need, std::size_t have) {
+  return Status::error(Code::truncated, "block record: a header of " + std::to_string(need) +
+                                            " bytes or more, of which " + std::to_string(have) +
+                                            " are there");
+}
+
+std::uint32_t get16(const std::uint8_t* p) {
+  return static_cast<std::uint32_t>(p[0]) | static_cast<std::uint32_t>(p[1]) << 8;
+}
+std::uint32_t get32(const std::uint8_t* p) { return get16(p) | get16(p + 2) << 16; }
+
+void put16(std::vector<std::uint8_t>& out, std::uint32_t value) {
+  out.push_back(static_cast<std::uint8_t>(value));
+  out.push_back(static_cast<std::uint8_t>(value >> 8));
+}
+void put32(std::vector<std::uint8_t>& out, std::uint32_t value) {
+  put16(out, value);
+  put16(out, value >> 16);
+}
+
+// Bytes of the index: lengths of the tiles' parts, checksums of the rows and of the metadata.
+std::size_t index_bytes(std::size_t tile_rows, std::size_t tiles_x) {
+  return tile_rows * tiles_x * 3 + tile_rows * 8 + 4;
+}
+
+bool allowed_subsampling(int x, int y) {
+  return (x == 1 && y == 1) || (x == 2 && y == 1) || (x == 2 && y == 2) || (x == 1 && y == 2) ||
+         (x == 4 && y == 1);
+}
+
+Status parse_shape(const std::uint8_t* data, BlockShape& shape) {
+  if (data[0] != kBlocksVersion)
+    return Status::error(Code::unsupported,
+                         "block record of version " + std::to_string(data[0]) +
+                             ", this fastio reads version 1: install a newer one");
+  shape.components = data[1];
+  shape.colour = static_cast<Colour>(data[2]);
+  shape.sub_x = data[3] >> 4;
+  shape.sub_y = data[3] & 15;
+  shape.width = static_cast<std::int32_t>(get16(data + 4));
+  shape.height = static_cast<std::int32_t>(get16(data + 6));
+  for (int c = 0; c < 3; ++c) {
+    shape.ids[c] = data[8 + c];
+    shape.table[c] = data[11 + c];
+  }
+  shape.tables = data[14];
+  return shape.check();
+}
+
+}  // namespace
+
+int BlockShape::blocks_in_tile_x(int c, std::int32_t t) const {
+  return std::min(tile_blocks_x(c), blocks_x(c) - t * tile_blocks_x(c));
+}
+
+int BlockShape::blocks_in_tile_y(int c, std::int32_t r) const {
+  return std::min(tile_blocks_y(c), blocks_y(c) - r * tile_blocks_y(c));
+}
+
+int BlockShape::blocks_in_tile(std::int32_t r, std::int32_t t) const {
+  int blocks = 0;
+  for (int c = 0; c < components; ++c) blocks += blocks_in_tile_x(c, t) * blocks_in_tile_y(c, r);
+  return blocks;
+}
+
+Status BlockShape::check() const {
+  if (components != 1 && components != 3)
+    return corrupt(std::to_string(components) + " components, expected 1 or 3");
+  const bool gray = colour == Colour::gray;
+  if (static_cast<int>(colour) > 2 || gray != (components == 1))
+    return corrupt("colour " + std::to_string(static_cast<int>(colour)) + " with " +
+                   std::to_string(components) + " components");
+  if (!allowed_subsampling(sub_x, sub_y) || (gray && sub_x * sub_y != 1))
+    return corrupt("subsampling of " + std::to_string(sub_x) + " x " + std::to_string(sub_y));
+  if (width < 1 || height < 1 || width > 65535 || height > 65535)
+    return corrupt(std::to_string(height) + " x " + std::to_string(width) + " pixels");
+  if (tables < 1 || tables > 3)
+    return corrupt(std::to_string(tables) + " quantisation tables, expected 1 to 3");
+  for (int c = 0; c < 3; ++c)
+    if (table[c] >= tables || (c >= components && (table[c] != 0 || ids[c] != 0)))
+      return corrupt("component " + std::to_string(c) + " has the quantisation table " +
+                     std::to_string(table[c]) + " of " + std::to_string(tables));
+  return Status::okay();
+}
+
+std::size_t header_bytes_bound(std::int32_t height, std::int32_t width) {
+  if (height < 1 || width < 1) return 4096;
+  const auto rows = static_cast<std::size_t>((height + 7) / 8);
+  const auto tiles = static_cast<std::size_t>((width + 127) / 128);
+  return kFixedBytes + 3 * 128 + index_bytes(rows, tiles) + 4;
+}
+
+Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t record_size,
+                    BlockHeader& out) {
+  if (size < kFixedBytes) return too_short(kFixedBytes, size);
+  BlockShape& shape = out.shape;
+  Status status = parse_shape(data, shape);
+  if (!status.ok()) return status;
+  const unsigned wide = data[15];
+  if (wide >> shape.tables) return corrupt("16-bit values in tables that it does not have");
+  const auto rows = static_cast<std::size_t>(shape.tile_rows());
+  const auto tiles_x = static_cast<std::size_t>(shape.tiles_x());
+  const std::size_t tiles = rows * tiles_x;
+  std::size_t position = kFixedBytes;
+  for (int k = 0; k < shape.tables; ++k) position += wide >> k & 1 ? 128 : 64;
+  out.bytes = position + index_bytes(rows, tiles_x) + 4;
+  if (out.bytes > record_size) return too_short(out.bytes, record_size);
+  if (out.bytes > size) return too_short(out.bytes, size);
+  if (crc32c(data, out.bytes - 4) != get32(data + out.bytes - 4))
+    return corrupt("the header is damaged: its CRC-32C is another");
+
+  const std::uint8_t* p = data + kFixedBytes;
+  for (int k = 0; k < shape.tables; ++k)
+    for (std::uint16_t& value : shape.quant[k]) {
+      value = static_cast<std::uint16_t>(wide >> k & 1 ? get16(p) : *p);
+      p += wide >> k & 1 ? 2 : 1;
+      if (value == 0) return corrupt("a quantiser of 0");
+    }
+
+  out.dc_begin.resize(tiles + 1);
+  out.ac_begin.resize(tiles + 1);
+  const std::uint8_t* ac = p + tiles;
+  std::size_t at = out.bytes;
+  for (std::size_t k = 0; k < tiles; ++k) {
+    out.dc_begin[k] = at;
+    at += p[k];
+  }
+  out.dc_begin[tiles] = at;
+  for (std::size_t k = 0; k < tiles; ++k) {
+    out.ac_begin[k] = at;
+    at += get16(ac + 2 * k);
+  }
+  out.ac_begin[tiles] = at;
+  const std::size_t components = static_cast<std::size_t>(shape.components);
+  for (std::size_t k = 0; k < tiles; ++k) {
+    const auto blocks = static_cast<std::size_t>(shape.blocks_in_tile(
+        static_cast<std::int32_t>(k / tiles_x), static_cast<std::int32_t>(k % tiles_x)));
+    if (p[k] < 2 * components + blocks || get16(ac + 2 * k) < 1)
+      return corrupt("tile " + std::to_string(k) + " has fewer bytes than blocks");
+  }
+
+  p = ac + 2 * tiles;
+  out.dc_crc.resize(rows);
+  out.ac_crc.resize(rows);
+  for (std::size_t r = 0; r < rows; ++r) {
+    out.dc_crc[r] = get32(p + 4 * r);
+    out.ac_crc[r] = get32(p + 4 * rows + 4 * r);
+  }
+  out.metadata_crc = get32(p + 8 * rows);
+  out.metadata_bytes = get32(data + 16);
+  if (out.record_bytes() != record_size)
+    return corrupt("its parts add up to " + std::to_string(out.record_bytes()) +
+                   " bytes, but it has " + std::to_string(record_size));
+  return status;
+}
+
+Status write_header(const BlockShape& shape, const std::vector<std::uint8_t>& dc_bytes,
+                    const std::vector<std::uint16_t>& ac_bytes, const std::vector<std::uint8_t>& dc,
+                    const std::vector<std::uint8_t>& ac, const std::vector<std::uint8_t>& metadata,
+                    std::vector<std::uint8_t>& out) {
+  const Status status = shape.check();
+  if (!status.ok()) return status;
+  const auto rows = static_cast<std::size_t>(shape.tile_rows());
+  const auto tiles_x = static_cast<std::size_t>(shape.tiles_x());
+  if (dc_bytes.size() != rows * tiles_x || ac_bytes.size() != rows * tiles_x ||
+      metadata.size() > 0xFFFFFFFFu)
+    return corrupt("parts that do not make an image of this size");
+  unsigned wide = 0;
+  for (int k = 0; k < shape.tables; ++k)
+    for (const std::uint16_t value : shape.quant[k]) wide |= unsigned{value > 255} << k;
+
+  out.clear();
+  out.push_back(kBlocksVersion);
+  out.push_back(static_cast<std::uint8_t>(shape.components));
+  out.push_back(static_cast<std::uint8_t>(shape.colour));
+  out.push_back(static_cast<std::uint8_t>(shape.sub_x << 4 | shape.sub_y));
+  put16(out, static_cast<std::uint32_t>(shape.width));
+  put16(out, static_cast<std::uint32_t>(shape.height));
+  out.insert(out.end(), shape.ids, shape.ids + 3);
+  out.insert(out.end(), shape.table, shape.table + 3);
+  out.push_back(static_cast<std::uint8_t>(shape.tables));
+  out.push_back(static_cast<std::uint8_t>(wide));
+  put32(out, static_cast<std::uint32_t>(metadata.size()));
+  for (int k = 0; k < shape.tables; ++k)
+    for (const std::uint16_t value : shape.quant[k]) {
+      out.push_back(static_cast<std::uint8_t>(value));
+      if (wide >> k & 1) out.push_back(static_cast<std::uint8_t>(value >> 8));
+    }
+  out.insert(out.end(), dc_bytes.begin(), dc_bytes.end());
+  for (const std::uint16_t bytes : ac_bytes) put16(out, bytes);
+  std::size_t at = 0, tile = 0;
+  for (std::size_t r = 0; r < rows; ++r) {
+    std::size_t bytes = 0;
+    for (std::size_t t = 0; t < tiles_x; ++t) bytes += dc_bytes[tile++];
+    put32(out, crc32c(dc.data() + at, bytes));
+    at += bytes;
+  }
+  at = tile = 0;
+  for (std::size_t r = 0; r < rows; ++r) {
+    std::size_t bytes = 0;
+    for (std::size_t t = 0; t < tiles_x; ++t) bytes += ac_bytes[tile++];
+    put32(out, crc32c(ac.data() + at, bytes));
+    at += bytes;
+  }
+  put32(out, crc32c(metadata.data(), metadata.size()));
+  put32(out, crc32c(out.data(), out.size()));
+  return status;
+}
+
+}  // namespace fastio

@@ -1,0 +1,82 @@
+// The layout of a block record (README.md, "The block record"): its header, checked, and where its
+// parts stand. Nothing here decodes a coefficient.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "status.h"
+
+namespace fastio {
+
+inline constexpr int kTileBlocks = 64;   // the most blocks of a tile
+inline constexpr int kTileColumns = 16;  // of component 0: 128 samples
+inline constexpr std::uint8_t kBlocksVersion = 1;
+
+// How components become pixels.
+enum class Colour : std::uint8_t { gray = 0, ycbcr = 1, rgb = 2 };
+
+// What a header says, and sizes that follow from it. All numbers in range once parsed.
+struct BlockShape {
+  int components = 1;  // 1 or 3
+  Colour colour = Colour::gray;
+  int sub_x = 1, sub_y = 1;  // samples of component 0 to one of the others: H and V
+  std::int32_t width = 0, height = 0;
+  std::uint8_t ids[3] = {};    // component identifiers of the JPEG
+  std::uint8_t table[3] = {};  // of each component
+  int tables = 1;
+  std::uint16_t quant[3][64] = {};  // of each table, in zigzag order
+
+  // Samples and blocks of component `c`.
+  std::int32_t samples_x(int c) const { return c ? (width + sub_x - 1) / sub_x : width; }
+  std::int32_t samples_y(int c) const { return c ? (height + sub_y - 1) / sub_y : height; }
+  std::int32_t blocks_x(int c) const { return (samples_x(c) + 7) / 8; }
+  std::int32_t blocks_y(int c) const { return (samples_y(c) + 7) / 8; }
+
+  // Tiles, and the blocks of component `c` in a tile that is not cut short.
+  std::int32_t tile_rows() const { return (height + 8 * sub_y - 1) / (8 * sub_y); }
+  std::int32_t tiles_x() const { return (width + 127) / 128; }
+  int tile_blocks_x(int c) const { return c ? kTileColumns / sub_x : kTileColumns; }
+  int tile_blocks_y(int c) const { return c ? 1 : sub_y; }
+
+  // Blocks of component `c` in tile (r, t), which may be cut short: across and down.
+  int blocks_in_tile_x(int c, std::int32_t t) const;
+  int blocks_in_tile_y(int c, std::int32_t r) const;
+  int blocks_in_tile(std::int32_t r, std::int32_t t) const;
+
+  // Code::corrupt names the field that is out of range.
+  Status check() const;
+};
+
+// A record's header with its index. The vectors keep their memory from one record to the next.
+struct BlockHeader {
+  BlockShape shape;
+  std::size_t bytes = 0;           // of the header
+  std::size_t metadata_bytes = 0;  // at the end of the record
+  std::uint32_t metadata_crc = 0;
+  // Where tile k's parts begin in the record; one more entry than tiles, its end.
+  std::vector<std::size_t> dc_begin, ac_begin;
+  std::vector<std::uint32_t> dc_crc, ac_crc;  // of each tile row
+
+  std::size_t record_bytes() const { return ac_begin.back() + metadata_bytes; }
+};
+
+// Bytes of the header of an image of this size, at most: what to read first. 0 x 0: unknown.
+std::size_t header_bytes_bound(std::int32_t height, std::int32_t width);
+
+// Reads the header from the record's first bytes, `size` of its `record_size`. Every field, sum and
+// checksum is checked: afterwards each tile's parts lie in the record and are as long as its
+// blocks need at least. Code::truncated: `size` does not hold the whole header.
+// Code::unsupported: another version.
+Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t record_size,
+                    BlockHeader& out);
+
+// The header of a record whose tiles have these parts: the one that parse_header() reads.
+// dc_bytes, ac_bytes: of each tile; dc, ac, metadata: the sections.
+Status write_header(const BlockShape& shape, const std::vector<std::uint8_t>& dc_bytes,
+                    const std::vector<std::uint16_t>& ac_bytes, const std::vector<std::uint8_t>& dc,
+                    const std::vector<std::uint8_t>& ac, const std::vector<std::uint8_t>& metadata,
+                    std::vector<std::uint8_t>& out);
+
+}  // namespace fastio

@@ -83,6 +83,26 @@ def jpeg_probe(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='
     (height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 array), every coefficient of which is read. Raises ValueError if the file is damaged.
     """
 
+class Codebook:
+    """A dataset's codebook for the block codec."""
+
+    def __init__(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    @property
+    def data(self) -> bytes: ...
+
+def blocks_encode(jpeg: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> tuple | None: ...
+
+def blocks_export(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> bytes: ...
+
+def blocks_check(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> tuple: ...
+
+def blocks_pixels(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook, orientation: int = 1, denominator: int = 1, channels: int = 3) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))]: ...
+
+def blocks_header_bytes(height: int, width: int) -> int: ...
+
+def train_codebook(jpegs: Sequence, seed: int, iterations: int) -> bytes: ...
+
 def transform(geometry: Geometry, seed: int, epoch: int, row: int, pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu')]) -> None:
     """
     Applies a geometry to uint8 pixels (H, W, C), C 1, 3 or 4, giving uint8 out (H, W, C), C 1 or 3, of the size that the geometry gives.

@@ -38,6 +38,7 @@ class ImageReads:
         orientation: uint8, EXIF's, or 0: look into the JPEG. 1 leaves the pixels as stored.
         height, width: int32, of the stored pixels, 0 where unknown.
         crc32c: uint32, of the bytes, or None where they have no checksum.
+        codebook: for rows of the block codec; None where there are none.
     """
 
     files: _native.FileSet
@@ -49,6 +50,7 @@ class ImageReads:
     height: npt.NDArray[np.int32]
     width: npt.NDArray[np.int32]
     crc32c: npt.NDArray[np.uint32] | None
+    codebook: _native.Codebook | None
 
 
 class ImageSource(Protocol):
@@ -95,6 +97,7 @@ class PackedImages:
             np.empty(n, np.int32),
             np.empty(n, np.int32),
             np.empty(n, np.uint32),
+            self._dataset.codebook,
         )
         for shard, places, local in self._dataset.by_shard(rows):
             self._fill(reads, places, shard, local)
@@ -162,6 +165,7 @@ class FolderImages:
             np.full(n, LOOK_INTO_FILE if self._dataset.upright else AS_STORED, np.uint8),
             np.full(n, LOOK_INTO_FILE, np.int32),
             np.full(n, LOOK_INTO_FILE, np.int32),
+            None,
             None,
         )
 

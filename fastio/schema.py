@@ -22,8 +22,8 @@ from fastio.errors import SchemaError
 CODEC_JPEG = 0  # a JPEG file, byte for byte
 CODEC_RAW = 1  # uint8 pixels (H, W, C), row-major
 CODEC_ENCODED = 2  # any other image file, byte for byte; Pillow decodes it
-CODEC_BLOCKS = 3  # reserved for the block codec
-CODEC_NAMES = ("jpeg", "raw", "encoded")
+CODEC_BLOCKS = 3  # a JPEG's coefficients as a block record
+CODEC_NAMES = ("jpeg", "raw", "encoded", "blocks")
 
 Structure = Literal["tuple", "dict", "single"]
 

@@ -235,6 +235,16 @@ class ShardReader:
             self._data_offsets[column] = begin
         return begin
 
+    def view(self, column: str, local_row: int) -> NDArray[np.uint8]:
+        """The bytes of one row of a variable-width column where they lie in the map: uint8 (n,).
+
+        Raises:
+            ShardCorrupt: as `offsets`.
+        """
+        begin, end = self.offsets(column)[local_row : local_row + 2].tolist()
+        data = self._variable(column).buffers()[2] or b""
+        return np.frombuffer(data, dtype=np.uint8)[begin:end]
+
     def values(self, column: str, local_rows: Sequence[int] | NDArray[np.int64]) -> list[Any]:
         """Rows of a variable-width column, copied out of the map.
 

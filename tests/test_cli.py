@@ -179,7 +179,7 @@ def test_info_can_be_read_by_scripts(packed: Path) -> None:
     assert found["shards"] == dataset.num_shards
     assert found["bytes"] == dataset.manifest.nbytes
     assert found["classes"] == ["class0", "class1", "class2"]
-    assert found["fields"][0]["codecs"] == {"jpeg": 15, "raw": 0, "encoded": 0}
+    assert found["fields"][0]["codecs"] == {"jpeg": 15, "raw": 0, "encoded": 0, "blocks": 0}
     assert found["fingerprint"] == dataset.fingerprint
 
 

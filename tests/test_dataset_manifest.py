@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import tracemalloc
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 
 from fastio.dataset import FORMAT_VERSION, JOURNAL_NAME, MANIFEST_NAME
 from fastio.dataset import open as open_dataset
@@ -20,6 +22,7 @@ from fastio.errors import DatasetNotFound, FormatVersionUnsupported, ManifestInv
 from fastio.pack import Writer
 from fastio.schema import Image, Scalar, Schema, Text
 from fastio.shard import write_shard
+from tests.pictures import decoded, jpeg, png
 
 ROWS = 200
 SCHEMA = Schema({"number": Scalar("int64")}, "single")
@@ -61,6 +64,22 @@ def synthetic_manifest(folder: Path, shards: int, rows_each: int) -> None:
     }
     schema = Schema({"label": Scalar("int64")})
     write_shard(folder / MANIFEST_NAME, manifest_batch(schema, {}, columns))
+
+
+def rewrite_as_version_1(folder: Path) -> None:
+    """Makes a manifest what it was before there was a block codec."""
+    with pa.OSFile(str(folder / MANIFEST_NAME)) as file:
+        batch = pa.ipc.open_file(file).get_batch(0)
+    description = json.loads(batch.schema.metadata[METADATA_KEY])
+    batch = batch.select([name for name in batch.schema.names if not name.endswith(".blocks")])
+    digest = xxhash.xxh3_64()
+    for column in batch.columns:
+        for buffer in column.buffers()[1:]:
+            digest.update(memoryview(buffer))
+    del description["codebook"]
+    description |= {"format_version": 1, "columns_xxh3": digest.hexdigest()}
+    metadata = {METADATA_KEY: json.dumps(description)}
+    write_shard(folder / MANIFEST_NAME, batch.replace_schema_metadata(metadata))
 
 
 @pytest.mark.parametrize("shards", [1, 500_000])
@@ -151,10 +170,53 @@ def test_an_arrow_file_of_somebody_else_is_no_manifest(tmp_path: Path) -> None:
         open_dataset(tmp_path)
 
 
-@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, "2", None])
+@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, "2", 2.0, True, None, []])
 def test_an_unknown_format_version_is_named(copy: Path, version: Any) -> None:
     edit_manifest(copy, lambda description: description.update(format_version=version))
     with pytest.raises(FormatVersionUnsupported, match=r"version .*update fastio"):
+        open_dataset(copy)
+
+
+def test_a_dataset_of_version_1_is_read_as_ever(tmp_path: Path) -> None:
+    files = [jpeg(seed=1), png(seed=2)]
+    with Writer(tmp_path / "out", Schema({"image": Image()}, "single"), codec="jpeg") as writer:
+        for data in files:
+            writer.write(data)
+    rewrite_as_version_1(tmp_path / "out")
+    with open_dataset(tmp_path / "out") as dataset:
+        assert dataset.manifest.version == 1
+        assert dataset.codebook is None
+        counts = {"jpeg": 1, "raw": 0, "encoded": 1, "blocks": 0}
+        assert dataset.manifest.codec_counts() == {"image": counts}
+        assert [check.problem for check in dataset.verify()] == [None]
+        for row, data in enumerate(files):
+            np.testing.assert_array_equal(dataset[row], decoded(data))
+
+
+def test_a_manifest_keeps_a_codebook(tmp_path: Path) -> None:
+    codebook = bytes(range(256)) * 65
+    write_synthetic(tmp_path, codebook)
+    assert open_dataset(tmp_path).manifest.codebook == codebook
+
+
+def write_synthetic(folder: Path, codebook: bytes) -> None:
+    columns = {
+        "name": pa.array(["shard-000000.arrow"], pa.large_utf8()),
+        "rows": pa.array([1]),
+        "bytes": pa.array([1]),
+        "xxh3": pa.array(["0" * 16], pa.large_utf8()),
+    }
+    write_shard(
+        folder / MANIFEST_NAME, manifest_batch(Schema({"x": Text()}), {}, columns, codebook)
+    )
+
+
+@pytest.mark.parametrize(
+    "value", ["", "?", 7, [], base64.b64encode(bytes(16_639)).decode(), "AAAA" * 5546 + "AAAA"]
+)
+def test_a_codebook_that_is_none_is_damage(copy: Path, value: Any) -> None:
+    edit_manifest(copy, lambda description: description.update(codebook=value))
+    with pytest.raises(ManifestInvalid, match="damaged"):
         open_dataset(copy)
 
 
@@ -168,7 +230,9 @@ def test_a_newer_version_is_named_even_if_nothing_else_is_understood(copy: Path)
         open_dataset(copy)
 
 
-@pytest.mark.parametrize("key", ["schema", "rows", "shards", "bytes", "columns_xxh3", "packing"])
+@pytest.mark.parametrize(
+    "key", ["schema", "rows", "shards", "bytes", "columns_xxh3", "packing", "codebook"]
+)
 def test_a_description_without_one_of_its_parts_is_damaged(copy: Path, key: str) -> None:
     edit_manifest(copy, lambda description: description.pop(key))
     with pytest.raises(ManifestInvalid, match="damaged"):

@@ -174,7 +174,7 @@ def test_what_was_packed_is_what_comes_back(tmp_path: Path) -> None:
         writer.write(picture(seed=9))
     with open_dataset(tmp_path / "out") as dataset:
         counts = dataset.manifest.codec_counts()
-        assert counts == {"image": {"jpeg": 3, "raw": 2, "encoded": 2}}
+        assert counts == {"image": {"jpeg": 3, "raw": 2, "encoded": 2, "blocks": 0}}
         for row, data in enumerate(files):
             expected = decoded(data)
             if row == 3:

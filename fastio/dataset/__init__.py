@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from fastio.dataset.manifest import (
+    CODEBOOK_BYTES,
     FORMAT_VERSION,
     JOURNAL_NAME,
     MANIFEST_NAME,
@@ -14,10 +15,11 @@ from fastio.dataset.manifest import (
     is_half_written,
     write_manifest,
 )
-from fastio.dataset.packed import Dataset, ShardCheck
+from fastio.dataset.packed import Dataset, ShardCheck, StoredImage
 from fastio.dataset.pixels import decode_image, open_image
 
 __all__ = [
+    "CODEBOOK_BYTES",
     "FORMAT_VERSION",
     "JOURNAL_NAME",
     "MANIFEST_NAME",
@@ -25,6 +27,7 @@ __all__ = [
     "Manifest",
     "ShardCheck",
     "ShardEntry",
+    "StoredImage",
     "decode_image",
     "is_dataset",
     "is_half_written",

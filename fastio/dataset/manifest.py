@@ -7,16 +7,20 @@ One row describes one shard, in the order of the dataset's rows:
     first_row       int64        global number of its first row
     bytes           int64        size of the file
     xxh3            large_utf8   xxh3_64 of the file, 16 hexadecimal digits
-    FIELD.jpeg, FIELD.raw, FIELD.encoded   int64   for each image field: its rows by codec
+    FIELD.jpeg, FIELD.raw, FIELD.encoded, FIELD.blocks
+                    int64        for each image field: its rows by codec
 
 The schema metadata has one key, `fastio`: JSON with `format_version`, `schema`, `packing`, the
-sums `rows`, `bytes` and `shards`, and `columns_xxh3`, the hash of the columns above. The hash of
-that JSON is the dataset's fingerprint: it stands for every byte of the dataset, and costs the
-same for any number of shards.
+`codebook` of the block codec in base64 or null, the sums `rows`, `bytes` and `shards`, and
+`columns_xxh3`, the hash of the columns above. The hash of that JSON is the dataset's fingerprint:
+it stands for every byte of the dataset, and costs the same for any number of shards.
+
+Version 1, which is read for ever, had neither the block codec's column nor its codebook.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -38,7 +42,10 @@ from fastio.errors import (
 from fastio.schema import CODEC_NAMES, Schema
 from fastio.shard import map_batch, write_shard
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# The codecs that each version counts in columns, for the versions that can be read.
+_CODECS = {1: CODEC_NAMES[:3], FORMAT_VERSION: CODEC_NAMES}
+CODEBOOK_BYTES = 16_640
 MANIFEST_NAME = "manifest.arrow"
 JOURNAL_NAME = "pack.journal"
 METADATA_KEY = b"fastio"
@@ -71,6 +78,7 @@ def write_manifest(
     schema: Schema,
     packing: Mapping[str, Any],
     entries: Sequence[ShardEntry],
+    codebook: bytes | None = None,
 ) -> None:
     """Write a dataset's manifest, which makes the folder a dataset, in one atomic step.
 
@@ -79,6 +87,7 @@ def write_manifest(
         schema: the samples' fields.
         packing: JSON values that say how the dataset was made: options and source.
         entries: at least one shard, in the order of rows.
+        codebook: the block codec's, 16,640 bytes, where a row is stored as blocks.
 
     Raises:
         OSError: it cannot be written; there is no manifest then.
@@ -93,11 +102,14 @@ def write_manifest(
         for number, codec in enumerate(CODEC_NAMES):
             counts = [entry.codecs[field][number] for entry in entries]
             columns[f"{field}.{codec}"] = pa.array(counts, pa.int64())
-    write_shard(Path(folder) / MANIFEST_NAME, manifest_batch(schema, packing, columns))
+    write_shard(Path(folder) / MANIFEST_NAME, manifest_batch(schema, packing, columns, codebook))
 
 
 def manifest_batch(
-    schema: Schema, packing: Mapping[str, Any], columns: Mapping[str, pa.Array]
+    schema: Schema,
+    packing: Mapping[str, Any],
+    columns: Mapping[str, pa.Array],
+    codebook: bytes | None = None,
 ) -> pa.RecordBatch:
     """A manifest as a record batch, from all its columns but `first_row`."""
     rows = columns["rows"].to_numpy()
@@ -105,19 +117,22 @@ def manifest_batch(
     np.cumsum(rows[:-1], out=first_row[1:])
     arrays = [
         pa.array(first_row) if name == "first_row" else columns[name]
-        for name in _column_names(schema)
+        for name in _column_names(schema, FORMAT_VERSION)
     ]
     description = {
         "format_version": FORMAT_VERSION,
         "schema": schema.to_json(),
         "packing": dict(packing),
+        "codebook": None if codebook is None else base64.b64encode(codebook).decode(),
         "rows": int(rows.sum()),
         "bytes": int(columns["bytes"].to_numpy().sum()),
         "shards": len(rows),
         "columns_xxh3": _hash_columns(arrays),
     }
     metadata = {METADATA_KEY: json.dumps(description).encode()}
-    return pa.RecordBatch.from_arrays(arrays, schema=_arrow_schema(schema, metadata))
+    return pa.RecordBatch.from_arrays(
+        arrays, schema=_arrow_schema(schema, FORMAT_VERSION, metadata)
+    )
 
 
 class Manifest:
@@ -130,6 +145,8 @@ class Manifest:
         folder: that folder.
         schema: the samples' fields.
         packing: how the dataset was made.
+        version: of the format, 1 or 2.
+        codebook: the block codec's, 16,640 bytes not yet looked at; None where there is none.
         fingerprint: 16 hexadecimal digits that stand for the dataset's contents.
         rows: number of rows of all shards.
         shards: number of shards.
@@ -159,7 +176,7 @@ class Manifest:
         self.shards: int = description["shards"]
         self.nbytes: int = description["bytes"]
         self._columns_xxh3: str = description["columns_xxh3"]
-        if not self._batch.schema.equals(_arrow_schema(self.schema, None)):
+        if not self._batch.schema.equals(_arrow_schema(self.schema, self.version, None)):
             raise ManifestInvalid(f"{self.path} has other columns than its schema needs")
         self.shard_rows = self._integers("rows")
         self.first_row = self._integers("first_row")
@@ -202,25 +219,32 @@ class Manifest:
     def codec_counts(self) -> dict[str, dict[str, int]]:
         """For each image field, how many rows each codec holds: {"image": {"jpeg": 10, ...}}."""
         return {
-            field: {codec: int(self._integers(f"{field}.{codec}").sum()) for codec in CODEC_NAMES}
+            field: {codec: self._count(f"{field}.{codec}") for codec in CODEC_NAMES}
             for field in self.schema.image_fields
         }
+
+    def _count(self, column: str) -> int:
+        """The sum of a column; 0 of one that the manifest's version has not."""
+        there = column in self._batch.schema.names
+        return int(self._integers(column).sum()) if there else 0
 
     def _parse(self, text: bytes) -> dict[str, Any]:
         try:
             description = json.loads(text)
             version = description["format_version"]
-            if version != FORMAT_VERSION:
+            if type(version) is not int or version not in _CODECS:
                 raise FormatVersionUnsupported(
-                    f"{self.path} has the format version {version!r}; this fastio reads version "
-                    f"{FORMAT_VERSION}: update fastio, or pack again with this one"
+                    f"{self.path} has the format version {version!r}; this fastio reads versions "
+                    f"{', '.join(map(str, _CODECS))}: update fastio, or pack again with this one"
                 )
+            self.version = version
             self.schema = Schema.from_json(description["schema"])
             self.packing: dict[str, Any] = dict(description["packing"])
             for key in ("rows", "shards", "bytes"):
                 if not isinstance(description[key], int) or description[key] < 1:
                     raise ValueError(f"{key} is {description[key]!r}")
             str(description["columns_xxh3"])
+            self.codebook = _parse_codebook(description["codebook"]) if version > 1 else None
         except FormatVersionUnsupported:
             raise
         except (KeyError, TypeError, ValueError, SchemaError) as error:
@@ -260,15 +284,31 @@ def _why_no_dataset(folder: str) -> str:
     )
 
 
-def _column_names(schema: Schema) -> list[str]:
-    codecs = [f"{field}.{codec}" for field in schema.image_fields for codec in CODEC_NAMES]
+def _parse_codebook(text: Any) -> bytes | None:
+    """A codebook from its base64.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if text is None:
+        return None
+    data = base64.b64decode(text, validate=True)
+    if len(data) != CODEBOOK_BYTES:
+        raise ValueError(f"the codebook has {len(data)} bytes, expected {CODEBOOK_BYTES}")
+    return data
+
+
+def _column_names(schema: Schema, version: int) -> list[str]:
+    codecs = [f"{field}.{codec}" for field in schema.image_fields for codec in _CODECS[version]]
     return ["name", "rows", "first_row", "bytes", "xxh3", *codecs]
 
 
-def _arrow_schema(schema: Schema, metadata: Mapping[bytes, bytes] | None) -> pa.Schema:
+def _arrow_schema(
+    schema: Schema, version: int, metadata: Mapping[bytes, bytes] | None
+) -> pa.Schema:
     fields = [
         pa.field(name, pa.large_utf8() if name in ("name", "xxh3") else pa.int64(), nullable=False)
-        for name in _column_names(schema)
+        for name in _column_names(schema, version)
     ]
     return pa.schema(fields, metadata=metadata)
 

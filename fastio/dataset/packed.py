@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fastio import _native
 from fastio.dataset.manifest import Manifest
 from fastio.dataset.pixels import decode_image
-from fastio.errors import FastioError, ImageError, SchemaError, ShardCorrupt
-from fastio.schema import Array, Image, Scalar, Schema
+from fastio.errors import FastioError, ImageError, ManifestInvalid, SchemaError, ShardCorrupt
+from fastio.schema import CODEC_BLOCKS, Array, Image, Scalar, Schema
 from fastio.shard import ShardReader, checksum
 
 # Columns up to this size are hashed when their shard is opened; `fastio verify` hashes all.
@@ -56,6 +56,36 @@ class ShardRows(NamedTuple):
     local: NDArray[np.int64]
 
 
+class StoredImage(NamedTuple):
+    """One image as its shard has it.
+
+    Attributes:
+        data: uint8 (n,), the stored bytes, a view of the shard.
+        codec: how they are stored, a `CODEC_...` number of `fastio.schema`.
+        height: of the stored pixels, before orientation.
+        width: likewise.
+        orientation: EXIF orientation that turns the stored pixels upright.
+        crc32c: of the stored bytes, as it was when they were written.
+    """
+
+    data: NDArray[np.uint8]
+    codec: int
+    height: int
+    width: int
+    orientation: int
+    crc32c: int
+
+    def check(self) -> None:
+        """Compare the bytes with their checksum.
+
+        Raises:
+            ValueError: they are not those that were written.
+        """
+        found = _native.crc32c(self.data)
+        if found != self.crc32c:
+            raise ValueError(f"its CRC-32C is {found:08x}, expected {self.crc32c:08x}: damaged")
+
+
 class Dataset:
     """A packed dataset. Safe to use from several threads; pickling it reopens it elsewhere.
 
@@ -78,6 +108,7 @@ class Dataset:
         self.manifest = Manifest(self.path)
         self.schema: Schema = self.manifest.schema
         self._shards: OrderedDict[int, ShardReader] = OrderedDict()
+        self._codebook: _native.Codebook | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -90,6 +121,21 @@ class Dataset:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that stand for the dataset's contents."""
         return self.manifest.fingerprint
+
+    @property
+    def codebook(self) -> _native.Codebook | None:
+        """What the block codec needs to decode this dataset; None where it is not used.
+
+        Raises:
+            ManifestInvalid: the manifest has something else in its place.
+        """
+        if self._codebook is None and self.manifest.codebook is not None:
+            try:
+                # Twice, if two threads are here at once, which does no harm.
+                self._codebook = _native.Codebook(np.frombuffer(self.manifest.codebook, np.uint8))
+            except ValueError as error:
+                raise ManifestInvalid(f"{self.manifest.path}: its codebook: {error}") from error
+        return self._codebook
 
     @property
     def num_shards(self) -> int:
@@ -197,12 +243,15 @@ class Dataset:
             name: _gathered(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
         }
 
-    def image(self, field: str, row: int) -> NDArray[np.uint8]:
-        """One upright image, decoded by Pillow.
+    def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
+        """One upright image.
 
         Args:
             field: an image field.
             row: global row number from 0.
+            at_least: for thumbnails: pixels of the longer side that are enough. An image that is
+                stored as blocks may then come 2, 4 or 8 times smaller, which costs less; an
+                eighth is read from a sixth of its bytes.
 
         Returns:
             uint8 (H, W, C).
@@ -213,23 +262,35 @@ class Dataset:
             ImageError: it cannot be decoded.
             SourceNotFound, ShardCorrupt: the shard cannot be read.
         """
-        kind = self._field(field)
-        if not isinstance(kind, Image):
-            raise SchemaError(f"field {field!r} is no image: use gather")
-        ((shard, _, local),) = self.by_shard(np.array([row], dtype=np.int64))
-        reader = self.shard(shard)
-        data = reader.values(field, local)[0]
-        codec, height, width, orientation, expected = (
-            int(reader.fixed(f"{field}.{part}")[local[0]])
-            for part in ("codec", "height", "width", "orientation", "crc32c")
-        )
+        stored = self.stored_image(field, row)
+        codebook = self.codebook
+        mode: Literal["RGB", "L"] = self._field(field).mode
         try:
-            found = _native.crc32c(np.frombuffer(data, np.uint8))
-            if found != expected:
-                raise ValueError(f"its CRC-32C is {found:08x}, expected {expected:08x}: damaged")
-            return decode_image(data, codec, height, width, orientation, kind.mode)
+            if at_least is None or stored.codec != CODEC_BLOCKS:
+                stored.check()  # else the parts that are read have checksums of their own
+            return decode_image(*stored[:5], mode, codebook, at_least)
         except ValueError as error:
             raise ImageError(self.path, row, self.sample_name(row), error) from error
+
+    def stored_image(self, field: str, row: int) -> StoredImage:
+        """One image as it is stored, neither decoded nor checked.
+
+        Args:
+            field: an image field.
+            row: global row number from 0.
+
+        Raises:
+            SchemaError, IndexError, SourceNotFound, ShardCorrupt: as `image`.
+        """
+        if not isinstance(self._field(field), Image):
+            raise SchemaError(f"field {field!r} is no image: use gather")
+        shards, rows = self.locate(np.array([row], dtype=np.int64))
+        reader, local = self.shard(int(shards[0])), int(rows[0])
+        parts = (
+            int(reader.fixed(f"{field}.{part}")[local])
+            for part in ("codec", "height", "width", "orientation", "crc32c")
+        )
+        return StoredImage(reader.view(field, local), *parts)
 
     def sample_name(self, row: int) -> str:
         """How messages name a row: its shard's file name and its row there."""
@@ -239,7 +300,7 @@ class Dataset:
     def __getitem__(self, index: int) -> Any:
         """One sample in the structure that it was packed in.
 
-        Images are upright uint8 (H, W, C) arrays, decoded by Pillow; numbers are Python's where
+        Images are upright uint8 (H, W, C) arrays; numbers are Python's where
         Python has their type (int64, float64, bool), else NumPy scalars.
 
         Args:

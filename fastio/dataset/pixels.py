@@ -1,4 +1,4 @@
-"""Stored images to pixels with Pillow: one at a time, for indexing, checking and packing."""
+"""Stored images to pixels, one at a time: for indexing, thumbnails, checking and packing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 from PIL import UnidentifiedImageError
 
-from fastio.schema import CODEC_RAW
+from fastio import _native
+from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, CODEC_RAW
 
 _EXIF_ORIENTATION = 0x0112
+# What an image of the block codec can be shrunk by while it is decoded, and costs less for it.
+_DENOMINATORS = (8, 4, 2, 1)
 # Modes whose pixels have at most 8 bits a channel. The others ("I", "I;16", "F", ...) have more,
 # and Pillow converts them to RGB by cutting off what exceeds 255.
 _EIGHT_BIT_MODES = frozenset(
@@ -25,22 +28,27 @@ _DEEP_RAW_MODE = re.compile(r"(?<!BGR);(?:1[0-6]|32)|\b65535\b")
 
 
 def decode_image(
-    data: bytes | memoryview,
+    data: bytes | memoryview | NDArray[np.uint8],
     codec: int,
     height: int,
     width: int,
     orientation: int,
     mode: Literal["RGB", "L"],
+    codebook: _native.Codebook | None = None,
+    at_least: int | None = None,
 ) -> NDArray[np.uint8]:
     """The upright pixels of one stored image.
 
     Args:
-        data: what is stored.
+        data: what is stored; uint8 (n,) if it is an array.
         codec: how it is stored, a `CODEC_...` number of `fastio.schema`.
         height: of the stored pixels, before orientation; needed for raw pixels only.
         width: likewise.
         orientation: EXIF orientation, 1 to 8, that turns the stored pixels upright.
         mode: the wanted mode.
+        codebook: the dataset's, which the block codec needs.
+        at_least: for thumbnails: the longer side may be smaller than it is stored, but not
+            smaller than so many pixels. Only the block codec makes use of it.
 
     Returns:
         uint8 (H, W, C), C-contiguous.
@@ -48,18 +56,34 @@ def decode_image(
     Raises:
         ValueError: the data cannot be decoded; the message is a reason, without a name.
     """
+    if codec >= len(CODEC_NAMES):
+        raise ValueError(f"it is stored by the codec {codec}, which this fastio does not know")
+    stored = np.frombuffer(data, dtype=np.uint8)
+    channels = 3 if mode == "RGB" else 1
+    if codec == CODEC_BLOCKS:
+        if codebook is None:
+            raise ValueError("it is stored as blocks, but the dataset's manifest has no codebook")
+        denominator = _denominator(height, width, at_least)
+        return _native.blocks_pixels(stored, codebook, orientation, denominator, channels)
     if codec == CODEC_RAW:
-        channels = 3 if mode == "RGB" else 1
         expected = height * width * channels
-        if len(data) != expected:
+        if len(stored) != expected:
             raise ValueError(
                 f"raw image of {height} x {width} x {channels} needs {expected} bytes, "
-                f"found {len(data)}"
+                f"found {len(stored)}"
             )
-        pixels = np.frombuffer(data, dtype=np.uint8).reshape(height, width, channels)
+        pixels = stored.reshape(height, width, channels)
         return np.array(turn_upright(pixels, orientation), order="C")
-    with open_image(data) as image:
+    with open_image(stored.data) as image:
         return np.ascontiguousarray(turn_upright(to_pixels(image, mode), orientation))
+
+
+def _denominator(height: int, width: int, at_least: int | None) -> int:
+    """The most to shrink an image by that leaves its longer side `at_least` pixels."""
+    if at_least is None:
+        return 1
+    longer = max(height, width)
+    return next((n for n in _DENOMINATORS if longer >= n * at_least), 1)
 
 
 def open_image(data: bytes | memoryview) -> PillowImage.Image:

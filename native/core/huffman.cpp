@@ -263,6 +263,11 @@ bool ScanDecoder::pass_restart() {
   return false;
 }
 
+const std::uint8_t* ScanDecoder::pass_scan() {
+  if (!at_marker_) next_marker();
+  return source_;
+}
+
 // Goes on to the next marker, or to the end.
 void ScanDecoder::next_marker() {
   for (; end_ - source_ >= 2; ++source_)

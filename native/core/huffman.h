@@ -73,6 +73,9 @@ class ScanDecoder {
   // ... and what came was the end of the bytes, not a marker.
   bool ran_out() const { return insufficient_ && source_ >= end_; }
 
+  // After the last block: the marker that ends the scan, or the end of the bytes.
+  const std::uint8_t* pass_scan();
+
  private:
   static constexpr std::size_t kWindow = 4096;
   // Bytes that a block can take: 64 symbols of 28 bits, and the 8 that a load may read ahead.

@@ -3,20 +3,11 @@
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
-#include <string>
-
-// libjpeg's internal header, where it is installed, lets our entropy decoder take the place of
-// libjpeg's; elsewhere libjpeg's own is used, which gives the same coefficients, later.
-#if __has_include(<jpegint.h>)
-#define FASTIO_JPEG_INTERNALS 1
-#define JPEG_INTERNALS
-#endif
-// jpeglib.h needs FILE and size_t declared before it.
-#include <jpeglib.h>
-
-#include <jerror.h>
 
 #include "huffman.h"
+#include "jpeg_input.h"
+
+#include <jerror.h>
 
 namespace fastio {
 namespace {
@@ -26,63 +17,6 @@ constexpr int kRowsACall = 16;
 // one chroma sample (two pixels, four for 4:1:1) to each side, and at the edge of what it decodes
 // it repeats the last one instead.
 constexpr std::int32_t kMargin = 4;
-// What damaged or malicious files may ask for: memory of an image that comes in several scans, and
-// scans, each of which may go over the whole image with a few bytes.
-constexpr long kMaxCoefficientBytes = 2047l << 20;
-constexpr int kMaxScans = 500;
-
-struct ErrorManager {
-  jpeg_error_mgr base;  // first, so that libjpeg's pointer is ours
-  std::jmp_buf escape;
-  char message[JMSG_LENGTH_MAX];
-  bool no_memory;
-};
-
-struct MemorySource {
-  jpeg_source_mgr base;
-  bool ran_out;
-};
-
-[[noreturn]] void on_error(j_common_ptr info) {
-  auto* errors = reinterpret_cast<ErrorManager*>(info->err);
-  (*info->err->format_message)(info, errors->message);
-  const bool too_much = info->err->msg_code == JERR_NO_BACKING_STORE;
-  if (too_much)
-    std::snprintf(errors->message, sizeof errors->message, "needs more than %ld bytes of memory",
-                  kMaxCoefficientBytes);
-  errors->no_memory = too_much || info->err->msg_code == JERR_OUT_OF_MEMORY;
-  std::longjmp(errors->escape, 1);
-}
-
-void on_message(j_common_ptr, int) {}  // warnings: as Pillow, go on; the end of data is noted below
-void on_output(j_common_ptr) {}
-
-void on_progress(j_common_ptr info) {
-  if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMaxScans) return;
-  auto* errors = reinterpret_cast<ErrorManager*>(info->err);
-  std::snprintf(errors->message, sizeof errors->message, "more than %d scans", kMaxScans);
-  std::longjmp(errors->escape, 1);
-}
-
-void source_init(j_decompress_ptr) {}
-
-boolean source_fill(j_decompress_ptr info) {
-  // The bytes ended before the image did.
-  reinterpret_cast<MemorySource*>(info->src)->ran_out = true;
-  ERREXIT(info, JERR_INPUT_EOF);
-  return FALSE;
-}
-
-void source_skip(j_decompress_ptr info, long count) {
-  if (count <= 0) return;
-  if (static_cast<std::size_t>(count) > info->src->bytes_in_buffer) {
-    source_fill(info);  // does not return
-  }
-  info->src->next_input_byte += count;
-  info->src->bytes_in_buffer -= static_cast<std::size_t>(count);
-}
-
-void source_term(j_decompress_ptr) {}
 
 std::uint32_t read_uint(const std::uint8_t* p, int bytes, bool little) {
   std::uint32_t value = 0;
@@ -154,13 +88,8 @@ struct KeptTable {
 };
 
 // Plain data only: every function below that calls libjpeg may be left by longjmp.
-struct JpegDecoder::State {
-  jpeg_decompress_struct info;
-  ErrorManager errors;
-  MemorySource source;
-  jpeg_progress_mgr progress;
+struct JpegDecoder::State : JpegInput {
   JSAMPROW rows[kRowsACall];
-  bool created = false;
 
   // The entropy decoder's.
   ScanDecoder scan;
@@ -207,9 +136,7 @@ boolean decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
 template <typename State>
 void replace_entropy_decoder(State& s) {
   jpeg_decompress_struct& info = s.info;
-  // The internals are those of the library that the headers came with: releases that changed them
-  // have other messages too.
-  if (s.errors.base.last_jpeg_message != JMSG_LASTMSGCODE - 1) return;
+  if (!s.internals_fit()) return;
   if (info.progressive_mode || info.arith_code || info.inputctl->has_multiple_scans) return;
 #if LIBJPEG_TURBO_VERSION_NUMBER >= 3000000
   if (info.master->lossless) return;
@@ -235,40 +162,6 @@ template <typename State>
 void replace_entropy_decoder(State&) {}
 
 #endif
-
-enum class Step { ok, failed };
-
-template <typename State>
-Step create(State& s) {
-  s.info.err = jpeg_std_error(&s.errors.base);
-  s.errors.base.error_exit = on_error;
-  s.errors.base.emit_message = on_message;
-  s.errors.base.output_message = on_output;
-  s.errors.no_memory = false;
-  s.source.ran_out = false;
-  s.created = true;
-  if (setjmp(s.errors.escape)) return Step::failed;
-  jpeg_create_decompress(&s.info);
-  s.source.base.init_source = source_init;
-  s.source.base.fill_input_buffer = source_fill;
-  s.source.base.skip_input_data = source_skip;
-  s.source.base.resync_to_restart = jpeg_resync_to_restart;
-  s.source.base.term_source = source_term;
-  s.info.src = &s.source.base;
-  s.progress.progress_monitor = on_progress;
-  s.info.progress = &s.progress;
-  s.info.mem->max_memory_to_use = kMaxCoefficientBytes;
-  return Step::ok;
-}
-
-template <typename State>
-Step read_header(State& s, const std::uint8_t* data, std::size_t size) {
-  s.source.base.next_input_byte = data;
-  s.source.base.bytes_in_buffer = size;
-  if (setjmp(s.errors.escape)) return Step::failed;
-  jpeg_read_header(&s.info, TRUE);
-  return Step::ok;
-}
 
 template <typename State>
 Step start_region(State& s, const Rect& wanted, int denominator, std::int32_t& offset_x,
@@ -317,28 +210,11 @@ Step read_rows(State& s, std::uint8_t* dst, std::size_t stride, std::int32_t row
   return Step::ok;
 }
 
-// Whether `size` bytes can hold an image of this size: of the colour with most blocks, a Huffman
-// code takes one bit a block at least; arithmetic coding takes less, if never this little in
-// earnest.
-bool can_hold(std::size_t size, const JpegHeader& header) {
-  const std::int64_t blocks =
-      ((std::int64_t{header.height} + 7) / 8) * ((std::int64_t{header.width} + 7) / 8);
-  const bool arithmetic = header.kind == JpegHeader::Kind::arithmetic;
-  return static_cast<std::int64_t>(size) >= blocks / (arithmetic ? 64 * 8 : 8);
-}
-
 template <typename State>
 Step read_all_coefficients(State& s) {
   if (setjmp(s.errors.escape)) return Step::failed;
   jpeg_read_coefficients(&s.info);
   return Step::ok;
-}
-
-template <typename State>
-Status failure(const State& s) {
-  if (s.errors.no_memory) return Status::error(Code::memory, s.errors.message);
-  if (s.source.ran_out) return Status::error(Code::truncated, "JPEG data ends too early");
-  return Status::error(Code::corrupt, s.errors.message);
 }
 
 }  // namespace
@@ -349,58 +225,29 @@ JpegDecoder::~JpegDecoder() { finish(); }
 
 Status JpegDecoder::open(const std::uint8_t* data, std::size_t size, bool want_orientation,
                          JpegHeader& header) {
-  if (size == 0) return Status::error(Code::truncated, "no bytes at all");
-  if (size < 4 || data[0] != 0xFF || data[1] != 0xD8 || data[2] != 0xFF)
-    return Status::error(Code::foreign, "not a JPEG");
-  State& s = *state_;
-  finish();
-  if (create(s) == Step::failed) return failure(s);
-  if (read_header(s, data, size) == Step::failed) {
-    const Status status = failure(s);
-    finish();
-    return status;
-  }
-  header.height = static_cast<std::int32_t>(s.info.image_height);
-  header.width = static_cast<std::int32_t>(s.info.image_width);
-  header.components = s.info.num_components;
-  header.kind = s.info.arith_code         ? JpegHeader::Kind::arithmetic
-                : s.info.progressive_mode ? JpegHeader::Kind::progressive
-                                          : JpegHeader::Kind::baseline;
-  header.orientation = want_orientation ? exif_orientation(data, size) : 1;
-  if (!can_hold(size, header))
-    return Status::error(Code::truncated, std::to_string(size) + " bytes are no JPEG of " +
-                                              std::to_string(header.height) + " x " +
-                                              std::to_string(header.width) + " pixels");
-  if (header.components != 1 && header.components != 3)
-    return Status::error(Code::foreign,
-                         "JPEG with " + std::to_string(header.components) + " components");
-  return Status::okay();
+  return state_->open(data, size, want_orientation, false, header);
 }
 
 Status JpegDecoder::begin(const Rect& wanted, int denominator, std::int32_t& offset_x,
                           std::int32_t& columns) {
   State& s = *state_;
-  if (start_region(s, wanted, denominator, offset_x, columns) == Step::failed) return failure(s);
+  if (start_region(s, wanted, denominator, offset_x, columns) == Step::failed) return s.failure();
   return Status::okay();
 }
 
 Status JpegDecoder::read(std::uint8_t* dst, std::size_t stride, std::int32_t rows) {
   State& s = *state_;
-  if (read_rows(s, dst, stride, rows) == Step::failed) return failure(s);
+  if (read_rows(s, dst, stride, rows) == Step::failed) return s.failure();
   if (s.source.ran_out) return Status::error(Code::truncated, "JPEG data ends too early");
   return Status::okay();
 }
 
-void JpegDecoder::finish() {
-  // Not jpeg_abort(), which keeps the tables: a file that lacks one would get another file's.
-  if (state_->created) jpeg_destroy_decompress(&state_->info);
-  state_->created = false;
-}
+void JpegDecoder::finish() { state_->close(); }
 
 Status JpegDecoder::check() {
   State& s = *state_;
   Status status = Status::okay();
-  if (read_all_coefficients(s) == Step::failed) status = failure(s);
+  if (read_all_coefficients(s) == Step::failed) status = s.failure();
   if (status.ok() && s.source.ran_out)
     status = Status::error(Code::truncated, "JPEG data ends too early");
   finish();

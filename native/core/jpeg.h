@@ -1,8 +1,5 @@
 // libjpeg-turbo behind a safe face: headers, EXIF orientation, and the decoding of just the rows
-// and columns that a crop needs. This is the only file that includes jpeglib.h.
-//
-// libjpeg's error exit is a longjmp that never passes a C++ frame with a destructor to run: each
-// call into the library sits in a function of plain data (see jpeg.cpp).
+// and columns that a crop needs. jpeg_input.h has what its users share.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,186 @@
+"""A writer of block records for tests, as plain as the reader: ordinary, rare and spoilt ones."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tests.block_reference import (
+    ZIGZAG,
+    CodeClass,
+    Coefficients,
+    Header,
+    ceil_div,
+    crc32c,
+    parse_codebook,
+    previous_block,
+    require,
+    signed,
+)
+
+# Picks a block's class: of the block's number in its tile and its 64 values in zigzag order, the
+# DC difference first.
+Choose = Callable[[int, Sequence[int]], int]
+
+
+class _BitWriter:
+    def __init__(self) -> None:
+        self.bits = 0
+        self.count = 0
+
+    def put(self, field: int, count: int) -> None:
+        self.bits |= (field & ((1 << count) - 1)) << self.count
+        self.count += count
+
+    def done(self) -> bytes:
+        return self.bits.to_bytes(ceil_div(self.count, 8), "little")
+
+
+@dataclass
+class Draft:
+    """What a record is put together of, for a test to spoil before `record` adds the checksums."""
+
+    head: bytearray  # the header as far as the index
+    tile_columns: int
+    dc: list[bytes]  # of each tile
+    ac: list[bytes]
+    metadata: bytes
+
+    def index(self) -> bytes:
+        """The index as it should be."""
+        require(max(map(len, self.dc)) < 1 << 8, "a tile's DC part is too long for the index")
+        require(max(map(len, self.ac)) < 1 << 16, "a tile's AC part is too long for the index")
+        index = bytes(map(len, self.dc)) + struct.pack(f"<{len(self.ac)}H", *map(len, self.ac))
+        for parts in (self.dc, self.ac):
+            for first in range(0, len(parts), self.tile_columns):
+                row = b"".join(parts[first : first + self.tile_columns])
+                index += struct.pack("<I", crc32c(row))
+        return index + struct.pack("<I", crc32c(self.metadata))
+
+    def record(self, index: bytes | None = None) -> bytes:
+        """The record, with right checksums whatever its parts hold, and the index unless given."""
+        header = bytes(self.head) + (self.index() if index is None else index)
+        header += struct.pack("<I", crc32c(header))
+        return header + b"".join(self.dc) + b"".join(self.ac) + self.metadata
+
+
+def cheapest(codebook: bytes) -> Choose:
+    """A choice of the class that takes the fewest bits; of several the first."""
+    book = parse_codebook(codebook)
+    distinct = {code_class: number for number, code_class in reversed(list(enumerate(book)))}
+
+    def bits(code_class: CodeClass, values: Sequence[int]) -> int:
+        if not code_class.holds_difference(values[0]) and code_class.widths[0] == 0:
+            return 1 << 30
+        total = code_class.last + code_class.widths[0]
+        total += 0 if code_class.holds_difference(values[0]) else 16
+        for z in range(1, 64):
+            if values[z]:
+                total += code_class.widths[z] if code_class.holds(z, values[z]) else 24
+        return total
+
+    def choose(number: int, values: Sequence[int]) -> int:
+        return min((bits(code_class, values), n) for code_class, n in distinct.items())[1]
+
+    return choose
+
+
+def _write_dc_part(
+    bases: Sequence[int],
+    blocks: Sequence[Sequence[int]],
+    numbers: Sequence[int],
+    book: list[CodeClass],
+) -> bytes:
+    stream, escapes = _BitWriter(), _BitWriter()
+    for values, number in zip(blocks, numbers, strict=True):
+        width, difference = book[number].widths[0], values[0]
+        fits = book[number].holds_difference(difference)
+        require(
+            fits or width > 0, f"class {number} has no bits for a DC difference of {difference}"
+        )
+        stream.put(difference if fits else -(1 << (width - 1)), width)
+        if not fits:
+            escapes.put(difference, 16)
+    stream.put(escapes.bits, escapes.count)
+    return struct.pack(f"<{len(bases)}h", *bases) + bytes(numbers) + stream.done()
+
+
+def _write_ac_part(
+    blocks: Sequence[Sequence[int]], numbers: Sequence[int], book: list[CodeClass]
+) -> bytes:
+    masks, planes_of_bits, exceptions = _BitWriter(), _BitWriter(), []
+    for block, (values, class_number) in enumerate(zip(blocks, numbers, strict=True)):
+        code_class = book[class_number]
+        nonzero = [z for z in range(1, 64) if values[z]]
+        present = [z for z in nonzero if code_class.holds(z, values[z])]
+        for z in set(nonzero) - set(present):
+            require(-2048 <= values[z] < 2048, f"no exception holds {values[z]}")
+            exceptions.append(block | z << 6 | (values[z] & 0xFFF) << 12)
+        masks.put(sum(1 << (z - 1) for z in present), code_class.last)
+        for j in range(12):
+            for z in present:
+                if code_class.widths[z] > j:
+                    magnitude = abs(values[z]) - 1
+                    planes_of_bits.put(values[z] < 0 if j == 0 else magnitude >> (j - 1), 1)
+    require(len(exceptions) <= 255, f"{len(exceptions)} exceptions in a tile")
+    masks.put(planes_of_bits.bits, planes_of_bits.count)
+    packed = b"".join(field.to_bytes(3, "little") for field in sorted(exceptions))
+    return bytes([len(exceptions)]) + packed + masks.done()
+
+
+def draft(
+    components: Sequence[Coefficients],
+    height: int,
+    width: int,
+    tables: Sequence[Sequence[int]],
+    codebook: bytes,
+    *,
+    colour: int | None = None,
+    sampling: tuple[int, int] = (1, 1),
+    identifiers: Sequence[int] | None = None,
+    table_numbers: Sequence[int] | None = None,
+    metadata: bytes = b"",
+    choose: Choose | None = None,
+    base: int | None = None,
+) -> Draft:
+    """The parts of a record.
+
+    `tables` are in zigzag order; those with a value above 255 get 16 bits. `sampling` is (H, V).
+    `colour` is gray or YCbCr unless it is given. `choose` picks classes, the cheapest unless it
+    is given; what a class cannot hold becomes an escape or an exception. `base` is every
+    component's base DC, or else the DC of its first block in the tile. ValueError where the
+    format has no record for what is asked.
+    """
+    count = len(components)
+    book = parse_codebook(codebook)
+    choose = choose or cheapest(codebook)
+    numbers = [min(c, len(tables) - 1) for c in range(count)]
+    fields = bytes((*(identifiers or range(1, count + 1)), 0, 0))[:3]
+    fields += bytes((*(table_numbers or numbers), 0, 0))[:3]
+    wide = [max(table) > 255 for table in tables]
+    head = bytearray(struct.pack("<BB", 1, count))
+    head += bytes([count // 2 if colour is None else colour, sampling[0] << 4 | sampling[1]])
+    head += struct.pack("<HH", width, height) + fields
+    head += bytes([len(tables), sum(is_wide << k for k, is_wide in enumerate(wide))])
+    head += struct.pack("<I", len(metadata))
+    for table, is_wide in zip(tables, wide, strict=True):
+        head += struct.pack("<64H" if is_wide else "<64B", *table)
+
+    shape = Header(count, 0, *sampling, width, height, (), (), (), 0, (), (), (), (), 0, len(head))
+    zigzag = [blocks.reshape(*blocks.shape[:2], 64)[..., ZIGZAG] for blocks in components]
+    result = Draft(head, shape.tile_columns, [], [], metadata)
+    for tile in range(shape.tile_rows * shape.tile_columns):
+        blocks = shape.tile_blocks(*divmod(tile, shape.tile_columns))
+        bases = []
+        values = [zigzag[c][row, column].tolist() for c, row, column in blocks]
+        for block, block_values in zip(blocks, values, strict=True):
+            previous = previous_block(blocks, block)
+            if previous is None:
+                bases.append(block_values[0] if base is None else base)
+            before = bases[-1] if previous is None else zigzag[previous[0]][previous[1:]][0]
+            block_values[0] = signed(block_values[0] - int(before), 16)
+        classes = [choose(number, block_values) for number, block_values in enumerate(values)]
+        result.dc.append(_write_dc_part(bases, values, classes, book))
+        result.ac.append(_write_ac_part(values, classes, book))
+    return result

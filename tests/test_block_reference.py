@@ -1,0 +1,475 @@
+"""Block records: the plain reader and writer agree with each other, Pillow and the native code."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from tests import block_reference as reference
+from tests.block_reference import Coefficients
+from tests.block_writer import Draft, draft
+from tests.coefficient_jpeg import coefficient_jpeg
+from tests.pictures import pixels
+
+SAMPLINGS = sorted(reference.SAMPLINGS)
+SIZES = [(1, 1), (8, 8), (9, 7), (3, 130), (35, 5), (17, 129), (40, 300)]
+FLAT = [16] * 64  # a quantisation table
+
+
+def code_class(last: int, *widths: int) -> bytes:
+    """L, W[0], and W[1] to W[L]: the last of them is repeated."""
+    first, *others = widths
+    others += others[-1:] * (last - len(others))
+    return bytes([last, first, *others[:last]] + [0] * (63 - len(others[:last])))
+
+
+# The classes that the tests below name by number; class 0 fills the rest.
+CLASSES = [
+    code_class(63, 12, 12),
+    code_class(1, 4, 2),
+    code_class(63, 0, 8),  # no bits for a DC difference, and the widest narrow values
+    code_class(63, 1, 9),  # one bit for it, which can only say 0 or escape; wide values
+    code_class(0, 6),  # no AC at all
+    code_class(63, 7, 5, 5, 5, 4, 4, 3, 3, 2, 2, 1),
+    code_class(20, 8, 6, 5, 4, 3, 2, 1),
+    code_class(5, 5, 1),
+]
+CODEBOOK = b"".join(CLASSES + [CLASSES[0]] * (256 - len(CLASSES)))
+
+
+def quantisers(quality: int) -> list[int]:
+    """A table in zigzag order: coarser at higher frequencies, 16-bit at very low quality."""
+    return [max(1, (8 + 2 * z) * (101 - quality) // 25) for z in range(64)]
+
+
+def quantised(plane: NDArray[np.uint8], table: Sequence[int]) -> Coefficients:
+    """The coefficients of a plane, edges repeated to whole blocks."""
+    rows, columns = plane.shape
+    padded = np.pad(plane, ((0, -rows % 8), (0, -columns % 8)), "edge").astype(float) - 128
+    blocks = padded.reshape(len(padded) // 8, 8, -1, 8).transpose(0, 2, 1, 3)
+    frequency, sample = np.mgrid[0:8, 0:8]
+    basis = np.cos((2 * sample + 1) * frequency * np.pi / 16) / 2
+    basis[0] /= np.sqrt(2)
+    natural = np.zeros(64)
+    natural[reference.ZIGZAG] = table
+    transformed: NDArray[np.float64] = basis @ blocks @ basis.T / natural.reshape(8, 8)
+    return np.rint(transformed).astype(np.int16)
+
+
+def picture(
+    height: int,
+    width: int,
+    sampling: tuple[int, int] | None,
+    tables: Sequence[Sequence[int]],
+    seed: int = 0,
+) -> list[Coefficients]:
+    """A picture's components: one if there is no sampling (H, V). The last table is chroma's."""
+    image = pixels(height, width, seed)
+    planes = [image[..., 0]]
+    if sampling:
+        across, down = sampling
+        planes += [image[::down, ::across, c] for c in (1, 2)]
+    return [quantised(plane, tables[-1 if c else 0]) for c, plane in enumerate(planes)]
+
+
+def noise(height: int, width: int, limit: int, share: float, seed: int = 0) -> Coefficients:
+    """A gray image's coefficients up to a limit, some of which are not 0, as no camera makes."""
+    rng = np.random.default_rng(seed)
+    shape = (-(-height // 8), -(-width // 8), 8, 8)
+    values = rng.integers(-limit, limit + 1, shape) * (rng.random(shape) < share)
+    return values.astype(np.int16)
+
+
+def assert_same(ours: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]]) -> None:
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def with_pillow(jpeg: bytes, mode: str = "RGB") -> NDArray[np.uint8]:
+    return np.asarray(Image.open(io.BytesIO(jpeg)).convert(mode))
+
+
+# ------------------------------------------------------------------------------ written out by hand
+
+SMALLEST = bytes.fromhex(
+    "01"  # version
+    "01 00 11"  # one component, gray, not subsampled
+    "0100 0100"  # 1 x 1 samples
+    "01 00 00"  # the component's identifier is 1
+    "00 00 00"  # it uses table 0
+    "01 00"  # of one table, of 8 bits
+    "04000000"  # bytes of metadata
+    + "10"
+    * 64  # the table: all 16
+    + "04"  # bytes of the tile's part of the DC section
+    "0200"  # and of the AC section
+    "f02c9ebe"  # checksum of the DC section
+    "3913ab25"  # of the AC section
+    "a46a1bb5"  # of the metadata
+    "6f249c90"  # of all that is above
+    # DC section
+    "0a00"  # base DC: 10
+    "01"  # the block is of class 1: L = 1, W[0] = 4, W[1] = 2
+    "0e"  # difference -2 in 4 bits
+    # AC section
+    "00"  # no exception
+    "07"  # mask 1; value -2: sign 1, then |v| - 1 = 1
+    # metadata
+    "fffe 0002"
+)
+
+
+def test_the_smallest_record_is_read_as_the_page_says() -> None:
+    blocks = np.zeros((1, 1, 8, 8), np.int16)
+    blocks[0, 0, 0, :2] = 10 - 2, -2
+
+    assert_same(reference.coefficients(SMALLEST, CODEBOOK), [blocks])
+    # 8 * 16 / 8 + 128, less 2 * 16 / 4 * cos(pi / 4) * cos(pi / 16) = 5.55
+    assert_same(reference.planes(SMALLEST, CODEBOOK), [np.array([[138]], np.uint8)])
+    assert_same(reference.dc_planes(SMALLEST, CODEBOOK), [np.array([[144]], np.uint8)])
+    assert reference.rgb(SMALLEST, CODEBOOK).tolist() == [[[138, 138, 138]]]
+    assert reference.parse_record(SMALLEST).metadata == b"\xff\xfe\x00\x02"
+
+
+def one_block(dc: bytes, ac: bytes) -> bytes:
+    """A record of one gray block of all 0, its two parts replaced."""
+    parts = draft([np.zeros((1, 1, 8, 8), np.int16)], 8, 8, [FLAT], CODEBOOK)
+    parts.dc, parts.ac = [dc], [ac]
+    return parts.record()
+
+
+def zigzag_of(record: bytes) -> list[int]:
+    """The first block of the first component, in zigzag order."""
+    (blocks, *_) = reference.coefficients(record, CODEBOOK)
+    values: list[int] = blocks[0, 0].reshape(64)[reference.ZIGZAG].tolist()
+    return values
+
+
+def test_an_escape_is_the_lowest_number_of_its_width_and_16_bits_at_the_end() -> None:
+    # Base 100, class 1: the 4 bits 1000, then 16 bits of -32768.
+    record = one_block(
+        struct.pack("<hB", 100, 1) + (0x8 | 0x8000 << 4).to_bytes(3, "little"), b"\0\0"
+    )
+    assert zigzag_of(record)[0] == 100 - 32768
+
+
+def test_sums_of_dc_are_modulo_16_bits() -> None:
+    record = one_block(struct.pack("<hB", -32768, 1) + b"\x0f", b"\0\0")
+    assert zigzag_of(record)[0] == 32767
+
+
+def test_a_class_may_spend_no_bit_at_all() -> None:
+    book = CODEBOOK[: 8 * 65] + code_class(0, 0) + CODEBOOK[9 * 65 :]
+    (blocks,) = reference.coefficients(one_block(struct.pack("<hB", 7, 8), b"\0"), book)
+    assert blocks[0, 0].reshape(64).tolist() == [7] + [0] * 63
+
+
+@pytest.mark.parametrize(("number", "value"), [(2, -128), (3, 128)])
+def test_128_is_its_own_opposite_where_values_have_8_bits(number: int, value: int) -> None:
+    mask, ones = (
+        1,
+        0b1111111,
+    )  # of plane 0 the sign, 0; |v| - 1 = 127 in 7 planes, of which W may have more
+    ac = (mask | ones << 64).to_bytes(9, "little")
+    dc = struct.pack("<hB", 0, number) + b"\0" * (number == 3)
+    assert zigzag_of(one_block(dc, b"\0" + ac))[1] == value
+
+
+def test_exceptions_set_values_whatever_the_mask_says_and_the_last_one_holds() -> None:
+    def exception(z: int, value: int) -> bytes:
+        return (z << 6 | (value & 0xFFF) << 12).to_bytes(3, "little")
+
+    # Class 1 has a value, -2, at position 1 and knows of no others.
+    exceptions = [exception(1, 9), exception(63, 5), exception(63, -2048), exception(2, 2047)]
+    record = one_block(struct.pack("<hB", 0, 1) + b"\0", b"\4" + b"".join(exceptions) + b"\7")
+    values = zigzag_of(record)
+    assert [values[1], values[2], values[63]] == [9, 2047, -2048]
+    assert np.count_nonzero(values) == 3
+
+
+# ------------------------------------------------------------------------------------ round trips
+
+
+@pytest.mark.parametrize(("height", "width"), SIZES)
+@pytest.mark.parametrize("sampling", [None, *SAMPLINGS])
+def test_coefficients_come_back(height: int, width: int, sampling: tuple[int, int] | None) -> None:
+    tables = [quantisers(90), quantisers(70)][: 2 if sampling else 1]
+    blocks = picture(height, width, sampling, tables)
+    record = draft(
+        blocks,
+        height,
+        width,
+        tables,
+        CODEBOOK,
+        sampling=sampling or (1, 1),
+        metadata=b"\xff\xe1\0\3x",
+    ).record()
+
+    assert_same(reference.coefficients(record, CODEBOOK), blocks)
+    header = reference.parse_record(record).header
+    assert (header.height, header.width) == (height, width)
+    assert (header.across, header.down) == (sampling or (1, 1))
+    assert header.tables == tuple(map(tuple, tables))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_coefficients_come_back_from_any_classes(seed: int) -> None:
+    blocks = noise(16, 136, 1 << 3 * seed, 0.05, seed)
+    rng = np.random.default_rng(seed)
+
+    def choose(number: int, values: Sequence[int]) -> int:
+        allowed = [0, 1, 3, 4, 5, 6, 7] + [2] * (values[0] == 0)
+        return int(rng.choice(allowed))
+
+    record = draft([blocks], 16, 136, [FLAT], CODEBOOK, choose=choose, base=-3).record()
+    assert_same(reference.coefficients(record, CODEBOOK), [blocks])
+
+
+def test_rare_values_come_back() -> None:
+    blocks = np.zeros((3, 2, 8, 8), np.int16)
+    blocks[:, :, 0, 0] = [[0, 32767], [-32768, 5], [2047, -2048]]
+    blocks[0, 0, 0, 1:] = 128, -128, 129, -129, 2047, -2047, 1
+    blocks[2, 1, 7, 7] = -2048
+    for number in (0, 1, 3, 5):
+
+        def choose(_: int, __: Sequence[int], number: int = number) -> int:
+            return number
+
+        record = draft([blocks], 20, 9, [FLAT], CODEBOOK, choose=choose).record()
+        assert_same(reference.coefficients(record, CODEBOOK), [blocks])
+
+
+def test_header_fields_come_back() -> None:
+    tables = [FLAT, [65535, *range(1, 64)], [255] * 64]
+    blocks = picture(5, 6, (1, 1), tables)
+    options: dict[str, Any] = {"identifiers": (82, 0, 255), "table_numbers": (2, 1, 1)}
+    record = draft(blocks, 5, 6, tables, CODEBOOK, colour=reference.RGB, **options).record()
+
+    header = reference.parse_header(record)
+    assert (header.identifiers, header.table_numbers) == ((82, 0, 255), (2, 1, 1))
+    assert header.tables == tuple(map(tuple, tables))
+    assert header.colour == reference.RGB
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_every_block_is_in_one_tile_and_every_component_in_every_tile(
+    sampling: tuple[int, int],
+) -> None:
+    for height, width in [*SIZES, (16, 256), (33, 257)]:
+        header = reference.Header(
+            3, 1, *sampling, width, height, (), (), (), 0, (), (), (), (), 0, 0
+        )
+        tiles = [
+            header.tile_blocks(row, column)
+            for row in range(header.tile_rows)
+            for column in range(header.tile_columns)
+        ]
+        assert all({block[0] for block in tile} == {0, 1, 2} for tile in tiles)
+        assert max(map(len, tiles)) <= 64
+        everywhere = [
+            (component, row, column)
+            for component in range(3)
+            for row in range(header.grid(component)[0])
+            for column in range(header.grid(component)[1])
+        ]
+        assert sorted(itertools.chain(*tiles)) == everywhere
+
+
+# ----------------------------------------------------------------------------------------- errors
+
+
+def sound() -> Draft:
+    """Three rows of two tiles, in colour."""
+    tables = [quantisers(90), quantisers(70)]
+    return draft(picture(20, 130, (2, 1), tables), 20, 130, tables, CODEBOOK, sampling=(2, 1))
+
+
+def in_header(offset: int, *values: int) -> Callable[[Draft], None]:
+    """Writes bytes into the header."""
+
+    def spoil(parts: Draft) -> None:
+        parts.head[offset : offset + len(values)] = bytes(values)
+
+    return spoil
+
+
+def in_part(section: str, spoil: Callable[[bytes], bytes]) -> Callable[[Draft], None]:
+    """Changes the last tile's part of a section."""
+
+    def spoil_part(parts: Draft) -> None:
+        tiles: list[bytes] = getattr(parts, section)
+        tiles[-1] = spoil(tiles[-1])
+
+    return spoil_part
+
+
+def exception_at(number: int, z: int) -> Callable[[bytes], bytes]:
+    def spoil(part: bytes) -> bytes:
+        field = number | z << 6 | 1 << 12
+        return bytes([part[0] + 1]) + field.to_bytes(3, "little") + part[1:]
+
+    return spoil
+
+
+# What is wrong, and how it comes about; checksums are right each time.
+SPOILT: list[tuple[str, Callable[[Draft], None]]] = [
+    ("version 2", in_header(0, 2)),
+    ("2 components", in_header(1, 2)),
+    ("colour 0 of 3", in_header(2, 0)),
+    ("colour 3 of 3", in_header(2, 3)),
+    ("colour 1 of 1", in_header(1, 1)),
+    ("sampling 2 x 4", in_header(3, 0x24)),
+    ("gray image is not subsampled", in_header(1, 1, 0)),
+    ("0 x 20 samples", in_header(4, 0, 0)),
+    ("130 x 0 samples", in_header(6, 0, 0)),
+    ("fields of no component", in_header(1, 1, 0, 0x11)),
+    ("names no table", in_header(12, 2)),
+    ("0 quantisation tables", in_header(14, 0)),
+    ("4 quantisation tables", in_header(14, 4)),
+    ("width bits 0x4 of 2", in_header(15, 4)),
+    ("quantisation value of 0", in_header(20 + 64 + 63, 0)),
+    ("DC part of tile 5: it ends before its classes", in_part("dc", lambda part: part[:7])),
+    ("DC part of tile 5: its bits end early", in_part("dc", lambda part: part[:-1])),
+    ("DC part of tile 5: more bytes", in_part("dc", lambda part: part + b"\0")),
+    ("AC part of tile 5: it is empty", in_part("ac", lambda part: b"")),
+    ("AC part of tile 5: it ends before its exc", in_part("ac", lambda part: b"\xff" + part[1:])),
+    ("AC part of tile 5: its bits end early", in_part("ac", lambda part: part[:-1])),
+    ("AC part of tile 5: more bytes", in_part("ac", lambda part: part + b"\0")),
+    ("an exception in block 3 of 3", in_part("ac", exception_at(3, 1))),
+    ("an exception at position 0", in_part("ac", exception_at(2, 0))),
+]
+
+
+@pytest.mark.parametrize(("message", "spoil"), SPOILT, ids=[message for message, _ in SPOILT])
+def test_what_is_wrong_is_named(message: str, spoil: Callable[[Draft], None]) -> None:
+    parts = sound()
+    reference.coefficients(parts.record(), CODEBOOK)
+    spoil(parts)
+    with pytest.raises(ValueError, match=message):
+        reference.coefficients(parts.record(), CODEBOOK)
+
+
+@pytest.mark.parametrize("section", ["dc", "ac"])
+def test_bits_after_the_end_of_a_part_are_wrong(section: str) -> None:
+    dc, ac = struct.pack("<hB", 0, 1) + b"\0", b"\0\0"
+    spoilt = (dc[:-1] + b"\x10", ac) if section == "dc" else (dc, b"\0\2")
+    with pytest.raises(
+        ValueError, match=f"{section.upper()} part of tile 0: bits set after its end"
+    ):
+        reference.coefficients(one_block(*spoilt), CODEBOOK)
+
+
+def test_every_flipped_bit_is_noticed() -> None:
+    for bit in range(8 * len(SMALLEST)):
+        spoilt = bytearray(SMALLEST)
+        spoilt[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError, match=r"\w"):
+            reference.coefficients(bytes(spoilt), CODEBOOK)
+
+
+def test_every_other_length_is_noticed() -> None:
+    for size in range(len(SMALLEST)):
+        with pytest.raises(ValueError, match=r"cut off|has \d+"):
+            reference.coefficients(SMALLEST[:size], CODEBOOK)
+    with pytest.raises(ValueError, match="a record of 113 bytes has 114"):
+        reference.coefficients(SMALLEST + b"\0", CODEBOOK)
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [
+        (20, "the header's checksum is wrong"),
+        (-10, "DC section, tile row 0: wrong checksum"),
+        (-5, "AC section, tile row 0: wrong checksum"),
+        (-1, "metadata: wrong checksum"),
+    ],
+)
+def test_a_wrong_checksum_tells_of_what(offset: int, message: str) -> None:
+    spoilt = bytearray(SMALLEST)
+    spoilt[offset] ^= 0x40
+    with pytest.raises(ValueError, match=message):
+        reference.coefficients(bytes(spoilt), CODEBOOK)
+
+
+@pytest.mark.parametrize(
+    ("message", "number", "content"),
+    [
+        ("class 1: L is 64", 1, bytes([64, 1] + [1] * 63)),
+        (r"class 2: W\[0\] is 13", 2, code_class(1, 13, 1)),
+        (r"class 3: W\[2\] is 0, and L 2", 3, code_class(2, 1, 1, 0)),
+        (r"class 4: W\[1\] is 13, and L 1", 4, code_class(1, 1, 13)),
+        (r"class 5: W\[1\] is 1, and L 0", 5, bytes([0, 1, 1] + [0] * 62)),
+        ("class 0 is not", 0, CLASSES[5]),
+    ],
+)
+def test_what_is_no_codebook_is_told(message: str, number: int, content: bytes) -> None:
+    spoilt = CODEBOOK[: 65 * number] + content + CODEBOOK[65 * (number + 1) :]
+    with pytest.raises(ValueError, match=message):
+        reference.parse_codebook(spoilt)
+
+
+def test_a_codebook_has_one_size() -> None:
+    with pytest.raises(ValueError, match="16640 bytes, not 16639"):
+        reference.parse_codebook(CODEBOOK[:-1])
+
+
+# ------------------------------------------------------------------- the picture, as Pillow has it
+
+
+@pytest.mark.parametrize("quality", [1, 50, 95])
+@pytest.mark.parametrize(("height", "width"), [*SIZES, (21, 3), (6, 5), (2, 4)])
+@pytest.mark.parametrize("sampling", [None, *SAMPLINGS])
+def test_the_picture_is_what_libjpeg_makes_of_a_jpeg_with_these_coefficients(
+    height: int, width: int, sampling: tuple[int, int] | None, quality: int
+) -> None:
+    tables = [quantisers(quality), quantisers(quality)[::-1]][: 2 if sampling else 1]
+    blocks = picture(height, width, sampling, tables, seed=quality)
+    sampling = sampling or (1, 1)
+    numbers = (0, 1, 1)[: len(blocks)] if len(tables) > 1 else (0,)
+    jpeg = coefficient_jpeg(blocks, height, width, tables, sampling=sampling, table_numbers=numbers)
+    record = draft(blocks, height, width, tables, CODEBOOK, sampling=sampling).record()
+
+    np.testing.assert_array_equal(reference.rgb(record, CODEBOOK), with_pillow(jpeg))
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_jpeg_of_rgb_is_not_converted(sampling: tuple[int, int]) -> None:
+    blocks = picture(19, 37, sampling, [FLAT])
+    identifiers = tuple(b"RGB")
+    jpeg = coefficient_jpeg(blocks, 19, 37, [FLAT], sampling=sampling, identifiers=identifiers)
+    record = draft(
+        blocks,
+        19,
+        37,
+        [FLAT],
+        CODEBOOK,
+        colour=reference.RGB,
+        sampling=sampling,
+        identifiers=identifiers,
+    ).record()
+
+    np.testing.assert_array_equal(reference.rgb(record, CODEBOOK), with_pillow(jpeg))
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (9, 11), (17, 129), (40, 300)])
+def test_the_dc_section_alone_is_libjpegs_picture_of_an_eighth(height: int, width: int) -> None:
+    table = quantisers(80)
+    blocks = picture(height, width, None, [table])
+    eighth = Image.open(io.BytesIO(coefficient_jpeg(blocks, height, width, [table])))
+    eighth.draft("L", (1, 1))
+    record = draft(blocks, height, width, [table], CODEBOOK).record()
+    header = reference.parse_header(record)
+    start = record[: header.size + sum(header.dc_bytes)]
+
+    assert_same(reference.dc_planes(start, CODEBOOK), [np.asarray(eighth)])
+    with pytest.raises(ValueError, match="DC section is cut off"):
+        reference.dc_planes(start[:-1], CODEBOOK)

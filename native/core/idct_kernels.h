@@ -1,0 +1,74 @@
+// Between idct.cpp and the kernels of each instruction set: plain data and plain functions. (Files
+// for an instruction set must not instantiate inline functions that others share; see
+// CMakeLists.txt.)
+//
+// Each transform is done twice, first down the columns, then along the rows. Both times coefficient
+// k goes with coefficient k + 4: a pair of 16-bit values is what one vector instruction multiplies
+// by a pair of weights and adds up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fastio {
+
+// The weights of coefficients k and k + 4.
+struct IdctPair {
+  std::int16_t low, high;
+};
+
+// Bits dropped after each pass.
+struct IdctShifts {
+  int columns, rows;
+};
+
+// Size 8. Output k is E(k) + O(k), output 7 - k is E(k) - O(k). The method of Loeffler, Ligtenberg
+// and Moshovitz (1989) with constants of 13 bits, as in libjpeg, multiplied out: sums of integer
+// products are the same in any order.
+inline constexpr IdctShifts kIdct8 = {11, 18};
+inline constexpr IdctPair kIdct8Even04[2] = {{8192, 8192},
+                                             {8192, -8192}};  // of E(0), E(3); E(1), E(2)
+inline constexpr IdctPair kIdct8Even26[2] = {{10703, 4433},
+                                             {4433, -10704}};  // negated for E(3), E(2)
+inline constexpr IdctPair kIdct8Odd15[4] = {
+    {11363, 6437}, {9633, -11362}, {6437, 2261}, {2260, 9633}};
+inline constexpr IdctPair kIdct8Odd37[4] = {
+    {9633, 2260}, {-2259, -6436}, {-11362, 9633}, {-6436, -11363}};
+
+// Size 4. Output k is E(k) + O(k), output 3 - k is E(k) - O(k). Coefficient 4 has no weight.
+inline constexpr IdctShifts kIdct4 = {12, 19};
+inline constexpr IdctPair kIdct4Even04 = {16384, 0};
+inline constexpr IdctPair kIdct4Even26 = {15137, -6270};  // negated for E(1)
+inline constexpr IdctPair kIdct4Odd15[2] = {{20995, -4926}, {8697, 11893}};
+inline constexpr IdctPair kIdct4Odd37[2] = {{7373, -4176}, {-17799, -1730}};
+
+// Size 2. Output 0 is E + O, output 1 is E - O. Coefficients 2, 4 and 6 have no weight.
+inline constexpr IdctShifts kIdct2 = {13, 20};
+inline constexpr IdctPair kIdct2MinusEven04 = {-32768, 0};  // of -E: 32768 would not fit
+inline constexpr IdctPair kIdct2Odd15 = {29692, 6967};
+inline constexpr IdctPair kIdct2Odd37 = {-10426, -5906};
+
+// What is added before the bits are dropped: half, and after the rows the level shift of 128.
+consteval std::int32_t idct_bias_columns(IdctShifts s) { return 1 << (s.columns - 1); }
+consteval std::int32_t idct_bias_rows(IdctShifts s) {
+  return (128 << s.rows) + (1 << (s.rows - 1));
+}
+
+// As idct() in idct.h, for one size.
+using IdctKernel = void(const std::int16_t* blocks, int count, std::uint8_t* out,
+                        std::ptrdiff_t stride);
+
+IdctKernel idct8_portable;
+IdctKernel idct4_portable;
+IdctKernel idct2_portable;
+
+#ifdef FASTIO_X86
+IdctKernel idct8_avx2;
+IdctKernel idct4_avx2;
+IdctKernel idct2_avx2;
+IdctKernel idct8_avx512;
+IdctKernel idct4_avx512;
+IdctKernel idct2_avx512;
+#endif
+
+}  // namespace fastio

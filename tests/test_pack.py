@@ -105,6 +105,9 @@ def test_the_manifest_tells_how_the_dataset_was_made(folder: Path, tmp_path: Pat
     manifest = open_dataset(tmp_path / "out").manifest
     assert manifest.packing == {
         "codec": "raw",
+        "codebook": None,
+        "max_side": None,
+        "quality": None,
         "shard_bytes": 1 << 20,
         "source": "images",
         "skipped": 0,

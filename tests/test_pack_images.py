@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,13 @@ from PIL import Image as Pillow
 from fastio.dataset import open as open_dataset
 from fastio.errors import ImageError
 from fastio.pack import Writer
-from fastio.pack.images import encode_file, encode_pillow, encode_pixels, is_image_file
+from fastio.pack.images import (
+    ImageOptions,
+    encode_file,
+    encode_pillow,
+    encode_pixels,
+    is_image_file,
+)
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image, Schema
 from tests.pictures import (
     cmyk_jpeg,
@@ -29,6 +34,8 @@ from tests.pictures import (
 
 RGB = Image("RGB")
 GRAY = Image("L")
+JPEG = ImageOptions("jpeg")
+RAW = ImageOptions("raw")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +52,7 @@ GRAY = Image("L")
     ],
 )
 def test_jpeg_files_are_kept_byte_for_byte(data: bytes) -> None:
-    cell = encode_file(data, RGB, None)
+    cell = encode_file(data, RGB, JPEG)
     image = decoded(data)
     assert cell[:5] == (data, CODEC_JPEG, image.shape[0], image.shape[1], 1)
 
@@ -53,35 +60,35 @@ def test_jpeg_files_are_kept_byte_for_byte(data: bytes) -> None:
 @pytest.mark.parametrize("kind", ["PNG", "GIF", "WEBP", "TIFF", "BMP", "PPM"])
 def test_other_files_are_kept_byte_for_byte_for_pillow(kind: str) -> None:
     data = save(picture(), kind)
-    assert encode_file(data, RGB, None)[:5] == (data, CODEC_ENCODED, 24, 32, 1)
+    assert encode_file(data, RGB, JPEG)[:5] == (data, CODEC_ENCODED, 24, 32, 1)
 
 
 def test_a_jpeg_of_four_components_is_left_to_pillow() -> None:
     data = cmyk_jpeg()
-    assert encode_file(data, RGB, None)[:5] == (data, CODEC_ENCODED, 24, 32, 1)
+    assert encode_file(data, RGB, JPEG)[:5] == (data, CODEC_ENCODED, 24, 32, 1)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_is_kept_beside_the_size_as_stored(orientation: int) -> None:
-    cell = encode_file(oriented_jpeg(orientation), RGB, None)
+    cell = encode_file(oriented_jpeg(orientation), RGB, JPEG)
     assert cell[1:5] == (CODEC_JPEG, 24, 32, orientation)
     exif = Pillow.Exif()
     exif[0x0112] = orientation
-    cell = encode_file(save(picture(), "PNG", exif=exif), RGB, None)
+    cell = encode_file(save(picture(), "PNG", exif=exif), RGB, JPEG)
     assert cell[1:5] == (CODEC_ENCODED, 24, 32, orientation)
 
 
 @pytest.mark.parametrize("make", [jpeg, png, cmyk_jpeg])
 @pytest.mark.parametrize("field", [RGB, GRAY])
 def test_raw_pixels_are_those_that_pillow_decodes(make: Callable[[], bytes], field: Image) -> None:
-    cell = encode_file(make(), field, "raw")
+    cell = encode_file(make(), field, RAW)
     assert cell[1:5] == (CODEC_RAW, 24, 32, 1)
     found = np.frombuffer(cell.data, np.uint8).reshape(24, 32, field.channels)
     np.testing.assert_array_equal(found, decoded(make(), field.mode))
 
 
 def test_raw_pixels_are_upright() -> None:
-    cell = encode_file(oriented_jpeg(6), RGB, "raw")
+    cell = encode_file(oriented_jpeg(6), RGB, RAW)
     assert cell[1:5] == (CODEC_RAW, 32, 24, 1)
     found = np.frombuffer(cell.data, np.uint8).reshape(32, 24, 3)
     np.testing.assert_array_equal(found, np.rot90(decoded(oriented_jpeg(6)), -1))
@@ -101,12 +108,12 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.parametrize("codec", [None, "raw"])
+@pytest.mark.parametrize("options", [JPEG, RAW])
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_files_have_a_reason(name: str, codec: Any) -> None:
+def test_bad_files_have_a_reason(name: str, options: ImageOptions) -> None:
     data, reason = BAD_FILES[name]
     with pytest.raises(ValueError, match=reason):
-        encode_file(data, RGB, codec)
+        encode_file(data, RGB, options)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"])
@@ -195,7 +202,7 @@ def test_a_decompression_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_every_image_gets_the_checksum_of_its_stored_bytes() -> None:
     data = jpeg()
-    assert encode_file(data, RGB, None).crc32c == crc32c_by_the_book(data)
+    assert encode_file(data, RGB, JPEG).crc32c == crc32c_by_the_book(data)
     pixels = encode_pixels(np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3), RGB)
     assert pixels.crc32c == crc32c_by_the_book(pixels.data)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class Codec(str, Enum):
     """How images are stored."""
 
+    blocks = "blocks"
     jpeg = "jpeg"
     raw = "raw"
 
@@ -42,8 +43,27 @@ def pack(
     codec: Annotated[
         Codec | None,
         typer.Option(
-            help="How images are stored: 'jpeg' (the default) keeps their files byte for byte, "
-            "JPEG or not; 'raw' stores pixels."
+            help="How images are stored: 'blocks' (the default) recodes JPEGs without loss to what "
+            "is decoded faster, and keeps other files; 'jpeg' keeps all files byte for byte; "
+            "'raw' stores pixels."
+        ),
+    ] = None,
+    codebook: Annotated[
+        str | None,
+        typer.Option(
+            metavar="default|train|FILE",
+            help="Of the block codec: the one that ships, one trained on a sample of SRC first, or "
+            "one from a file.",
+        ),
+    ] = None,
+    max_side: Annotated[
+        int | None,
+        typer.Option(min=1, help="Shrink images whose longer side has more pixels."),
+    ] = None,
+    quality: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=100, help="Make all image files JPEGs of this quality; 90 if shrunk."
         ),
     ] = None,
     shard_size: Annotated[
@@ -74,6 +94,9 @@ def pack(
             src,
             dst,
             codec=None if codec is None else codec.value,
+            codebook=codebook,
+            max_side=max_side,
+            quality=quality,
             shard_size=shard_size,
             workers=workers,
             on_error=on_error.value,

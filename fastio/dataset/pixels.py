@@ -14,7 +14,7 @@ from PIL import UnidentifiedImageError
 from fastio import _native
 from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, CODEC_RAW
 
-_EXIF_ORIENTATION = 0x0112
+EXIF_ORIENTATION = 0x0112
 # What an image of the block codec can be shrunk by while it is decoded, and costs less for it.
 _DENOMINATORS = (8, 4, 2, 1)
 # Modes whose pixels have at most 8 bits a channel. The others ("I", "I;16", "F", ...) have more,
@@ -151,7 +151,7 @@ def check_depth(image: PillowImage.Image) -> None:
 def exif_orientation(image: PillowImage.Image) -> int:
     """The EXIF orientation of a Pillow image, 1 to 8; 1 where there is none or it is nonsense."""
     try:
-        orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
+        orientation = image.getexif().get(EXIF_ORIENTATION, 1)
     except Exception:  # damaged EXIF data raises errors of every kind; the pixels are still good
         return 1
     return orientation if orientation in range(1, 9) else 1

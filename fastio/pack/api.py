@@ -13,7 +13,8 @@ from typing import Any, Literal
 from fastio.engine import available_cores
 from fastio.errors import PackError, SchemaError
 from fastio.pack.cells import Bad, Item
-from fastio.pack.images import IMAGE_CODECS, ImageCodec
+from fastio.pack.codebooks import DEFAULT, TRAIN, choose_codebook
+from fastio.pack.images import DEFAULT_CODEC, IMAGE_CODECS, ImageCodec
 from fastio.pack.infer import field_values
 from fastio.pack.packer import Packer, PackOptions
 from fastio.pack.progress import progress_bar
@@ -49,6 +50,9 @@ def pack(
     dst: str | os.PathLike[str],
     *,
     codec: ImageCodec | None = None,
+    codebook: str | os.PathLike[str] | None = None,
+    max_side: int | None = None,
+    quality: int | None = None,
     shard_size: int | str = DEFAULT_SHARD_SIZE,
     workers: int | None = None,
     on_error: Literal["raise", "skip"] = "raise",
@@ -71,7 +75,7 @@ def pack(
     PIL.Image                                       Image, stored as pixels
     uint8 array (H, W, C), C 1 or 3                 Image, stored as pixels
     uint8 tensor (C, H, W), C 1 or 3                Image, stored as pixels
-    bytes that begin as an image file does          Image, stored as they are
+    bytes that begin as an image file does          Image, stored as `codec` says
     int; float; bool                                Scalar int64; float64; bool
     NumPy scalar, array or tensor without axes      Scalar of its dtype
     other array or tensor                           Array of its dtype and shape
@@ -85,8 +89,18 @@ def pack(
             order by one thread; or any iterable. A torchvision ImageFolder without transforms is
             packed as its folder is: upright, where its images' EXIF orientation turns them.
         dst: the folder to make.
-        codec: None or "jpeg" keeps image files byte for byte, whatever their format; "raw" stores
-            their upright pixels.
+        codec: "blocks" (what None means) stores JPEG files in the block codec, which loses
+            nothing and is decoded several times faster, and every other image file, and JPEGs
+            that it cannot hold (CMYK, arithmetic coding), byte for byte; "jpeg" keeps all files
+            byte for byte, whatever their format; "raw" stores their upright pixels.
+        codebook: of the block codec: None or "default" is the one that ships with fastio; "train"
+            first trains one on up to 512 of the source's JPEG files, for a percent or so less
+            bytes; anything else is the path of a file that tools/train_codebook wrote.
+        max_side: pixels of the longer side at most. Larger images are shrunk, antialiased, and
+            files among them become JPEGs, of `quality` or else 90.
+        quality: all image files, whatever their format and size, are made JPEGs of this quality,
+            1 to 100. This and `max_side` lose something; without them nothing does. Orientation,
+            colour profile and chroma subsampling are kept.
         shard_size: data in a shard, in bytes or as "64MiB": the row that reaches it is its last.
         workers: threads; all cores that this process may use by default.
         on_error: "raise" stops at the first bad sample in the source's order; "skip" leaves bad
@@ -111,7 +125,7 @@ def pack(
         SchemaError: a value cannot be stored, or does not fit its field.
     """
     start = time.monotonic()
-    options = _options(codec, shard_size, workers, on_error)
+    options = _options(codec, codebook, max_side, quality, shard_size, workers, on_error)
     _check_apart(src, dst)
     source = open_source(src, schema)
     packer = Packer(
@@ -148,7 +162,8 @@ class Writer:
     Args:
         dst: the folder to make.
         schema: what samples consist of.
-        codec, shard_size, workers, on_error, overwrite: as for `fastio.pack`.
+        codec, codebook, max_side, quality, shard_size, workers, on_error, overwrite: as for
+            `fastio.pack`. There are no samples yet to train a codebook on.
 
     Raises:
         DatasetExists: `dst` holds a dataset.
@@ -161,6 +176,9 @@ class Writer:
         schema: Schema,
         *,
         codec: ImageCodec | None = None,
+        codebook: str | os.PathLike[str] | None = None,
+        max_side: int | None = None,
+        quality: int | None = None,
         shard_size: int | str = DEFAULT_SHARD_SIZE,
         workers: int | None = None,
         on_error: Literal["raise", "skip"] = "raise",
@@ -169,7 +187,12 @@ class Writer:
         self._start = time.monotonic()
         self._schema = schema
         self._written = 0
-        options = _options(codec, shard_size, workers, on_error)
+        if codebook == TRAIN:
+            raise PackError(
+                "a Writer has no samples to train a codebook on: use the default one, or one from "
+                "a file that tools/train_codebook wrote"
+            )
+        options = _options(codec, codebook, max_side, quality, shard_size, workers, on_error)
         self._packer: Packer | None = Packer(
             Path(dst), schema, "Writer", options, overwrite=overwrite
         )
@@ -265,17 +288,40 @@ def parse_size(size: int | str) -> int:
 
 
 def _options(
-    codec: ImageCodec | None, shard_size: int | str, workers: int | None, on_error: str
+    codec: ImageCodec | None,
+    codebook: str | os.PathLike[str] | None,
+    max_side: int | None,
+    quality: int | None,
+    shard_size: int | str,
+    workers: int | None,
+    on_error: str,
 ) -> PackOptions:
-    if codec is not None and codec not in IMAGE_CODECS:
+    codec = DEFAULT_CODEC if codec is None else codec
+    if codec not in IMAGE_CODECS:
         raise PackError(f"codec must be one of {', '.join(IMAGE_CODECS)}, got {codec!r}")
+    if codec != "blocks" and codebook not in (None, DEFAULT):
+        raise PackError(f"codebooks are for the codec 'blocks', and the codec is {codec!r}")
+    if max_side is not None and max_side < 1:
+        raise PackError(f"max_side must be at least 1, got {max_side}")
+    if quality is not None and not 1 <= quality <= 100:
+        raise PackError(f"quality must be from 1 to 100, got {quality}")
+    if quality is not None and codec == "raw":
+        raise PackError("quality is that of JPEGs, and the codec 'raw' stores pixels")
     if on_error not in ("raise", "skip"):
         raise PackError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
     if workers is None:
         workers = available_cores()
     if workers < 1:
         raise PackError(f"workers must be at least 1, got {workers}")
-    return PackOptions(codec, parse_size(shard_size), on_error == "skip", workers)
+    return PackOptions(
+        codec,
+        choose_codebook(codebook) if codec == "blocks" else None,
+        max_side,
+        quality,
+        parse_size(shard_size),
+        on_error == "skip",
+        workers,
+    )
 
 
 def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:

@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from fastio.errors import FastioError, ImageError, SchemaError
-from fastio.pack.images import ImageCell, ImageCodec, encode_file, encode_pillow, encode_pixels
+from fastio.pack.images import (
+    ImageCell,
+    ImageOptions,
+    encode_file,
+    encode_pillow,
+    encode_pixels,
+)
 from fastio.schema import CODEC_NAMES, Array, Field, Image, Scalar, Schema, Text, field_columns
 
 
@@ -78,12 +84,12 @@ class Row:
     nbytes: int
 
 
-def encode_row(schema: Schema, codec: ImageCodec | None, source: str, item: Item) -> Row:
+def encode_row(schema: Schema, images: ImageOptions, source: str, item: Item) -> Row:
     """A sample checked against the schema and made ready to be stored.
 
     Args:
         schema: the fields.
-        codec: how images are to be stored.
+        images: how images are to be stored.
         source: the source's name, for messages.
         item: the sample.
 
@@ -95,7 +101,7 @@ def encode_row(schema: Schema, codec: ImageCodec | None, source: str, item: Item
     nbytes = 0
     for (name, field), value in zip(schema.fields.items(), item.values, strict=True):
         try:
-            cell = _encode(field, value, codec)
+            cell = _encode(field, value, images)
         except (ValueError, OSError, OverflowError) as error:
             if isinstance(field, Image) and not isinstance(error, SchemaError):
                 raise ImageError(source, item.position, item.name, error) from error
@@ -158,11 +164,11 @@ def codec_counts(schema: Schema, rows: Sequence[Row]) -> dict[str, tuple[int, ..
     return counts
 
 
-def _encode(field: Field, value: Any, codec: ImageCodec | None) -> Any:
+def _encode(field: Field, value: Any, images: ImageOptions) -> Any:
     if value is None:
         raise SchemaError("the value is missing (None); fastio stores no nulls")
     if isinstance(field, Image):
-        return _encode_image(field, value, codec)
+        return _encode_image(field, value, images)
     if isinstance(field, Scalar):
         return _encode_scalar(field, value)
     if isinstance(field, Array):
@@ -176,14 +182,14 @@ def _encode(field: Field, value: Any, codec: ImageCodec | None) -> Any:
     return bytes(value)
 
 
-def _encode_image(field: Image, value: Any, codec: ImageCodec | None) -> ImageCell:
+def _encode_image(field: Image, value: Any, images: ImageOptions) -> ImageCell:
     if isinstance(value, ImageFile):
         with open(value.path, "rb") as file:
-            return encode_file(file.read(), field, codec)
+            return encode_file(file.read(), field, images)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return encode_file(bytes(value), field, codec)
+        return encode_file(bytes(value), field, images)
     if isinstance(value, PillowImage.Image):
-        return encode_pillow(value, field)
+        return encode_pillow(value, field, images.max_side)
     pixels = as_array(value)
     if pixels is None:
         raise SchemaError(
@@ -193,7 +199,7 @@ def _encode_image(field: Image, value: Any, codec: ImageCodec | None) -> ImageCe
     if is_tensor(value) and pixels.ndim == 3:
         pixels = pixels.transpose(1, 2, 0)
     try:
-        return encode_pixels(pixels, field)
+        return encode_pixels(pixels, field, images.max_side)
     except ValueError as error:
         raise SchemaError(str(error)) from error
 

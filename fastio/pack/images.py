@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -10,15 +11,37 @@ from PIL import Image as PillowImage
 
 from fastio import _native
 from fastio.dataset.pixels import exif_orientation, open_image, to_pixels, turn_upright
-from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image
+from fastio.pack.reencode import JPEG_START, reencode, shrink
+from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image
 
-# What `codec=` of pack() and Writer may say; None is the first of them.
-ImageCodec = Literal["jpeg", "raw"]
-IMAGE_CODECS: tuple[ImageCodec, ...] = ("jpeg", "raw")
+# What `codec=` of pack() and Writer may say.
+ImageCodec = Literal["blocks", "jpeg", "raw"]
+IMAGE_CODECS: tuple[ImageCodec, ...] = ("blocks", "jpeg", "raw")
+# What it means where it is None; "blocks" from when the native module is built with that codec.
+DEFAULT_CODEC: ImageCodec = "blocks" if hasattr(_native, "blocks_encode") else "jpeg"
 
-_JPEG_START = b"\xff\xd8\xff"
 # How files of other formats begin that samples may hold as bytes.
-_STARTS = (_JPEG_START, b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*")
+_STARTS = (JPEG_START, b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*")
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How images are to be stored.
+
+    Attributes:
+        codec: what becomes of image files: "blocks" stores the coefficients of JPEGs as records
+            of the block codec and other files as they are, "jpeg" all files as they are, "raw"
+            their pixels.
+        codebook: for "blocks".
+        max_side: pixels of the longer side at most; larger images are shrunk.
+        quality: files are made JPEGs of this quality, 1 to 100; None does so only with those
+            that are shrunk.
+    """
+
+    codec: ImageCodec
+    codebook: _native.Codebook | None = None
+    max_side: int | None = None
+    quality: int | None = None
 
 
 class ImageCell(NamedTuple):
@@ -43,32 +66,45 @@ def is_image_file(data: bytes) -> bool:
     return data.startswith(_STARTS) or riff or data[4:12] == b"ftypavif"
 
 
-def encode_file(data: bytes, field: Image, codec: ImageCodec | None) -> ImageCell:
+def encode_file(data: bytes, field: Image, options: ImageOptions) -> ImageCell:
     """An image file's bytes as they are to be stored, after a look at every pixel.
 
-    JPEG files that the native decoder reads are kept byte for byte, whatever they are called, and
-    so are files of other formats, for Pillow; `codec="raw"` stores upright pixels instead.
+    By the codec "blocks", JPEG files become block records where those can hold them. Other JPEG
+    files that the native decoder reads are kept byte for byte, whatever they are called, and so
+    are files of other formats, for Pillow. The codec "raw" stores upright pixels instead.
 
     Raises:
         ValueError: the file is empty, damaged, unknown, or has more than 8 bits a channel.
     """
-    is_jpeg = data.startswith(_JPEG_START)
+    if options.codec != "raw" and (options.max_side or options.quality):
+        data = reencode(data, options.max_side, options.quality)
+    is_jpeg = data.startswith(JPEG_START)
     if is_jpeg:
-        height, width, channels, orientation, kind = _native.jpeg_probe(
-            np.frombuffer(data, dtype=np.uint8)
-        )
-        if codec != "raw" and channels in (1, 3) and kind in ("baseline", "progressive"):
+        jpeg = np.frombuffer(data, dtype=np.uint8)
+        if options.codec == "blocks":
+            assert options.codebook is not None
+            stored = _native.blocks_encode(jpeg, options.codebook)
+            if stored is not None:
+                record, height, width, orientation = stored
+                return _cell(record, CODEC_BLOCKS, height, width, orientation)
+        height, width, channels, orientation, kind = _native.jpeg_probe(jpeg)
+        if options.codec != "raw" and channels in (1, 3) and kind in ("baseline", "progressive"):
             return _cell(data, CODEC_JPEG, height, width, orientation)
     with open_image(data) as image:
         pixels = to_pixels(image, field.mode)
         orientation = orientation if is_jpeg else exif_orientation(image)
-    if codec == "raw":
-        return encode_pixels(turn_upright(pixels, orientation), field)
+    if options.codec == "raw":
+        return encode_pixels(turn_upright(pixels, orientation), field, options.max_side)
     return _cell(data, CODEC_ENCODED, pixels.shape[0], pixels.shape[1], orientation)
 
 
-def encode_pillow(image: PillowImage.Image, field: Image) -> ImageCell:
+def encode_pillow(image: PillowImage.Image, field: Image, max_side: int | None = None) -> ImageCell:
     """A Pillow image as raw pixels, as they stand (EXIF orientation is the sample's business).
+
+    Args:
+        image: of at most 8 bits a channel.
+        field: what it is to be stored for.
+        max_side: pixels of the longer side at most; it is shrunk where it is larger.
 
     Raises:
         ValueError: it cannot be decoded, has more than 8 bits a channel, or is in colour where
@@ -83,11 +119,11 @@ def encode_pillow(image: PillowImage.Image, field: Image) -> ImageCell:
         image.load()
     except OSError as error:
         raise ValueError(f"cannot be decoded: {error}") from error
-    return encode_pixels(to_pixels(image, field.mode), field)
+    return encode_pixels(to_pixels(image, field.mode), field, max_side)
 
 
-def encode_pixels(pixels: NDArray[Any], field: Image) -> ImageCell:
-    """Pixels, uint8 (H, W, C) or (H, W), as they are.
+def encode_pixels(pixels: NDArray[Any], field: Image, max_side: int | None = None) -> ImageCell:
+    """Pixels, uint8 (H, W, C) or (H, W), as they are, or shrunk to `max_side`.
 
     Raises:
         ValueError: another dtype or shape, or not the field's number of channels.
@@ -100,4 +136,5 @@ def encode_pixels(pixels: NDArray[Any], field: Image) -> ImageCell:
             f"pixels of dtype {pixels.dtype} and shape {pixels.shape}, expected uint8 (H, W, "
             f"{field.channels})"
         )
+    pixels = shrink(pixels, max_side)
     return _cell(pixels.tobytes(), CODEC_RAW, pixels.shape[0], pixels.shape[1])

@@ -1,13 +1,14 @@
 """The journal of a pack: what is finished, so that a killed pack can go on where it was.
 
 `pack.journal` lies in the destination while packing goes on. It is a file of JSON lines: first
-the options that the dataset's bytes depend on, then one line a finished shard. A line is written
-after its shard is on the disk, so a kill at any point loses no more than the shards that were
-under way. The manifest replaces it at the end.
+the options that the dataset's bytes depend on, then the codebook if one was trained for this pack,
+then one line a finished shard. A line is written after its shard is on the disk, so a kill at any
+point loses no more than the shards that were under way. The manifest replaces it at the end.
 """
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -16,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fastio.dataset import JOURNAL_NAME, ShardEntry
+from fastio.dataset import CODEBOOK_BYTES, JOURNAL_NAME, ShardEntry
 from fastio.errors import PackError
 from fastio.shard import sync_folder
 
@@ -50,6 +51,7 @@ class Journal:
 
     Attributes:
         finished: the finished shards that it had when opened.
+        codebook: the trained codebook that it holds, or None.
 
     Raises:
         PackError: another process packs there, or the journal is one of other options.
@@ -59,6 +61,7 @@ class Journal:
     def __init__(self, folder: Path, options: Mapping[str, Any], resume: bool) -> None:
         self.path = folder / JOURNAL_NAME
         self.finished: list[FinishedShard] = []
+        self.codebook: bytes | None = None
         # Opened before it is locked, so without truncating what another pack may be writing.
         self._file: IO[bytes] = open(self.path, "a+b")  # noqa: SIM115 - open until close()
         try:
@@ -79,6 +82,15 @@ class Journal:
             OSError: the journal cannot be written.
         """
         self._append(asdict(shard))
+
+    def keep_codebook(self, codebook: bytes) -> None:
+        """Note a trained codebook, before any shard: a resumed pack has to use the same.
+
+        Raises:
+            OSError: the journal cannot be written.
+        """
+        self._append({"codebook": base64.b64encode(codebook).decode()})
+        self.codebook = codebook
 
     def remove(self) -> None:
         """Delete the journal: the manifest stands for the dataset now."""
@@ -106,7 +118,7 @@ class Journal:
             _check_options(json.loads(lines[0])["options"], options)
             for line in lines[:-1]:
                 if good_bytes:
-                    self.finished.append(_parse(line))
+                    self._take(json.loads(line))
                 good_bytes += len(line) + 1
         except (KeyError, TypeError, ValueError) as error:
             raise PackError(
@@ -114,6 +126,14 @@ class Journal:
                 "overwrite"
             ) from error
         return good_bytes
+
+    def _take(self, line: Any) -> None:
+        if isinstance(line, dict) and "codebook" in line:
+            self.codebook = base64.b64decode(line["codebook"], validate=True)
+            if len(self.codebook) != CODEBOOK_BYTES:
+                raise ValueError(f"a codebook of {len(self.codebook)} bytes")
+        else:
+            self.finished.append(_parse(line))
 
 
 def check_not_in_use(folder: Path) -> None:
@@ -151,8 +171,7 @@ def _check_options(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         )
 
 
-def _parse(line: bytes) -> FinishedShard:
-    value = json.loads(line)
+def _parse(value: Any) -> FinishedShard:
     entry = value["entry"]
     codecs = {field: tuple(counts) for field, counts in entry["codecs"].items()}
     return FinishedShard(

@@ -11,6 +11,7 @@ from typing import Any
 
 from fastio.errors import PackError, SchemaError, SourceNotFound
 from fastio.pack.cells import Bad, ImageFile, Item
+from fastio.pack.spread import spread
 from fastio.schema import Field, Image, Scalar, Schema, Text
 
 LIST_SUFFIXES = (".csv", ".jsonl")
@@ -79,6 +80,13 @@ class ListSource:
                 continue
             paths = [value.path for value in values if isinstance(value, ImageFile)]
             yield Item(position, paths[0] if paths else where, values, key)
+
+    def sample(self, count: int) -> Iterator[Item | Bad]:
+        """Some of the lines."""
+        order = spread(self.total or 0, count)
+        wanted = set(order)
+        found = {item.position: item for item in self.items(0) if item.position in wanted}
+        return (found[position] for position in order if position in found)
 
     def _infer(self, columns: dict[str, _Column]) -> Schema:
         path_column = _path_column(self._path, columns)

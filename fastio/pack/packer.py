@@ -34,12 +34,17 @@ from fastio.pack.cells import (
     encode_row,
     memory_bytes,
 )
+from fastio.pack.codebooks import (
+    CodebookChoice,
+    open_codebook,
+    train_codebook,
+)
 from fastio.pack.destination import prepare, remove_strays, shard_name
-from fastio.pack.images import ImageCodec
+from fastio.pack.images import ImageCodec, ImageOptions
 from fastio.pack.journal import FinishedShard, Journal
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.sources import Source
-from fastio.schema import Schema
+from fastio.schema import CODEC_BLOCKS, Schema
 from fastio.shard import hash_columns, write_shard
 
 # Samples under way, and the bytes of theirs that may be in memory next to the shard being filled.
@@ -52,13 +57,19 @@ class PackOptions:
     """What a pack is to do.
 
     Attributes:
-        codec: how images are stored: None and "jpeg" as their files are, "raw" as pixels.
+        codec: how images are stored, see `ImageOptions`.
+        codebook: for the codec "blocks"; None for others.
+        max_side: images are shrunk to so many pixels of the longer side, or None.
+        quality: of the JPEGs that image files are made, or None.
         shard_bytes: a shard is closed by the row that makes its data this large.
         skip_bad: whether bad samples are left out; else the first one stops the pack.
         workers: number of threads.
     """
 
-    codec: ImageCodec | None
+    codec: ImageCodec
+    codebook: CodebookChoice | None
+    max_side: int | None
+    quality: int | None
     shard_bytes: int
     skip_bad: bool
     workers: int
@@ -110,6 +121,11 @@ class Packer:
         with _writing_to(folder):
             prepare(folder, resume, overwrite)
             self._journal = Journal(folder, self._journal_options(), resume)
+        choice = options.codebook
+        self._codebook: bytes | None = None
+        if choice is not None:
+            self._codebook = choice.data or self._journal.codebook
+        self._images = self._image_options()
         # Numbers and strings cost less to encode than to hand to a thread.
         workers = options.workers if schema.image_fields else 0
         self._pipeline: OrderedPipeline[Item | Bad, _Encoded] = OrderedPipeline(
@@ -117,14 +133,17 @@ class Packer:
         )
 
     def resume(self, source: Source) -> Iterator[Item | Bad]:
-        """Take over what the journal says is finished.
+        """Take over what the journal says is finished; train the codebook, if that is to be done.
 
         Returns:
             The source's samples that are left.
 
         Raises:
-            PackError: a finished shard is missing, or its samples are not those of the source.
+            PackError: a finished shard is missing, or its samples are not those of the source; or
+                there is nothing to train on.
         """
+        if self._options.codebook is not None and self._codebook is None:
+            self._train(source)
         finished = self._journal.finished
         if not finished:
             return source.items(0)
@@ -152,6 +171,17 @@ class Packer:
             )
         return items
 
+    def _train(self, source: Source) -> None:
+        self._codebook = train_codebook(source, self._options.max_side, self._options.quality)
+        with _writing_to(self._folder):
+            self._journal.keep_codebook(self._codebook)
+        self._images = self._image_options()
+
+    def _image_options(self) -> ImageOptions:
+        options = self._options
+        codebook = None if self._codebook is None else open_codebook(self._codebook)
+        return ImageOptions(options.codec, codebook, options.max_side, options.quality)
+
     def add(self, item: Item | Bad) -> None:
         """Take one sample; it may be encoded and written later.
 
@@ -178,7 +208,8 @@ class Packer:
         with _writing_to(self._folder):
             kept = {entry.name for entry in self.entries} | {JOURNAL_NAME, MANIFEST_NAME}
             remove_strays(self._folder, kept)
-            write_manifest(self._folder, self._schema, self._packing(), self.entries)
+            codebook = self._codebook if self._has_blocks() else None
+            write_manifest(self._folder, self._schema, self._packing(), self.entries, codebook)
             self._journal.remove()
 
     def discard(self) -> None:
@@ -200,7 +231,7 @@ class Packer:
         if isinstance(item, Bad):
             return _Encoded(item, stamp)
         try:
-            row = encode_row(self._schema, self._options.codec, self._source, item)
+            row = encode_row(self._schema, self._images, self._source, item)
         except FastioError as error:
             return _Encoded(Bad(item.position, item.name, error), stamp)
         return _Encoded(row, stamp)
@@ -274,10 +305,18 @@ class Packer:
             "columns_xxh3": columns_xxh3,
         }
 
+    def _has_blocks(self) -> bool:
+        counts = (counts for entry in self.entries for counts in entry.codecs.values())
+        return any(by_codec[CODEC_BLOCKS] for by_codec in counts)
+
     def _journal_options(self) -> dict[str, Any]:
+        codebook = self._options.codebook
         return {
             "format_version": FORMAT_VERSION,
             "codec": self._options.codec,
+            "codebook": None if codebook is None else codebook.identity,
+            "max_side": self._options.max_side,
+            "quality": self._options.quality,
             "shard_size": self._options.shard_bytes,
             "on_error": "skip" if self._options.skip_bad else "raise",
             "source": self._source,
@@ -285,8 +324,12 @@ class Packer:
         }
 
     def _packing(self) -> Mapping[str, Any]:
+        codebook = self._options.codebook
         return {
             "codec": self._options.codec,
+            "codebook": codebook.origin if codebook is not None and self._has_blocks() else None,
+            "max_side": self._options.max_side,
+            "quality": self._options.quality,
             "shard_bytes": self._options.shard_bytes,
             "source": self._source,
             "skipped": len(self.skipped),

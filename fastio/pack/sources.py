@@ -13,6 +13,7 @@ from fastio.formats import FolderDataset
 from fastio.pack.cells import Bad, ImageFile, Item
 from fastio.pack.infer import field_values, infer_schema
 from fastio.pack.lists import LIST_SUFFIXES, ListSource
+from fastio.pack.spread import spread
 from fastio.schema import Image, Scalar, Schema
 
 
@@ -36,6 +37,14 @@ class Source(Protocol):
 
         Raises:
             PackError: the source ends before.
+        """
+        ...
+
+    def sample(self, count: int) -> Iterator[Item | Bad]:
+        """Up to `count` samples, evenly spread, and so is what one takes of them.
+
+        Raises:
+            PackError: the source cannot be gone through twice.
         """
         ...
 
@@ -88,11 +97,17 @@ class FolderSource:
 
     def items(self, start: int) -> Iterator[Item | Bad]:
         """The files from number `start` on."""
-        for row in range(start, len(self._folder)):
-            path = self._folder.paths[row]
-            values = (ImageFile(path), int(self._folder.labels[row]))
-            key = self._folder.paths.relative(row)
-            yield Item(row, path, values[: len(self.schema.fields)], key)
+        return (self._item(row) for row in range(start, len(self._folder)))
+
+    def sample(self, count: int) -> Iterator[Item | Bad]:
+        """Some of the files."""
+        return (self._item(row) for row in spread(len(self._folder), count))
+
+    def _item(self, row: int) -> Item:
+        path = self._folder.paths[row]
+        values = (ImageFile(path), int(self._folder.labels[row]))
+        key = self._folder.paths.relative(row)
+        return Item(row, path, values[: len(self.schema.fields)], key)
 
 
 class IndexedSource:
@@ -112,13 +127,18 @@ class IndexedSource:
         total = self.total or 0
         if start > total:
             raise _ended(self.name, total, start)
-        for position in range(start, total):
-            try:
-                sample = self._dataset[position]
-            except Exception as error:  # a dataset's own code: which errors it has is not known
-                yield _unreadable(self.name, position, error)
-            else:
-                yield _item(self.schema, position, sample)
+        yield from map(self._item, range(start, total))
+
+    def sample(self, count: int) -> Iterator[Item | Bad]:
+        """Some of the samples."""
+        return map(self._item, spread(self.total or 0, count))
+
+    def _item(self, position: int) -> Item | Bad:
+        try:
+            sample = self._dataset[position]
+        except Exception as error:  # a dataset's own code: which errors it has is not known
+            return _unreadable(self.name, position, error)
+        return _item(self.schema, position, sample)
 
     def _first_sample(self) -> Any:
         """The first sample that can be read; bad ones before it are dealt with when packing."""
@@ -166,6 +186,18 @@ class IteratedSource:
             if position >= start:
                 yield _item(self.schema, position, sample)
             position += 1
+
+    def sample(self, count: int) -> Iterator[Item | Bad]:
+        """Not possible.
+
+        Raises:
+            PackError: always.
+        """
+        raise PackError(
+            f"a codebook cannot be trained on a {self.name}, which can be gone through only once: "
+            "give a dataset with __len__ and __getitem__, a folder or a list, or use the default "
+            "codebook or one from a file"
+        )
 
 
 def _item(schema: Schema, position: int, sample: Any) -> Item | Bad:

@@ -1,0 +1,140 @@
+"""Codebooks for a pack: the one that ships, one from a file, or one trained on the source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fastio import _native
+from fastio.dataset import CODEBOOK_BYTES
+from fastio.errors import PackError
+from fastio.pack.cells import Bad, ImageFile
+from fastio.pack.reencode import JPEG_START, reencode
+from fastio.pack.sources import Source
+
+DEFAULT = "default"
+TRAIN = "train"
+
+# What to train on: enough that more does not help, and little enough for memory and patience.
+_SAMPLE_IMAGES = 512
+_SAMPLE_BYTES = 32 << 20
+_ITERATIONS = 30
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class CodebookChoice:
+    """Which codebook a pack is to use.
+
+    Attributes:
+        origin: "default", "file" or "trained".
+        data: its 16,640 bytes; None while it is still to be trained.
+    """
+
+    origin: str
+    data: bytes | None
+
+    @property
+    def identity(self) -> str:
+        """What a resumed pack must have in common with the one that was begun."""
+        return TRAIN if self.data is None else codebook_hash(self.data)
+
+
+def choose_codebook(choice: str | os.PathLike[str] | None) -> CodebookChoice:
+    """What `codebook=` of `fastio.pack` means.
+
+    Raises:
+        PackError: a file that cannot be read, or holds no codebook.
+    """
+    if choice is None or choice == DEFAULT:
+        path = Path(__file__).with_name("codebook.bin")
+        return CodebookChoice("default", path.read_bytes())
+    if choice == TRAIN:
+        return CodebookChoice("trained", None)
+    path = Path(choice)
+    try:
+        data = path.read_bytes()
+        open_codebook(data)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise PackError(
+            f"{path} is no codebook: {reason}; give 'default', 'train', or a file that "
+            "tools/train_codebook wrote"
+        ) from error
+    return CodebookChoice("file", data)
+
+
+def open_codebook(data: bytes) -> _native.Codebook:
+    """A codebook ready for use.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if len(data) != CODEBOOK_BYTES:
+        raise ValueError(f"it has {len(data)} bytes, expected {CODEBOOK_BYTES}")
+    return _native.Codebook(np.frombuffer(data, dtype=np.uint8))
+
+
+def codebook_hash(data: bytes) -> str:
+    """The xxh3_64 of a codebook as 16 hexadecimal digits."""
+    return xxhash.xxh3_64(data).hexdigest()
+
+
+def train_codebook(source: Source, max_side: int | None, quality: int | None) -> bytes:
+    """A codebook for the JPEG files of a source: 16,640 bytes, the same for the same source.
+
+    Trained on up to 512 of them, spread evenly over the source, of up to 32 MiB in all, as they
+    are after `reencode`.
+
+    Raises:
+        PackError: the source cannot be read twice, or the sample has no JPEG file.
+        SampleError: the source failed to give a sample.
+    """
+    jpegs = []
+    nbytes = 0
+    for data in _jpegs(source):
+        try:
+            small = np.frombuffer(reencode(data, max_side, quality), dtype=np.uint8)
+        except ValueError:
+            continue  # packing will say what is wrong with it
+        if _is_fit(small):
+            jpegs.append(small)
+            nbytes += len(small)
+        if nbytes >= _SAMPLE_BYTES:
+            break
+    if not jpegs:
+        raise PackError(
+            f"there is nothing to train a codebook on: a sample of {source.name} has no sound "
+            "JPEG file; use the default codebook"
+        )
+    return _native.train_codebook(jpegs, _SEED, _ITERATIONS)
+
+
+def _jpegs(source: Source) -> Iterator[bytes]:
+    for item in source.sample(_SAMPLE_IMAGES):
+        for value in () if isinstance(item, Bad) else item.values:
+            data = value
+            if isinstance(value, ImageFile):
+                try:
+                    data = Path(value.path).read_bytes()
+                except OSError:
+                    continue  # as above
+            if isinstance(data, (bytes, bytearray, memoryview)):
+                data = bytes(data)
+                if data.startswith(JPEG_START):
+                    yield data
+
+
+def _is_fit(jpeg: NDArray[np.uint8]) -> bool:
+    """Whether a file is a sound JPEG of a kind that block records hold."""
+    try:
+        _, _, channels, _, kind = _native.jpeg_probe(jpeg)
+    except ValueError:
+        return False
+    return channels in (1, 3) and kind in ("baseline", "progressive")

@@ -1,0 +1,103 @@
+"""Images made smaller on their way into a shard, where that is asked for."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+from PIL import JpegImagePlugin
+
+from fastio import _native
+from fastio.dataset.pixels import EXIF_ORIENTATION, exif_orientation, open_image, to_pixels
+
+DEFAULT_QUALITY = 90
+JPEG_START = b"\xff\xd8\xff"
+_GRAY_MODES = ("1", "L", "LA", "La")
+# Colour profiles are of the file's own channels, which become RGB.
+_FOREIGN_MODES = ("CMYK", "YCbCr", "LAB", "HSV")
+
+
+def reencode(data: bytes, max_side: int | None, quality: int | None) -> bytes:
+    """An image file as a smaller JPEG, or as it is where nothing is to be done.
+
+    Made anew by Pillow when its longer side exceeds `max_side`, or a quality is given. The
+    orientation, the colour profile and, of a JPEG, the chroma subsampling are kept; transparency
+    and other metadata are not.
+
+    Args:
+        data: a whole image file.
+        max_side: pixels of the longer side at most; larger images are shrunk, antialiased, in
+            their proportions.
+        quality: of the JPEG, 1 to 100; 90 for what is shrunk without one.
+
+    Raises:
+        ValueError: the file is damaged, unknown, has more than 8 bits a channel, or exceeds what
+            a JPEG can hold.
+    """
+    if quality is None and not _is_larger(data, max_side):
+        return data
+    orientation = None
+    if data.startswith(JPEG_START):
+        # Pillow's decoder guesses where data is damaged; this one does not.
+        orientation = _native.jpeg_probe(np.frombuffer(data, dtype=np.uint8))[3]
+    with open_image(data) as image:
+        orientation = orientation or exif_orientation(image)
+        pixels = to_pixels(image, "L" if image.mode in _GRAY_MODES else "RGB")
+        sampling = (
+            JpegImagePlugin.get_sampling(image)
+            if isinstance(image, JpegImagePlugin.JpegImageFile)
+            else -1
+        )
+        profile = None if image.mode in _FOREIGN_MODES else image.info.get("icc_profile")
+    exif = PillowImage.Exif()
+    if orientation != 1:
+        exif[EXIF_ORIENTATION] = orientation
+    file = io.BytesIO()
+    try:
+        _to_pillow(shrink(pixels, max_side)).save(
+            file,
+            "JPEG",
+            quality=quality or DEFAULT_QUALITY,
+            subsampling=sampling,
+            icc_profile=profile,
+            exif=exif.tobytes() if len(exif) else b"",
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot be encoded as a JPEG: {error}") from error
+    return file.getvalue()
+
+
+def shrink(pixels: NDArray[np.uint8], max_side: int | None) -> NDArray[np.uint8]:
+    """Pixels whose longer side has `max_side` at most, in their proportions.
+
+    Args:
+        pixels: uint8 (H, W, C), C 1 or 3.
+        max_side: None leaves them as they are.
+
+    Returns:
+        uint8 (h, w, C), antialiased where they are shrunk, else the same array.
+    """
+    height, width = pixels.shape[:2]
+    longer = max(height, width)
+    if max_side is None or longer <= max_side:
+        return pixels
+    size = tuple(max(1, round(side * max_side / longer)) for side in (width, height))
+    small: NDArray[np.uint8] = np.asarray(
+        _to_pillow(pixels).resize((size[0], size[1]), PillowImage.Resampling.LANCZOS)
+    )
+    return small.reshape(size[1], size[0], pixels.shape[2])
+
+
+def _is_larger(data: bytes, max_side: int | None) -> bool:
+    """Whether a file's header tells a larger image; False of what is no image."""
+    try:
+        with PillowImage.open(io.BytesIO(data)) as image:
+            return max_side is not None and max(image.size) > max_side
+    except Exception:  # as `open_image`; what is wrong is said by whoever decodes it
+        return False
+
+
+def _to_pillow(pixels: NDArray[np.uint8]) -> PillowImage.Image:
+    return PillowImage.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

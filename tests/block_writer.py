@@ -114,7 +114,9 @@ def _write_ac_part(
         code_class = book[class_number]
         nonzero = [z for z in range(1, 64) if values[z]]
         present = [z for z in nonzero if code_class.holds(z, values[z])]
-        for z in set(nonzero) - set(present):
+        for z in nonzero:
+            if z in present:
+                continue
             require(-2048 <= values[z] < 2048, f"no exception holds {values[z]}")
             exceptions.append(block | z << 6 | (values[z] & 0xFFF) << 12)
         masks.put(sum(1 << (z - 1) for z in present), code_class.last)
@@ -125,7 +127,7 @@ def _write_ac_part(
                     planes_of_bits.put(values[z] < 0 if j == 0 else magnitude >> (j - 1), 1)
     require(len(exceptions) <= 255, f"{len(exceptions)} exceptions in a tile")
     masks.put(planes_of_bits.bits, planes_of_bits.count)
-    packed = b"".join(field.to_bytes(3, "little") for field in sorted(exceptions))
+    packed = b"".join(field.to_bytes(3, "little") for field in exceptions)
     return bytes([len(exceptions)]) + packed + masks.done()
 
 

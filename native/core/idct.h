@@ -4,6 +4,7 @@
 // That holds while no value between the two passes, four times a sample or so, leaves 16 bits: for
 // every block that an encoder makes of samples, with eight times as much to spare. Past that each
 // path still gives the same bytes: values between the passes wrap to 16 bits, sums to 32.
+// All functions are pure and thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace fastio {
 
-inline constexpr int kIdctSlack = 32;
+inline constexpr int kIdctSlack = 32;  // bytes
 
 // `count` >= 1 consecutive blocks of 64 coefficients, rows of horizontal frequencies, dequantised,
 // 64-byte aligned, become `size` (8, 4 or 2) rows of count * size samples, side by side, `stride`

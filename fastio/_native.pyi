@@ -83,29 +83,48 @@ def jpeg_probe(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='
     (height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 array), every coefficient of which is read. Raises ValueError if the file is damaged.
     """
 
-class Codebook:
-    """A dataset's codebook for the block codec."""
+def transform(geometry: Geometry, seed: int, epoch: int, row: int, pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu')]) -> None:
+    """
+    Applies a geometry to uint8 pixels (H, W, C), C 1, 3 or 4, giving uint8 out (H, W, C), C 1 or 3, of the size that the geometry gives.
+    """
 
-    def __init__(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+class SharedCodebook:
+    """What Codebook is to the engine."""
+
+class Codebook(SharedCodebook):
+    """The classes of a dataset's blocks; see codebook.h."""
+
+    def __init__(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        From the 16,640 bytes of a manifest (uint8 array). ValueError where they are none.
+        """
 
     @property
     def data(self) -> bytes: ...
 
-def blocks_encode(jpeg: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> tuple | None: ...
-
-def blocks_export(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> bytes: ...
-
-def blocks_check(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> tuple: ...
-
-def blocks_pixels(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook, orientation: int = 1, denominator: int = 1, channels: int = 3) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))]: ...
-
-def blocks_header_bytes(height: int, width: int) -> int: ...
-
-def train_codebook(jpegs: Sequence, seed: int, iterations: int) -> bytes: ...
-
-def transform(geometry: Geometry, seed: int, epoch: int, row: int, pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu')]) -> None:
+def blocks_encode(jpeg: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> "std::optional<tuple>":
     """
-    Applies a geometry to uint8 pixels (H, W, C), C 1, 3 or 4, giving uint8 out (H, W, C), C 1 or 3, of the size that the geometry gives.
+    (block record, height, width, EXIF orientation) of a JPEG file's bytes (uint8 array), every coefficient of which is read; None where a record cannot hold it (CMYK, arithmetic coding, ...). Raises ValueError if the file is damaged.
+    """
+
+def blocks_export(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> bytes:
+    """
+    The JPEG file of a record: the same coefficients, quantisers and metadata.
+    """
+
+def blocks_check(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> tuple:
+    """
+    (height, width) of a record, every byte of which is checked. Raises ValueError if it is damaged.
+    """
+
+def blocks_pixels(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook, orientation: int = 1, denominator: int = 1, channels: int = 3, record_size: int = 0) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))]:
+    """
+    The image of a record, upright, at 1/denominator of its size (1, 2, 4 or 8), as uint8 (H, W, C). At 1/8 the first blocks_header_bytes() of a record of record_size do.
+    """
+
+def blocks_header_bytes(height: int, width: int) -> int:
+    """
+    The most bytes that the header and the DC section of a record of this size take.
     """
 
 class FileSet:
@@ -144,7 +163,7 @@ class Engine:
 
     def __init__(self, threads: int) -> None: ...
 
-    def submit(self, files: FileSet, geometry: Geometry, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None) -> Slot:
+    def submit(self, files: FileSet, geometry: Geometry, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None) -> Slot:
         """
         Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for that. normalize: (scale, bias) a channel for float32, None for uint8.
         """

@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "core/codebook.h"
 #include "core/geometry.h"
 #include "core/read.h"
 #include "core/status.h"
@@ -24,6 +25,9 @@ using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::dev
 struct SharedGeometry {
   std::shared_ptr<Geometry> value = std::make_shared<Geometry>();
 };
+struct SharedCodebook {
+  std::shared_ptr<const Codebook> value;
+};
 struct SharedFiles {
   std::shared_ptr<FileSet> value;
 };
@@ -38,6 +42,7 @@ void bind_cpu(nb::module_& m);
 void bind_order(nb::module_& m);
 void bind_geometry(nb::module_& m);
 void bind_image(nb::module_& m);
+void bind_blocks(nb::module_& m);
 void bind_engine(nb::module_& m);
 
 }  // namespace fastio

@@ -127,7 +127,7 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry
                 const Vector<std::uint8_t>& codec, const Vector<std::uint8_t>& orientation,
                 const Vector<std::int32_t>& height, const Vector<std::int32_t>& width,
                 const Vector<std::int64_t>& row, const std::optional<Vector<std::uint32_t>>& crc32c,
-                int channels, bool channels_last,
+                const SharedCodebook* codebook, int channels, bool channels_last,
                 std::optional<std::array<std::vector<float>, 2>> normalize, HeldSlot::Memory out) {
   const std::size_t rows = file.size();
   check_length("offset", offset.size(), rows);
@@ -159,9 +159,11 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry
       copied(codec), copied(orientation), copied(height),
       copied(width), copied(row),         crc32c ? copied(*crc32c) : std::vector<std::uint32_t>()};
 
+  std::shared_ptr<const Codebook> book = codebook ? codebook->value : nullptr;
+
   const auto make = [&] {
-    auto slot = std::make_shared<Slot>(files.value, geometry.value, task, std::move(reads),
-                                       memory.data, memory.height, memory.width);
+    auto slot = std::make_shared<Slot>(files.value, geometry.value, std::move(book), task,
+                                       std::move(reads), memory.data, memory.height, memory.width);
     held.engine.submit(slot);
     return slot;
   };
@@ -255,8 +257,8 @@ void bind_engine(nb::module_& m) {
           "submit", &submit, nb::arg("files"), nb::arg("geometry"), nb::arg("seed"),
           nb::arg("epoch"), nb::arg("file"), nb::arg("offset"), nb::arg("length"), nb::arg("codec"),
           nb::arg("orientation"), nb::arg("height"), nb::arg("width"), nb::arg("row"),
-          nb::arg("crc32c").none(), nb::arg("channels"), nb::arg("channels_last"),
-          nb::arg("normalize"), nb::arg("out").noconvert().none(),
+          nb::arg("crc32c").none(), nb::arg("codebook").none(), nb::arg("channels"),
+          nb::arg("channels_last"), nb::arg("normalize"), nb::arg("out").noconvert().none(),
           "Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for "
           "that. normalize: (scale, bias) a channel for float32, None for uint8.")
       .def("close", &HeldEngine::close)

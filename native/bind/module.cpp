@@ -8,5 +8,6 @@ NB_MODULE(_native, m) {
   fastio::bind_order(m);
   fastio::bind_geometry(m);
   fastio::bind_image(m);
+  fastio::bind_blocks(m);
   fastio::bind_engine(m);
 }

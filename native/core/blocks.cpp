@@ -106,6 +106,12 @@ std::size_t header_bytes_bound(std::int32_t height, std::int32_t width) {
   return kFixedBytes + 3 * 128 + index_bytes(rows, tiles) + 4;
 }
 
+std::size_t dc_bytes_bound(std::int32_t height, std::int32_t width) {
+  const auto rows = static_cast<std::size_t>((height + 7) / 8);
+  const auto tiles = static_cast<std::size_t>((width + 127) / 128);
+  return header_bytes_bound(height, width) + rows * tiles * 255;
+}
+
 Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t record_size,
                     BlockHeader& out) {
   if (size < kFixedBytes) return too_short(kFixedBytes, size);

@@ -65,6 +65,9 @@ struct BlockHeader {
 // Bytes of the header of an image of this size, at most: what to read first. 0 x 0: unknown.
 std::size_t header_bytes_bound(std::int32_t height, std::int32_t width);
 
+// ... and of its DC section, which follows it.
+std::size_t dc_bytes_bound(std::int32_t height, std::int32_t width);
+
 // Reads the header from the record's first bytes, `size` of its `record_size`. Every field, sum and
 // checksum is checked: afterwards each tile's parts lie in the record and are as long as its
 // blocks need at least. Code::truncated: `size` does not hold the whole header.

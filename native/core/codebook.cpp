@@ -29,6 +29,7 @@ Status Codebook::parse(const std::uint8_t* bytes, std::size_t size) {
     return Status::error(Code::corrupt, "codebook: " + std::to_string(size) + " bytes, expected " +
                                             std::to_string(kCodebookBytes));
   std::memset(has, 0, sizeof(has));
+  std::memset(has_wide, 0, sizeof(has_wide));
   for (int c = 0; c < kClasses; ++c) {
     const std::uint8_t* record = bytes + c * 65;
     const int last = record[0];
@@ -36,6 +37,7 @@ Status Codebook::parse(const std::uint8_t* bytes, std::size_t size) {
     if (record[1] > kPlanes) return wrong(c, "gives the DC " + std::to_string(record[1]) + " bits");
     mask_bits[c] = record[0];
     dc_bits[c] = record[1];
+    dc_escape[c] = static_cast<std::int16_t>(record[1] ? -(1 << (record[1] - 1)) : 1);
     planes[c] = 0;
     std::memcpy(width[c], record + 1, 64);
     for (int z = 1; z < 64; ++z) {
@@ -44,7 +46,8 @@ Status Codebook::parse(const std::uint8_t* bytes, std::size_t size) {
         return wrong(c, "gives position " + std::to_string(z) + " " + std::to_string(bits) +
                             " bits, and ends at position " + std::to_string(last));
       planes[c] = std::max(planes[c], record[1 + z]);
-      for (int j = 0; j < bits; ++j) has[c][j] |= std::uint64_t{1} << z;
+      for (int j = 0; j < bits; ++j)
+        (j < 8 ? has[c][j] : has_wide[c][j - 8]) |= std::uint64_t{1} << z;
     }
   }
   if (mask_bits[0] != 63 || *std::min_element(width[0], width[0] + 64) != kPlanes)

@@ -22,10 +22,13 @@ extern const std::uint8_t kZigzagInverse[64];
 
 // Immutable once parsed, so threads may share it. Plain data in the layout that kernels read.
 struct Codebook {
-  // has[c][j]: the positions z >= 1 with W[z] > j, as bits.
-  alignas(64) std::uint64_t has[kClasses][kPlanes];
+  // has[c][j]: the positions z >= 1 with W[z] > j, as bits; has_wide[c][j]: those with W[z] > 8 +
+  // j. Apart, so that a class without wide values is one cache line.
+  alignas(64) std::uint64_t has[kClasses][8];
+  alignas(64) std::uint64_t has_wide[kClasses][kPlanes - 8];
   alignas(64) std::uint8_t mask_bits[kClasses];  // L
   alignas(64) std::uint8_t dc_bits[kClasses];    // W[0]
+  alignas(64) std::int16_t dc_escape[kClasses];  // -2^(W[0] - 1); where W[0] is 0, 1: never met
   alignas(64) std::uint8_t planes[kClasses];     // the widest W[z], z >= 1; more than 8: wide
   alignas(64) std::uint8_t width[kClasses][64];  // W
 

@@ -1,25 +1,14 @@
 #include "image.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <string>
 
+#include "image_parts.h"
+
 namespace fastio {
 namespace {
-
-Status no_memory() { return Status::error(Code::memory, "no memory for decoded pixels"); }
-
-bool swaps_axes(int orientation) { return orientation >= 5; }
-
-// Whether the upright image's y (x) runs against the stored axis that it lies along.
-bool mirrors_y(int orientation) {
-  return orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
-}
-bool mirrors_x(int orientation) {
-  return orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
-}
 
 // Samples as ITU-R 601-2 luma, in Pillow's fixed point (Convert.c, rgb2l).
 std::uint8_t luma(const std::uint8_t* rgb) {
@@ -57,26 +46,18 @@ std::int32_t reduced(std::int32_t size, int denominator) {
   return (size + denominator - 1) / denominator;
 }
 
-class Stopwatch {
- public:
-  explicit Stopwatch(std::atomic<std::uint64_t>& total)
-      : total_(total), start_(std::chrono::steady_clock::now()) {}
-  ~Stopwatch() {
-    const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - start_;
-    total_.fetch_add(static_cast<std::uint64_t>(spent.count()), std::memory_order_relaxed);
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  std::atomic<std::uint64_t>& total_;
-  const std::chrono::steady_clock::time_point start_;
-};
+// Whether resampled pixels are what the batch holds, as they are.
+bool is_direct(const ImageTask& task, const CropPlan& plan, std::int32_t rows, std::int32_t columns,
+               int channels) {
+  return rows == plan.window_height && columns == plan.window_width && channels == task.channels &&
+         task.store.layout == Layout::hwc && task.store.element == Element::u8;
+}
 
 }  // namespace
 
 Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, Place place,
                             void* context) {
+  if (request.codec == Codec::blocks) return decode_blocks(task, request, place, context);
   Reading reading;
   reading.channels = task.channels;
   Status status = open(request, reading);
@@ -255,25 +236,39 @@ Status ImageDecoder::finish(const ImageTask& task, const Reading& reading, const
   const Stopwatch watch(counters_.resample_ns);
   const std::int32_t rows = reading.empty ? 0 : resampler_.y().outputs;
   const std::int32_t columns = reading.empty ? 0 : resampler_.x().outputs;
+  std::uint8_t* result = nullptr;
+  const Status status = place_result(task, reading, rows, columns, out, result);
+  if (!status.ok()) return status;
+  if (rows > 0 && columns > 0)
+    resampler_.run(pixels.first, pixels.stride, result, std::ptrdiff_t{columns} * reading.channels);
+  return deliver(task, reading, rows, columns, result, out);
+}
+
+Status ImageDecoder::place_result(const ImageTask& task, const Reading& reading, std::int32_t rows,
+                                  std::int32_t columns, void* out, std::uint8_t*& result) {
+  result = static_cast<std::uint8_t*>(out);
+  if (is_direct(task, plan_, rows, columns, reading.channels)) return Status::okay();
+  if (!result_.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns) *
+                      static_cast<std::size_t>(reading.channels)))
+    return no_memory();
+  result = result_.data();
+  return Status::okay();
+}
+
+Status ImageDecoder::deliver(const ImageTask& task, const Reading& reading, std::int32_t rows,
+                             std::int32_t columns, const std::uint8_t* result, void* out) {
+  if (result == out) return Status::okay();
   const bool framed = rows != plan_.window_height || columns != plan_.window_width;
   const bool expanded = reading.channels != task.channels;
-  const std::size_t pitch =
-      static_cast<std::size_t>(columns) * static_cast<std::size_t>(reading.channels);
-  const bool direct =
-      !framed && !expanded && task.store.layout == Layout::hwc && task.store.element == Element::u8;
-  if (!direct && !result_.resize(pitch * static_cast<std::size_t>(rows))) return no_memory();
-  std::uint8_t* result = direct ? static_cast<std::uint8_t*>(out) : result_.data();
-  if (rows > 0 && columns > 0)
-    resampler_.run(pixels.first, pixels.stride, result, static_cast<std::ptrdiff_t>(pitch));
-  if (direct) return Status::okay();
-
   if (framed || expanded) {
+    const std::size_t pitch =
+        static_cast<std::size_t>(columns) * static_cast<std::size_t>(reading.channels);
     const auto channels = static_cast<std::size_t>(task.channels);
     const std::size_t full = static_cast<std::size_t>(plan_.window_width) * channels;
     if (!framed_.resize(full * static_cast<std::size_t>(plan_.window_height))) return no_memory();
     if (framed) std::memset(framed_.data(), 0, framed_.size());
     for (std::int32_t y = 0; y < rows; ++y) {
-      const std::uint8_t* src = result_.data() + static_cast<std::size_t>(y) * pitch;
+      const std::uint8_t* src = result + static_cast<std::size_t>(y) * pitch;
       std::uint8_t* dst = framed_.data() + static_cast<std::size_t>(y + reading.top) * full +
                           static_cast<std::size_t>(reading.left) * channels;
       if (expanded) {

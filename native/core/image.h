@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "block_decoder.h"
 #include "geometry.h"
 #include "jpeg.h"
+#include "planar.h"
 #include "read.h"
 #include "resample.h"
 #include "status.h"
@@ -20,15 +22,20 @@ enum class Codec : std::uint8_t {
   jpeg = 0,     // a JPEG file's bytes
   raw = 1,      // uint8 (height, width, channels), row-major
   encoded = 2,  // PNG, WebP, CMYK JPEG, ...: Pillow decodes it, in Python
+  blocks = 3,   // a block record
 };
 
 // One image to decode. Views: nothing is owned.
 struct ImageRequest {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
+  // Of a block record that is not in memory, data being null: where its `size` bytes lie. The
+  // decoder reads the parts that it needs.
+  FileSet* files = nullptr;
+  std::int64_t file = 0, offset = 0;
   Codec codec = Codec::jpeg;
   std::uint8_t orientation = 0;        // EXIF 1 to 8; 0: look into the JPEG
-  std::int32_t height = 0, width = 0;  // of the stored pixels; needed for raw alone
+  std::int32_t height = 0, width = 0;  // of the stored pixels; needed for raw, helps with blocks
   std::int32_t channels = 3;           // of raw data: 1, 3 or 4 (the fourth is dropped)
   std::int64_t row = 0;                // keys the random draws
 };
@@ -36,6 +43,7 @@ struct ImageRequest {
 // What is wanted of every image of a batch.
 struct ImageTask {
   const Geometry* geometry = nullptr;
+  const Codebook* codebook = nullptr;  // for block records
   std::uint64_t seed = 0, epoch = 0;
   int channels = 3;  // 3: RGB; 1: gray, as Pillow's convert("L")
   StoreSpec store;
@@ -56,7 +64,7 @@ class ImageDecoder {
   // written. Returns room for store_bytes() of them, or null to refuse the size.
   using Place = void* (*)(void* context, std::int32_t height, std::int32_t width);
 
-  // The bytes of the request must be followed by kReadPad readable ones. Code::foreign: not for
+  // The bytes of the request must be followed by Buffer::kPad readable ones. Code::foreign: not for
   // this decoder. Nothing is written if the status is not ok, or else a part of the pixels.
   Status decode(const ImageTask& task, const ImageRequest& request, Place place, void* context);
 
@@ -97,13 +105,35 @@ class ImageDecoder {
   Status convert(const Reading& reading, Pixels& pixels);
   Status finish(const ImageTask& task, const Reading& reading, const Pixels& pixels, void* out);
 
+  // Block records, in image_blocks.cpp.
+  Status decode_blocks(const ImageTask& task, const ImageRequest& request, Place place,
+                       void* context);
+  Status open_blocks(const ImageTask& task, const ImageRequest& request);
+  Status plan_blocks(const ImageTask& task, const ImageRequest& request, Reading& reading);
+  Status read_planes(const ImageRequest& request, PlaneView* planes);
+  Status fetch(const ImageRequest& request, const ByteRange& range, Buffer& scratch,
+               const std::uint8_t*& bytes);
+  Status finish_blocks(const ImageTask& task, const Reading& reading, const PlaneView* planes,
+                       void* out);
+
+  // Where `rows` x `columns` resampled pixels go: `out` itself, or memory for deliver() to put into
+  // the form that the batch has, zeros around it where the window is larger.
+  Status place_result(const ImageTask& task, const Reading& reading, std::int32_t rows,
+                      std::int32_t columns, void* out, std::uint8_t*& result);
+  Status deliver(const ImageTask& task, const Reading& reading, std::int32_t rows,
+                 std::int32_t columns, const std::uint8_t* result, void* out);
+
   static constexpr std::size_t kKeep = 32u << 20;
 
   ImageCounters& counters_;
   JpegDecoder jpeg_;
   CropPlan plan_;
   Resampler resampler_;
+  BlockDecoder blocks_;
+  PlanarResampler planar_;
+  PlaneRegion planned_;
   Buffer block_, upright_, packed_, result_, framed_;
+  Buffer header_, dc_, ac_;  // parts of a block record
 };
 
 }  // namespace fastio

@@ -18,7 +18,7 @@ namespace fastio {
 // nothing, and always followed by kPad zero bytes, so that kernels may read a little too far.
 class Buffer {
  public:
-  static constexpr std::size_t kPad = 64;
+  static constexpr std::size_t kPad = 128;
 
   std::uint8_t* data() { return data_.get(); }
   const std::uint8_t* data() const { return data_.get(); }

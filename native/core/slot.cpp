@@ -8,6 +8,10 @@
 namespace fastio {
 namespace {
 
+// Block records above this size are read in parts, those that the crop needs: below, asking for
+// parts costs more than it saves.
+constexpr std::int64_t kReadWhole = 48 << 10;
+
 std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
   return static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
@@ -24,10 +28,12 @@ struct Target {
 
 }  // namespace
 
-Slot::Slot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geometry> geometry, ImageTask task,
-           ImageReads reads, std::uint8_t* out, std::int32_t out_height, std::int32_t out_width)
+Slot::Slot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geometry> geometry,
+           std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads,
+           std::uint8_t* out, std::int32_t out_height, std::int32_t out_width)
     : files_(std::move(files)),
       geometry_(std::move(geometry)),
+      codebook_(std::move(codebook)),
       task_(task),
       reads_(std::move(reads)),
       out_(out),
@@ -38,6 +44,7 @@ Slot::Slot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geometry> geome
       images_(out ? 0 : reads_.file.size()),
       left_(reads_.file.size()) {
   task_.geometry = geometry_.get();
+  task_.codebook = codebook_.get();
 }
 
 bool Slot::claim(std::size_t most, std::size_t& begin, std::size_t& end) {
@@ -77,21 +84,37 @@ void Slot::fill(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCo
   }
 }
 
+// All bytes of a row, checked. Block records have checksums within.
+Status Slot::read(std::size_t row, Buffer& bytes, ImageCounters& counters) const {
+  const auto start = std::chrono::steady_clock::now();
+  Status status = files_->read(reads_.file[row], reads_.offset[row], reads_.length[row], bytes);
+  counters.read_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
+  if (!status.ok()) return status;
+  counters.bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
+  const bool checked =
+      !reads_.crc32c.empty() && static_cast<Codec>(reads_.codec[row]) != Codec::blocks;
+  if (checked && crc32c(bytes.data(), bytes.size()) != reads_.crc32c[row])
+    return Status::error(Code::corrupt, "the stored bytes are damaged: their CRC-32C is another");
+  return status;
+}
+
 Status Slot::decode(std::size_t row, ImageDecoder& decoder, Buffer& scratch,
                     ImageCounters& counters) {
   const auto codec = static_cast<Codec>(reads_.codec[row]);
   if (codec == Codec::encoded)
     return Status::error(Code::foreign, "stored in another image format");
-  const auto start = std::chrono::steady_clock::now();
-  Status status = files_->read(reads_.file[row], reads_.offset[row], reads_.length[row], scratch);
-  counters.read_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
-  if (!status.ok()) return status;
-  counters.bytes.fetch_add(scratch.size(), std::memory_order_relaxed);
-  if (!reads_.crc32c.empty() && crc32c(scratch.data(), scratch.size()) != reads_.crc32c[row])
-    return Status::error(Code::corrupt, "the stored bytes are damaged: their CRC-32C is another");
   ImageRequest request;
-  request.data = scratch.data();
-  request.size = scratch.size();
+  if (codec == Codec::blocks && reads_.length[row] > kReadWhole) {
+    request.files = files_.get();
+    request.file = reads_.file[row];
+    request.offset = reads_.offset[row];
+    request.size = static_cast<std::size_t>(reads_.length[row]);
+  } else {
+    const Status status = read(row, scratch, counters);
+    if (!status.ok()) return status;
+    request.data = scratch.data();
+    request.size = scratch.size();
+  }
   request.codec = codec;
   request.orientation = reads_.orientation[row];
   request.height = reads_.height[row];
@@ -100,7 +123,7 @@ Status Slot::decode(std::size_t row, ImageDecoder& decoder, Buffer& scratch,
   request.row = reads_.row[row];
   Target target{&task_,     out_ ? out_ + row * row_bytes_ : nullptr, out_height_,
                 out_width_, out_ ? nullptr : &images_[row],           Status::okay()};
-  status = decoder.decode(task_, request, &Slot::place, &target);
+  const Status status = decoder.decode(task_, request, &Slot::place, &target);
   return target.refused.ok() ? status : target.refused;
 }
 

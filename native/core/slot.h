@@ -38,10 +38,12 @@ struct OwnedImage {
 class Slot {
  public:
   // `out`: rows of out_height x out_width pixels, row i at out + i * row_bytes; null: the images
-  // keep their own sizes. Rows whose codec is Codec::encoded are not touched: their status is
-  // Code::foreign from the beginning, and Python fills them.
-  Slot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geometry> geometry, ImageTask task,
-       ImageReads reads, std::uint8_t* out, std::int32_t out_height, std::int32_t out_width);
+  // keep their own sizes. codebook: null where no row is a block record. Rows whose codec is
+  // Codec::encoded are not touched: their status is Code::foreign from the beginning, and Python
+  // fills them.
+  Slot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geometry> geometry,
+       std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads,
+       std::uint8_t* out, std::int32_t out_height, std::int32_t out_width);
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
 
@@ -70,11 +72,13 @@ class Slot {
   }
 
  private:
+  Status read(std::size_t row, Buffer& bytes, ImageCounters& counters) const;
   Status decode(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCounters& counters);
   static void* place(void* context, std::int32_t height, std::int32_t width);
 
   const std::shared_ptr<FileSet> files_;
   const std::shared_ptr<const Geometry> geometry_;
+  const std::shared_ptr<const Codebook> codebook_;
   ImageTask task_;
   const ImageReads reads_;
   std::uint8_t* const out_;

@@ -87,11 +87,11 @@ class Shard {
   // A batch whose rows go to `out`, which has room for them.
   std::shared_ptr<Slot> batch(std::size_t rows, Bytes& out) const {
     out.assign(rows * kRowBytes, 1);
-    return std::make_shared<Slot>(files, geometry, ImageTask{}, reads(rows), out.data(), kEdge,
-                                  kEdge);
+    return std::make_shared<Slot>(files, geometry, nullptr, ImageTask{}, reads(rows), out.data(),
+                                  kEdge, kEdge);
   }
   std::shared_ptr<Slot> own_sizes(ImageReads of) const {
-    return std::make_shared<Slot>(files, whole, ImageTask{}, std::move(of), nullptr, 0, 0);
+    return std::make_shared<Slot>(files, whole, nullptr, ImageTask{}, std::move(of), nullptr, 0, 0);
   }
 
   static bool is_whole(const Bytes& out, std::size_t row) {
@@ -162,7 +162,7 @@ TEST_CASE("a bad row is its own status, and its neighbours are whole") {
   reads.codec[6] = 77;                      // of no kind
   reads.length[7] = -2;                     // no length
   Bytes memory(8 * kRowBytes);
-  const auto slot = std::make_shared<Slot>(shard.files, shard.geometry, ImageTask{}, reads,
+  const auto slot = std::make_shared<Slot>(shard.files, shard.geometry, nullptr, ImageTask{}, reads,
                                            memory.data(), kEdge, kEdge);
   engine.submit(slot);
   REQUIRE(slot->wait(kLong));
@@ -189,7 +189,8 @@ TEST_CASE("raw images have as many channels as the batch") {
     reads.length[0] = 15 * channels;
     ImageTask task;
     task.channels = channels;
-    const auto slot = std::make_shared<Slot>(shard.files, shard.whole, task, reads, nullptr, 0, 0);
+    const auto slot =
+        std::make_shared<Slot>(shard.files, shard.whole, nullptr, task, reads, nullptr, 0, 0);
     engine.submit(slot);
     REQUIRE(slot->wait(kLong));
     CHECK(slot->status(0).ok());
@@ -201,8 +202,8 @@ TEST_CASE("rows of another size than the batch's are refused") {
   const Shard shard;
   Engine engine(1);
   Bytes memory(kRowBytes);
-  const auto slot = std::make_shared<Slot>(shard.files, shard.whole, ImageTask{}, shard.reads(1),
-                                           memory.data(), kEdge, kEdge);
+  const auto slot = std::make_shared<Slot>(shard.files, shard.whole, nullptr, ImageTask{},
+                                           shard.reads(1), memory.data(), kEdge, kEdge);
   engine.submit(slot);
   REQUIRE(slot->wait(kLong));
   CHECK(slot->status(0).code == Code::unsupported);

@@ -1,0 +1,192 @@
+// Block records for Python: making them, taking them apart, looking at them.
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+#include <mutex>
+#include <optional>
+
+#include "bind.h"
+#include "core/block_decoder.h"
+#include "core/block_encoder.h"
+#include "core/block_pixels.h"
+#include "core/jpeg_coefficients.h"
+
+namespace fastio {
+namespace {
+
+// What one thread needs to encode, kept between images.
+struct Workbench {
+  explicit Workbench(const Codebook& book) : encoder(book) {}
+
+  JpegCoefficients coefficients;
+  BlockEncoder encoder;
+  std::vector<std::uint8_t> record;
+};
+
+// A codebook as Python holds it.
+struct HeldCodebook : SharedCodebook {
+  // A workbench that no other thread uses; give it back with put().
+  std::unique_ptr<Workbench> take() {
+    {
+      const std::lock_guard lock(mutex);
+      if (!idle.empty()) {
+        std::unique_ptr<Workbench> bench = std::move(idle.back());
+        idle.pop_back();
+        return bench;
+      }
+    }
+    return std::make_unique<Workbench>(*value);
+  }
+  void put(std::unique_ptr<Workbench> bench) {
+    const std::lock_guard lock(mutex);
+    idle.push_back(std::move(bench));
+  }
+
+  std::vector<std::uint8_t> bytes;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Workbench>> idle;
+};
+
+nb::bytes as_bytes(const std::vector<std::uint8_t>& data) {
+  return nb::bytes(reinterpret_cast<const char*>(data.data()), data.size());
+}
+
+// A record with the readable bytes behind it that decoding needs.
+Status padded(const std::uint8_t* data, std::size_t size, Buffer& out) {
+  if (!out.resize(size)) return Status::error(Code::memory, "no memory for a block record");
+  if (size > 0) std::memcpy(out.data(), data, size);
+  return Status::okay();
+}
+
+void make_codebook(HeldCodebook* self, const Bytes& data) {
+  auto book = std::make_shared<Codebook>();
+  raise_for(book->parse(data.data(), data.size()));
+  new (self) HeldCodebook();
+  self->value = std::move(book);
+  self->bytes.assign(data.data(), data.data() + data.size());
+}
+
+std::optional<nb::tuple> encode(const Bytes& jpeg, HeldCodebook& book) {
+  const std::uint8_t* data = jpeg.data();
+  const std::size_t size = jpeg.size();
+  std::unique_ptr<Workbench> bench;
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    bench = book.take();
+    status = read_coefficients(data, size, bench->coefficients);
+    if (status.ok()) status = bench->encoder.encode(bench->coefficients, bench->record);
+  }
+  std::optional<nb::tuple> result;
+  if (status.ok()) {
+    const JpegCoefficients& in = bench->coefficients;
+    result =
+        nb::make_tuple(as_bytes(bench->record), in.shape.height, in.shape.width, in.orientation);
+  }
+  book.put(std::move(bench));
+  if (status.code == Code::foreign) return std::nullopt;
+  raise_for(status);
+  return result;
+}
+
+// Everything in a record, checked.
+Status unpack(const Codebook& book, const std::uint8_t* data, std::size_t size,
+              JpegCoefficients& out) {
+  Buffer record;
+  const Status status = padded(data, size, record);
+  return status.ok() ? unpack_record(book, record.data(), size, out) : status;
+}
+
+nb::bytes export_jpeg(const Bytes& record, const HeldCodebook& book) {
+  const std::uint8_t* data = record.data();
+  const std::size_t size = record.size();
+  std::vector<std::uint8_t> jpeg;
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    JpegCoefficients coefficients;
+    status = unpack(*book.value, data, size, coefficients);
+    if (status.ok()) status = write_jpeg(coefficients, jpeg);
+  }
+  raise_for(status);
+  return as_bytes(jpeg);
+}
+
+nb::tuple check(const Bytes& record, const HeldCodebook& book) {
+  const std::uint8_t* data = record.data();
+  const std::size_t size = record.size();
+  JpegCoefficients coefficients;
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    status = unpack(*book.value, data, size, coefficients);
+  }
+  raise_for(status);
+  return nb::make_tuple(coefficients.shape.height, coefficients.shape.width);
+}
+
+using Image = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<3>>;
+
+Image pixels(const Bytes& record, const HeldCodebook& book, int orientation, int denominator,
+             int channels, std::size_t record_size) {
+  if (orientation < 1 || orientation > 8) throw nb::value_error("orientation must be 1 to 8");
+  if (denominator != 1 && denominator != 2 && denominator != 4 && denominator != 8)
+    throw nb::value_error("denominator must be 1, 2, 4 or 8");
+  if (channels != 1 && channels != 3) throw nb::value_error("channels must be 1 or 3");
+  const std::uint8_t* data = record.data();
+  const std::size_t size = record.size();
+  BlockPixels image;
+  std::unique_ptr<std::uint8_t[]> out;
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    Buffer buffer;
+    status = padded(data, size, buffer);
+    if (status.ok())
+      status = image.open(*book.value, buffer.data(), size, record_size ? record_size : size,
+                          orientation, denominator, channels);
+    if (status.ok()) {
+      const std::size_t bytes = static_cast<std::size_t>(image.height()) *
+                                static_cast<std::size_t>(image.width()) *
+                                static_cast<std::size_t>(channels);
+      out.reset(new (std::nothrow) std::uint8_t[bytes]);
+      status = out ? image.read(out.get()) : Status::error(Code::memory, "no memory for pixels");
+    }
+  }
+  raise_for(status);
+  std::uint8_t* first = out.release();
+  const nb::capsule owner(first, [](void* p) noexcept { delete[] static_cast<std::uint8_t*>(p); });
+  return Image(first,
+               {static_cast<std::size_t>(image.height()), static_cast<std::size_t>(image.width()),
+                static_cast<std::size_t>(channels)},
+               owner);
+}
+
+}  // namespace
+
+void bind_blocks(nb::module_& m) {
+  nb::class_<SharedCodebook>(m, "SharedCodebook", "What Codebook is to the engine.");
+  nb::class_<HeldCodebook, SharedCodebook>(m, "Codebook",
+                                           "The classes of a dataset's blocks; see codebook.h.")
+      .def("__init__", &make_codebook, nb::arg("data"),
+           "From the 16,640 bytes of a manifest (uint8 array). ValueError where they are none.")
+      .def_prop_ro("data", [](const HeldCodebook& self) { return as_bytes(self.bytes); });
+  m.def("blocks_encode", &encode, nb::arg("jpeg"), nb::arg("codebook"),
+        "(block record, height, width, EXIF orientation) of a JPEG file's bytes (uint8 array), "
+        "every coefficient of which is read; None where a record cannot hold it (CMYK, "
+        "arithmetic coding, ...). Raises ValueError if the file is damaged.");
+  m.def("blocks_export", &export_jpeg, nb::arg("record"), nb::arg("codebook"),
+        "The JPEG file of a record: the same coefficients, quantisers and metadata.");
+  m.def("blocks_check", &check, nb::arg("record"), nb::arg("codebook"),
+        "(height, width) of a record, every byte of which is checked. Raises ValueError if it is "
+        "damaged.");
+  m.def("blocks_pixels", &pixels, nb::arg("record"), nb::arg("codebook"),
+        nb::arg("orientation") = 1, nb::arg("denominator") = 1, nb::arg("channels") = 3,
+        nb::arg("record_size") = 0,
+        "The image of a record, upright, at 1/denominator of its size (1, 2, 4 or 8), as uint8 "
+        "(H, W, C). At 1/8 the first blocks_header_bytes() of a record of record_size do.");
+  m.def("blocks_header_bytes", &dc_bytes_bound, nb::arg("height"), nb::arg("width"),
+        "The most bytes that the header and the DC section of a record of this size take.");
+}
+
+}  // namespace fastio

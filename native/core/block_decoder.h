@@ -1,0 +1,92 @@
+// Block records to sample planes, a region at a time, or back to coefficients.
+//
+// A record need not be in memory as a whole: plan() says which of its bytes a region takes. That is
+// the header, which open() reads, the region's tile rows of the DC section, and, unless every plane
+// is wanted at an eighth of its size, the same rows of the AC section.
+//
+// The bytes are not trusted: checksums, sizes and counts are checked before they are used.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "blocks.h"
+#include "codebook.h"
+#include "expand.h"
+#include "planar.h"
+#include "read.h"
+#include "status.h"
+
+namespace fastio {
+
+struct JpegCoefficients;
+
+// Bytes [begin, end) of a record.
+struct ByteRange {
+  std::size_t begin = 0, end = 0;
+  std::size_t size() const { return end - begin; }
+};
+
+// Samples of each plane that are wanted, at 1 / reduce[c] of the component's size (1, 2, 4 or 8;
+// sizes round up). Components from `components` on are not wanted at all.
+struct PlaneRegion {
+  int components = 1;
+  int reduce[3] = {1, 1, 1};
+  SampleRange x[3], y[3];
+};
+
+// One a thread; keeps its memory between images.
+class BlockDecoder {
+ public:
+  // Reads the header from the first `size` bytes of a record of record_size. The codebook must
+  // outlive what follows.
+  Status open(const Codebook& book, const std::uint8_t* data, std::size_t size,
+              std::size_t record_size);
+  const BlockShape& shape() const { return header_.shape; }
+  const BlockHeader& header() const { return header_; }
+
+  // Where the bytes of a region stand. `ac` is empty where the DC section suffices. A region that
+  // does not lie in the image is the caller's mistake.
+  void plan(const PlaneRegion& region, ByteRange& dc, ByteRange& ac);
+
+  // Decodes the planned region from those bytes, each followed by kExpandPad readable ones.
+  // planes[c].first is the region's first sample; rows are padded by kReadPad readable bytes. They
+  // live until the next call.
+  Status decode(const std::uint8_t* dc, const std::uint8_t* ac, PlaneView* planes);
+
+  // Gives memory back that a large image took.
+  void shrink(std::size_t keep);
+
+ private:
+  struct Extent {
+    std::int32_t first, last;
+  };
+  Status decode_row(std::int32_t row, const std::uint8_t* dc, const std::uint8_t* ac);
+  void write_tile(std::int32_t row, std::int32_t tile, const TileRuns& runs,
+                  const std::int16_t* dc);
+  std::uint64_t wanted(std::int32_t row, std::int32_t tile, const TileRuns& runs) const;
+
+  const Codebook* book_ = nullptr;
+  BlockHeader header_;
+  Dequantisers quant_;
+  PlaneRegion region_;
+  ByteRange dc_range_, ac_range_;
+  bool dc_only_ = false;
+  Extent tile_rows_{}, tiles_{};
+  Extent block_x_[3], block_y_[3];  // of each component: the blocks that the region takes
+  Buffer planes_[3];
+  std::ptrdiff_t stride_[3] = {};
+  struct alignas(64) Coefficients {
+    std::int16_t value[64 * (kTileBlocks + 4)];  // the inverse DCT reads up to 3 blocks past
+  };
+  std::vector<Coefficients> coefficients_;
+};
+
+// Every coefficient, checksum and byte of a record, read and checked: what read_coefficients() gave
+// for the JPEG. The orientation and whether it was progressive are not in a record. `record` is
+// followed by kExpandPad readable bytes.
+Status unpack_record(const Codebook& book, const std::uint8_t* record, std::size_t size,
+                     JpegCoefficients& out);
+
+}  // namespace fastio

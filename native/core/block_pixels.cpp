@@ -1,0 +1,72 @@
+#include "block_pixels.h"
+
+#include <string>
+
+#include "image_parts.h"
+#include "store.h"
+
+namespace fastio {
+namespace {
+
+// One output for each reduced sample: the one that its middle falls in.
+PlanarAxis whole_axis(std::int32_t size, int sub, int denominator) {
+  PlanarAxis axis;
+  axis.spec.in = size;
+  axis.spec.out = (size + denominator - 1) / denominator;
+  axis.spec.window_size = axis.spec.out;
+  axis.spec.filter = Filter::nearest;
+  axis.size = size;
+  axis.sub = sub;
+  axis.reduce[0] = axis.reduce[1] = denominator;
+  return axis;
+}
+
+}  // namespace
+
+Status BlockPixels::open(const Codebook& book, const std::uint8_t* record, std::size_t size,
+                         std::size_t record_size, int orientation, int denominator, int channels) {
+  const Status status = decoder_.open(book, record, size, record_size);
+  if (!status.ok()) return status;
+  record_ = record;
+  size_ = size;
+  orientation_ = orientation;
+  channels_ = channels;
+  const BlockShape& shape = decoder_.shape();
+  const PlanarAxis x = whole_axis(shape.width, shape.sub_x, denominator);
+  const PlanarAxis y = whole_axis(shape.height, shape.sub_y, denominator);
+  columns_ = x.spec.out;
+  rows_ = y.spec.out;
+  resampler_.prepare(x, y, shape.colour, channels);
+  region_.components = resampler_.planes();
+  for (int c = 0; c < region_.components; ++c) {
+    region_.reduce[c] = denominator;
+    region_.x[c] = resampler_.columns(c);
+    region_.y[c] = resampler_.rows(c);
+  }
+  return status;
+}
+
+Status BlockPixels::read(std::uint8_t* out) {
+  ByteRange dc, ac;
+  decoder_.plan(region_, dc, ac);
+  if (dc.end > size_ || ac.end > size_)
+    return Status::error(Code::truncated, "block record: " + std::to_string(size_) +
+                                              " bytes of it do not hold what is wanted");
+  PlaneView planes[3] = {};
+  const Status status = decoder_.decode(record_ + dc.begin, record_ + ac.begin, planes);
+  if (!status.ok()) return status;
+  const std::ptrdiff_t stride = std::ptrdiff_t{columns_} * channels_;
+  if (orientation_ == 1) {
+    resampler_.run(planes, out, stride);
+    return status;
+  }
+  Buffer stored;
+  if (!stored.resize(static_cast<std::size_t>(stride) * static_cast<std::size_t>(rows_)))
+    return no_memory();
+  resampler_.run(planes, stored.data(), stride);
+  orient(stored.data(), stride, rows_, columns_, channels_, orientation_, out,
+         std::ptrdiff_t{width()} * channels_);
+  return status;
+}
+
+}  // namespace fastio

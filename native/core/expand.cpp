@@ -1,0 +1,163 @@
+#include "expand.h"
+
+#include <cstring>
+
+#include "cpu.h"
+#include "expand_kernels.h"
+
+namespace fastio {
+namespace {
+
+// An exception: a value that its class is too narrow for.
+struct Exception {
+  unsigned block, position;
+  std::int16_t value;
+};
+
+Exception get_exception(const std::uint8_t* p) {
+  const std::uint32_t bits = p[0] | std::uint32_t{p[1]} << 8 | std::uint32_t{p[2]} << 16;
+  return {bits & 63, bits >> 6 & 63,
+          static_cast<std::int16_t>(static_cast<std::int32_t>(bits << 8) >> 20)};
+}
+
+std::int16_t product(std::int16_t a, std::int16_t b) {
+  return static_cast<std::int16_t>(static_cast<std::uint16_t>(a) *
+                                   unsigned{static_cast<std::uint16_t>(b)});
+}
+
+// One kernel for each level; those for x86 need a pdep that is not microcode.
+ExpandKernel* expand_kernel() {
+#ifdef FASTIO_X86
+  static const bool usable = fast_pdep();
+  if (usable && simd_active() == Simd::avx512) return expand_avx512;
+  if (usable && simd_active() == Simd::avx2) return expand_avx2;
+#endif
+  return expand_portable;
+}
+
+DcKernel* dc_kernel() {
+#ifdef FASTIO_X86
+  if (simd_active() >= Simd::avx2) return dc_differences_avx2;
+#endif
+  return dc_differences_portable;
+}
+
+// Replaces each escape by the 16 bits that stand for it behind the differences. False: damaged.
+bool replace_escapes(const Codebook& book, const std::uint8_t* classes, int n,
+                     const std::uint8_t* bits, std::uint64_t position, std::uint64_t end,
+                     std::int16_t* diff) {
+  for (int i = 0; i < n; ++i) {
+    if (diff[i] != book.dc_escape[classes[i]]) continue;
+    if (position + 16 > end) return false;
+    std::uint32_t word;
+    std::memcpy(&word, bits + (position >> 3), 4);
+    diff[i] = static_cast<std::int16_t>(word >> (position & 7));
+    position += 16;
+  }
+  return true;
+}
+
+// Differences to DCs, modulo 2^16, in place.
+void sum_differences(const TileRuns& runs, const std::uint8_t* bases, std::int16_t* dc) {
+  int component = -1;
+  std::uint32_t row = 0;  // the DC before the block row's first block
+  for (int k = 0; k < runs.runs; ++k) {
+    const TileRuns::Run& run = runs.run[k];
+    if (run.component != component) {
+      component = run.component;
+      row = bases[2 * component] | std::uint32_t{bases[2 * component + 1]} << 8;
+    }
+    std::uint32_t sum = row;
+    std::int16_t* block = dc + run.first;
+    row += static_cast<std::uint32_t>(block[0]);
+    for (int i = 0; i < run.count; ++i) {
+      sum += static_cast<std::uint32_t>(block[i]);
+      block[i] = static_cast<std::int16_t>(sum);
+    }
+  }
+}
+
+}  // namespace
+
+void TileRuns::set(const BlockShape& shape, std::int32_t tile_row, std::int32_t tile) {
+  runs = blocks = 0;
+  for (int c = 0; c < shape.components; ++c) {
+    const int across = shape.blocks_in_tile_x(c, tile);
+    const int down = shape.blocks_in_tile_y(c, tile_row);
+    for (int y = 0; y < down; ++y) {
+      run[runs++] = {static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(blocks),
+                     static_cast<std::uint8_t>(across)};
+      blocks += across;
+    }
+  }
+}
+
+void Dequantisers::set(const BlockShape& shape) {
+  for (int c = 0; c < shape.components; ++c)
+    for (int z = 0; z < 64; ++z)
+      value[c][kZigzag[z]] = static_cast<std::int16_t>(shape.quant[shape.table[c]][z]);
+}
+
+void Dequantisers::set_ones() {
+  for (auto& table : value)
+    for (std::int16_t& factor : table) factor = 1;
+}
+
+const std::uint8_t* decode_dc(const Codebook& book, const TileRuns& runs, const TilePart& part,
+                              std::int16_t* dc) {
+  const int components = runs.run[runs.runs - 1].component + 1;
+  const std::size_t fixed = static_cast<std::size_t>(2 * components + runs.blocks);
+  if (part.size < fixed) return nullptr;
+  const std::uint8_t* classes = part.data + 2 * components;
+  const std::uint8_t* bits = part.data + fixed;
+  const std::uint64_t end = 8 * (part.size - fixed);
+  bool escapes = false;
+  const std::uint64_t used = dc_kernel()(book, classes, runs.blocks, bits, dc, &escapes);
+  if (used > end) return nullptr;
+  if (escapes && !replace_escapes(book, classes, runs.blocks, bits, used, end, dc)) return nullptr;
+  sum_differences(runs, part.data, dc);
+  return classes;
+}
+
+bool expand_tile(const Codebook& book, const TileRuns& runs, const TilePart& part,
+                 const std::uint8_t* classes, const Dequantisers& quant, std::uint64_t wanted,
+                 std::int16_t* out) {
+  if (part.size < 1) return false;
+  const std::uint8_t* exceptions = part.data + 1;
+  const int count = part.data[0];
+  const std::size_t fixed = 1 + 3 * static_cast<std::size_t>(count);
+  if (part.size < fixed) return false;
+
+  ExpandJob job;
+  job.book = &book;
+  job.bits = part.data + fixed;
+  job.end = 8 * (part.size - fixed);
+  job.mask_bits = 0;
+  for (int i = 0; i < runs.blocks; ++i) job.mask_bits += book.mask_bits[classes[i]];
+  if (job.mask_bits > job.end) return false;
+  job.classes = classes;
+  job.quant = &quant;
+  job.wanted = wanted;
+  job.out = out;
+  int owner[3] = {0, 0, 0};
+  for (int c = 0; c < 3; ++c) job.first[c] = job.last[c] = 0;
+  for (int k = 0; k < runs.runs; ++k) {
+    const TileRuns::Run& run = runs.run[k];
+    if (!owner[run.component]++) job.first[run.component] = run.first;
+    job.last[run.component] = run.first + run.count;
+  }
+  if (!expand_kernel()(job)) return false;
+
+  for (int k = 0; k < count; ++k) {
+    const Exception e = get_exception(exceptions + 3 * k);
+    if (e.position == 0 || static_cast<int>(e.block) >= runs.blocks) return false;
+    if (!(wanted >> e.block & 1)) continue;
+    int c = 0;
+    while (static_cast<int>(e.block) >= job.last[c]) ++c;
+    const int natural = kZigzag[e.position];
+    out[64 * e.block + static_cast<unsigned>(natural)] = product(e.value, quant.value[c][natural]);
+  }
+  return true;
+}
+
+}  // namespace fastio

@@ -1,0 +1,59 @@
+// From the bits of a tile to dequantised coefficients (README.md, "The block record").
+//
+// expand_tile() writes whole blocks but for their DC, which decode_dc() gives from the DC section.
+// Both check every count against the bytes that are there: damaged bits give false, and no byte
+// outside the given ones and kExpandPad more is read.
+//
+// All functions are pure and thread-safe; all SIMD paths give equal results.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "blocks.h"
+#include "codebook.h"
+
+namespace fastio {
+
+// A part of a tile may be read this far past its end (values there do not matter).
+inline constexpr std::size_t kExpandPad = 128;
+
+// A part of a record: the bytes of one tile in one section.
+struct TilePart {
+  const std::uint8_t* data = nullptr;
+  std::size_t size = 0;
+};
+
+// The blocks of one tile as they are numbered: runs of them, one a block row of a component.
+struct TileRuns {
+  int runs = 0;
+  int blocks = 0;
+  struct Run {
+    std::uint8_t component, first, count;
+  } run[6];  // at most 4 block rows: 2 of component 0, 1 of each other
+
+  void set(const BlockShape& shape, std::int32_t tile_row, std::int32_t tile);
+};
+
+// Dequantisation of each component: 64 values in natural order. 1 everywhere keeps values as
+// stored.
+struct Dequantisers {
+  alignas(64) std::int16_t value[3][64];
+
+  void set(const BlockShape& shape);
+  void set_ones();
+};
+
+// The classes of a tile's blocks and their DCs, not dequantised, in the order of blocks.
+// dc: room for kTileBlocks. The classes are where they stand in `part`. Null: damaged.
+const std::uint8_t* decode_dc(const Codebook& book, const TileRuns& runs, const TilePart& part,
+                              std::int16_t* dc);
+
+// Writes those blocks of a tile that `wanted` has (bit i: block i) to out + 64 i, 64-byte aligned:
+// natural order, dequantised, the DC left 0. `part`: the tile's part of the AC section; classes:
+// as decode_dc() returned them. False: damaged; some blocks may be written.
+bool expand_tile(const Codebook& book, const TileRuns& runs, const TilePart& part,
+                 const std::uint8_t* classes, const Dequantisers& quant, std::uint64_t wanted,
+                 std::int16_t* out);
+
+}  // namespace fastio

@@ -1,0 +1,222 @@
+#include "expand_kernels.h"
+#include "intrinsics.h"
+
+namespace fastio {
+namespace {
+
+// Everything here is in an unnamed namespace or an intrinsic: see CMakeLists.txt.
+
+using u64 = std::uint64_t;
+
+[[gnu::always_inline]] inline u64 load64(const std::uint8_t* p) {
+  u64 word;
+  __builtin_memcpy(&word, p, 8);
+  return word;
+}
+
+// At least 57 bits from `position` on.
+[[gnu::always_inline]] inline u64 bits57(const std::uint8_t* bits, u64 position) {
+  return load64(bits + (position >> 3)) >> (position & 7);
+}
+
+// 64 bits from `position` on.
+[[gnu::always_inline]] inline u64 bits64(const std::uint8_t* bits, u64 position) {
+  const u64 next = bits[(position >> 3) + 8];
+  const unsigned shift = position & 7;
+  return load64(bits + (position >> 3)) >> shift | (next << 1) << (63 - shift);
+}
+
+// kDense: masks of more than 57 positions, whose planes may be longer than a load.
+template <bool kDense>
+[[gnu::always_inline]] inline u64 bits_at(const std::uint8_t* bits, u64 position) {
+  return kDense ? bits64(bits, position) : bits57(bits, position);
+}
+
+[[gnu::always_inline]] inline unsigned count(u64 mask) {
+  return static_cast<unsigned>(_mm_popcnt_u64(mask));
+}
+
+// 32 bits to 32 byte lanes, all ones where a bit is set.
+[[gnu::always_inline]] inline __m256i lanes_of(u64 bits) {
+  const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
+                                          2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+  const __m256i each = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
+  const __m256i all = _mm256_set1_epi32(static_cast<int>(static_cast<std::uint32_t>(bits)));
+  return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(all, spread), each), each);
+}
+
+// Natural positions 32 h to 32 h + 31 come from four quarters of the zigzag order; which byte of
+// quarter q, or none (0x80).
+struct Unzigzag {
+  alignas(32) std::uint8_t from[2][4][32];
+};
+constexpr std::uint8_t kInverse[64] = {
+    0,  1,  5,  6,  14, 15, 27, 28, 2,  4,  7,  13, 16, 26, 29, 42, 3,  8,  12, 17, 25, 30,
+    41, 43, 9,  11, 18, 24, 31, 40, 44, 53, 10, 19, 23, 32, 39, 45, 52, 54, 20, 22, 33, 38,
+    46, 51, 55, 60, 21, 34, 37, 47, 50, 56, 59, 61, 35, 36, 48, 49, 57, 58, 62, 63};
+constexpr Unzigzag make_unzigzag() {
+  Unzigzag table{};
+  for (int h = 0; h < 2; ++h)
+    for (int q = 0; q < 4; ++q)
+      for (int i = 0; i < 32; ++i) {
+        const int z = kInverse[32 * h + i];
+        table.from[h][q][i] = static_cast<std::uint8_t>(z / 16 == q ? z % 16 : 0x80);
+      }
+  return table;
+}
+constexpr Unzigzag kUnzigzag = make_unzigzag();
+
+[[gnu::always_inline]] inline __m256i quarter(__m256i lanes, int which, const std::uint8_t* from) {
+  const __m256i both = which ? _mm256_permute2x128_si256(lanes, lanes, 0x11)
+                             : _mm256_permute2x128_si256(lanes, lanes, 0);
+  return _mm256_shuffle_epi8(both, _mm256_load_si256(reinterpret_cast<const __m256i*>(from)));
+}
+
+[[gnu::always_inline]] inline void store16(__m128i bytes, const std::int16_t* quant,
+                                           std::int16_t* out) {
+  const __m256i q = _mm256_load_si256(reinterpret_cast<const __m256i*>(quant));
+  _mm256_store_si256(reinterpret_cast<__m256i*>(out),
+                     _mm256_mullo_epi16(_mm256_cvtepi8_epi16(bytes), q));
+}
+
+// Zigzag byte lanes 0-31 and 32-63 (if any) to dequantised natural order.
+[[gnu::always_inline]] inline void store_block(__m256i first, __m256i second, bool both,
+                                               const std::int16_t* quant, std::int16_t* out) {
+  __m256i half[2];
+  for (int h = 0; h < 2; ++h) {
+    half[h] = _mm256_or_si256(quarter(first, 0, kUnzigzag.from[h][0]),
+                              quarter(first, 1, kUnzigzag.from[h][1]));
+    if (both)
+      half[h] = _mm256_or_si256(half[h], _mm256_or_si256(quarter(second, 0, kUnzigzag.from[h][2]),
+                                                         quarter(second, 1, kUnzigzag.from[h][3])));
+  }
+  store16(_mm256_castsi256_si128(half[0]), quant, out);
+  store16(_mm256_extracti128_si256(half[0], 1), quant + 16, out + 16);
+  store16(_mm256_castsi256_si128(half[1]), quant + 32, out + 32);
+  store16(_mm256_extracti128_si256(half[1], 1), quant + 48, out + 48);
+}
+
+// The low 8 planes as bytes, for all blocks; `planes` is given what wide values need besides.
+template <bool kDense>
+[[gnu::always_inline]] inline u64 read_block(const std::uint8_t* bits, u64 position, u64 mask,
+                                             const u64* has, u64* planes, const std::int16_t* quant,
+                                             std::int16_t* out) {
+  const u64 negative = _pdep_u64(bits_at<kDense>(bits, position), mask);
+  position += count(mask);
+  const bool both = mask >> 32;
+  const __m256i zero = _mm256_setzero_si256();
+  __m256i first = _mm256_sub_epi8(zero, lanes_of(mask)), second = zero;
+  if (both) second = _mm256_sub_epi8(zero, lanes_of(mask >> 32));
+  for (int j = 1; j < 8; ++j) {
+    const u64 plane = mask & has[j];
+    if (!plane) break;
+    const u64 set = _pdep_u64(bits_at<kDense>(bits, position), plane);
+    position += count(plane);
+    if (planes) planes[j] = set;
+    const __m256i bit = _mm256_set1_epi8(static_cast<char>(1 << (j - 1)));
+    first = _mm256_add_epi8(first, _mm256_and_si256(lanes_of(set), bit));
+    if (set >> 32) second = _mm256_add_epi8(second, _mm256_and_si256(lanes_of(set >> 32), bit));
+  }
+  if (planes) planes[0] = negative;
+  const __m256i minus = lanes_of(negative);
+  first = _mm256_sub_epi8(_mm256_xor_si256(first, minus), minus);
+  if (both) {
+    const __m256i rest = lanes_of(negative >> 32);
+    second = _mm256_sub_epi8(_mm256_xor_si256(second, rest), rest);
+  }
+  store_block(first, second, both, quant, out);
+  return position;
+}
+
+// A block of a class with values wider than 8 bits: those few are put right one by one.
+template <bool kDense>
+[[gnu::noinline]] u64 wide_block(const std::uint8_t* bits, u64 position, u64 mask, const u64* has,
+                                 const u64* has_wide, const std::int16_t* quant,
+                                 std::int16_t* out) {
+  u64 planes[kPlanes] = {};
+  position = read_block<kDense>(bits, position, mask, has, planes, quant, out);
+  for (int j = 8; j < kPlanes; ++j) {
+    const u64 plane = mask & has_wide[j - 8];
+    planes[j] = _pdep_u64(bits_at<kDense>(bits, position), plane);
+    position += count(plane);
+  }
+  // A value of 8 bits may not fit a byte lane either: |v| = 128.
+  for (u64 left = mask & has[7]; left; left &= left - 1) {
+    const auto z = static_cast<unsigned>(__builtin_ctzll(left));
+    std::uint32_t magnitude = 1;
+    for (int j = 1; j < kPlanes; ++j)
+      magnitude += static_cast<std::uint32_t>(planes[j] >> z & 1) << (j - 1);
+    const std::uint32_t value = planes[0] >> z & 1 ? 0u - magnitude : magnitude;
+    const int natural = kZigzag[z];
+    out[natural] = static_cast<std::int16_t>(
+        value * static_cast<std::uint32_t>(static_cast<std::int32_t>(quant[natural])));
+  }
+  return position;
+}
+
+template <bool kDense>
+[[gnu::noinline]] u64 dense_block(const std::uint8_t* bits, u64 position, u64 mask, const u64* has,
+                                  const std::int16_t* quant, std::int16_t* out) {
+  return read_block<kDense>(bits, position, mask, has, nullptr, quant, out);
+}
+
+// The bits that a block's values take.
+[[gnu::always_inline]] inline u64 value_bits(u64 mask, const u64* has, const u64* has_wide) {
+  u64 bits = count(mask) + count(mask & has[1]) + count(mask & has[2]) + count(mask & has[3]);
+  if (mask & has[4]) {
+    for (int j = 4; j < 8; ++j) bits += count(mask & has[j]);
+    for (int j = 0; j < kPlanes - 8; ++j) bits += count(mask & has_wide[j]);
+  }
+  return bits;
+}
+
+}  // namespace
+
+bool expand_avx2(const ExpandJob& job) {
+  const Codebook& book = *job.book;
+  const std::uint8_t* bits = job.bits;
+  u64 masks = 0, values = job.mask_bits;
+  for (int c = 0; c < 3; ++c) {
+    const std::int16_t* quant = job.quant->value[c];
+    for (int i = job.first[c]; i < job.last[c]; ++i) {
+      const int cls = job.classes[i];
+      const u64* has = book.has[cls];
+      const u64* wide = book.has_wide[cls];
+      const unsigned length = book.mask_bits[cls];
+      const u64 mask = _bzhi_u64(bits64(bits, masks), length) << 1;
+      masks += length;
+      std::int16_t* out = job.out + 64 * i;
+      const bool dense = count(mask) > 57;
+      if (!(job.wanted >> i & 1)) {
+        values += value_bits(mask, has, wide);
+      } else if (__builtin_expect(book.planes[cls] > 8, 0)) {
+        values = dense ? wide_block<true>(bits, values, mask, has, wide, quant, out)
+                       : wide_block<false>(bits, values, mask, has, wide, quant, out);
+      } else if (__builtin_expect(dense, 0)) {
+        values = dense_block<true>(bits, values, mask, has, quant, out);
+      } else {
+        values = read_block<false>(bits, values, mask, has, nullptr, quant, out);
+      }
+      if (values > job.end) return false;
+    }
+  }
+  return true;
+}
+
+std::uint64_t dc_differences_avx2(const Codebook& book, const std::uint8_t* classes, int n,
+                                  const std::uint8_t* bits, std::int16_t* diff, bool* escapes) {
+  u64 position = 0;
+  bool any = false;
+  for (int i = 0; i < n; ++i) {
+    const unsigned width = book.dc_bits[classes[i]];
+    // Twice, since a shift by 64 is none.
+    const u64 top = bits57(bits, position) << (63 - width) << 1;
+    diff[i] = static_cast<std::int16_t>(static_cast<std::int64_t>(top) >> (63 - width) >> 1);
+    position += width;
+    any |= diff[i] == book.dc_escape[classes[i]];
+  }
+  *escapes = any;
+  return position;
+}
+
+}  // namespace fastio

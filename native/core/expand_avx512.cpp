@@ -1,0 +1,167 @@
+#include "expand_kernels.h"
+#include "intrinsics.h"
+
+namespace fastio {
+namespace {
+
+// Everything here is in an unnamed namespace or an intrinsic: see CMakeLists.txt.
+
+using u64 = std::uint64_t;
+
+[[gnu::always_inline]] inline u64 load64(const std::uint8_t* p) {
+  u64 word;
+  __builtin_memcpy(&word, p, 8);
+  return word;
+}
+
+// At least 57 bits from `position` on.
+[[gnu::always_inline]] inline u64 bits57(const std::uint8_t* bits, u64 position) {
+  return load64(bits + (position >> 3)) >> (position & 7);
+}
+
+// 64 bits from `position` on.
+[[gnu::always_inline]] inline u64 bits64(const std::uint8_t* bits, u64 position) {
+  const u64 next = bits[(position >> 3) + 8];
+  const unsigned shift = position & 7;
+  return load64(bits + (position >> 3)) >> shift | (next << 1) << (63 - shift);
+}
+
+// kDense: masks of more than 57 positions, whose planes may be longer than a load.
+template <bool kDense>
+[[gnu::always_inline]] inline u64 bits_at(const std::uint8_t* bits, u64 position) {
+  return kDense ? bits64(bits, position) : bits57(bits, position);
+}
+
+[[gnu::always_inline]] inline unsigned count(u64 mask) {
+  return static_cast<unsigned>(_mm_popcnt_u64(mask));
+}
+
+// Adds plane j to the byte lanes: value `bit` where its bit is set.
+template <bool kDense>
+[[gnu::always_inline]] inline u64 add_plane(const std::uint8_t* bits, u64 position, u64 plane,
+                                            int bit, __m512i& lanes) {
+  const u64 set = _pdep_u64(bits_at<kDense>(bits, position), plane);
+  lanes = _mm512_mask_add_epi8(lanes, set, lanes, _mm512_set1_epi8(static_cast<char>(bit)));
+  return position + count(plane);
+}
+
+struct Quant {
+  __m512i low, high;
+};
+
+// The byte that natural position i comes from: a zigzag position.
+[[gnu::always_inline]] inline __m512i unzigzag() { return _mm512_loadu_si512(kZigzagInverse); }
+
+// A block of a class whose widths are at most 8: a value is a byte lane.
+template <bool kDense>
+[[gnu::always_inline]] inline u64 narrow_block(const std::uint8_t* bits, u64 position, u64 mask,
+                                               const u64* has, __m512i order, const Quant& quant,
+                                               std::int16_t* out) {
+  const u64 negative = _pdep_u64(bits_at<kDense>(bits, position), mask);
+  position += count(mask);
+  __m512i lanes = _mm512_maskz_set1_epi8(mask, 1);
+  position = add_plane<kDense>(bits, position, mask & has[1], 1, lanes);
+  position = add_plane<kDense>(bits, position, mask & has[2], 2, lanes);
+  position = add_plane<kDense>(bits, position, mask & has[3], 4, lanes);
+  if (mask & has[4]) {
+    position = add_plane<kDense>(bits, position, mask & has[4], 8, lanes);
+    position = add_plane<kDense>(bits, position, mask & has[5], 16, lanes);
+    position = add_plane<kDense>(bits, position, mask & has[6], 32, lanes);
+    position = add_plane<kDense>(bits, position, mask & has[7], 64, lanes);
+  }
+  lanes = _mm512_mask_sub_epi8(lanes, negative, _mm512_setzero_si512(), lanes);
+  lanes = _mm512_permutexvar_epi8(order, lanes);
+  const __m512i low = _mm512_cvtepi8_epi16(_mm512_castsi512_si256(lanes));
+  const __m512i high = _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(lanes, 1));
+  _mm512_store_si512(out, _mm512_mullo_epi16(low, quant.low));
+  _mm512_store_si512(out + 32, _mm512_mullo_epi16(high, quant.high));
+  return position;
+}
+
+// Half of a wide block: 32 natural positions from the low and high bytes of magnitudes less one.
+[[gnu::always_inline]] inline void wide_half(__m256i low, __m256i high, std::uint32_t mask,
+                                             std::uint32_t negative, __m512i quant,
+                                             std::int16_t* out) {
+  __m512i v =
+      _mm512_or_si512(_mm512_cvtepu8_epi16(low), _mm512_slli_epi16(_mm512_cvtepu8_epi16(high), 8));
+  v = _mm512_mask_add_epi16(v, mask, v, _mm512_set1_epi16(1));
+  v = _mm512_mask_sub_epi16(v, negative, _mm512_setzero_si512(), v);
+  _mm512_store_si512(out, _mm512_mullo_epi16(v, quant));
+}
+
+// A block of a class with wider values: 16 bits each.
+template <bool kDense>
+[[gnu::noinline]] u64 wide_block(const std::uint8_t* bits, u64 position, u64 mask, const u64* has,
+                                 const u64* has_wide, const Quant& quant, std::int16_t* out) {
+  const __m512i order = unzigzag();
+  const u64 negative = _pdep_u64(bits_at<kDense>(bits, position), mask);
+  position += count(mask);
+  __m512i low = _mm512_setzero_si512(), high = low;
+  for (int j = 1; j < 8; ++j)
+    position = add_plane<kDense>(bits, position, mask & has[j], 1 << (j - 1), low);
+  position = add_plane<kDense>(bits, position, mask & has_wide[0], 1 << 7, low);
+  for (int j = 1; j < kPlanes - 8; ++j)
+    position = add_plane<kDense>(bits, position, mask & has_wide[j], 1 << (j - 1), high);
+  low = _mm512_permutexvar_epi8(order, low);
+  high = _mm512_permutexvar_epi8(order, high);
+  const u64 set = _mm512_movepi8_mask(_mm512_permutexvar_epi8(order, _mm512_movm_epi8(mask)));
+  const u64 minus = _mm512_movepi8_mask(_mm512_permutexvar_epi8(order, _mm512_movm_epi8(negative)));
+  wide_half(_mm512_castsi512_si256(low), _mm512_castsi512_si256(high),
+            static_cast<std::uint32_t>(set), static_cast<std::uint32_t>(minus), quant.low, out);
+  wide_half(_mm512_extracti64x4_epi64(low, 1), _mm512_extracti64x4_epi64(high, 1),
+            static_cast<std::uint32_t>(set >> 32), static_cast<std::uint32_t>(minus >> 32),
+            quant.high, out + 32);
+  return position;
+}
+
+template <bool kDense>
+[[gnu::noinline]] u64 dense_block(const std::uint8_t* bits, u64 position, u64 mask, const u64* has,
+                                  const Quant& quant, std::int16_t* out) {
+  return narrow_block<kDense>(bits, position, mask, has, unzigzag(), quant, out);
+}
+
+// The bits that a block's values take.
+[[gnu::always_inline]] inline u64 value_bits(u64 mask, const u64* has, const u64* has_wide) {
+  u64 bits = count(mask) + count(mask & has[1]) + count(mask & has[2]) + count(mask & has[3]);
+  if (mask & has[4]) {
+    for (int j = 4; j < 8; ++j) bits += count(mask & has[j]);
+    for (int j = 0; j < kPlanes - 8; ++j) bits += count(mask & has_wide[j]);
+  }
+  return bits;
+}
+
+}  // namespace
+
+bool expand_avx512(const ExpandJob& job) {
+  const Codebook& book = *job.book;
+  const std::uint8_t* bits = job.bits;
+  const __m512i order = unzigzag();
+  u64 masks = 0, values = job.mask_bits;
+  for (int c = 0; c < 3; ++c) {
+    const Quant quant{_mm512_load_si512(job.quant->value[c]),
+                      _mm512_load_si512(job.quant->value[c] + 32)};
+    for (int i = job.first[c]; i < job.last[c]; ++i) {
+      const int cls = job.classes[i];
+      const u64* has = book.has[cls];
+      const unsigned length = book.mask_bits[cls];
+      const u64 mask = _bzhi_u64(bits64(bits, masks), length) << 1;
+      masks += length;
+      std::int16_t* out = job.out + 64 * i;
+      if (!(job.wanted >> i & 1)) {
+        values += value_bits(mask, has, book.has_wide[cls]);
+      } else if (__builtin_expect(book.planes[cls] > 8, 0)) {
+        values = count(mask) > 57
+                     ? wide_block<true>(bits, values, mask, has, book.has_wide[cls], quant, out)
+                     : wide_block<false>(bits, values, mask, has, book.has_wide[cls], quant, out);
+      } else if (__builtin_expect(count(mask) > 57, 0)) {
+        values = dense_block<true>(bits, values, mask, has, quant, out);
+      } else {
+        values = narrow_block<false>(bits, values, mask, has, order, quant, out);
+      }
+      if (values > job.end) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace fastio

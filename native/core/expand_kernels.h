@@ -1,0 +1,40 @@
+// Between expand.cpp and the kernels of each instruction set: plain data and plain functions.
+#pragma once
+
+#include "expand.h"
+
+namespace fastio {
+
+// What expand_tile() has checked already: the masks of all blocks lie within the bits.
+struct ExpandJob {
+  const Codebook* book;
+  const std::uint8_t* bits;     // masks of all blocks, then their values
+  std::uint64_t mask_bits;      // how many bits the masks take
+  std::uint64_t end;            // how many bits there are
+  const std::uint8_t* classes;  // of each block
+  int first[3], last[3];        // the blocks of each component; none: first == last
+  const Dequantisers* quant;
+  std::uint64_t wanted;
+  std::int16_t* out;
+};
+
+// Expands the wanted blocks; false when the values take more bits than there are. A block of
+// values is at most 95 bytes, so that checking after each block stays within kExpandPad.
+using ExpandKernel = bool(const ExpandJob& job);
+
+ExpandKernel expand_portable;
+
+// n DC differences, n <= kTileBlocks, of these classes from LSB-first bits; returns how many bits
+// they took. Escapes are left as they are, and `escapes` tells of them.
+using DcKernel = std::uint64_t(const Codebook& book, const std::uint8_t* classes, int n,
+                               const std::uint8_t* bits, std::int16_t* diff, bool* escapes);
+
+DcKernel dc_differences_portable;
+
+#ifdef FASTIO_X86
+ExpandKernel expand_avx2;    // needs fast_pdep()
+ExpandKernel expand_avx512;  // needs fast_pdep()
+DcKernel dc_differences_avx2;
+#endif
+
+}  // namespace fastio

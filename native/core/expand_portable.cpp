@@ -1,0 +1,200 @@
+#include <bit>
+#include <cstring>
+
+#include "expand_kernels.h"
+
+namespace fastio {
+namespace {
+
+// At least 57 bits from `position` on, the first lowest.
+std::uint64_t bits_at(const std::uint8_t* bits, std::uint64_t position) {
+  const std::uint8_t* p = bits + (position >> 3);
+  std::uint64_t word = 0;
+  if constexpr (std::endian::native == std::endian::little) {
+    std::memcpy(&word, p, 8);
+  } else {
+    for (int i = 7; i >= 0; --i) word = word << 8 | p[i];
+  }
+  return word >> (position & 7);
+}
+
+// 64 bits, of which 63 are wanted at most.
+std::uint64_t mask_at(const std::uint8_t* bits, std::uint64_t position) {
+  const std::uint64_t low = bits_at(bits, position);
+  const unsigned shift = position & 7;
+  const std::uint64_t high = bits[(position >> 3) + 8];
+  return shift ? low | high << (64 - shift) : low;
+}
+
+// The positions of class `cls` with values of more than j bits.
+std::uint64_t plane_of(const Codebook& book, int cls, int j) {
+  return j < 8 ? book.has[cls][j] : book.has_wide[cls][j - 8];
+}
+
+// As std::popcount, which is a function call where the processor may lack the instruction.
+unsigned count(std::uint64_t bits) {
+  bits -= bits >> 1 & 0x5555555555555555u;
+  bits = (bits & 0x3333333333333333u) + (bits >> 2 & 0x3333333333333333u);
+  return static_cast<unsigned>(((bits + (bits >> 4)) & 0x0F0F0F0F0F0F0F0Fu) * 0x0101010101010101u >>
+                               56);
+}
+
+// What eight positions at a time take.
+struct Tables {
+  std::uint8_t deposit[256][256];  // [places][bits]: the lowest bits, put where `places` has ones
+  std::uint64_t spread[256];       // bit i to byte i
+  std::uint8_t ones[256];          // how many bits are set
+
+  Tables() {
+    for (unsigned places = 0; places < 256; ++places) {
+      ones[places] = static_cast<std::uint8_t>(count(places));
+      spread[places] = 0;
+      for (unsigned i = 0; i < 8; ++i)
+        spread[places] |= static_cast<std::uint64_t>(places >> i & 1) << (8 * i);
+      for (unsigned bits = 0; bits < 256; ++bits) {
+        unsigned result = 0, next = 0;
+        for (unsigned i = 0; i < 8; ++i)
+          if (places >> i & 1) result |= (bits >> next++ & 1) << i;
+        deposit[places][bits] = static_cast<std::uint8_t>(result);
+      }
+    }
+  }
+
+  // Takes the bits of a plane that belong to these places off `word`.
+  std::uint64_t take(std::uint64_t& word, unsigned places) const {
+    const unsigned bits = static_cast<unsigned>(word) & 255;
+    word >>= ones[places];
+    return spread[deposit[places][bits]];
+  }
+};
+const Tables kTables;
+
+void store_value(std::int32_t value, int z, const std::int16_t* quant, std::int16_t* out) {
+  const int natural = kZigzag[z];
+  const std::int32_t q = quant[natural];
+  out[natural] =
+      static_cast<std::int16_t>(static_cast<std::uint32_t>(value) * static_cast<std::uint32_t>(q));
+}
+
+// The bits of each plane of a block, the first lowest.
+struct Planes {
+  std::uint64_t word[kPlanes];
+  int filled = 0;  // those from here on have no bits
+
+  std::uint64_t read(const Codebook& book, int cls, const std::uint8_t* bits,
+                     std::uint64_t position, std::uint64_t mask) {
+    while (filled < book.planes[cls]) {
+      const std::uint64_t plane = mask & plane_of(book, cls, filled);
+      if (!plane) break;
+      const unsigned n = count(plane);
+      word[filled++] = n > 57 ? mask_at(bits, position) : bits_at(bits, position);
+      position += n;
+    }
+    return position;
+  }
+};
+
+// Values of 8 bits and more in a class that has wider ones do not fit bytes: bit by bit.
+void store_wide(const Codebook& book, int cls, std::uint64_t mask, const Planes& planes,
+                const std::int16_t* quant, std::int16_t* out) {
+  std::int32_t magnitude[64];
+  for (std::uint64_t left = mask; left; left &= left - 1) magnitude[std::countr_zero(left)] = 1;
+  for (int j = 1; j < planes.filled; ++j) {
+    std::uint64_t word = planes.word[j];
+    for (std::uint64_t left = mask & plane_of(book, cls, j); left; left &= left - 1, word >>= 1)
+      magnitude[std::countr_zero(left)] += static_cast<std::int32_t>(word & 1) << (j - 1);
+  }
+  std::uint64_t signs = planes.word[0];
+  for (std::uint64_t left = mask; left; left &= left - 1, signs >>= 1) {
+    const int z = std::countr_zero(left);
+    store_value(signs & 1 ? -magnitude[z] : magnitude[z], z, quant, out);
+  }
+}
+
+// The values of one block, eight positions at a time: what SIMD does with a deposit of bits is done
+// with tables here.
+std::uint64_t read_block(const Codebook& book, int cls, const std::uint8_t* bits,
+                         std::uint64_t position, std::uint64_t mask, const std::int16_t* quant,
+                         std::int16_t* out) {
+  Planes planes;
+  position = planes.read(book, cls, bits, position, mask);
+  if (book.planes[cls] > 8 && planes.filled > 7) {
+    store_wide(book, cls, mask, planes, quant, out);
+    return position;
+  }
+  // Branches that depend on the bits are mispredicted as often as not: the first planes and all
+  // places of eight are done whether they are needed or not.
+  for (int j = planes.filled; j < 4; ++j) planes.word[j] = 0;
+  const std::uint64_t* has = book.has[cls];
+  for (int first = 0; first < 64 && mask >> first; first += 8) {
+    const auto places = static_cast<unsigned>(mask >> first) & 255;
+    const std::uint64_t negative = kTables.take(planes.word[0], places);
+    std::uint64_t values = kTables.spread[places];
+    const auto some = [&](int j) { return places & static_cast<unsigned>(has[j] >> first); };
+    values += kTables.take(planes.word[1], some(1));
+    values += kTables.take(planes.word[2], some(2)) << 1;
+    values += kTables.take(planes.word[3], some(3)) << 2;
+    for (int j = 4; j < planes.filled && some(j); ++j)
+      values += kTables.take(planes.word[j], some(j)) << (j - 1);
+    values = (values ^ negative * 255) + negative;  // a negative byte is not 0: none carries
+    for (int i = 0; i < 8; ++i)
+      store_value(static_cast<std::int8_t>(values >> (8 * i)), first + i, quant, out);
+  }
+  return position;
+}
+
+// The bits that a block's values take.
+unsigned value_bits(const Codebook& book, int cls, std::uint64_t mask) {
+  unsigned bits = 0;
+  for (int j = 0; j < book.planes[cls]; ++j) {
+    const std::uint64_t plane = mask & plane_of(book, cls, j);
+    if (!plane) break;
+    bits += count(plane);
+  }
+  return bits;
+}
+
+}  // namespace
+
+bool expand_portable(const ExpandJob& job) {
+  const Codebook& book = *job.book;
+  std::uint64_t masks = 0, values = job.mask_bits;
+  for (int c = 0; c < 3; ++c) {
+    const std::int16_t* quant = job.quant->value[c];
+    for (int i = job.first[c]; i < job.last[c]; ++i) {
+      const int cls = job.classes[i];
+      const int length = book.mask_bits[cls];
+      const std::uint64_t all = (std::uint64_t{1} << length) - 1;
+      const std::uint64_t mask = (mask_at(job.bits, masks) & all) << 1;
+      masks += static_cast<unsigned>(length);
+      if (job.wanted >> i & 1) {
+        std::int16_t* out = job.out + 64 * i;
+        std::memset(out, 0, 64 * sizeof(*out));
+        values = read_block(book, cls, job.bits, values, mask, quant, out);
+      } else {
+        values += value_bits(book, cls, mask);
+      }
+      if (values > job.end) return false;
+    }
+  }
+  return true;
+}
+
+std::uint64_t dc_differences_portable(const Codebook& book, const std::uint8_t* classes, int n,
+                                      const std::uint8_t* bits, std::int16_t* diff, bool* escapes) {
+  std::uint64_t position = 0;
+  bool any = false;
+  for (int i = 0; i < n; ++i) {
+    const unsigned width = book.dc_bits[classes[i]];
+    // Twice, since a shift by 64 is none.
+    const std::uint64_t top = bits_at(bits, position) << (63 - width) << 1;
+    const auto value = static_cast<std::int64_t>(top) >> (63 - width) >> 1;
+    position += width;
+    diff[i] = static_cast<std::int16_t>(value);
+    any |= diff[i] == book.dc_escape[classes[i]];
+  }
+  *escapes = any;
+  return position;
+}
+
+}  // namespace fastio

@@ -1,0 +1,40 @@
+// What image.cpp and image_blocks.cpp share.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "status.h"
+
+namespace fastio {
+
+inline Status no_memory() { return Status::error(Code::memory, "no memory for decoded pixels"); }
+
+inline bool swaps_axes(int orientation) { return orientation >= 5; }
+
+// Whether the upright image's y (x) runs against the stored axis that it lies along.
+inline bool mirrors_y(int orientation) {
+  return orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
+}
+inline bool mirrors_x(int orientation) {
+  return orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
+}
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::atomic<std::uint64_t>& total)
+      : total_(total), start_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() {
+    const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - start_;
+    total_.fetch_add(static_cast<std::uint64_t>(spent.count()), std::memory_order_relaxed);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  std::atomic<std::uint64_t>& total_;
+  const std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace fastio

@@ -102,7 +102,7 @@ class Codebook(SharedCodebook):
     @property
     def data(self) -> bytes: ...
 
-def blocks_encode(jpeg: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> "std::optional<tuple>":
+def blocks_encode(jpeg: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> tuple | None:
     """
     (block record, height, width, EXIF orientation) of a JPEG file's bytes (uint8 array), every coefficient of which is read; None where a record cannot hold it (CMYK, arithmetic coding, ...). Raises ValueError if the file is damaged.
     """

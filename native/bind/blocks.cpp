@@ -1,4 +1,5 @@
 // Block records for Python: making them, taking them apart, looking at them.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <cstring>

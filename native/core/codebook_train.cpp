@@ -2,285 +2,23 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <numeric>
-#include <string>
-#include <utility>
 
 #include "codebook.h"
+#include "codebook_classes.h"
 #include "rng.h"
 
-// The cost of a block in a class is what it takes in a record: L bits of mask, W bits for the DC
-// difference and each coefficient that is not zero, and an escape or exceptions for what needs
-// more. Costs are whole bits, so all sums are exact and nothing depends on the order of additions.
-//
 // Lloyd iteration: blocks choose their cheapest class, classes are fitted to their blocks. That
-// alone stays in whatever minimum is near. So until the last quarter of the passes, every few of
-// them, classes move: those whose blocks would hardly miss them go, to where splitting a class in
-// two gains the most. The first classes come about the same way, by splitting from one.
+// alone stays in whatever minimum is near. So until the last quarter of the passes classes move
+// too: those whose blocks would hardly miss them go, to where splitting a class in two gains the
+// most. The first classes come about the same way, by splitting from one.
 
 namespace fastio {
 namespace {
 
-constexpr int kEscapeBits = 16;  // of a DC difference
-constexpr int kExceptionBits = 24;
-constexpr int kMostAc = 2047;
-
-// A coefficient matters by its position z and its symbol alone: the bits that it needs; or kOdd.
-// That is an AC magnitude of 128, which 8 bits hold only in a class where something is wider than
-// 8, or a DC difference that needs more than 12.
-constexpr int kSymbols = 14;
-constexpr int kOdd = 13;
-constexpr int kNarrow = 8;
-
-// More than any block costs. A class is out for two reasons: L, and a DC difference where W[0] is
-// 0.
-constexpr int kNever = 1 << 13;
-
-using Item = std::uint16_t;  // z * 16 + symbol
-inline int position(Item item) { return item >> 4; }
-inline int symbol(Item item) { return item & 15; }
-
-int bits_of(int magnitude) {
-  return static_cast<int>(std::bit_width(static_cast<unsigned>(magnitude)));
-}
-
-int ac_symbol(int value) {
-  const int magnitude = std::abs(value);
-  return magnitude == 128 ? kOdd : 1 + bits_of(magnitude - 1);
-}
-
-// The lowest number of each width is the escape: -1 needs 2 bits.
-int dc_symbol(int value) { return value == 0 ? 0 : std::min(1 + bits_of(std::abs(value)), kOdd); }
-
-// What costs depend on: each block's DC difference and the coefficients that are not zero, in
-// ascending order of z.
-class Profiles {
- public:
-  Status read(const std::int16_t* blocks, std::size_t n);
-  std::size_t size() const { return begin_.size() - 1; }
-  const Item* begin(std::size_t i) const { return items_.data() + begin_[i]; }
-  const Item* end(std::size_t i) const { return items_.data() + begin_[i + 1]; }
-  int last(std::size_t i) const { return position(end(i)[-1]); }
-
- private:
-  std::vector<std::size_t> begin_;
-  std::vector<Item> items_;
-};
-
-Status Profiles::read(const std::int16_t* blocks, std::size_t n) {
-  std::size_t items = n;
-  for (std::size_t i = 0; i < n * 64; ++i) items += i % 64 != 0 && blocks[i] != 0;
-  items_.reserve(items);
-  begin_.reserve(n + 1);
-  begin_.push_back(0);
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::int16_t* block = blocks + i * 64;
-    items_.push_back(static_cast<Item>(dc_symbol(block[0])));
-    for (int z = 1; z < 64; ++z) {
-      if (block[z] == 0) continue;
-      if (std::abs(block[z]) > kMostAc)
-        return Status::error(Code::corrupt, "block " + std::to_string(i) +
-                                                " has a coefficient of more than 12 bits");
-      items_.push_back(static_cast<Item>(z * 16 + ac_symbol(block[z])));
-    }
-    begin_.push_back(items_.size());
-  }
-  return Status::okay();
-}
-
-// As it is made it holds blocks of nothing, with the DC of the block before: a valid class.
-struct Class {
-  int last = 0;  // L
-  std::array<std::uint8_t, 64> width{};
-
-  bool wide() const { return *std::max_element(width.begin() + 1, width.end()) > kNarrow; }
-};
-
-int dc_cost(int width, int symbol) {
-  if (width == 0) return symbol == 0 ? 0 : kNever;
-  return width + (symbol > width ? kEscapeBits : 0);
-}
-
-int ac_cost(int width, int symbol, bool wide) {
-  const int needs = symbol == kOdd && wide ? kNarrow : symbol;
-  return width + (needs > width ? kExceptionBits : 0);
-}
-
-int item_cost(const Class& in, Item item, bool wide) {
-  const int width = in.width[position(item)];
-  return position(item) == 0 ? dc_cost(width, symbol(item)) : ac_cost(width, symbol(item), wide);
-}
-
-using Classes = std::array<Class, kClasses>;
-
-// A number of each class.
-constexpr std::size_t kLanes = 8;
-using Lanes [[gnu::vector_size(2 * kLanes)]] = std::int16_t;
-using Row = std::array<Lanes, kClasses / kLanes>;
-
-// Costs of all classes side by side, so that a block's cost in each of them is a sum of rows.
-class Costs {
- public:
-  explicit Costs(const Classes& classes);
-
-  struct Choice {
-    int best, cost, second;  // the cheapest class, its cost, and the cost in the next best class
-  };
-  Choice choose(const Item* begin, const Item* end) const;
-
- private:
-  struct Least {
-    int cost, best;
-  };
-
-  static void set(Row& row, std::size_t k, int value) {
-    row[k / kLanes][k % kLanes] = static_cast<std::int16_t>(value);
-  }
-  static Least least(const Row& costs);
-
-  std::array<Row, 64> mask_;       // by the last position that is not zero
-  std::array<Row, 64 * 16> item_;  // by item
-};
-
-Costs::Costs(const Classes& classes) {
-  for (std::size_t k = 0; k < kClasses; ++k) {
-    const Class& of = classes[k];
-    const bool wide = of.wide();
-    for (int z = 0; z < 64; ++z) set(mask_[z], k, z <= of.last ? of.last : kNever);
-    for (Item item = 0; item < 64 * 16; ++item) set(item_[item], k, item_cost(of, item, wide));
-  }
-}
-
-Costs::Least Costs::least(const Row& costs) {
-  // Of each lane the least and the first row of it, then of all lanes.
-  Lanes cost = costs[0], row = {};
-  for (std::size_t i = 1; i < costs.size(); ++i) {
-    const Lanes less = costs[i] < cost;
-    const Lanes here = Lanes{} + static_cast<std::int16_t>(i);
-    cost = less ? costs[i] : cost;
-    row = less ? here : row;
-  }
-  Least out{cost[0], row[0] * static_cast<int>(kLanes)};
-  for (int lane = 1; lane < static_cast<int>(kLanes); ++lane) {
-    const int k = row[lane] * static_cast<int>(kLanes) + lane;
-    if (cost[lane] < out.cost || (cost[lane] == out.cost && k < out.best)) out = {cost[lane], k};
-  }
-  return out;
-}
-
-// A loop that compilers would not make vectors of by themselves: the innermost of the three.
-Costs::Choice Costs::choose(const Item* begin, const Item* end) const {
-  constexpr std::size_t kSums = 8;  // that fit into the registers
-  Row sums = mask_[position(end[-1])];
-  for (std::size_t first = 0; first < sums.size(); first += kSums) {
-    Lanes sum[kSums];
-    std::copy_n(sums.data() + first, kSums, sum);
-    for (const Item* item = begin; item != end; ++item) {
-      const Lanes* row = item_[*item].data() + first;
-      for (std::size_t i = 0; i < kSums; ++i) sum[i] += row[i];
-    }
-    std::copy_n(sum, kSums, sums.data() + first);
-  }
-  const auto [cost, best] = least(sums);
-  set(sums, best, 3 * kNever);
-  return {best, cost, least(sums).cost};
-}
-
-// How often each item is in a set of blocks, and the class that fits them best.
-class Histogram {
- public:
-  // missing: bits that the block would cost more in the next best class.
-  void add(const Item* begin, const Item* end, int missing);
-  // current: the class that the blocks are in.
-  Class fit(const Class& current) const;
-
- private:
-  struct Leaving {
-    std::int64_t blocks = 0, missing = 0;
-  };
-
-  int fit_last(int current) const;
-  int fit_dc_width(int current) const;
-  int fit_ac_width(int z) const;
-
-  std::array<std::uint32_t, 64 * 16> count_{};
-  std::array<Leaving, 64> by_last_{};  // the last position that is not zero
-  Leaving with_dc_;                    // with a DC difference that is not zero
-};
-
-void Histogram::add(const Item* begin, const Item* end, int missing) {
-  for (const Item* item = begin; item != end; ++item) ++count_[*item];
-  Leaving& alike = by_last_[position(end[-1])];
-  ++alike.blocks;
-  alike.missing += missing;
-  if (symbol(*begin) == 0) return;
-  ++with_dc_.blocks;
-  with_dc_.missing += missing;
-}
-
-Class Histogram::fit(const Class& current) const {
-  Class out;
-  out.last = fit_last(current.last);
-  out.width[0] = static_cast<std::uint8_t>(fit_dc_width(current.width[0]));
-  for (int z = 1; z <= out.last; ++z) out.width[z] = static_cast<std::uint8_t>(fit_ac_width(z));
-  return out;
-}
-
-// Blocks with coefficients beyond L have to leave, and take the mask that they had along; each that
-// stays has a mask of L bits.
-int Histogram::fit_last(int current) const {
-  std::int64_t stay = 0, leaving = 0;
-  for (const Leaving& alike : by_last_) stay += alike.blocks;
-  std::int64_t least = stay * 63;
-  int best = 63;
-  for (int last = 62; last >= 0; --last) {
-    const Leaving& alike = by_last_[last + 1];
-    stay -= alike.blocks;
-    leaving += alike.missing + alike.blocks * current;
-    if (const std::int64_t cost = leaving + stay * last; cost <= least) best = last, least = cost;
-  }
-  return best;
-}
-
-int Histogram::fit_dc_width(int current) const {
-  // Without bits all blocks with a difference have to leave.
-  std::int64_t least = with_dc_.missing + with_dc_.blocks * current;
-  int best = 0;
-  std::int64_t wider = with_dc_.blocks;
-  const std::int64_t all = wider + count_[0];
-  for (int w = 1; w <= kPlanes; ++w) {
-    wider -= count_[w];
-    if (const std::int64_t cost = all * w + wider * kEscapeBits; cost < least)
-      best = w, least = cost;
-  }
-  return best;
-}
-
-int Histogram::fit_ac_width(int z) const {
-  // Neighbours decide where coefficients are hardly ever seen: other blocks may have some there.
-  constexpr std::int64_t kOwnWeight = 512;
-  std::array<std::int64_t, kSymbols> count{};
-  for (int s = 1; s < kSymbols; ++s) {
-    count[s] = kOwnWeight * count_[z * 16 + s];
-    if (z > 1) count[s] += count_[(z - 1) * 16 + s];
-    if (z < 63) count[s] += count_[(z + 1) * 16 + s];
-  }
-  const std::int64_t all = std::accumulate(count.begin(), count.end(), std::int64_t{0});
-  std::int64_t wider = all, least = 0;
-  int best = 0;
-  for (int w = 1; w <= kPlanes; ++w) {
-    wider -= count[w];
-    // Only here: whether another position makes the class wide is not known yet.
-    if (w == kNarrow + 1) wider -= count[kOdd];
-    const std::int64_t cost = all * w + wider * kExceptionBits;
-    if (best == 0 || cost < least) best = w, least = cost;
-  }
-  return best;
-}
+using namespace training;
 
 class Trainer {
  public:
@@ -321,6 +59,7 @@ Trainer::Trainer(const Profiles& profiles, std::uint64_t seed)
     : profiles_(profiles), seed_(seed), chosen_(profiles.size()), missing_(profiles.size()) {
   classes_[0].last = 63;
   classes_[0].width.fill(kPlanes);
+  best_classes_ = classes_;
 }
 
 const Classes& Trainer::run(int iterations) {
@@ -357,7 +96,8 @@ void Trainer::fit() {
   for (std::size_t k = 1; k < kClasses; ++k) classes_[k] = histograms[k].fit(classes_[k]);
 }
 
-// The classes whose blocks would miss them least become halves of those that gain most by it.
+// The classes whose blocks would miss them least become halves of those that gain most by it. Costs
+// are those before fit(): good enough to tell which.
 void Trainer::move(std::uint32_t round) {
   const std::vector<Split> splits = split_all(round);
   std::array<int, kClasses> by_gain, by_loss;
@@ -447,7 +187,33 @@ int Trainer::cost(std::size_t i, const Class& in, bool wide) const {
   return sum;
 }
 
+// What the DC of component c's block (y, x) is counted from in its tile; the base counts as the DC
+// of the tile's first block.
+int dc_before(const JpegCoefficients& in, int c, std::size_t y, std::size_t x) {
+  const auto columns = static_cast<std::size_t>(in.shape.blocks_x(c));
+  const std::int16_t* block = in.blocks[c].data() + (y * columns + x) * 64;
+  if (x % static_cast<std::size_t>(in.shape.tile_blocks_x(c)) != 0) return block[-64];
+  if (y % static_cast<std::size_t>(in.shape.tile_blocks_y(c)) != 0) return *(block - columns * 64);
+  return block[0];
+}
+
 }  // namespace
+
+void sample_blocks(const JpegCoefficients& in, std::size_t every, std::size_t phase,
+                   std::vector<std::int16_t>& out) {
+  std::size_t next = phase;  // counted from the component's first block
+  for (int c = 0; c < in.shape.components; ++c) {
+    const auto columns = static_cast<std::size_t>(in.shape.blocks_x(c));
+    const std::size_t blocks = columns * static_cast<std::size_t>(in.shape.blocks_y(c));
+    for (; next < blocks; next += every) {
+      const std::int16_t* block = in.blocks[c].data() + next * 64;
+      const int difference = block[0] - dc_before(in, c, next / columns, next % columns);
+      out.push_back(static_cast<std::int16_t>(difference));  // modulo 2^16
+      for (int z = 1; z < 64; ++z) out.push_back(block[kZigzag[z]]);
+    }
+    next -= blocks;
+  }
+}
 
 Status train_codebook(const std::int16_t* blocks, std::size_t n, int iterations, std::uint64_t seed,
                       std::vector<std::uint8_t>& codebook) {

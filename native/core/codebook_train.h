@@ -5,9 +5,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "jpeg_coefficients.h"
 #include "status.h"
 
 namespace fastio {
+
+// Appends blocks to `out` as train_codebook() takes them: of the image's blocks, numbered from 0
+// component by component and row by row, number `phase` and every `every`-th from there on.
+// An `every` that is odd draws from all columns of a tile alike; 64 coefficients take 128 bytes.
+void sample_blocks(const JpegCoefficients& in, std::size_t every, std::size_t phase,
+                   std::vector<std::int16_t>& out);
 
 // Writes kCodebookBytes bytes that Codebook::parse() takes: classes that make the `n` blocks small.
 //

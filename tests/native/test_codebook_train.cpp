@@ -101,6 +101,42 @@ std::int64_t bits_of(const Blocks& blocks, const Bytes& bytes) {
   return sum;
 }
 
+// An image of so many samples, whose DCs are the numbers of blocks squared, and whose AC
+// coefficients are their zigzag positions.
+JpegCoefficients numbered(int components, int width, int height, int sub_x, int sub_y) {
+  JpegCoefficients image;
+  image.shape.components = components;
+  image.shape.colour = components == 3 ? Colour::ycbcr : Colour::gray;
+  image.shape.width = width;
+  image.shape.height = height;
+  image.shape.sub_x = sub_x;
+  image.shape.sub_y = sub_y;
+  int number = 0;
+  for (int c = 0; c < components; ++c)
+    for (int i = 0; i < image.shape.blocks_x(c) * image.shape.blocks_y(c); ++i, ++number) {
+      image.blocks[c].push_back(static_cast<std::int16_t>(number * number));
+      for (int natural = 1; natural < 64; ++natural)
+        image.blocks[c].push_back(kZigzagInverse[natural]);
+    }
+  return image;
+}
+
+Blocks sampled(const JpegCoefficients& image, std::size_t every, std::size_t phase) {
+  Blocks out;
+  sample_blocks(image, every, phase, out);
+  return out;
+}
+
+// The first number of each block.
+std::vector<int> differences(const Blocks& blocks) {
+  std::vector<int> out;
+  for (std::size_t i = 0; i < blocks.size(); i += 64) out.push_back(blocks[i]);
+  return out;
+}
+
+// What the DC is of block `to`, counted from that of block `from`.
+int step(int from, int to) { return to * to - from * from; }
+
 Status error_of(const Blocks& blocks) {
   Bytes bytes = {1, 2, 3};
   Status status = train_codebook(blocks.data(), blocks.size() / 64, 5, 1, bytes);
@@ -202,4 +238,68 @@ TEST_CASE("blocks at the limits of a record are taken") {
   append(blocks, {{0, -32768}});
   append(blocks, {{0, 32767}});
   parsed(trained(blocks));
+}
+
+TEST_CASE("sampled blocks are in zigzag order") {
+  const Blocks blocks = sampled(numbered(1, 20, 8, 1, 1), 1, 0);
+  REQUIRE(blocks.size() == 3 * 64);
+  for (int i = 0; i < 3; ++i)
+    for (int z = 1; z < 64; ++z) CHECK(blocks[static_cast<std::size_t>(i * 64 + z)] == z);
+}
+
+TEST_CASE("DC differences begin anew in every tile") {
+  // 18 x 2 blocks in tiles of 16 x 1.
+  const std::vector<int> found = differences(sampled(numbered(1, 18 * 8, 16, 1, 1), 1, 0));
+  REQUIRE(found.size() == 36);
+  for (int i = 0; i < 36; ++i) {
+    CAPTURE(i);
+    const int x = i % 18;
+    CHECK(found[static_cast<std::size_t>(i)] == (x == 0 || x == 16 ? 0 : step(i - 1, i)));
+  }
+}
+
+TEST_CASE("DC differences of a tile's further rows begin from the row above") {
+  // 4:2:0, 17 x 3 blocks in tiles of 16 x 2; 9 x 2 blocks of each other component in 8 x 1.
+  const std::vector<int> found = differences(sampled(numbered(3, 17 * 8, 24, 2, 2), 1, 0));
+  REQUIRE(found.size() == 51 + 18 + 18);
+  for (const int first : {0, 16, 34, 50, 51, 51 + 8, 51 + 9, 51 + 17, 69, 69 + 17}) {
+    CAPTURE(first);
+    CHECK(found[static_cast<std::size_t>(first)] == 0);
+  }
+  CHECK(found[17] == step(0, 17));
+  CHECK(found[33] == step(16, 33));
+  CHECK(found[18] == step(17, 18));
+  CHECK(found[35] == step(34, 35));
+  CHECK(found[51 + 10] == step(60, 61));
+}
+
+TEST_CASE("DC differences are modulo 2^16") {
+  JpegCoefficients image = numbered(1, 16, 8, 1, 1);
+  image.blocks[0][0] = 32767;
+  image.blocks[0][64] = -32768;
+  CHECK(differences(sampled(image, 1, 0)) == std::vector<int>{0, 1});
+}
+
+TEST_CASE("every k-th block is sampled, through all components") {
+  const JpegCoefficients image = numbered(3, 50, 30, 2, 1);
+  const Blocks all = sampled(image, 1, 0);
+  const std::size_t n = all.size() / 64;
+  CHECK(n == 7 * 4 + 4 * 4 + 4 * 4);
+  for (const std::size_t every : {1, 2, 5, 7, 59, 100})
+    for (const std::size_t phase : {0, 1, 4, 30, 59, 60, 1000}) {
+      CAPTURE(every);
+      CAPTURE(phase);
+      Blocks expected;
+      for (std::size_t i = phase; i < n; i += every)
+        expected.insert(expected.end(), all.data() + i * 64, all.data() + (i + 1) * 64);
+      CHECK(sampled(image, every, phase) == expected);
+    }
+}
+
+TEST_CASE("sampled blocks are appended to those of other images") {
+  const JpegCoefficients image = numbered(1, 16, 8, 1, 1);
+  Blocks blocks = {1, 2, 3};
+  sample_blocks(image, 1, 0, blocks);
+  CHECK(blocks.size() == 3 + 128);
+  CHECK(blocks[1] == 2);
 }

@@ -1,0 +1,240 @@
+#include "planar.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "cpu.h"
+
+namespace fastio {
+namespace {
+
+constexpr int kNarrowPlane =
+    2;  // up to here libjpeg repeats chroma samples, even where told to smooth
+
+constexpr std::int32_t round_up(std::int32_t value, std::int32_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+const PlanarKernels& active_kernels() {
+#ifdef FASTIO_X86
+  const Simd simd = simd_active();
+  if (simd == Simd::avx512) return kPlanarAvx512;
+  if (simd == Simd::avx2) return kPlanarAvx2;
+#endif
+  return kPlanarPortable;
+}
+
+PlanarOutput output_of(Colour colour, int channels) {
+  if (colour == Colour::gray) return channels == 1 ? PlanarOutput::gray : PlanarOutput::gray_three;
+  if (colour == Colour::rgb) return channels == 1 ? PlanarOutput::rgb_luma : PlanarOutput::rgb;
+  return channels == 1 ? PlanarOutput::gray : PlanarOutput::ycbcr;
+}
+
+int planes_of(PlanarOutput output) {
+  return output == PlanarOutput::gray || output == PlanarOutput::gray_three ? 1 : 3;
+}
+
+// Samples of the plane of components 1 and 2, not reduced.
+std::int32_t chroma_samples(const PlanarAxis& axis) {
+  return (axis.size + axis.sub - 1) / axis.sub;
+}
+
+// Whether libjpeg (jdsample.c) smooths the chroma that it upsamples.
+bool is_fancy(const PlanarAxis& x, const PlanarAxis& y) {
+  if (x.sub == 4 || y.sub == 4) return false;
+  return x.sub == 1 || chroma_samples(x) > kNarrowPlane;
+}
+
+// Component 0's filter if `c` is 0, the others' if 1.
+PlanarTapSpec tap_spec(const PlanarAxis& axis, int c, bool fancy) {
+  const AxisSpec& spec = axis.spec;
+  PlanarTapSpec s{};
+  s.radius = static_cast<int>(spec.filter);
+  s.scale = static_cast<double>(spec.in) / spec.out;
+  s.filter_scale = spec.antialias ? std::max(1.0, s.scale) : 1.0;
+  s.support = std::max(s.radius, 1) * s.filter_scale;
+  s.in = spec.in;
+  s.crop_begin = axis.begin;
+  s.window_begin = spec.window_begin;
+  s.outputs = spec.window_size ? spec.window_size : spec.out - spec.window_begin;
+  s.mirror = spec.mirror;
+  const int sub = c ? axis.sub : 1, cell = sub * axis.reduce[c];
+  s.cell_bits = std::countr_zero(static_cast<unsigned>(cell));
+  s.fancy = fancy && sub == 2;
+  s.cells = (axis.size + cell - 1) / cell;
+  return s;
+}
+
+// The most taps that an output may have, and four more: see weigh_group().
+std::int32_t tap_bound(const PlanarTapSpec& spec) {
+  const auto samples = static_cast<std::int32_t>(2 * spec.support) + 2;
+  return (std::min(samples, spec.in) >> spec.cell_bits) + 8;
+}
+
+// As make_taps() does for Filter::nearest.
+void find_nearest(const PlanarTapSpec& spec, std::vector<std::int32_t>* nearest) {
+  nearest->resize(spec.outputs);
+  double center = 0.5 * spec.scale;
+  for (std::int32_t i = 0; i < spec.window_begin; ++i) center += spec.scale;
+  for (std::int32_t i = 0; i < spec.outputs; ++i, center += spec.scale) {
+    (*nearest)[i] = std::min(static_cast<std::int32_t>(center), spec.in - 1);
+  }
+}
+
+// See kMaxHighHalves. The sum of rows, with 7 fractional bits, of weights that sum to 1 << 15.
+void sum_rows(const PlanarRow& row, std::size_t blocks, PlanarMiddle* out) {
+  constexpr int kLanes = 2 * kPlanarLanes;
+  for (std::size_t b = 0; b < blocks; ++b) {
+    std::int32_t sum[kLanes];
+    std::fill(sum, sum + kLanes, 1 << 14);
+    for (std::int32_t k = 0; k < row.count; ++k) {
+      const auto weight = static_cast<std::int16_t>(row.weights[k * kPlanarLanes]);
+      const std::int16_t* samples = row.rows[k] + b * kLanes;
+      for (int j = 0; j < kLanes; ++j) sum[j] -= weight * samples[j];
+    }
+    for (int j = 0; j < kLanes; ++j) out[b].lane[j] = static_cast<std::int16_t>(sum[j] >> 15);
+  }
+}
+
+}  // namespace
+
+void PlanarResampler::build(const PlanarTapSpec& given, Taps* taps) {
+  PlanarTapSpec spec = given;
+  if (spec.radius == 0) {
+    find_nearest(spec, &nearest_);
+    spec.nearest = nearest_.data();
+  }
+  const std::int32_t lanes = round_up(spec.outputs, 2 * kPlanarLanes);
+  const auto groups = static_cast<std::size_t>(lanes / kPlanarLanes);
+  const auto most = static_cast<std::size_t>(tap_bound(spec));
+  taps->lanes.resize(static_cast<std::size_t>(lanes) * 6);
+  taps->base.resize(lanes);
+  taps->words.resize(groups * (most + 1));
+  taps->running.resize(most * kPlanarLanes);
+
+  PlanarTaps& table = taps->table;
+  std::int32_t* at = taps->lanes.data();
+  for (std::int32_t** part : {&table.start, &table.count, &table.low, &table.high, &table.cell}) {
+    *part = at;
+    at += lanes;
+  }
+  table.offset = reinterpret_cast<float*>(at);
+  table.running = taps->running.data();
+  table.base = taps->base.data();
+  table.index = taps->words.data();
+  table.weights = taps->words.data() + groups;
+  kernels_->taps(spec, &table);
+}
+
+// Both planes' rows need as many fractional bits.
+void PlanarResampler::build_rows(PlanarTapSpec luma, PlanarTapSpec chroma) {
+  for (row_bits_ = 15; row_bits_ >= 14; --row_bits_) {
+    luma.weight_bits = chroma.weight_bits = row_bits_;
+    build(luma, &y_[0]);
+    std::int32_t largest = y_[0].table.largest;
+    if (y_differ_) {
+      build(chroma, &y_[1]);
+      largest = std::max(largest, y_[1].table.largest);
+    }
+    if (largest <= 1 << 15) break;
+  }
+}
+
+void PlanarResampler::prepare(const PlanarAxis& x, const PlanarAxis& y, Colour colour,
+                              int channels) {
+  kernels_ = &active_kernels();
+  output_ = output_of(colour, channels);
+  planes_ = planes_of(output_);
+  const bool fancy = is_fancy(x, y);
+  x_differ_ = planes_ == 3 && (x.sub > 1 || x.reduce[0] != x.reduce[1]);
+  y_differ_ = planes_ == 3 && (y.sub > 1 || y.reduce[0] != y.reduce[1]);
+  for (int c = 0; c <= (x_differ_ ? 1 : 0); ++c) {
+    PlanarTapSpec columns = tap_spec(x, c, fancy);
+    columns.columns = true;
+    columns.weight_bits = kPlanarColumnBits;
+    build(columns, &x_[c]);
+  }
+  PlanarTapSpec luma = tap_spec(y, 0, fancy), chroma = tap_spec(y, 1, fancy);
+  upside_down_ = luma.mirror;
+  luma.mirror = chroma.mirror = false;  // rows are made in the source's order
+  outputs_ = luma.outputs;
+  columns_ = x.spec.window_size ? x.spec.window_size : x.spec.out - x.spec.window_begin;
+  build_rows(luma, chroma);
+  prepare_rings();
+}
+
+void PlanarResampler::prepare_rings() {
+  blocks_ = static_cast<std::size_t>(round_up(columns_, 2 * kPlanarLanes)) / (2 * kPlanarLanes);
+  for (int c = 0; c < planes_; ++c) {
+    const PlanarTaps& taps = y_taps(c);
+    // Rows come kPlanarRows at a time, none of which may take the place of one still needed.
+    const auto needed = static_cast<unsigned>(taps.max_count + 2 * kPlanarRows);
+    const auto all = static_cast<unsigned>(round_up(taps.last - taps.first, kPlanarRows));
+    Ring& ring = ring_[c];
+    ring.slots = static_cast<std::int32_t>(std::min(std::bit_ceil(needed), all));
+    ring.rows.resize(ring.slots * blocks_);
+    ring.sums.resize(taps.max_count > kMaxHighHalves ? blocks_ : 0);
+    ring.pointers.resize(taps.max_count);
+  }
+}
+
+// Resamples the columns of rows until all before `until` are there, leaving out those that end
+// before `from`.
+void PlanarResampler::fill_ring(int c, const PlaneView& plane, std::int32_t from,
+                                std::int32_t until) {
+  Ring& ring = ring_[c];
+  ring.next = std::max(ring.next, from / kPlanarRows * kPlanarRows);
+  const PlanarTaps& taps = y_taps(c);
+  const std::int32_t rows = taps.last - taps.first;
+  for (; ring.next < until; ring.next += kPlanarRows) {
+    kernels_->columns(x_taps(c), plane.first + ring.next * plane.stride, plane.stride,
+                      std::min(rows - ring.next, kPlanarRows),
+                      &ring.rows[ring.next % ring.slots * blocks_], blocks_);
+  }
+}
+
+// What output row `i` is made of, once its source rows are there.
+PlanarRow PlanarResampler::row_of(int c, std::int32_t i) {
+  const PlanarTaps& taps = y_taps(c);
+  Ring& ring = ring_[c];
+  const std::int32_t start = taps.start[i] - taps.first, group = i / kPlanarLanes;
+  PlanarRow row{};
+  row.count = taps.count[i];
+  row.weights =
+      taps.weights[static_cast<std::size_t>(group) * taps.max_count].lane + i % kPlanarLanes;
+  row.rows = ring.pointers.data();
+  for (std::int32_t k = 0; k < row.count; ++k) {
+    ring.pointers[k] = ring.rows[(start + k) % ring.slots * blocks_].lane;
+  }
+  if (row.count > kMaxHighHalves) {
+    static constexpr auto kOne = static_cast<std::int32_t>(0x80008000u);  // -1 in both halves
+    sum_rows(row, blocks_, ring.sums.data());
+    ring.pointers[0] = ring.sums[0].lane;
+    row.weights = &kOne;
+    row.count = 1;
+  }
+  row.init = static_cast<std::int16_t>(-(row.count / 2));
+  return row;
+}
+
+void PlanarResampler::run(const PlaneView* planes, std::uint8_t* dst, std::ptrdiff_t dst_stride) {
+  if (upside_down_) {
+    dst += (outputs_ - 1) * dst_stride;
+    dst_stride = -dst_stride;
+  }
+  for (int c = 0; c < planes_; ++c) ring_[c].next = 0;
+  const int bits = row_bits_ - 9;  // 7 + row_bits_ - 16
+  PlanarRow rows[3];
+  for (std::int32_t i = 0; i < outputs_; ++i, dst += dst_stride) {
+    for (int c = 0; c < planes_; ++c) {
+      const PlanarTaps& taps = y_taps(c);
+      const std::int32_t start = taps.start[i] - taps.first;
+      fill_ring(c, planes[c], start, start + taps.count[i]);
+      rows[c] = row_of(c, i);
+    }
+    kernels_->row(output_, rows, bits, columns_, dst);
+  }
+}
+
+}  // namespace fastio

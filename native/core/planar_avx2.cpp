@@ -1,0 +1,244 @@
+// Columns: a byte shuffle widens the pairs of taps of 4 outputs from 16 bytes, in each half of a
+// register; pmaddwd multiplies and adds them. The lanes of a group are ordered so that packing its
+// sums puts them in order. Rows: 16 outputs to a register.
+#include "intrinsics.h"
+#include "planar_kernels.h"
+#include "planar_taps.h"
+
+namespace fastio {
+namespace {
+
+constexpr int kBlock = kPlanarLanes;
+constexpr int kBaseLanes = 4;
+
+constexpr PlanarTapLayout kLayout = {{0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15},
+                                     kBaseLanes};
+
+void taps_avx2(const PlanarTapSpec& spec, PlanarTaps* taps) { compute_taps(spec, kLayout, taps); }
+
+inline __m256i load(const void* from) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+}
+
+inline __m256i load_halves(const std::uint8_t* low, const std::uint8_t* high) {
+  return _mm256_inserti128_si256(
+      _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low))),
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
+}
+
+struct Sums {
+  __m256i low, high;  // lanes 0 .. 7 and 8 .. 15 of a group
+};
+
+// The sums of a group of outputs of a row, each quarter's samples being in 16 bytes.
+template <int kPairs>
+inline Sums sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* src) {
+  const std::int32_t pairs = kPairs ? kPairs : t.pairs;
+  const __m256i high_bytes = _mm256_set1_epi16(static_cast<std::int16_t>(0x8000));
+  const __m256i two = _mm256_set1_epi16(2);
+  const std::int32_t* base = t.base + g * (kPlanarLanes / kBaseLanes);
+  const __m256i a = load_halves(src + base[0], src + base[1]);
+  const __m256i b = load_halves(src + base[2], src + base[3]);
+  __m256i index_a = _mm256_or_si256(load(t.index[g].lane), high_bytes);
+  __m256i index_b = _mm256_or_si256(load(t.index[g].lane + 8), high_bytes);
+  const PlanarWords* weights = t.weights + static_cast<std::ptrdiff_t>(g) * pairs;
+  const __m256i start = _mm256_set1_epi32(64 - (128 << kPlanarColumnBits));
+  Sums sums = {start, start};
+  for (std::int32_t p = 0; p < pairs; ++p) {
+    const __m256i pair_a = _mm256_shuffle_epi8(a, index_a);
+    const __m256i pair_b = _mm256_shuffle_epi8(b, index_b);
+    sums.low = _mm256_add_epi32(sums.low, _mm256_madd_epi16(pair_a, load(weights[p].lane)));
+    sums.high = _mm256_add_epi32(sums.high, _mm256_madd_epi16(pair_b, load(weights[p].lane + 8)));
+    index_a = _mm256_add_epi16(index_a, two);
+    index_b = _mm256_add_epi16(index_b, two);
+  }
+  return sums;
+}
+
+// The same where the samples are farther apart: each pair of taps is gathered on its own. Pairs
+// past the row's last sample have no weight: they take that sample.
+inline __m256i sum_far(const PlanarTaps& t, const PlanarWords* weights, std::int32_t group,
+                       int lane, const std::uint8_t* src) {
+  const __m256i first =
+      _mm256_sub_epi32(load(t.start + group * kPlanarLanes + lane), _mm256_set1_epi32(t.first));
+  const __m256i last = _mm256_set1_epi32(t.last - t.first - 1);
+  const __m256i widen = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1));
+  __m256i sum = _mm256_set1_epi32(64 - (128 << kPlanarColumnBits));
+  for (std::int32_t p = 0; p < t.pairs; ++p) {
+    const __m256i at = _mm256_min_epi32(_mm256_add_epi32(first, _mm256_set1_epi32(2 * p)), last);
+    const __m256i bytes = _mm256_i32gather_epi32(reinterpret_cast<const int*>(src), at, 1);
+    sum = _mm256_add_epi32(
+        sum, _mm256_madd_epi16(_mm256_shuffle_epi8(bytes, widen), load(weights[p].lane + lane)));
+  }
+  return sum;
+}
+
+template <int kPairs, bool kFar>
+void columns_of_rows(const PlanarTaps& t, const std::uint8_t* const* src, PlanarMiddle* dst,
+                     std::size_t blocks) {
+  for (std::int32_t g = 0; g < t.groups; ++g) {
+    for (int j = 0; j < kPlanarRows; ++j) {
+      Sums sums;
+      if constexpr (kFar) {
+        const PlanarWords* weights = t.weights + static_cast<std::ptrdiff_t>(g) * t.pairs;
+        sums = {sum_far(t, weights, g, 0, src[j]), sum_far(t, weights, g, 8, src[j])};
+      } else {
+        sums = sum_group<kPairs>(t, g, src[j]);
+      }
+      std::int16_t* out =
+          dst[static_cast<std::size_t>(j) * blocks + static_cast<std::size_t>(g / 2)].lane;
+      _mm256_store_si256(
+          reinterpret_cast<__m256i*>(out + g % 2 * kPlanarLanes),
+          _mm256_packs_epi32(_mm256_srai_epi32(sums.low, 7), _mm256_srai_epi32(sums.high, 7)));
+    }
+  }
+}
+
+void columns_avx2(const PlanarTaps& taps, const std::uint8_t* src, std::ptrdiff_t src_stride,
+                  std::int32_t rows, PlanarMiddle* dst, std::size_t blocks) {
+  using Kernel = void(const PlanarTaps&, const std::uint8_t* const*, PlanarMiddle*, std::size_t);
+  static constexpr Kernel* kKernels[] = {columns_of_rows<0, false>, columns_of_rows<1, false>,
+                                         columns_of_rows<2, false>, columns_of_rows<3, false>,
+                                         columns_of_rows<4, false>};
+  const std::uint8_t* at[kPlanarRows];
+  for (std::int32_t j = 0; j < kPlanarRows; ++j) at[j] = src + at_most(j, rows - 1) * src_stride;
+  if (taps.span > 16) {
+    columns_of_rows<0, true>(taps, at, dst, blocks);
+  } else {
+    kKernels[taps.pairs <= 4 ? taps.pairs : 0](taps, at, dst, blocks);
+  }
+}
+
+// Columns [x, x + kBlock) of a plane.
+inline __m256i sum_plane(const PlanarRow& row, std::int32_t x, int init) {
+  __m256i sum = _mm256_set1_epi16(static_cast<std::int16_t>(row.init + init));
+  for (std::int32_t k = 0; k < row.count; ++k) {
+    const __m256i weight = _mm256_set1_epi32(row.weights[k * kPlanarLanes]);
+    sum = _mm256_sub_epi16(sum, _mm256_mulhi_epi16(load(row.rows[k] + x), weight));
+  }
+  return sum;
+}
+
+inline __m256i scaled(__m256i sum, int factor) {
+  return _mm256_mulhi_epi16(sum, _mm256_set1_epi16(static_cast<std::int16_t>(factor)));
+}
+
+// Y, Cb, Cr to R, G, B; 1.402 = 1 + 26345 / 65536, and so on.
+inline void convert(__m256i* planes) {
+  const __m256i y = planes[0], b = planes[1], r = planes[2];
+  const __m256i blue = _mm256_sub_epi16(_mm256_add_epi16(b, b), scaled(b, 14942));
+  const __m256i green = _mm256_sub_epi16(_mm256_add_epi16(scaled(b, 22553), r), scaled(r, 18734));
+  planes[0] = _mm256_adds_epi16(y, _mm256_add_epi16(r, scaled(r, 26345)));
+  planes[1] = _mm256_subs_epi16(y, green);
+  planes[2] = _mm256_adds_epi16(y, blue);
+}
+
+// Rec. 601: 0.299, 0.587 = 1 - 0.413, 0.114.
+inline __m256i luma(const __m256i* planes) {
+  const __m256i g = planes[1];
+  return _mm256_add_epi16(
+      _mm256_add_epi16(scaled(planes[0], 19595), _mm256_sub_epi16(g, scaled(g, 27066))),
+      scaled(planes[2], 7471));
+}
+
+// Two registers of sums to bytes, 8 of each in each half: saturating to -128 .. 127, then up by
+// 128.
+inline __m256i to_bytes(__m256i a, __m256i b, __m128i bits) {
+  return _mm256_xor_si256(_mm256_packs_epi16(_mm256_sra_epi16(a, bits), _mm256_sra_epi16(b, bits)),
+                          _mm256_set1_epi8(-128));
+}
+
+// Byte shuffles that make the pixels of a half, 24 bytes of them, from [8 of R, 8 of G] and
+// [8 of B, ...]: of the first 16 bytes, and of the other 8.
+struct alignas(16) PixelShuffles {
+  std::uint8_t red_green[2][16], blue[2][16];
+  constexpr PixelShuffles() : red_green(), blue() {
+    for (int k = 0; k < 32; ++k) {
+      const int pixel = k / 3, channel = k % 3;
+      const bool real = k < 24;
+      red_green[k / 16][k % 16] =
+          static_cast<std::uint8_t>(real && channel < 2 ? 8 * channel + pixel : 0x80);
+      blue[k / 16][k % 16] = static_cast<std::uint8_t>(real && channel == 2 ? pixel : 0x80);
+    }
+  }
+};
+
+inline __m256i both_halves(const std::uint8_t* from) {
+  return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
+}
+
+// 16 pixels, 48 bytes.
+inline void store_pixels(const __m256i* sums, __m128i bits, std::uint8_t* dst) {
+  static constexpr PixelShuffles shuffles;
+  const __m256i red_green = to_bytes(sums[0], sums[1], bits);
+  const __m256i blue = to_bytes(sums[2], sums[2], bits);
+  const auto pixels = [&](int part) {
+    return _mm256_or_si256(_mm256_shuffle_epi8(red_green, both_halves(shuffles.red_green[part])),
+                           _mm256_shuffle_epi8(blue, both_halves(shuffles.blue[part])));
+  };
+  const __m256i first = pixels(0), rest = pixels(1);
+  const auto at = [&](int offset) { return reinterpret_cast<__m128i*>(dst + offset); };
+  _mm_storeu_si128(at(0), _mm256_castsi256_si128(first));
+  _mm_storel_epi64(at(16), _mm256_castsi256_si128(rest));
+  _mm_storeu_si128(at(24), _mm256_extracti128_si256(first, 1));
+  _mm_storel_epi64(at(40), _mm256_extracti128_si256(rest, 1));
+}
+
+inline void store_gray(__m256i sums, __m128i bits, std::uint8_t* dst) {
+  const __m256i bytes = _mm256_permute4x64_epi64(to_bytes(sums, sums, bits), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(dst), _mm256_castsi256_si128(bytes));
+}
+
+template <PlanarOutput kOutput>
+void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst) {
+  constexpr bool kOnePlane = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::gray_three;
+  constexpr bool kOneChannel = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::rgb_luma;
+  constexpr int kChannels = kOneChannel ? 1 : 3;
+  const __m128i shift = _mm_cvtsi32_si128(bits);
+  const int half = 1 << (bits - 1);
+  alignas(32) std::uint8_t last[kBlock * kChannels];
+  for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * kChannels) {
+    const std::int32_t count = at_most(outputs - x, kBlock);
+    __m256i sums[3];
+    sums[0] = sum_plane(planes[0], x, half);
+    if constexpr (!kOnePlane) {
+      constexpr bool kRounds = kOutput != PlanarOutput::ycbcr;
+      sums[1] = sum_plane(planes[1], x, kRounds ? half : 0);
+      sums[2] = sum_plane(planes[2], x, kRounds ? half : 0);
+    } else {
+      sums[1] = sums[2] = sums[0];
+    }
+    if constexpr (kOutput == PlanarOutput::ycbcr) convert(sums);
+    if constexpr (kOutput == PlanarOutput::rgb_luma) sums[0] = luma(sums);
+    std::uint8_t* to = count == kBlock ? dst : last;
+    if constexpr (kOneChannel) {
+      store_gray(sums[0], shift, to);
+    } else {
+      store_pixels(sums, shift, to);
+    }
+    if (to == last) memcpy(dst, last, static_cast<std::size_t>(count) * kChannels);
+  }
+}
+
+void row_avx2(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
+              std::uint8_t* dst) {
+  switch (output) {
+    case PlanarOutput::gray:
+      return row_of<PlanarOutput::gray>(planes, bits, outputs, dst);
+    case PlanarOutput::gray_three:
+      return row_of<PlanarOutput::gray_three>(planes, bits, outputs, dst);
+    case PlanarOutput::rgb:
+      return row_of<PlanarOutput::rgb>(planes, bits, outputs, dst);
+    case PlanarOutput::rgb_luma:
+      return row_of<PlanarOutput::rgb_luma>(planes, bits, outputs, dst);
+    case PlanarOutput::ycbcr:
+      return row_of<PlanarOutput::ycbcr>(planes, bits, outputs, dst);
+  }
+}
+
+}  // namespace
+
+const PlanarKernels kPlanarAvx2 = {taps_avx2, columns_avx2, row_avx2};
+
+}  // namespace fastio

@@ -1,0 +1,239 @@
+// Columns: one byte permutation (VBMI) fetches the pairs of taps of 16 outputs, widened to 16 bits
+// by its zero mask; one vpdpwssd multiplies and adds them. Rows: 32 outputs to a register, in the
+// order that packing two groups' sums leaves (kPacked), which the last permutation puts right.
+#include "intrinsics.h"
+#include "planar_kernels.h"
+#include "planar_taps.h"
+
+namespace fastio {
+namespace {
+
+constexpr int kBlock = 2 * kPlanarLanes;
+
+constexpr PlanarTapLayout kLayout = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+                                     kPlanarLanes};
+
+void taps_avx512(const PlanarTapSpec& spec, PlanarTaps* taps) { compute_taps(spec, kLayout, taps); }
+
+// kLoads: the registers that a group's samples fill. Where two do not hold them, each pair of taps
+// is gathered on its own (kLoads 0).
+template <int kLoads>
+struct Samples {
+  __m512i low, high;
+  void load(const std::uint8_t* from) {
+    low = _mm512_loadu_si512(from);
+    if constexpr (kLoads == 2) high = _mm512_loadu_si512(from + 64);
+  }
+  __m512i pairs(__m512i index) const {
+    constexpr __mmask64 kLowBytes = 0x5555555555555555;
+    if constexpr (kLoads == 2) {
+      return _mm512_maskz_permutex2var_epi8(kLowBytes, low, index, high);
+    } else {
+      return _mm512_maskz_permutexvar_epi8(kLowBytes, index, low);
+    }
+  }
+};
+
+// The sums of a group of outputs of kPlanarRows rows.
+template <int kLoads, int kPairs>
+inline void sum_group(const PlanarTaps& t, std::int32_t g, std::ptrdiff_t limit,
+                      const std::uint8_t* const* src, __m512i* sums) {
+  const std::int32_t pairs = kPairs ? kPairs : t.pairs;
+  const __m512i two = _mm512_set1_epi32(0x00020002);
+  const std::ptrdiff_t base = t.base[g] < limit ? t.base[g] : limit;
+  const auto moved = static_cast<int>(t.base[g] - base);
+  __m512i index =
+      _mm512_add_epi8(_mm512_load_si512(t.index + g), _mm512_set1_epi8(static_cast<char>(moved)));
+  const PlanarWords* weights = t.weights + static_cast<std::ptrdiff_t>(g) * pairs;
+  Samples<kLoads> samples[kPlanarRows];
+  for (int j = 0; j < kPlanarRows; ++j) {
+    samples[j].load(src[j] + base);
+    sums[j] = _mm512_set1_epi32(64 - (128 << kPlanarColumnBits));
+  }
+  for (std::int32_t p = 0; p < pairs; ++p) {
+    const __m512i w = _mm512_load_si512(weights + p);
+    for (int j = 0; j < kPlanarRows; ++j) {
+      sums[j] = _mm512_dpwssd_epi32(sums[j], samples[j].pairs(index), w);
+    }
+    index = _mm512_add_epi8(index, two);
+  }
+}
+
+// The same by gathering. Pairs past the row's last sample have no weight: they take that sample.
+inline void sum_group_far(const PlanarTaps& t, std::int32_t g, const std::uint8_t* const* src,
+                          __m512i* sums) {
+  const __m512i first =
+      _mm512_sub_epi32(_mm512_loadu_si512(t.start + g * kPlanarLanes), _mm512_set1_epi32(t.first));
+  const __m512i last = _mm512_set1_epi32(t.last - t.first - 1);
+  const __m512i widen = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1));
+  const PlanarWords* weights = t.weights + static_cast<std::ptrdiff_t>(g) * t.pairs;
+  for (int j = 0; j < kPlanarRows; ++j) {
+    sums[j] = _mm512_set1_epi32(64 - (128 << kPlanarColumnBits));
+    for (std::int32_t p = 0; p < t.pairs; ++p) {
+      const __m512i at = _mm512_min_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(2 * p)), last);
+      const __m512i bytes = _mm512_i32gather_epi32(at, src[j], 1);
+      sums[j] = _mm512_dpwssd_epi32(sums[j], _mm512_shuffle_epi8(bytes, widen),
+                                    _mm512_load_si512(weights + p));
+    }
+  }
+}
+
+template <int kLoads, int kPairs>
+void columns_of_rows(const PlanarTaps& t, const std::uint8_t* const* src, PlanarMiddle* dst,
+                     std::size_t blocks) {
+  // A second register may lie past the last sample: then both begin earlier.
+  const std::ptrdiff_t limit = kLoads == 2 ? at_least(t.last - t.first - 64, 0) : t.last - t.first;
+  const auto sum = [&](std::int32_t g, __m512i* sums) {
+    if constexpr (kLoads == 0) {
+      sum_group_far(t, g, src, sums);
+    } else {
+      sum_group<kLoads, kPairs>(t, g, limit, src, sums);
+    }
+  };
+  for (std::int32_t g = 0; g < t.groups; g += 2, ++dst) {
+    __m512i even[kPlanarRows], odd[kPlanarRows];
+    sum(g, even);
+    sum(g + 1 < t.groups ? g + 1 : g, odd);
+    for (int j = 0; j < kPlanarRows; ++j) {
+      _mm512_store_si512(
+          dst + static_cast<std::size_t>(j) * blocks,
+          _mm512_packs_epi32(_mm512_srai_epi32(even[j], 7), _mm512_srai_epi32(odd[j], 7)));
+    }
+  }
+}
+
+void columns_avx512(const PlanarTaps& taps, const std::uint8_t* src, std::ptrdiff_t src_stride,
+                    std::int32_t rows, PlanarMiddle* dst, std::size_t blocks) {
+  using Kernel = void(const PlanarTaps&, const std::uint8_t* const*, PlanarMiddle*, std::size_t);
+  static constexpr Kernel* kKernels[] = {columns_of_rows<1, 0>, columns_of_rows<1, 1>,
+                                         columns_of_rows<1, 2>, columns_of_rows<1, 3>,
+                                         columns_of_rows<1, 4>};
+  const std::uint8_t* at[kPlanarRows];
+  for (std::int32_t j = 0; j < kPlanarRows; ++j) at[j] = src + at_most(j, rows - 1) * src_stride;
+  if (taps.span > 128) {
+    columns_of_rows<0, 0>(taps, at, dst, blocks);
+  } else if (taps.span > 64) {
+    columns_of_rows<2, 0>(taps, at, dst, blocks);
+  } else {
+    kKernels[taps.pairs <= 4 ? taps.pairs : 0](taps, at, dst, blocks);
+  }
+}
+
+// Columns [x, x + kBlock) of a plane.
+inline __m512i sum_plane(const PlanarRow& row, std::int32_t x, int init) {
+  __m512i sum = _mm512_set1_epi16(static_cast<std::int16_t>(row.init + init));
+  for (std::int32_t k = 0; k < row.count; ++k) {
+    const __m512i weight = _mm512_set1_epi32(row.weights[k * kPlanarLanes]);
+    const __m512i samples = _mm512_load_si512(row.rows[k] + x);
+    sum = _mm512_sub_epi16(sum, _mm512_mulhi_epi16(samples, weight));
+  }
+  return sum;
+}
+
+inline __m512i scaled(__m512i sum, int factor) {
+  return _mm512_mulhi_epi16(sum, _mm512_set1_epi16(static_cast<std::int16_t>(factor)));
+}
+
+// Y, Cb, Cr to R, G, B; 1.402 = 1 + 26345 / 65536, and so on.
+inline void convert(__m512i* planes) {
+  const __m512i y = planes[0], b = planes[1], r = planes[2];
+  const __m512i blue = _mm512_sub_epi16(_mm512_add_epi16(b, b), scaled(b, 14942));
+  const __m512i green = _mm512_sub_epi16(_mm512_add_epi16(scaled(b, 22553), r), scaled(r, 18734));
+  planes[0] = _mm512_adds_epi16(y, _mm512_add_epi16(r, scaled(r, 26345)));
+  planes[1] = _mm512_subs_epi16(y, green);
+  planes[2] = _mm512_adds_epi16(y, blue);
+}
+
+// Rec. 601: 0.299, 0.587 = 1 - 0.413, 0.114.
+inline __m512i luma(const __m512i* planes) {
+  const __m512i g = planes[1];
+  return _mm512_add_epi16(
+      _mm512_add_epi16(scaled(planes[0], 19595), _mm512_sub_epi16(g, scaled(g, 27066))),
+      scaled(planes[2], 7471));
+}
+
+// 0 .. 31 as packing two groups leaves them: where output i stands.
+constexpr int packed_place(int i) { return i / 16 * 4 + i % 16 / 4 * 8 + i % 4; }
+
+// The byte permutation of [R, G], [B] (32 bytes each, packed) that makes pixels.
+struct alignas(64) PixelIndex {
+  std::uint8_t byte[128];
+  constexpr PixelIndex() : byte() {
+    for (int k = 0; k < 128; ++k) {
+      const int pixel = k / 3 % kBlock, channel = k % 3;
+      byte[k] = static_cast<std::uint8_t>(32 * channel + packed_place(pixel));
+    }
+  }
+};
+
+inline __mmask64 first_bytes(std::int32_t count) {
+  if (count <= 0) return 0;
+  return count >= 64 ? ~__mmask64{0} : (__mmask64{1} << count) - 1;
+}
+
+// Sums to bytes: saturating to -128 .. 127, then up by 128.
+inline __m256i to_bytes(__m512i sums, __m128i bits) {
+  return _mm256_xor_si256(_mm512_cvtsepi16_epi8(_mm512_sra_epi16(sums, bits)),
+                          _mm256_set1_epi8(-128));
+}
+
+template <PlanarOutput kOutput>
+void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst) {
+  constexpr bool kOnePlane = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::gray_three;
+  constexpr bool kOneChannel = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::rgb_luma;
+  static constexpr PixelIndex pixels;
+  const __m512i low_pixels = _mm512_load_si512(pixels.byte);
+  const __m512i high_pixels = _mm512_load_si512(pixels.byte + 64);
+  const __m256i in_order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+  const __m128i shift = _mm_cvtsi32_si128(bits);
+  const int half = 1 << (bits - 1);
+  for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * (kOneChannel ? 1 : 3)) {
+    const std::int32_t count = at_most(outputs - x, kBlock);
+    __m512i sums[3];
+    sums[0] = sum_plane(planes[0], x, half);
+    if constexpr (!kOnePlane) {
+      constexpr bool kRounds = kOutput != PlanarOutput::ycbcr;
+      sums[1] = sum_plane(planes[1], x, kRounds ? half : 0);
+      sums[2] = sum_plane(planes[2], x, kRounds ? half : 0);
+    }
+    if constexpr (kOutput == PlanarOutput::ycbcr) convert(sums);
+    if constexpr (kOutput == PlanarOutput::rgb_luma) sums[0] = luma(sums);
+    const __m256i first = to_bytes(sums[0], shift);
+    if constexpr (kOneChannel) {
+      _mm256_mask_storeu_epi8(dst, static_cast<__mmask32>(first_bytes(count)),
+                              _mm256_permutevar8x32_epi32(first, in_order));
+    } else {
+      const __m256i second = kOnePlane ? first : to_bytes(sums[1], shift);
+      const __m256i third = kOnePlane ? first : to_bytes(sums[2], shift);
+      const __m512i red_green = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+      const __m512i blue = _mm512_castsi256_si512(third);
+      _mm512_mask_storeu_epi8(dst, first_bytes(3 * count),
+                              _mm512_permutex2var_epi8(red_green, low_pixels, blue));
+      _mm512_mask_storeu_epi8(dst + 64, first_bytes(3 * count - 64),
+                              _mm512_permutex2var_epi8(red_green, high_pixels, blue));
+    }
+  }
+}
+
+void row_avx512(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
+                std::uint8_t* dst) {
+  switch (output) {
+    case PlanarOutput::gray:
+      return row_of<PlanarOutput::gray>(planes, bits, outputs, dst);
+    case PlanarOutput::gray_three:
+      return row_of<PlanarOutput::gray_three>(planes, bits, outputs, dst);
+    case PlanarOutput::rgb:
+      return row_of<PlanarOutput::rgb>(planes, bits, outputs, dst);
+    case PlanarOutput::rgb_luma:
+      return row_of<PlanarOutput::rgb_luma>(planes, bits, outputs, dst);
+    case PlanarOutput::ycbcr:
+      return row_of<PlanarOutput::ycbcr>(planes, bits, outputs, dst);
+  }
+}
+
+}  // namespace
+
+const PlanarKernels kPlanarAvx512 = {taps_avx512, columns_avx512, row_avx512};
+
+}  // namespace fastio

@@ -1,0 +1,157 @@
+#include "planar_kernels.h"
+#include "planar_taps.h"
+
+namespace fastio {
+namespace {
+
+constexpr int kBlock = 2 * kPlanarLanes;
+
+constexpr PlanarTapLayout kLayout = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 0};
+
+void taps_portable(const PlanarTapSpec& spec, PlanarTaps* taps) {
+  compute_taps(spec, kLayout, taps);
+}
+
+// kPairs: how many pairs of taps an output has, where that is known (the common cases), or 0.
+template <int kPairs>
+void columns_of_row(const PlanarTaps& t, const std::uint8_t* src, PlanarMiddle* dst) {
+  constexpr std::int32_t kStart = 64 - (128 << kPlanarColumnBits);
+  const std::int32_t pairs = kPairs ? kPairs : t.pairs;
+  const PlanarWords* weights = t.weights;
+  std::int16_t* out = dst->lane;
+  for (std::int32_t g = 0; g < t.groups; ++g, weights += pairs, out += kPlanarLanes) {
+    const std::int32_t* starts = t.start + g * kPlanarLanes;
+    for (int l = 0; l < kPlanarLanes; ++l) {
+      const std::uint8_t* samples = src + (starts[l] - t.first);
+      std::int32_t sum = kStart;
+      if constexpr (kPairs > 0) {
+        for (int p = 0; p < kPairs; ++p) {
+          const std::int32_t pair = weights[p].lane[l];
+          sum +=
+              static_cast<std::int16_t>(pair) * samples[2 * p] + (pair >> 16) * samples[2 * p + 1];
+        }
+      } else {
+        const std::int32_t count = t.count[g * kPlanarLanes + l];
+        for (std::int32_t k = 0; k < count; ++k) {
+          const std::int32_t pair = weights[k >> 1].lane[l];
+          sum += (k & 1 ? pair >> 16 : static_cast<std::int16_t>(pair)) * samples[k];
+        }
+      }
+      out[l] = static_cast<std::int16_t>(sum >> 7);
+    }
+  }
+}
+
+void columns_portable(const PlanarTaps& taps, const std::uint8_t* src, std::ptrdiff_t src_stride,
+                      std::int32_t rows, PlanarMiddle* dst, std::size_t blocks) {
+  using Kernel = void(const PlanarTaps&, const std::uint8_t*, PlanarMiddle*);
+  static constexpr Kernel* kKernels[] = {columns_of_row<0>, columns_of_row<1>, columns_of_row<2>,
+                                         columns_of_row<3>, columns_of_row<4>, columns_of_row<5>};
+  Kernel* kernel = kKernels[taps.pairs <= 5 ? taps.pairs : 0];
+  for (std::int32_t y = 0; y < rows; ++y, src += src_stride, dst += blocks) kernel(taps, src, dst);
+}
+
+struct Sums {
+  std::int16_t lane[kBlock];
+};
+
+inline std::int16_t high_half(std::int16_t a, std::int16_t b) {
+  return static_cast<std::int16_t>((a * b) >> 16);
+}
+
+// Columns [x, x + kBlock) of a plane.
+inline void sum_plane(const PlanarRow& row, std::size_t x, std::int16_t init, Sums* sums) {
+  for (auto& sum : sums->lane) sum = init;
+  for (std::int32_t k = 0; k < row.count; ++k) {
+    const auto weight = static_cast<std::int16_t>(row.weights[k * kPlanarLanes]);
+    const std::int16_t* samples = row.rows[k] + x;
+    for (int j = 0; j < kBlock; ++j) {
+      sums->lane[j] = static_cast<std::int16_t>(sums->lane[j] - high_half(samples[j], weight));
+    }
+  }
+}
+
+inline std::int16_t add_saturated(std::int32_t a, std::int32_t b) {
+  const std::int32_t sum = a + b;
+  return static_cast<std::int16_t>(sum < -32768 ? -32768 : sum > 32767 ? 32767 : sum);
+}
+
+inline std::int32_t to_byte(std::int16_t sum, int bits) {
+  const int value = (sum >> bits) + 128;
+  return value < 0 ? 0 : value > 255 ? 255 : value;
+}
+
+// Y, Cb, Cr to R, G, B; 1.402 = 1 + 26345 / 65536, and so on.
+inline void convert(Sums* planes) {
+  for (int j = 0; j < kBlock; ++j) {
+    const std::int16_t y = planes[0].lane[j], b = planes[1].lane[j], r = planes[2].lane[j];
+    const auto blue = static_cast<std::int16_t>(2 * b - high_half(b, 14942));
+    const auto green = static_cast<std::int16_t>(high_half(b, 22553) + r - high_half(r, 18734));
+    const auto red = static_cast<std::int16_t>(r + high_half(r, 26345));
+    planes[0].lane[j] = add_saturated(y, red);
+    planes[1].lane[j] = add_saturated(y, -green);
+    planes[2].lane[j] = add_saturated(y, blue);
+  }
+}
+
+// Rec. 601: 0.299, 0.587 = 1 - 0.413, 0.114.
+inline void to_luma(Sums* planes) {
+  for (int j = 0; j < kBlock; ++j) {
+    const std::int16_t g = planes[1].lane[j];
+    planes[0].lane[j] =
+        static_cast<std::int16_t>(high_half(planes[0].lane[j], 19595) + g - high_half(g, 27066) +
+                                  high_half(planes[2].lane[j], 7471));
+  }
+}
+
+void store_one(const Sums& sums, int bits, std::int32_t count, std::uint8_t* dst) {
+  for (std::int32_t j = 0; j < count; ++j) {
+    dst[j] = static_cast<std::uint8_t>(to_byte(sums.lane[j], bits));
+  }
+}
+
+void store_three(const Sums& a, const Sums& b, const Sums& c, int bits, std::int32_t count,
+                 std::uint8_t* dst) {
+  std::uint32_t pixels[kBlock];
+  for (int j = 0; j < kBlock; ++j) {
+    pixels[j] = static_cast<std::uint32_t>(
+        to_byte(a.lane[j], bits) | to_byte(b.lane[j], bits) << 8 | to_byte(c.lane[j], bits) << 16);
+  }
+  for (std::int32_t j = 0; j < count; ++j, dst += 3) {
+    dst[0] = static_cast<std::uint8_t>(pixels[j]);
+    dst[1] = static_cast<std::uint8_t>(pixels[j] >> 8);
+    dst[2] = static_cast<std::uint8_t>(pixels[j] >> 16);
+  }
+}
+
+void row_portable(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
+                  std::uint8_t* dst) {
+  const auto half = static_cast<std::int16_t>(1 << (bits - 1));
+  const bool one_plane = output == PlanarOutput::gray || output == PlanarOutput::gray_three;
+  const bool one_channel = output == PlanarOutput::gray || output == PlanarOutput::rgb_luma;
+  for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * (one_channel ? 1 : 3)) {
+    Sums sums[3];
+    for (int c = 0; c < (one_plane ? 1 : 3); ++c) {
+      // What component 0 of YCbCr begins with, all of R, G, B do; so does luma, by its weights.
+      const bool rounds = c == 0 || output != PlanarOutput::ycbcr;
+      sum_plane(planes[c], static_cast<std::size_t>(x),
+                static_cast<std::int16_t>(planes[c].init + (rounds ? half : 0)), &sums[c]);
+    }
+    const std::int32_t count = at_most(outputs - x, kBlock);
+    if (output == PlanarOutput::ycbcr) convert(sums);
+    if (output == PlanarOutput::rgb_luma) to_luma(sums);
+    if (one_channel) {
+      store_one(sums[0], bits, count, dst);
+    } else if (one_plane) {
+      store_three(sums[0], sums[0], sums[0], bits, count, dst);
+    } else {
+      store_three(sums[0], sums[1], sums[2], bits, count, dst);
+    }
+  }
+}
+
+}  // namespace
+
+const PlanarKernels kPlanarPortable = {taps_portable, columns_portable, row_portable};
+
+}  // namespace fastio

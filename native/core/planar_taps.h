@@ -1,0 +1,276 @@
+// The taps of a plane's axis, in plain loops over the outputs of a group. Each instruction set's
+// file includes this and compiles it for itself; hence the unnamed namespace, and no functions of
+// std. All do the same additions and multiplications in the same order, so all give the same taps.
+#pragma once
+
+#include <cstring>
+
+#include "planar_kernels.h"
+
+namespace fastio {
+namespace {
+
+// How a path wants its tables.
+struct PlanarTapLayout {
+  std::int32_t order[kPlanarLanes];  // which output of a group of columns each lane is
+  int base_lanes;                    // how many lanes share a base; 0 without index and base
+};
+
+constexpr std::int32_t kInOrder[kPlanarLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                 8, 9, 10, 11, 12, 13, 14, 15};
+
+inline std::int32_t at_most(std::int32_t a, std::int32_t b) { return a < b ? a : b; }
+inline std::int32_t at_least(std::int32_t a, std::int32_t b) { return a > b ? a : b; }
+
+struct LaneFloats {
+  float lane[kPlanarLanes];
+};
+
+// What one group's taps are computed from.
+struct GroupWindow {
+  LaneFloats offset;               // from an output's centre to that of sample 0 of its first cell
+  std::int32_t low[kPlanarLanes];  // the samples inside the window: [low, high), counted from there
+  std::int32_t high[kPlanarLanes];
+};
+
+// The filter's value at sample `k` of every lane, 0 outside its window.
+template <int kRadius>
+inline void filter_values(const GroupWindow& window, std::int32_t k, float step, LaneFloats* out) {
+  const float at = static_cast<float>(k);
+  for (int l = 0; l < kPlanarLanes; ++l) {
+    float value = 1.0f;
+    const float x = __builtin_fabsf((window.offset.lane[l] + at) * step);
+    if constexpr (kRadius == 1) value = 1.0f - x;
+    if constexpr (kRadius == 2) {
+      const float near = (1.5f * x - 2.5f) * x * x + 1.0f;
+      const float far = ((-0.5f * x + 2.5f) * x - 4.0f) * x + 2.0f;
+      value = x < 1.0f ? near : far;
+    }
+    const bool inside = (k >= window.low[l]) & (k < window.high[l]);
+    out->lane[l] = inside ? value : 0.0f;
+  }
+}
+
+// Running sums of the weights of `count` cells of 1 << cell_bits samples each.
+template <int kRadius>
+inline void sum_cells(const GroupWindow& window, int cell_bits, std::int32_t count, float step,
+                      float* running) {
+  LaneFloats sum{}, value;
+  for (std::int32_t k = 0, j = 0; j < count; ++j, running += kPlanarLanes) {
+    for (const std::int32_t end = (j + 1) << cell_bits; k < end; ++k) {
+      filter_values<kRadius>(window, k, step, &value);
+      for (int l = 0; l < kPlanarLanes; ++l) sum.lane[l] += value.lane[l];
+    }
+    memcpy(running, &sum, sizeof sum);
+  }
+}
+
+// The same of a plane that libjpeg's triangle filter upsamples by 2: a sample of the plane weighs
+// 1/4, 3/4, 3/4, 1/4 in samples 2c - 1 to 2c + 2 of component 0. Where a cell is several samples of
+// the plane, those weights sum to 1 but at its ends.
+template <int kRadius>
+inline void sum_fancy_cells(const GroupWindow& window, int cell_bits, std::int32_t count,
+                            float step, float* running) {
+  LaneFloats sum{}, before{}, first{}, value;  // the window begins after sample 0: see place_lane
+  for (std::int32_t k = 1, j = 0; j < count; ++j, running += kPlanarLanes) {
+    for (int l = 0; l < kPlanarLanes; ++l) {
+      sum.lane[l] += 0.25f * before.lane[l] + 0.75f * first.lane[l];
+    }
+    for (const std::int32_t end = ((j + 1) << cell_bits) - 1; k < end; ++k) {
+      filter_values<kRadius>(window, k, step, &value);
+      for (int l = 0; l < kPlanarLanes; ++l) sum.lane[l] += value.lane[l];
+    }
+    filter_values<kRadius>(window, k++, step, &before);
+    filter_values<kRadius>(window, k++, step, &first);
+    for (int l = 0; l < kPlanarLanes; ++l) {
+      sum.lane[l] += 0.75f * before.lane[l] + 0.25f * first.lane[l];
+    }
+    memcpy(running, &sum, sizeof sum);
+  }
+}
+
+template <int kRadius>
+inline void sum_weights(const PlanarTapSpec& spec, const GroupWindow& window, std::int32_t count,
+                        float* running) {
+  const float step = static_cast<float>(1.0 / spec.filter_scale);
+  if (spec.fancy) {
+    sum_fancy_cells<kRadius>(window, spec.cell_bits, count, step, running);
+  } else {
+    sum_cells<kRadius>(window, spec.cell_bits, count, step, running);
+  }
+}
+
+// Which samples and cells group `g` needs.
+inline void place_group(const PlanarTapSpec& spec, const std::int32_t* order, std::int32_t g,
+                        PlanarTaps* taps) {
+  // Samples at the very edge of the filter, where its value is 0, are left out.
+  constexpr double kNothing = 1e-6;
+  std::int32_t output[kPlanarLanes], begin[kPlanarLanes], end[kPlanarLanes];
+  double center[kPlanarLanes];
+  const std::int32_t at = g * kPlanarLanes, last_output = spec.outputs - 1;
+  for (int l = 0; l < kPlanarLanes; ++l) {
+    const std::int32_t i = at_most(at + order[l], last_output);
+    output[l] = spec.mirror ? last_output - i : i;
+    center[l] = (spec.window_begin + output[l] + 0.5) * spec.scale;
+    begin[l] = at_least(static_cast<std::int32_t>(center[l] - spec.support + 0.5), 0);
+    end[l] =
+        at_most(static_cast<std::int32_t>(center[l] + spec.support + (0.5 - kNothing)), spec.in);
+  }
+  for (int l = 0; l < kPlanarLanes && spec.radius == 0; ++l) {
+    begin[l] = spec.nearest[output[l]];
+    end[l] = begin[l] + 1;
+  }
+  const std::int32_t margin = spec.fancy ? 1 : 0;
+  for (int l = 0; l < kPlanarLanes; ++l) {
+    const std::int32_t first = (spec.crop_begin + begin[l] - margin) >> spec.cell_bits;
+    const std::int32_t last = (spec.crop_begin + end[l] - 1 + margin) >> spec.cell_bits;
+    const std::int32_t origin = (first << spec.cell_bits) - spec.crop_begin;
+    taps->low[at + l] = begin[l] - origin;
+    taps->high[at + l] = end[l] - origin;
+    taps->offset[at + l] = static_cast<float>(origin + 0.5 - center[l]);
+    taps->cell[at + l] = first;
+    // Samples before the plane's first and past its last stand for those (see fold_edges).
+    const std::int32_t start = at_least(first, 0);
+    taps->start[at + l] = start;
+    taps->count[at + l] = at_most(last, spec.cells - 1) - start + 1;
+  }
+}
+
+inline void place_groups(const PlanarTapSpec& spec, const std::int32_t* order, PlanarTaps* taps) {
+  for (std::int32_t g = 0; g < taps->groups; ++g) place_group(spec, order, g, taps);
+  std::int32_t first = taps->start[0], last = 0, most = 1;
+  for (std::int32_t i = 0; i < taps->groups * kPlanarLanes; ++i) {
+    first = at_most(first, taps->start[i]);
+    last = at_least(last, taps->start[i] + taps->count[i]);
+    most = at_least(most, taps->count[i]);
+  }
+  taps->first = first;
+  taps->last = last;
+  taps->max_count = most;
+  taps->pairs = (most + 1) / 2;
+}
+
+// Whether a lane of the group has a tap at an edge of the plane.
+inline bool at_edge(const PlanarTaps& taps, std::int32_t at, std::int32_t cells) {
+  std::int32_t edge = 0;
+  for (int l = 0; l < kPlanarLanes; ++l) {
+    edge |= taps.cell[at + l] < 0;
+    edge |= taps.start[at + l] + taps.count[at + l] == cells;
+  }
+  return edge != 0;
+}
+
+// Gives the weights of cell -1 to cell 0, and those past the last cell to the last.
+inline void fold_edges(const PlanarTaps& taps, std::int32_t at, std::int32_t count) {
+  float* running = taps.running;
+  for (int l = 0; l < kPlanarLanes; ++l) {
+    if (taps.cell[at + l] < 0) {
+      for (std::int32_t j = 0; j + 1 < count; ++j) {
+        running[j * kPlanarLanes + l] = running[(j + 1) * kPlanarLanes + l];
+      }
+    }
+    const float all = running[(count - 1) * kPlanarLanes + l];
+    for (std::int32_t j = taps.count[at + l] - 1; j < count; ++j) {
+      running[j * kPlanarLanes + l] = all;
+    }
+  }
+}
+
+// The running sums, scaled to end with 1 << weight_bits and rounded: so the weights, which are
+// their differences, sum to that exactly, and what was rounded shows in differences of neighbouring
+// samples only.
+inline void round_sums(const float* sums, const LaneFloats& factor, std::int32_t* out) {
+  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: the sum's lowest bit is worth 1
+  for (int l = 0; l < kPlanarLanes; ++l) {
+    const float shifted = sums[l] * factor.lane[l] + kMagic;
+    std::int32_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    out[l] = bits - 0x4B400000;
+  }
+}
+
+inline void store_pairs(const PlanarTaps& taps, const LaneFloats& factor, PlanarWords* weights) {
+  std::int32_t before[kPlanarLanes] = {}, middle[kPlanarLanes], after[kPlanarLanes];
+  for (std::int32_t p = 0; p < taps.pairs; ++p) {
+    round_sums(taps.running + 2 * p * kPlanarLanes, factor, middle);
+    round_sums(taps.running + (2 * p + 1) * kPlanarLanes, factor, after);
+    for (int l = 0; l < kPlanarLanes; ++l) {
+      const std::int32_t second = after[l] - middle[l];
+      weights[p].lane[l] = ((middle[l] - before[l]) & 0xFFFF) |
+                           static_cast<std::int32_t>(static_cast<std::uint32_t>(second) << 16);
+    }
+    memcpy(before, after, sizeof before);
+  }
+}
+
+inline void store_negated(PlanarTaps* taps, const LaneFloats& factor, PlanarWords* weights) {
+  std::int32_t before[kPlanarLanes] = {}, after[kPlanarLanes], largest[kPlanarLanes] = {};
+  for (std::int32_t j = 0; j < taps->max_count; ++j) {
+    round_sums(taps->running + j * kPlanarLanes, factor, after);
+    for (int l = 0; l < kPlanarLanes; ++l) {
+      const std::int32_t weight = after[l] - before[l];
+      largest[l] = at_least(largest[l], weight);
+      const auto half = static_cast<std::uint32_t>(-weight) & 0xFFFF;
+      weights[j].lane[l] = static_cast<std::int32_t>(half | half << 16);
+    }
+    memcpy(before, after, sizeof before);
+  }
+  for (int l = 0; l < kPlanarLanes; ++l) taps->largest = at_least(taps->largest, largest[l]);
+}
+
+inline void weigh_group(const PlanarTapSpec& spec, std::int32_t g, PlanarTaps* taps) {
+  const std::int32_t at = g * kPlanarLanes;
+  GroupWindow window;
+  memcpy(&window.offset, taps->offset + at, sizeof window.offset);
+  memcpy(window.low, taps->low + at, sizeof window.low);
+  memcpy(window.high, taps->high + at, sizeof window.high);
+  // Cells that fold_edges() takes away come on top.
+  const std::int32_t count = 2 * taps->pairs + (spec.fancy ? 2 : 0);
+  if (spec.radius == 0) sum_weights<0>(spec, window, count, taps->running);
+  if (spec.radius == 1) sum_weights<1>(spec, window, count, taps->running);
+  if (spec.radius == 2) sum_weights<2>(spec, window, count, taps->running);
+  if (spec.fancy && at_edge(*taps, at, spec.cells)) fold_edges(*taps, at, count);
+
+  LaneFloats factor;
+  const float* all = taps->running + (count - 1) * kPlanarLanes;
+  const float unit = static_cast<float>(1 << spec.weight_bits);
+  for (int l = 0; l < kPlanarLanes; ++l) factor.lane[l] = unit / all[l];
+  if (spec.columns) {
+    store_pairs(*taps, factor, taps->weights + static_cast<std::ptrdiff_t>(g) * taps->pairs);
+  } else {
+    store_negated(taps, factor, taps->weights + static_cast<std::ptrdiff_t>(g) * taps->max_count);
+  }
+}
+
+// See PlanarTaps::index.
+inline void index_group(std::int32_t g, int base_lanes, PlanarTaps* taps) {
+  for (int part = 0; part < kPlanarLanes; part += base_lanes) {
+    const std::int32_t at = g * kPlanarLanes + part;
+    std::int32_t low = taps->start[at], high = 0;
+    for (int l = 0; l < base_lanes; ++l) {
+      low = at_most(low, taps->start[at + l]);
+      high = at_least(high, taps->start[at + l] + taps->count[at + l]);
+    }
+    taps->base[at / base_lanes] = low - taps->first;
+    taps->span = at_least(taps->span, high - low);
+    for (int l = 0; l < base_lanes; ++l) {
+      const std::int32_t first = taps->start[at + l] - low;
+      taps->index[g].lane[part + l] = (first & 0x7F) | ((first + 1) & 0x7F) << 16;
+    }
+  }
+}
+
+inline void compute_taps(const PlanarTapSpec& spec, const PlanarTapLayout& layout,
+                         PlanarTaps* taps) {
+  taps->groups = (spec.outputs + kPlanarLanes - 1) / kPlanarLanes;
+  taps->largest = 0;
+  taps->span = 0;
+  place_groups(spec, spec.columns ? layout.order : kInOrder, taps);
+  for (std::int32_t g = 0; g < taps->groups; ++g) {
+    weigh_group(spec, g, taps);
+    if (spec.columns && layout.base_lanes) index_group(g, layout.base_lanes, taps);
+  }
+}
+
+}  // namespace
+}  // namespace fastio

@@ -1,0 +1,321 @@
+#include "core/planar.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/cpu.h"
+
+using namespace fastio;
+
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+using Doubles = std::vector<double>;
+
+const Simd kLevels[] = {Simd::portable, Simd::avx2, Simd::avx512};  // simd_force() clamps
+const Filter kFilters[] = {Filter::nearest, Filter::bilinear, Filter::bicubic};
+
+class ForceSimd {
+ public:
+  explicit ForceSimd(Simd level) : before_(simd_active()) { simd_force(level); }
+  ~ForceSimd() { simd_force(before_); }
+
+ private:
+  Simd before_;
+};
+
+std::mt19937& rng() {
+  static std::mt19937 engine(20240611);
+  return engine;
+}
+
+int random_int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng()); }
+int one_of(const std::vector<int>& values) {
+  return values[static_cast<std::size_t>(random_int(0, static_cast<int>(values.size()) - 1))];
+}
+
+// What is to be made of an image.
+struct Job {
+  PlanarAxis x, y;
+  Colour colour = Colour::ycbcr;
+  int channels = 3;
+
+  int out_columns() const { return x.spec.window_size ? x.spec.window_size : x.spec.out; }
+  int out_rows() const { return y.spec.window_size ? y.spec.window_size : y.spec.out; }
+};
+
+// Samples of a plane along an axis: as stored, and before reducing.
+int stored(const PlanarAxis& axis, int c) {
+  const int cell = (c ? axis.sub : 1) * axis.reduce[c > 0];
+  return (axis.size + cell - 1) / cell;
+}
+int unreduced(const PlanarAxis& axis, int c) {
+  const int sub = c ? axis.sub : 1;
+  return (axis.size + sub - 1) / sub;
+}
+
+struct Plane {
+  int width, height;
+  Bytes samples;
+  Plane(int width, int height, bool smooth) : width(width), height(height) {
+    samples.resize(static_cast<std::size_t>(width) * height);
+    int value = 128;
+    for (auto& sample : samples) {
+      value = std::clamp(value + random_int(-20, 20), 0, 255);
+      sample = static_cast<std::uint8_t>(smooth ? value : random_int(0, 1) * 255);
+    }
+  }
+};
+
+std::vector<Plane> random_planes(const Job& job, bool smooth) {
+  std::vector<Plane> planes;
+  for (int c = 0; c < (job.colour == Colour::gray ? 1 : 3); ++c) {
+    planes.emplace_back(stored(job.x, c), stored(job.y, c), smooth);
+  }
+  return planes;
+}
+
+// The part of a plane that a resampler asks for, in memory of exactly the size that may be read,
+// filled with 0xEE around the samples.
+struct Part {
+  std::unique_ptr<std::uint8_t[]> bytes;
+  PlaneView view;
+  Part(const Plane& plane, SampleRange columns, SampleRange rows) {
+    REQUIRE(0 <= columns.first);
+    REQUIRE(columns.first < columns.last);
+    REQUIRE(columns.last <= plane.width);
+    REQUIRE(0 <= rows.first);
+    REQUIRE(rows.first < rows.last);
+    REQUIRE(rows.last <= plane.height);
+    const auto width = static_cast<std::size_t>(columns.last - columns.first);
+    const auto height = static_cast<std::size_t>(rows.last - rows.first);
+    const std::size_t stride = width + 3, all = stride * (height - 1) + width + kReadPad;
+    bytes = std::make_unique<std::uint8_t[]>(all);
+    std::fill(bytes.get(), bytes.get() + all, std::uint8_t{0xEE});
+    for (std::size_t y = 0; y < height; ++y) {
+      const std::uint8_t* from =
+          &plane.samples[(rows.first + y) * plane.width + static_cast<std::size_t>(columns.first)];
+      std::copy(from, from + width, bytes.get() + y * stride);
+    }
+    view = {bytes.get(), static_cast<std::ptrdiff_t>(stride)};
+  }
+};
+
+// Also checks that nothing but the rows' own bytes is written.
+Bytes resample_with(PlanarResampler& resampler, const Job& job, const std::vector<Plane>& planes) {
+  resampler.prepare(job.x, job.y, job.colour, job.channels);
+  std::vector<Part> parts;
+  std::vector<PlaneView> views;
+  for (int c = 0; c < resampler.planes(); ++c) {
+    parts.emplace_back(planes[static_cast<std::size_t>(c)], resampler.columns(c),
+                       resampler.rows(c));
+    views.push_back(parts.back().view);
+  }
+  const int row = job.out_columns() * job.channels, stride = row + 5;
+  const auto all = static_cast<std::size_t>(stride) * job.out_rows();
+  Bytes padded(all, 0xA5), out;
+  resampler.run(views.data(), padded.data(), stride);
+  for (int i = 0; i < job.out_rows(); ++i) {
+    const auto at = padded.begin() + static_cast<std::ptrdiff_t>(i) * stride;
+    out.insert(out.end(), at, at + row);
+    REQUIRE(std::count(at + row, at + stride, 0xA5) == 5);
+  }
+  return out;
+}
+
+Bytes resample(const Job& job, const std::vector<Plane>& planes, Simd level) {
+  ForceSimd force(level);
+  PlanarResampler resampler;
+  return resample_with(resampler, job, planes);
+}
+
+// --- The definition, in double precision ---------------------------------------------------------
+
+// `count` samples, of which a stored one stands for `reduce`; then upsampled to `size`.
+Doubles upsampled(const Doubles& in, int reduce, int count, int sub, bool fancy, int size) {
+  const auto sample = [&](int i) {
+    return in[static_cast<std::size_t>(std::clamp(i, 0, count - 1) / reduce)];
+  };
+  Doubles out(static_cast<std::size_t>(size));
+  for (int i = 0; i < size; ++i) {
+    const int nearest = i / sub, other = i & 1 ? nearest + 1 : nearest - 1;
+    out[static_cast<std::size_t>(i)] =
+        fancy ? 0.75 * sample(nearest) + 0.25 * sample(other) : sample(nearest);
+  }
+  return out;
+}
+
+// Output `output` of the axis, whose `samples` are those of the crop.
+double filtered(const AxisSpec& spec, int output, const double* samples) {
+  const double scale = static_cast<double>(spec.in) / spec.out;
+  const double widen = spec.antialias ? std::max(1.0, scale) : 1.0;
+  const double center = (output + 0.5) * scale;
+  if (spec.filter == Filter::nearest) {
+    double at = 0.5 * scale;  // Pillow steps by adding
+    for (int i = 0; i < output; ++i) at += scale;
+    return samples[std::min(static_cast<int>(at), spec.in - 1)];
+  }
+  double sum = 0, weights = 0;
+  for (int k = 0; k < spec.in; ++k) {
+    const double d = std::abs(k + 0.5 - center) / widen;
+    double weight = 0;
+    if (spec.filter == Filter::bilinear) weight = std::max(0.0, 1 - d);
+    if (spec.filter == Filter::bicubic && d < 1) weight = (1.5 * d - 2.5) * d * d + 1;
+    if (spec.filter == Filter::bicubic && d >= 1 && d < 2) {
+      weight = -0.5 * (((d - 5) * d + 8) * d - 4);
+    }
+    sum += weight * samples[k];
+    weights += weight;
+  }
+  return sum / weights;
+}
+
+// A line of a plane resampled to the window.
+Doubles line(const PlanarAxis& axis, int c, bool fancy, const Doubles& stored_samples) {
+  const int sub = c ? axis.sub : 1;
+  const Doubles full = upsampled(stored_samples, axis.reduce[c > 0], unreduced(axis, c), sub,
+                                 fancy && sub == 2, axis.size);
+  const AxisSpec& spec = axis.spec;
+  const int outputs = spec.window_size ? spec.window_size : spec.out;
+  Doubles out;
+  for (int i = 0; i < outputs; ++i) {
+    const int output = spec.window_begin + (spec.mirror ? outputs - 1 - i : i);
+    out.push_back(filtered(spec, output, full.data() + axis.begin));
+  }
+  return out;
+}
+
+Doubles plane_reference(const Job& job, int c, const Plane& plane) {
+  const bool fancy = job.x.sub < 4 && job.y.sub < 4 && (job.x.sub == 1 || unreduced(job.x, 1) > 2);
+  std::vector<Doubles> rows;
+  for (int y = 0; y < plane.height; ++y) {
+    const auto from = plane.samples.begin() + static_cast<std::ptrdiff_t>(y) * plane.width;
+    rows.push_back(line(job.x, c, fancy, Doubles(from, from + plane.width)));
+  }
+  const auto w = static_cast<std::size_t>(job.out_columns());
+  Doubles out(w * job.out_rows());
+  for (std::size_t x = 0; x < w; ++x) {
+    Doubles column;
+    for (const Doubles& row : rows) column.push_back(row[x]);
+    column = line(job.y, c, fancy, column);
+    for (std::size_t y = 0; y < column.size(); ++y) out[y * w + x] = column[y];
+  }
+  return out;
+}
+
+Doubles reference(const Job& job, const std::vector<Plane>& planes) {
+  std::vector<Doubles> p;
+  for (std::size_t c = 0; c < planes.size(); ++c) {
+    p.push_back(plane_reference(job, static_cast<int>(c), planes[c]));
+  }
+  Doubles out;
+  for (std::size_t i = 0; i < p[0].size(); ++i) {
+    Doubles pixel(3, p[0][i]);
+    if (job.colour == Colour::rgb) pixel = {p[0][i], p[1][i], p[2][i]};
+    if (job.colour == Colour::ycbcr && job.channels == 3) {
+      const double b = p[1][i] - 128, r = p[2][i] - 128;
+      pixel = {p[0][i] + 1.402 * r, p[0][i] - 0.344136286 * b - 0.714136286 * r,
+               p[0][i] + 1.772 * b};
+    }
+    if (job.colour == Colour::rgb && job.channels == 1) {
+      pixel[0] = 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2];
+    }
+    for (int c = 0; c < job.channels; ++c) {
+      out.push_back(std::clamp(pixel[static_cast<std::size_t>(c)], 0.0, 255.0));
+    }
+  }
+  return out;
+}
+
+PlanarAxis random_axis(int most, int sub, const int* reduce) {
+  PlanarAxis axis;
+  axis.size = random_int(1, most);
+  axis.sub = sub;
+  std::copy(reduce, reduce + 2, axis.reduce);
+  axis.spec.in = random_int(1, axis.size);
+  axis.begin = one_of({0, random_int(0, axis.size - axis.spec.in), axis.size - axis.spec.in});
+  axis.spec.out = random_int(0, 9) ? random_int(1, most) : axis.spec.in;
+  axis.spec.mirror = random_int(0, 1) > 0;
+  if (random_int(0, 2) == 0) {
+    axis.spec.window_begin = random_int(0, axis.spec.out - 1);
+    axis.spec.window_size = random_int(1, axis.spec.out - axis.spec.window_begin);
+  }
+  return axis;
+}
+
+Job random_job(int most) {
+  Job job;
+  job.colour = static_cast<Colour>(random_int(0, 2));
+  job.channels = one_of({1, 3, 3});
+  int reduce[2] = {1, 1};
+  if (random_int(0, 2) == 0) reduce[0] = reduce[1] = one_of({2, 4, 8});
+  if (random_int(0, 4) == 0) reduce[1] = one_of({1, 2, 4, 8});
+  job.x = random_axis(most, one_of({1, 2, 2, 4}), reduce);
+  job.y = random_axis(most, one_of({1, 2, 2, 4}), reduce);
+  job.x.spec.filter = job.y.spec.filter = kFilters[random_int(0, 2)];
+  job.x.spec.antialias = job.y.spec.antialias = random_int(0, 3) > 0;
+  return job;
+}
+
+std::string describe(const Job& job) {
+  std::string text = "colour " + std::to_string(static_cast<int>(job.colour)) + ", channels " +
+                     std::to_string(job.channels);
+  for (const PlanarAxis* axis : {&job.x, &job.y}) {
+    const AxisSpec& s = axis->spec;
+    text += "; size " + std::to_string(axis->size) + " crop " + std::to_string(axis->begin) + "+" +
+            std::to_string(s.in) + " to " + std::to_string(s.out) + " window " +
+            std::to_string(s.window_begin) + "+" + std::to_string(s.window_size) + " filter " +
+            std::to_string(static_cast<int>(s.filter)) + (s.antialias ? " antialias" : "") +
+            (s.mirror ? " mirror" : "") + " sub " + std::to_string(axis->sub) + " reduce " +
+            std::to_string(axis->reduce[0]) + "/" + std::to_string(axis->reduce[1]);
+  }
+  return text;
+}
+
+double worst_error(const Bytes& got, const Doubles& exact) {
+  REQUIRE(got.size() == exact.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) worst = std::max(worst, std::abs(got[i] - exact[i]));
+  return worst;
+}
+
+Job plain_job(int in, int out, int sub, Filter filter = Filter::bilinear) {
+  Job job;
+  for (PlanarAxis* axis : {&job.x, &job.y}) {
+    axis->size = axis->spec.in = in;
+    axis->spec.out = out;
+    axis->spec.filter = filter;
+    axis->sub = sub;
+  }
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("planar: the result is the definition, rounded") {
+  for (int round = 0; round < 1500; ++round) {
+    const Job job = random_job(round % 50 == 0 ? 600 : 70);
+    const auto planes = random_planes(job, random_int(0, 1) > 0);
+    const double worst = worst_error(resample(job, planes, simd_best()), reference(job, planes));
+    CAPTURE(describe(job));
+    REQUIRE(worst < 0.75);
+  }
+}
+
+TEST_CASE("planar: all paths give equal bytes on random images") {
+  for (int round = 0; round < 3000; ++round) {
+    const Job job = random_job(round % 40 == 0 ? 900 : 120);
+    const auto planes = random_planes(job, random_int(0, 1) > 0);
+    const Bytes expected = resample(job, planes, Simd::portable);
+    CAPTURE(describe(job));
+    REQUIRE(resample(job, planes, Simd::avx2) == expected);
+    REQUIRE(resample(job, planes, Simd::avx512) == expected);
+  }
+}

@@ -169,13 +169,16 @@ void PlanarResampler::prepare_rings() {
   for (int c = 0; c < planes_; ++c) {
     const PlanarTaps& taps = y_taps(c);
     // Rows come kPlanarRows at a time, none of which may take the place of one still needed.
-    const auto needed = static_cast<unsigned>(taps.max_count + 2 * kPlanarRows);
-    const auto all = static_cast<unsigned>(round_up(taps.last - taps.first, kPlanarRows));
+    const auto slots =
+        static_cast<std::int32_t>(std::bit_ceil(static_cast<unsigned>(taps.max_count + 2 * kPlanarRows)));
     Ring& ring = ring_[c];
-    ring.slots = static_cast<std::int32_t>(std::min(std::bit_ceil(needed), all));
-    ring.rows.resize(ring.slots * blocks_);
+    ring.mask = slots - 1;
+    ring.rows.resize(slots * blocks_);
     ring.sums.resize(taps.max_count > kMaxHighHalves ? blocks_ : 0);
-    ring.pointers.resize(taps.max_count);
+    ring.pointers.resize(slots + taps.max_count);
+    for (std::int32_t r = 0; r < slots + taps.max_count; ++r) {
+      ring.pointers[r] = ring.rows[(r & ring.mask) * blocks_].lane;
+    }
   }
 }
 
@@ -190,7 +193,7 @@ void PlanarResampler::fill_ring(int c, const PlaneView& plane, std::int32_t from
   for (; ring.next < until; ring.next += kPlanarRows) {
     kernels_->columns(x_taps(c), plane.first + ring.next * plane.stride, plane.stride,
                       std::min(rows - ring.next, kPlanarRows),
-                      &ring.rows[ring.next % ring.slots * blocks_], blocks_);
+                      &ring.rows[(ring.next & ring.mask) * blocks_], blocks_);
   }
 }
 
@@ -199,22 +202,18 @@ PlanarRow PlanarResampler::row_of(int c, std::int32_t i) {
   const PlanarTaps& taps = y_taps(c);
   Ring& ring = ring_[c];
   const std::int32_t start = taps.start[i] - taps.first, group = i / kPlanarLanes;
-  PlanarRow row{};
-  row.count = taps.count[i];
-  row.weights =
-      taps.weights[static_cast<std::size_t>(group) * taps.max_count].lane + i % kPlanarLanes;
-  row.rows = ring.pointers.data();
-  for (std::int32_t k = 0; k < row.count; ++k) {
-    ring.pointers[k] = ring.rows[(start + k) % ring.slots * blocks_].lane;
-  }
+  const PlanarWords& weights = taps.weights[static_cast<std::size_t>(group) * taps.max_count];
+  PlanarRow row = {&ring.pointers[start & ring.mask], weights.lane + i % kPlanarLanes,
+                   taps.count[i], 0};
   if (row.count > kMaxHighHalves) {
     static constexpr auto kOne = static_cast<std::int32_t>(0x80008000u);  // -1 in both halves
     sum_rows(row, blocks_, ring.sums.data());
-    ring.pointers[0] = ring.sums[0].lane;
-    row.weights = &kOne;
-    row.count = 1;
+    ring.sum = ring.sums[0].lane;
+    row = {&ring.sum, &kOne, 1, 0};
   }
-  row.init = static_cast<std::int16_t>(-(row.count / 2));
+  const int bits = fraction_bits(), middle = (128 << bits) + (1 << (bits - 1));
+  const bool centred = output_ == PlanarOutput::ycbcr && c > 0;
+  row.init = static_cast<std::int16_t>((centred ? 0 : middle) - row.count / 2);
   return row;
 }
 
@@ -224,7 +223,6 @@ void PlanarResampler::run(const PlaneView* planes, std::uint8_t* dst, std::ptrdi
     dst_stride = -dst_stride;
   }
   for (int c = 0; c < planes_; ++c) ring_[c].next = 0;
-  const int bits = row_bits_ - 9;  // 7 + row_bits_ - 16
   PlanarRow rows[3];
   for (std::int32_t i = 0; i < outputs_; ++i, dst += dst_stride) {
     for (int c = 0; c < planes_; ++c) {
@@ -233,7 +231,7 @@ void PlanarResampler::run(const PlaneView* planes, std::uint8_t* dst, std::ptrdi
       fill_ring(c, planes[c], start, start + taps.count[i]);
       rows[c] = row_of(c, i);
     }
-    kernels_->row(output_, rows, bits, columns_, dst);
+    kernels_->row(output_, rows, fraction_bits(), columns_, dst);
   }
 }
 

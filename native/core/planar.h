@@ -76,13 +76,14 @@ class PlanarResampler {
     std::vector<float> running;
   };
   // The rows of a plane that the filter of its rows still needs, their columns resampled: row r of
-  // the plane's range is row r % slots.
+  // the plane's range is row r & mask.
   struct Ring {
     std::vector<PlanarMiddle> rows;
-    std::int32_t slots = 0;
+    std::int32_t mask = 0;
     std::int32_t next = 0;                      // the first row that is not there yet
-    std::vector<const std::int16_t*> pointers;  // an output's rows
+    std::vector<const std::int16_t*> pointers;  // to rows 0, 1, ..., mask, 0, 1, ...
     std::vector<PlanarMiddle> sums;             // a row, see kMaxHighHalves
+    const std::int16_t* sum = nullptr;          // to it
   };
 
   const PlanarTaps& x_taps(int c) const { return x_[c > 0 && x_differ_].table; }
@@ -92,6 +93,8 @@ class PlanarResampler {
   void prepare_rings();
   void fill_ring(int c, const PlaneView& plane, std::int32_t from, std::int32_t until);
   PlanarRow row_of(int c, std::int32_t i);
+
+  int fraction_bits() const { return 7 + row_bits_ - 16; }  // of the sums of rows
 
   const PlanarKernels* kernels_ = nullptr;
   PlanarOutput output_{};

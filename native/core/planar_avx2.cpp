@@ -111,8 +111,8 @@ void columns_avx2(const PlanarTaps& taps, const std::uint8_t* src, std::ptrdiff_
 }
 
 // Columns [x, x + kBlock) of a plane.
-inline __m256i sum_plane(const PlanarRow& row, std::int32_t x, int init) {
-  __m256i sum = _mm256_set1_epi16(static_cast<std::int16_t>(row.init + init));
+inline __m256i sum_plane(const PlanarRow& row, std::int32_t x) {
+  __m256i sum = _mm256_set1_epi16(row.init);
   for (std::int32_t k = 0; k < row.count; ++k) {
     const __m256i weight = _mm256_set1_epi32(row.weights[k * kPlanarLanes]);
     sum = _mm256_sub_epi16(sum, _mm256_mulhi_epi16(load(row.rows[k] + x), weight));
@@ -142,11 +142,9 @@ inline __m256i luma(const __m256i* planes) {
       scaled(planes[2], 7471));
 }
 
-// Two registers of sums to bytes, 8 of each in each half: saturating to -128 .. 127, then up by
-// 128.
+// Two registers of sums to bytes, 8 of each in each half.
 inline __m256i to_bytes(__m256i a, __m256i b, __m128i bits) {
-  return _mm256_xor_si256(_mm256_packs_epi16(_mm256_sra_epi16(a, bits), _mm256_sra_epi16(b, bits)),
-                          _mm256_set1_epi8(-128));
+  return _mm256_packus_epi16(_mm256_sra_epi16(a, bits), _mm256_sra_epi16(b, bits));
 }
 
 // Byte shuffles that make the pixels of a half, 24 bytes of them, from [8 of R, 8 of G] and
@@ -196,16 +194,14 @@ void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_
   constexpr bool kOneChannel = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::rgb_luma;
   constexpr int kChannels = kOneChannel ? 1 : 3;
   const __m128i shift = _mm_cvtsi32_si128(bits);
-  const int half = 1 << (bits - 1);
   alignas(32) std::uint8_t last[kBlock * kChannels];
   for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * kChannels) {
     const std::int32_t count = at_most(outputs - x, kBlock);
     __m256i sums[3];
-    sums[0] = sum_plane(planes[0], x, half);
+    sums[0] = sum_plane(planes[0], x);
     if constexpr (!kOnePlane) {
-      constexpr bool kRounds = kOutput != PlanarOutput::ycbcr;
-      sums[1] = sum_plane(planes[1], x, kRounds ? half : 0);
-      sums[2] = sum_plane(planes[2], x, kRounds ? half : 0);
+      sums[1] = sum_plane(planes[1], x);
+      sums[2] = sum_plane(planes[2], x);
     } else {
       sums[1] = sums[2] = sums[0];
     }

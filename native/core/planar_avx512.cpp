@@ -121,8 +121,8 @@ void columns_avx512(const PlanarTaps& taps, const std::uint8_t* src, std::ptrdif
 }
 
 // Columns [x, x + kBlock) of a plane.
-inline __m512i sum_plane(const PlanarRow& row, std::int32_t x, int init) {
-  __m512i sum = _mm512_set1_epi16(static_cast<std::int16_t>(row.init + init));
+inline __m512i sum_plane(const PlanarRow& row, std::int32_t x) {
+  __m512i sum = _mm512_set1_epi16(row.init);
   for (std::int32_t k = 0; k < row.count; ++k) {
     const __m512i weight = _mm512_set1_epi32(row.weights[k * kPlanarLanes]);
     const __m512i samples = _mm512_load_si512(row.rows[k] + x);
@@ -153,65 +153,82 @@ inline __m512i luma(const __m512i* planes) {
       scaled(planes[2], 7471));
 }
 
-// 0 .. 31 as packing two groups leaves them: where output i stands.
-constexpr int packed_place(int i) { return i / 16 * 4 + i % 16 / 4 * 8 + i % 4; }
+// Two registers of sums to bytes, 8 of each in each quarter.
+inline __m512i to_bytes(__m512i a, __m512i b, __m128i bits) {
+  return _mm512_packus_epi16(_mm512_sra_epi16(a, bits), _mm512_sra_epi16(b, bits));
+}
 
-// The byte permutation of [R, G], [B] (32 bytes each, packed) that makes pixels.
+// In which quarter's 8 outputs 0 .. 31 of two packed groups are, and where in it.
+constexpr int packed_quarter(int output) { return output % kPlanarLanes / 4; }
+constexpr int packed_place(int output) { return output / kPlanarLanes * 4 + output % 4; }
+
+// Byte permutations that make 32 pixels of to_bytes() of two channels, and of the third and
+// anything; and which bytes are of the third. Likewise one that makes 32 values of one channel.
 struct alignas(64) PixelIndex {
-  std::uint8_t byte[128];
-  constexpr PixelIndex() : byte() {
-    for (int k = 0; k < 128; ++k) {
-      const int pixel = k / 3 % kBlock, channel = k % 3;
-      byte[k] = static_cast<std::uint8_t>(32 * channel + packed_place(pixel));
+  std::uint8_t pixel[128], value[64];
+  std::uint64_t third[2];
+  constexpr PixelIndex() : pixel(), value(), third() {
+    for (int k = 0; k < 96; ++k) {
+      const int place = packed_quarter(k / 3) * 16 + packed_place(k / 3);
+      pixel[k] = static_cast<std::uint8_t>(place + (k % 3 == 1 ? 8 : 0));
+      if (k % 3 == 2) third[k / 64] |= std::uint64_t{1} << k % 64;
+    }
+    for (int k = 0; k < 32; ++k) {
+      value[k] = static_cast<std::uint8_t>(packed_quarter(k) * 16 + packed_place(k));
     }
   }
 };
+constexpr PixelIndex kIndex;
 
 inline __mmask64 first_bytes(std::int32_t count) {
   if (count <= 0) return 0;
   return count >= 64 ? ~__mmask64{0} : (__mmask64{1} << count) - 1;
 }
 
-// Sums to bytes: saturating to -128 .. 127, then up by 128.
-inline __m256i to_bytes(__m512i sums, __m128i bits) {
-  return _mm256_xor_si256(_mm512_cvtsepi16_epi8(_mm512_sra_epi16(sums, bits)),
-                          _mm256_set1_epi8(-128));
+// 32 pixels, 96 bytes.
+inline void store_pixels(const __m512i* sums, __m128i bits, std::int32_t count, std::uint8_t* dst) {
+  const __m512i two = to_bytes(sums[0], sums[1], bits), third = to_bytes(sums[2], sums[2], bits);
+  const auto pixels = [&](int part) {
+    const __m512i index = _mm512_load_si512(kIndex.pixel + 64 * part);
+    return _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(index, two), kIndex.third[part],
+                                        index, third);
+  };
+  if (count == kBlock) {
+    _mm512_storeu_si512(dst, pixels(0));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + 64), _mm512_castsi512_si256(pixels(1)));
+  } else {
+    _mm512_mask_storeu_epi8(dst, first_bytes(3 * count), pixels(0));
+    _mm512_mask_storeu_epi8(dst + 64, first_bytes(3 * count - 64), pixels(1));
+  }
+}
+
+inline void store_values(__m512i sums, __m128i bits, std::int32_t count, std::uint8_t* dst) {
+  const __m512i index = _mm512_load_si512(kIndex.value);
+  _mm512_mask_storeu_epi8(dst, first_bytes(count),
+                          _mm512_permutexvar_epi8(index, to_bytes(sums, sums, bits)));
 }
 
 template <PlanarOutput kOutput>
 void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst) {
   constexpr bool kOnePlane = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::gray_three;
   constexpr bool kOneChannel = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::rgb_luma;
-  static constexpr PixelIndex pixels;
-  const __m512i low_pixels = _mm512_load_si512(pixels.byte);
-  const __m512i high_pixels = _mm512_load_si512(pixels.byte + 64);
-  const __m256i in_order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
   const __m128i shift = _mm_cvtsi32_si128(bits);
-  const int half = 1 << (bits - 1);
   for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * (kOneChannel ? 1 : 3)) {
     const std::int32_t count = at_most(outputs - x, kBlock);
     __m512i sums[3];
-    sums[0] = sum_plane(planes[0], x, half);
+    sums[0] = sum_plane(planes[0], x);
     if constexpr (!kOnePlane) {
-      constexpr bool kRounds = kOutput != PlanarOutput::ycbcr;
-      sums[1] = sum_plane(planes[1], x, kRounds ? half : 0);
-      sums[2] = sum_plane(planes[2], x, kRounds ? half : 0);
+      sums[1] = sum_plane(planes[1], x);
+      sums[2] = sum_plane(planes[2], x);
+    } else {
+      sums[1] = sums[2] = sums[0];
     }
     if constexpr (kOutput == PlanarOutput::ycbcr) convert(sums);
     if constexpr (kOutput == PlanarOutput::rgb_luma) sums[0] = luma(sums);
-    const __m256i first = to_bytes(sums[0], shift);
     if constexpr (kOneChannel) {
-      _mm256_mask_storeu_epi8(dst, static_cast<__mmask32>(first_bytes(count)),
-                              _mm256_permutevar8x32_epi32(first, in_order));
+      store_values(sums[0], shift, count, dst);
     } else {
-      const __m256i second = kOnePlane ? first : to_bytes(sums[1], shift);
-      const __m256i third = kOnePlane ? first : to_bytes(sums[2], shift);
-      const __m512i red_green = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
-      const __m512i blue = _mm512_castsi256_si512(third);
-      _mm512_mask_storeu_epi8(dst, first_bytes(3 * count),
-                              _mm512_permutex2var_epi8(red_green, low_pixels, blue));
-      _mm512_mask_storeu_epi8(dst + 64, first_bytes(3 * count - 64),
-                              _mm512_permutex2var_epi8(red_green, high_pixels, blue));
+      store_pixels(sums, shift, count, dst);
     }
   }
 }

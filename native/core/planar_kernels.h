@@ -11,7 +11,8 @@
 //    half a unit a tap on average, which `init` takes off. Above kMaxHighHalves taps that could
 //    grow to be seen; then the products are summed exactly instead, to a row of 7 fractional bits
 //    (27689 at most) that is given to the row kernel as its lone tap.
-//  - Colour: 16 bits. 1.772 * 13845 = 24533 fits; Y added to that saturates, far beyond white.
+//  - Colour: 16 bits, Y now with 128.5 added. 1.772 * 13845 = 24533 fits; Y added to that saturates,
+//    far beyond white.
 #pragma once
 
 #include <cstddef>
@@ -91,7 +92,7 @@ struct PlanarRow {
   const std::int16_t* const* rows;  // (count,) rows of PlanarMiddle
   const std::int32_t* weights;      // as in PlanarTaps, kPlanarLanes apart
   std::int32_t count;               // at most kMaxHighHalves
-  std::int16_t init;                // where sums begin
+  std::int16_t init;  // where sums begin: 128.5, or 0 of the chroma of YCbCr, less half of count
 };
 
 // Fills the arrays of `taps`, which have room for the most taps that `spec` may need.

@@ -60,8 +60,8 @@ inline std::int16_t high_half(std::int16_t a, std::int16_t b) {
 }
 
 // Columns [x, x + kBlock) of a plane.
-inline void sum_plane(const PlanarRow& row, std::size_t x, std::int16_t init, Sums* sums) {
-  for (auto& sum : sums->lane) sum = init;
+inline void sum_plane(const PlanarRow& row, std::size_t x, Sums* sums) {
+  for (auto& sum : sums->lane) sum = row.init;
   for (std::int32_t k = 0; k < row.count; ++k) {
     const auto weight = static_cast<std::int16_t>(row.weights[k * kPlanarLanes]);
     const std::int16_t* samples = row.rows[k] + x;
@@ -77,7 +77,7 @@ inline std::int16_t add_saturated(std::int32_t a, std::int32_t b) {
 }
 
 inline std::int32_t to_byte(std::int16_t sum, int bits) {
-  const int value = (sum >> bits) + 128;
+  const int value = sum >> bits;
   return value < 0 ? 0 : value > 255 ? 255 : value;
 }
 
@@ -126,16 +126,12 @@ void store_three(const Sums& a, const Sums& b, const Sums& c, int bits, std::int
 
 void row_portable(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
                   std::uint8_t* dst) {
-  const auto half = static_cast<std::int16_t>(1 << (bits - 1));
   const bool one_plane = output == PlanarOutput::gray || output == PlanarOutput::gray_three;
   const bool one_channel = output == PlanarOutput::gray || output == PlanarOutput::rgb_luma;
   for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * (one_channel ? 1 : 3)) {
     Sums sums[3];
     for (int c = 0; c < (one_plane ? 1 : 3); ++c) {
-      // What component 0 of YCbCr begins with, all of R, G, B do; so does luma, by its weights.
-      const bool rounds = c == 0 || output != PlanarOutput::ycbcr;
-      sum_plane(planes[c], static_cast<std::size_t>(x),
-                static_cast<std::int16_t>(planes[c].init + (rounds ? half : 0)), &sums[c]);
+      sum_plane(planes[c], static_cast<std::size_t>(x), &sums[c]);
     }
     const std::int32_t count = at_most(outputs - x, kBlock);
     if (output == PlanarOutput::ycbcr) convert(sums);

@@ -211,7 +211,11 @@ inline std::int32_t ScanDecoder::decode_dc(const HuffmanTable& dc, Bits& bits) {
 
 void ScanDecoder::block(const HuffmanTable& dc, const HuffmanTable& ac, int index,
                         std::int16_t* out) {
-  if (insufficient_) return;
+  if (insufficient_) [[unlikely]] {  // zeros, as libjpeg takes for the rest of an MCU
+    bits_ = {0, 0, window_};
+    filled_ = 0;
+    std::memset(window_, 0, kBlockBytes);
+  }
   const auto used = static_cast<std::size_t>(bits_.next - window_);
   if (!at_marker_ && filled_ - used < kBlockBytes) fill_window();
   // Unsigned: a damaged stream may let the sum run over.

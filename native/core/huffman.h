@@ -60,14 +60,14 @@ class ScanDecoder {
   void start(const std::uint8_t* begin, const std::uint8_t* end);
 
   // Decodes the next block of component `index` into 64 coefficients in natural order, of which
-  // those that are not zero are written; null parses only. What the stream lacks stays zero.
+  // those that are not zero are written; null parses only. Bits that the stream lacks are zeros.
   void block(const HuffmanTable& dc, const HuffmanTable& ac, int index, std::int16_t* out);
 
   // Goes on after the restart marker that is due. Where markers are missing or damaged, as libjpeg.
   void restart();
 
-  // The block before lacked bits: a marker or the end came first. Blocks up to the next restart
-  // are left alone.
+  // A block lacked bits: a marker or the end came first. MCUs that begin so are to be left alone,
+  // as libjpeg leaves them, up to the next restart.
   bool insufficient() const { return insufficient_; }
 
   // ... and what came was the end of the bytes, not a marker.

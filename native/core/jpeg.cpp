@@ -117,7 +117,8 @@ boolean decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
   const bool wanted =
       blocks && s.column >= info->master->first_iMCU_col && s.column <= info->master->last_iMCU_col;
   s.column = s.column + 1 == info->MCUs_per_row ? 0 : s.column + 1;
-  for (int i = 0; i < info->blocks_in_MCU; ++i) {
+  const int blocks_there = s.scan.insufficient() ? 0 : info->blocks_in_MCU;
+  for (int i = 0; i < blocks_there; ++i) {
     const int component = info->MCU_membership[i];
     const jpeg_component_info& c = *info->cur_comp_info[component];
     s.scan.block(s.dc[c.dc_tbl_no].table, s.ac[c.ac_tbl_no].table, component,

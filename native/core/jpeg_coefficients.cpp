@@ -130,10 +130,12 @@ bool prepare_scan(Reader& r) {
   int blocks = 0;
   for (int i = 0; i < info.comps_in_scan; ++i) {
     const jpeg_component_info& c = *info.cur_comp_info[i];
+    if (c.quant_tbl_no >= NUM_QUANT_TBLS || c.dc_tbl_no >= NUM_HUFF_TBLS ||
+        c.ac_tbl_no >= NUM_HUFF_TBLS || !info.quant_tbl_ptrs[c.quant_tbl_no])
+      return false;
     const JHUFF_TBL* dc = info.dc_huff_tbl_ptrs[c.dc_tbl_no];
     const JHUFF_TBL* ac = info.ac_huff_tbl_ptrs[c.ac_tbl_no];
-    if (!info.quant_tbl_ptrs[c.quant_tbl_no] || !dc || !ac ||
-        !r.dc[c.dc_tbl_no].build(dc->bits, dc->huffval, true) ||
+    if (!dc || !ac || !r.dc[c.dc_tbl_no].build(dc->bits, dc->huffval, true) ||
         !r.ac[c.ac_tbl_no].build(ac->bits, ac->huffval, false))
       return false;
     blocks += c.h_samp_factor * c.v_samp_factor;
@@ -182,7 +184,7 @@ bool decode_scan(Reader& r, JpegCoefficients& out) {
         r.scan.restart();
         left = info.restart_interval - 1;
       }
-      decode_mcu(r, y, x, out);
+      if (!r.scan.insufficient()) decode_mcu(r, y, x, out);
       if (r.scan.ran_out()) return false;
     }
   }

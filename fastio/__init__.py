@@ -28,7 +28,7 @@ from fastio.errors import (
 )
 from fastio.formats import FolderDataset
 from fastio.loader import Loader
-from fastio.pack import PackReport, Writer, pack
+from fastio.pack import ExportReport, PackReport, Writer, export, pack
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
 from fastio.stats import Stats
 from fastio.transforms import (
@@ -52,6 +52,7 @@ __all__ = [
     "Dataset",
     "DatasetExists",
     "DatasetNotFound",
+    "ExportReport",
     "FastioError",
     "FolderDataset",
     "FormatVersionUnsupported",
@@ -81,6 +82,7 @@ __all__ = [
     "ToDtype",
     "TransformError",
     "Writer",
+    "export",
     "open",
     "pack",
 ]

@@ -13,7 +13,7 @@ Each leaf also inherits the builtin that people already catch::
     |-- SampleError (ValueError)              one sample cannot be read
     |   `-- ImageError                        ... because of its image
     |-- TransformError (TypeError)            a transform that fastio cannot apply
-    |-- PackError (RuntimeError)              packing cannot start or go on
+    |-- PackError (RuntimeError)              packing or exporting cannot start or go on
     |-- StateMismatch (ValueError)            a loader state that belongs to other data
     |-- LoaderTimeout (TimeoutError)          no batch within the loader's timeout
     |-- LoaderClosed (RuntimeError)           the loader was closed
@@ -89,7 +89,7 @@ class TransformError(FastioError, TypeError):
 
 
 class PackError(FastioError, RuntimeError):
-    """Packing cannot start or cannot go on."""
+    """Packing or exporting cannot start or cannot go on."""
 
 
 class StateMismatch(FastioError, ValueError):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+TILE = 192  # pixels, of a contact sheet
 _GAP = 8
 _CAPTION_HEIGHT = 18
 _FONT_SIZE = 12
@@ -22,7 +23,7 @@ def contact_sheet(
     captions: Sequence[str],
     *,
     columns: int | None = None,
-    tile: int = 192,
+    tile: int = TILE,
 ) -> Image.Image:
     """Images side by side, each with a line of text below it.
 

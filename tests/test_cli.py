@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def packed(folder: Path, tmp_path: Path) -> Path:
     """The folder packed to a few shards."""
-    pack(folder, tmp_path / "packed", shard_size=4000)
+    pack(folder, tmp_path / "packed", codec="jpeg", shard_size=4000)
     return tmp_path / "packed"
 
 

@@ -16,9 +16,9 @@ ROWS = 12
 Sample = dict[str, Any]
 
 
-@pytest.fixture
-def packed(tmp_path: Path) -> Path:
-    """A JPEG, raw pixels, a number, an array and a string in each row; one shard."""
+@pytest.fixture(params=["blocks", "jpeg"])
+def packed(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A JPEG by either codec, pixels, a number, an array and a string in each row; one shard."""
     samples = [
         {
             "photo": jpeg(40, 56, quality=60 + row),
@@ -29,7 +29,7 @@ def packed(tmp_path: Path) -> Path:
         }
         for row in range(ROWS)
     ]
-    fastio.pack(samples, tmp_path / "packed")
+    fastio.pack(samples, tmp_path / "packed", codec=request.param)
     return tmp_path / "packed"
 
 

@@ -53,7 +53,7 @@ def sample(row: int) -> dict[str, Any]:
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of several shards; not to be changed."""
     path = tmp_path_factory.mktemp("packed") / "data"
-    with Writer(path, SCHEMA, shard_size=8000) as writer:
+    with Writer(path, SCHEMA, codec="jpeg", shard_size=8000) as writer:
         for row in range(ROWS):
             writer.write(sample(row))
     return path

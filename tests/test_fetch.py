@@ -11,13 +11,13 @@ import pytest
 import fastio
 from fastio.fetch import AS_STORED, LOOK_INTO_FILE, WHOLE_FILE, image_source
 from fastio.formats import FolderDataset
-from fastio.schema import CODEC_ENCODED, CODEC_JPEG
+from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, CODEC_JPEG
 from tests.pictures import jpeg, oriented_jpeg, png, write_folder
 
 
 def test_the_ranges_of_a_packed_dataset_hold_the_images_bytes(tmp_path: Path) -> None:
     write_folder(tmp_path / "images")
-    fastio.pack(tmp_path / "images", tmp_path / "packed", shard_size=3000)
+    fastio.pack(tmp_path / "images", tmp_path / "packed", codec="jpeg", shard_size=3000)
     paths = FolderDataset(tmp_path / "images").paths
     rows = np.array([14, 0, 7, 0, 8])
     with fastio.open(tmp_path / "packed") as dataset:
@@ -44,7 +44,9 @@ def test_sizes_and_orientations_are_those_that_were_packed(tmp_path: Path) -> No
         reads = source.reads(np.array([1, 0]))
         assert reads.orientation.tolist() == [1, 6]
         assert list(zip(reads.height, reads.width, strict=True)) == [(24, 32), (20, 30)]
-        assert reads.codec.tolist() == [CODEC_ENCODED, CODEC_JPEG]
+        assert reads.codec.tolist() == [CODEC_ENCODED, CODEC_BLOCKS]
+        assert reads.codebook is dataset.codebook
+        assert reads.codebook is not None
         source.close()
 
 

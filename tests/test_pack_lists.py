@@ -41,7 +41,7 @@ def jsonl(*records: Any) -> str:
 
 
 def test_a_csv_list_gives_tuples_in_the_columns_order(folder: Path) -> None:
-    dataset = packed(folder, "path,label,score\na.jpg,7,0.5\nsub/b.jpg,-3,2\n")
+    dataset = packed(folder, "path,label,score\na.jpg,7,0.5\nsub/b.jpg,-3,2\n", codec="jpeg")
     fields = {"image": Image(), "label": Scalar("int64"), "score": Scalar("float64")}
     assert dataset.schema == Schema(fields, "tuple")
     image, *rest = dataset[1]
@@ -159,7 +159,7 @@ def test_a_schema_s_classes_number_the_words(folder: Path) -> None:
 
 def test_a_schema_may_name_two_columns_of_images(folder: Path) -> None:
     schema = Schema({"left": Image(), "right": Image()}, "tuple")
-    dataset = packed(folder, "left,right\na.jpg,sub/b.jpg\n", schema=schema)
+    dataset = packed(folder, "left,right\na.jpg,sub/b.jpg\n", schema=schema, codec="jpeg")
     left, right = dataset[0]
     np.testing.assert_array_equal(left, decoded((folder / "a.jpg").read_bytes()))
     np.testing.assert_array_equal(right, decoded((folder / "sub/b.jpg").read_bytes()))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from fastio.cli.export import export
 from fastio.cli.info import info
 from fastio.cli.pack import pack
 from fastio.cli.show import show
@@ -19,5 +20,5 @@ main = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (pack, info, verify, show):
+for command in (pack, info, verify, show, export):
     main.command()(command)

@@ -39,10 +39,24 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
         "rows": len(dataset),
         "shards": dataset.num_shards,
         "bytes": dataset.manifest.nbytes,
+        "bytes_per_sample": dataset.manifest.nbytes / len(dataset),
+        "format_version": dataset.manifest.version,
+        "codebook": _codebook(dataset),
         **schema,
         "packing": dataset.manifest.packing,
         "fingerprint": dataset.fingerprint,
     }
+
+
+def _codebook(dataset: Dataset) -> dict[str, Any] | None:
+    """Where the block codec's codebook came from and which it is; None where there is none."""
+    import xxhash
+
+    data = dataset.manifest.codebook
+    if data is None:
+        return None
+    origin = dataset.manifest.packing.get("codebook")
+    return {"origin": origin, "xxh3": xxhash.xxh3_64(data).hexdigest()}
 
 
 def _lines(description: dict[str, Any]) -> list[str]:
@@ -52,12 +66,16 @@ def _lines(description: dict[str, Any]) -> list[str]:
         _line("dataset", description["path"]),
         _line("samples", f"{description['rows']:,}"),
         _line("shards", f"{shards:,}, {readable_bytes(nbytes)}"),
+        _line("a sample", readable_bytes(round(description["bytes_per_sample"]))),
         _line("structure", description["structure"]),
         _line("fields", ""),
         *(_field_line(field) for field in description["fields"]),
     ]
     if description["classes"] is not None:
         lines.append(_line("classes", _class_list(description["classes"])))
+    codebook = description["codebook"]
+    if codebook is not None:
+        lines.append(_line("codebook", f"{codebook['origin']}, xxh3 {codebook['xxh3']}"))
     skipped = f", {packing['skipped']:,} bad samples skipped" if packing.get("skipped") else ""
     lines.append(_line("packed from", f"{packing.get('source')}{skipped}"))
     lines.append(_line("fingerprint", description["fingerprint"]))

@@ -42,7 +42,7 @@ def show(
         with open_any(dst) as dataset:
             field = _image_field(dataset)
             rows = _choose(len(dataset), count, seed)
-            images: Iterable[Any] = (_value(dataset, row, field) for row in rows)
+            images: Iterable[Any] = (_image(dataset, field, row) for row in rows)
             if steps:
                 images = _transformed(dataset, field, rows, steps, seed, epoch)
             contact_sheet(images, _captions(dataset, rows)).save(out)
@@ -113,14 +113,14 @@ def _image_field(dataset: Dataset | FolderDataset) -> str:
     return fields[0]
 
 
-def _value(dataset: Dataset | FolderDataset, row: int, field: str) -> Any:
-    """One field of a sample, whatever its structure."""
-    sample: Any = dataset[row]
-    if dataset.schema.structure == "dict":
-        return sample[field]
-    if dataset.schema.structure == "tuple":
-        return sample[list(dataset.schema.fields).index(field)]
-    return sample
+def _image(dataset: Dataset | FolderDataset, field: str, row: int) -> Any:
+    """One image, large enough for the sheet: uint8 (H, W, C)."""
+    from fastio.formats import FolderDataset
+    from fastio.report import TILE
+
+    if isinstance(dataset, FolderDataset):
+        return dataset[row][0]
+    return dataset.image(field, row, at_least=TILE)
 
 
 def _captions(dataset: Dataset | FolderDataset, rows: list[int]) -> list[str]:

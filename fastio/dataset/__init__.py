@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from fastio.dataset.check import BadImage, ImagesCheck, check_images
 from fastio.dataset.manifest import (
     CODEBOOK_BYTES,
     FORMAT_VERSION,
@@ -23,11 +24,14 @@ __all__ = [
     "FORMAT_VERSION",
     "JOURNAL_NAME",
     "MANIFEST_NAME",
+    "BadImage",
     "Dataset",
+    "ImagesCheck",
     "Manifest",
     "ShardCheck",
     "ShardEntry",
     "StoredImage",
+    "check_images",
     "decode_image",
     "is_dataset",
     "is_half_written",

@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -224,8 +224,6 @@ class Engine:
         rows = np.ascontiguousarray(pending.planned.rows, np.int64)
         reads = image.source.reads(rows)
         out = None if pending.memory is None else pending.memory.arrays.get(image.name)
-        # Until the native module is built with the block codec: afterwards reads.codebook, always.
-        codebook: list[Any] = [reads.codebook] if hasattr(_native, "Codebook") else []
         pending.slots[image.name] = self._native.submit(
             reads.files,
             image.geometry,
@@ -240,7 +238,7 @@ class Engine:
             reads.width,
             rows,
             reads.crc32c,
-            *codebook,
+            reads.codebook,
             image.channels,
             self.channels_last,
             image.affine,

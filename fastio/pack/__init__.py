@@ -6,11 +6,12 @@
 `images` and `cells` check and encode them, `reencode` makes them smaller where that is asked for,
 `codebooks` has what the block codec needs, `pipeline` keeps their order and the memory in bounds,
 `packer` cuts and writes shards, `journal` remembers what is finished, `destination` knows which
-files are ours.
+files are ours. `export` goes the other way: stored images to files.
 """
 
 from __future__ import annotations
 
 from fastio.pack.api import PackReport, Writer, pack
+from fastio.pack.export import ExportReport, export
 
-__all__ = ["PackReport", "Writer", "pack"]
+__all__ = ["ExportReport", "PackReport", "Writer", "export", "pack"]

@@ -23,7 +23,7 @@ TRAIN = "train"
 
 # What to train on: enough that more does not help, and little enough for memory and patience.
 _SAMPLE_IMAGES = 512
-_SAMPLE_BYTES = 32 << 20
+_SAMPLE_BYTES = 256 << 20
 _ITERATIONS = 30
 _SEED = 0
 
@@ -89,7 +89,7 @@ def codebook_hash(data: bytes) -> str:
 def train_codebook(source: Source, max_side: int | None, quality: int | None) -> bytes:
     """A codebook for the JPEG files of a source: 16,640 bytes, the same for the same source.
 
-    Trained on up to 512 of them, spread evenly over the source, of up to 32 MiB in all, as they
+    Trained on up to 512 of them, spread evenly over the source, of up to 256 MiB in all, as they
     are after `reencode`.
 
     Raises:

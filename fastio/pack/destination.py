@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME, is_dataset
-from fastio.errors import DatasetExists, PackError
+from fastio.errors import DatasetExists, FastioError, PackError
 from fastio.pack.journal import check_not_in_use
 from fastio.shard import TEMP_SUFFIX, sync_folder
 
@@ -72,6 +75,26 @@ def remove_strays(folder: Path, kept: set[str]) -> None:
     for name in own_files(folder):
         if name not in kept:
             (folder / name).unlink()
+
+
+@contextmanager
+def writing_to(path: Path, when_full: str = "") -> Iterator[None]:
+    """Errors of the file system as PackError, naming what could not be written.
+
+    Args:
+        path: what is written, for errors that do not say.
+        when_full: what to do after making room on a full disk.
+    """
+    try:
+        yield
+    except FastioError:
+        raise  # some of them are OSErrors too
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = f"; make room{when_full}" if is_full else ""
+        raise PackError(
+            f"cannot write {error.filename or path}: {error.strerror}{advice}"
+        ) from error
 
 
 def _remove(folder: Path, names: list[str]) -> None:

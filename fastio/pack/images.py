@@ -17,8 +17,8 @@ from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Im
 # What `codec=` of pack() and Writer may say.
 ImageCodec = Literal["blocks", "jpeg", "raw"]
 IMAGE_CODECS: tuple[ImageCodec, ...] = ("blocks", "jpeg", "raw")
-# What it means where it is None; "blocks" from when the native module is built with that codec.
-DEFAULT_CODEC: ImageCodec = "blocks" if hasattr(_native, "blocks_encode") else "jpeg"
+# What it means where it is None.
+DEFAULT_CODEC: ImageCodec = "blocks"
 
 # How files of other formats begin that samples may hold as bytes.
 _STARTS = (JPEG_START, b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -39,7 +37,7 @@ from fastio.pack.codebooks import (
     open_codebook,
     train_codebook,
 )
-from fastio.pack.destination import prepare, remove_strays, shard_name
+from fastio.pack.destination import prepare, remove_strays, shard_name, writing_to
 from fastio.pack.images import ImageCodec, ImageOptions
 from fastio.pack.journal import FinishedShard, Journal
 from fastio.pack.pipeline import OrderedPipeline
@@ -50,6 +48,7 @@ from fastio.shard import hash_columns, write_shard
 # Samples under way, and the bytes of theirs that may be in memory next to the shard being filled.
 _DEPTH_PER_WORKER = 64
 _BUDGET_BYTES = 256 << 20
+_RESUME = ", then go on with resume (--resume)"
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ class Packer:
         self._skipped_before = 0
         self._stamps = xxhash.xxh3_64()
         self._arrow_schema = schema.arrow_schema()
-        with _writing_to(folder):
+        with writing_to(folder, _RESUME):
             prepare(folder, resume, overwrite)
             self._journal = Journal(folder, self._journal_options(), resume)
         choice = options.codebook
@@ -173,7 +172,7 @@ class Packer:
 
     def _train(self, source: Source) -> None:
         self._codebook = train_codebook(source, self._options.max_side, self._options.quality)
-        with _writing_to(self._folder):
+        with writing_to(self._folder, _RESUME):
             self._journal.keep_codebook(self._codebook)
         self._images = self._image_options()
 
@@ -205,7 +204,7 @@ class Packer:
             self._write_shard(last=True)
         if not self.entries:
             raise self._nothing_packed()
-        with _writing_to(self._folder):
+        with writing_to(self._folder, _RESUME):
             kept = {entry.name for entry in self.entries} | {JOURNAL_NAME, MANIFEST_NAME}
             remove_strays(self._folder, kept)
             codebook = self._codebook if self._has_blocks() else None
@@ -215,7 +214,7 @@ class Packer:
     def discard(self) -> None:
         """Stop, and delete all that was written."""
         self._pipeline.close()
-        with _writing_to(self._folder):
+        with writing_to(self._folder, _RESUME):
             remove_strays(self._folder, {JOURNAL_NAME})
             self._journal.remove()
 
@@ -260,7 +259,7 @@ class Packer:
         )
         name = shard_name(len(self.entries))
         codecs = codec_counts(self._schema, self._rows)
-        with _writing_to(self._folder / name):
+        with writing_to(self._folder / name, _RESUME):
             nbytes, xxh3 = write_shard(self._folder / name, batch)
             entry = ShardEntry(name, len(self._rows), nbytes, xxh3, codecs)
             skipped = self.skipped[self._skipped_before :]
@@ -373,19 +372,3 @@ def _stamp(item: Item | Bad, hold: Callable[[int], None] | None = None) -> bytes
 def _reason(error: FastioError) -> str:
     """Why a sample was skipped, without its name, which stands next to it."""
     return str(getattr(error, "cause", "") or error)
-
-
-@contextmanager
-def _writing_to(path: Path) -> Iterator[None]:
-    """Errors of the file system as PackError, naming what could not be written."""
-    try:
-        yield
-    except FastioError:
-        raise  # some of them are OSErrors too
-    except OSError as error:
-        advice = ""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = "; make room, then go on with resume (--resume)"
-        raise PackError(
-            f"cannot write {error.filename or path}: {error.strerror}{advice}"
-        ) from error

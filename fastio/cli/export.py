@@ -1,0 +1,69 @@
+"""fastio export: a dataset's images as files again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fastio.cli.common import clear_errors, readable_bytes
+
+_ROWS = re.compile(r"(\d*):(\d*)")
+
+
+def export(
+    dataset: Annotated[str, typer.Argument(help="A packed dataset.")],
+    dst: Annotated[Path, typer.Argument(help="The folder to write to.")],
+    field: Annotated[
+        str | None, typer.Option(help="The image field, where there are several.")
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option(metavar="A:B", help="Rows A to B - 1; either may be left out.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Write to a folder that is not empty.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads; all cores by default.")
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Give the images of a dataset back as files, in a folder for each class."""
+    wanted = _parse_rows(rows)
+    with clear_errors():
+        from fastio.pack import export as export_images
+
+        report = export_images(
+            dataset,
+            dst,
+            field=field,
+            rows=wanted,
+            overwrite=overwrite,
+            workers=workers,
+            progress=not quiet,
+        )
+        if as_json:
+            print(json.dumps(dataclasses.asdict(report)))
+        elif not quiet:
+            index = "" if report.index is None else f", and {report.index}"
+            print(
+                f"{dst}: {report.images:,} images, {readable_bytes(report.bytes)}{index}, in "
+                f"{report.seconds:.1f} s"
+            )
+
+
+def _parse_rows(text: str | None) -> slice | None:
+    if text is None:
+        return None
+    match = _ROWS.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"--rows must read like 100:200, 100: or :200, got {text!r}")
+    first, last = (int(part) if part else None for part in match.groups())
+    return slice(first, last)

@@ -1,0 +1,126 @@
+"""Every image of a dataset decoded, to find the damaged ones."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from fastio import _native
+from fastio.dataset.packed import Dataset, StoredImage
+from fastio.dataset.pixels import decode_image
+from fastio.errors import FastioError
+from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, Image
+
+_ROWS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class BadImage:
+    """One image that is not what was packed.
+
+    Attributes:
+        row: its global row number.
+        shard: file name of its shard.
+        local_row: its row there.
+        field: its field.
+        problem: what is wrong with it.
+    """
+
+    row: int
+    shard: str
+    local_row: int
+    field: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class ImagesCheck:
+    """What checking some consecutive rows found.
+
+    Attributes:
+        rows: how many.
+        bad: the damaged images among theirs.
+    """
+
+    rows: int
+    bad: list[BadImage] = field(default_factory=list)
+
+
+def check_images(dataset: Dataset, workers: int = 1) -> Iterator[ImagesCheck]:
+    """Decode every image and compare it with its checksum and its size.
+
+    Rows of a shard that cannot be opened are passed over: `Dataset.verify` names it.
+
+    Args:
+        dataset: what to check.
+        workers: threads.
+
+    Returns:
+        What was found, some rows at a time, in order.
+
+    Raises:
+        ManifestInvalid: the codebook is damaged.
+    """
+    _ = dataset.codebook  # if it is not sound, that is said once
+    pool = ThreadPoolExecutor(workers, "fastio-verify")
+    pending: deque[Future[ImagesCheck]] = deque()
+    try:
+        for shard in range(dataset.num_shards):
+            rows = int(dataset.manifest.shard_rows[shard])
+            for begin in range(0, rows, _ROWS_AT_ONCE):
+                local_rows = range(begin, min(begin + _ROWS_AT_ONCE, rows))
+                pending.append(pool.submit(_check_rows, dataset, shard, local_rows))
+                if len(pending) > 4 * workers:
+                    yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _check_rows(dataset: Dataset, shard: int, local_rows: range) -> ImagesCheck:
+    try:
+        dataset.shard(shard)
+    except (FastioError, OSError):
+        return ImagesCheck(len(local_rows))
+    first = int(dataset.manifest.first_row[shard])
+    name = dataset.manifest.name(shard)
+    bad = []
+    for local in local_rows:
+        for image_field in dataset.schema.image_fields:
+            try:
+                _check_image(dataset, image_field, first + local)
+            except ValueError as error:
+                bad.append(BadImage(first + local, name, local, image_field, str(error)))
+    return ImagesCheck(len(local_rows), bad)
+
+
+def _check_image(dataset: Dataset, image_field: str, row: int) -> None:
+    """Raises ValueError, with a reason, unless an image is whole."""
+    stored = dataset.stored_image(image_field, row)
+    stored.check()
+    kind = dataset.schema.fields[image_field]
+    assert isinstance(kind, Image)
+    size = _decoded_size(stored, dataset.codebook, kind)
+    if size != (stored.height, stored.width):
+        raise ValueError(f"it is {size[0]} x {size[1]}, expected {stored.height} x {stored.width}")
+    if not 1 <= stored.orientation <= 8:
+        raise ValueError(f"EXIF orientation must be 1 to 8, got {stored.orientation}")
+
+
+def _decoded_size(
+    stored: StoredImage, codebook: _native.Codebook | None, kind: Image
+) -> tuple[int, int]:
+    """Height and width, after every part of the image was decoded."""
+    if stored.codec == CODEC_BLOCKS and codebook is not None:
+        height, width = _native.blocks_check(stored.data, codebook)
+        return height, width
+    if stored.codec == CODEC_JPEG:
+        height, width = _native.jpeg_probe(stored.data)[:2]
+        return height, width
+    pixels = decode_image(
+        stored.data, stored.codec, stored.height, stored.width, 1, kind.mode, codebook
+    )
+    return pixels.shape[0], pixels.shape[1]

@@ -1,0 +1,320 @@
+"""fastio.export: a dataset's images as files again."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image as PillowImage
+
+from fastio import _native
+from fastio.dataset import Dataset, StoredImage, decode_image
+from fastio.dataset import open as open_dataset
+from fastio.engine import available_cores
+from fastio.errors import ImageError, PackError
+from fastio.pack.destination import writing_to
+from fastio.pack.pipeline import OrderedPipeline
+from fastio.pack.progress import progress_bar
+from fastio.schema import (
+    CODEC_BLOCKS,
+    CODEC_JPEG,
+    CODEC_RAW,
+    Array,
+    Bytes,
+    Image,
+    Scalar,
+    Schema,
+)
+
+LIST_NAME = "samples.jsonl"
+_PATH_KEY = "path"
+_CLASS_FIELDS = ("label", "class")
+# Endings that are not the lower-case name of Pillow's format.
+_SUFFIXES = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif", "JPEG2000": ".jp2"}
+_LEAST_DIGITS = 6
+_DEPTH_PER_WORKER = 16
+_BUDGET_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What an export did.
+
+    Attributes:
+        images: files of images written.
+        bytes: size of them.
+        index: path of the list of samples, or None where the folders' names say all.
+        seconds: how long it took.
+    """
+
+    images: int
+    bytes: int
+    index: str | None
+    seconds: float
+
+
+def export(
+    dataset: Dataset | str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    *,
+    field: str | None = None,
+    rows: slice | None = None,
+    overwrite: bool = False,
+    workers: int | None = None,
+    progress: bool = False,
+) -> ExportReport:
+    """Give a packed dataset's images back as files.
+
+    Each image becomes `dst/CLASS/ROW.jpg`, or `dst/ROW.jpg` where the samples have no class names;
+    ROW is its number in the dataset. Files that were packed come back byte for byte. Those stored
+    as blocks become JPEGs with the same coefficients, quantisation tables and metadata, which
+    decode to the same pixels; pixels become PNG.
+
+    Where samples have more than an image and a class, `dst/samples.jsonl` has a line for each:
+    the image's `path` and the other fields, which `fastio pack` takes again. A class is its name
+    there. Array and Bytes are files of their own, `CLASS/ROW.FIELD.npy` and `CLASS/ROW.FIELD.bin`,
+    whose paths stand in the list.
+
+    Args:
+        dataset: a packed dataset or its folder.
+        dst: the folder to write to.
+        field: the image field; may be left out where there is one.
+        rows: which rows; all by default.
+        overwrite: write to a folder that is not empty. Files that are in the way are replaced, no
+            others are touched.
+        workers: threads; all cores that this process may use by default.
+        progress: show a progress bar on stderr.
+
+    Returns:
+        What was written.
+
+    Raises:
+        DatasetNotFound, ManifestInvalid: there is no dataset.
+        PackError: there are no rows or no images to export, or `dst` is not empty or cannot be
+            written.
+        ImageError, ShardCorrupt: an image, or a whole shard, is damaged. What was written before
+            stays.
+    """
+    start = time.monotonic()
+    if workers is not None and workers < 1:
+        raise PackError(f"workers must be at least 1, got {workers}")
+    opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    try:
+        exporter = _Exporter(opened, Path(dst), field)
+        numbers = range(len(opened))[rows or slice(None)]
+        if not numbers:
+            raise PackError(f"{opened.path} has no rows in {rows}, it has {len(opened)}")
+        index = Path(dst, LIST_NAME) if exporter.listed else None
+        with writing_to(Path(dst)):
+            _prepare(Path(dst), opened, overwrite)
+            nbytes = _export(exporter, index, numbers, workers or available_cores(), progress)
+    finally:
+        if opened is not dataset:
+            opened.close()
+    seconds = time.monotonic() - start
+    return ExportReport(len(numbers), nbytes, None if index is None else str(index), seconds)
+
+
+@dataclass(frozen=True)
+class _Written:
+    line: dict[str, Any]
+    nbytes: int
+
+
+class _Exporter:
+    """Writes single rows. Safe to use from several threads."""
+
+    def __init__(self, dataset: Dataset, folder: Path, field: str | None) -> None:
+        self._dataset = dataset
+        self._folder = folder
+        self._field = _image_field(dataset, field)
+        self._class_field, self._class_folders = _classes(dataset.schema)
+        self._digits = max(_LEAST_DIGITS, len(str(len(dataset) - 1)))
+        self._others = {
+            name: kind
+            for name, kind in dataset.schema.fields.items()
+            if not isinstance(kind, Image)
+        }
+        self.listed = set(self._others) != {self._class_field} - {None}
+        if self.listed and _PATH_KEY in self._others:
+            raise PackError(
+                f"{dataset.path} has a field {_PATH_KEY!r}, which is what the images' paths are "
+                f"called in {LIST_NAME}: it cannot be exported"
+            )
+
+    def write(self, row: int, hold: Callable[[int], None]) -> _Written:
+        """Write the files of a row.
+
+        Args:
+            row: its number.
+            hold: called with the bytes that are about to be in memory.
+
+        Raises:
+            ImageError, ShardCorrupt: it is damaged.
+            OSError: a file cannot be written.
+        """
+        stored = self._dataset.stored_image(self._field, row)
+        hold(stored.data.nbytes)
+        try:
+            stored.check()
+            data, suffix = self._image_file(stored)
+        except ValueError as error:
+            name = self._dataset.sample_name(row)
+            raise ImageError(self._dataset.path, row, name, error) from error
+        values = self._dataset.gather_all(list(self._others), np.array([row]))
+        stem = f"{row:0{self._digits}}"
+        line: dict[str, Any] = {}
+        if self._class_field is not None:
+            label = int(values[self._class_field][0])
+            stem = f"{self._class_folders.get(label, label)}/{stem}"
+            (self._folder / stem).parent.mkdir(exist_ok=True)
+        line[_PATH_KEY] = stem + suffix
+        (self._folder / (stem + suffix)).write_bytes(data)
+        for name, kind in self._others.items():
+            line[name] = self._value(name, kind, values[name][0], stem)
+        return _Written(line, len(data))
+
+    def _image_file(self, stored: StoredImage) -> tuple[bytes, str]:
+        """A stored image as a file's bytes, and the ending of its name."""
+        if stored.codec == CODEC_BLOCKS:
+            codebook = self._dataset.codebook
+            if codebook is None:
+                raise ValueError("it is stored as blocks, but the manifest has no codebook")
+            return _native.blocks_export(stored.data, codebook), ".jpg"
+        if stored.codec == CODEC_RAW:
+            return self._png(stored), ".png"
+        data = stored.data.tobytes()
+        if stored.codec == CODEC_JPEG:
+            return data, ".jpg"
+        return data, _suffix(data)
+
+    def _png(self, stored: StoredImage) -> bytes:
+        kind = self._dataset.schema.fields[self._field]
+        assert isinstance(kind, Image)
+        pixels = decode_image(*stored[:5], kind.mode)
+        file = io.BytesIO()
+        PillowImage.fromarray(pixels[:, :, 0] if kind.channels == 1 else pixels).save(file, "PNG")
+        return file.getvalue()
+
+    def _value(self, name: str, kind: Any, value: Any, stem: str) -> Any:
+        """A field as the list has it."""
+        if isinstance(kind, Array):
+            path = f"{stem}.{_file_name(name)}.npy"
+            np.save(self._folder / path, value)
+            return path
+        if isinstance(kind, Bytes):
+            path = f"{stem}.{_file_name(name)}.bin"
+            (self._folder / path).write_bytes(value)
+            return path
+        if name == self._class_field:
+            classes = dict(enumerate(self._dataset.classes or ()))
+            return classes.get(int(value), int(value))
+        return value.item() if isinstance(kind, Scalar) else value
+
+
+def _export(
+    exporter: _Exporter, index: Path | None, rows: Sequence[int], workers: int, progress: bool
+) -> int:
+    """Write the rows' files and their list, in order; the bytes of their images."""
+    pipeline = OrderedPipeline(
+        exporter.write, lambda _: 0, workers, workers * _DEPTH_PER_WORKER, _BUDGET_BYTES
+    )
+    nbytes = 0
+    try:
+        with (
+            nullcontext() if index is None else open(index, "w", encoding="utf-8") as file,
+            progress_bar("exporting", "images", len(rows), progress) as advance,
+        ):
+            results = (done for row in rows for done in pipeline.submit(row, 0))
+            for written in chain(results, pipeline.drain()):
+                if file is not None:
+                    file.write(json.dumps(written.line) + "\n")
+                nbytes += written.nbytes
+                advance(1)
+    finally:
+        pipeline.close()
+    return nbytes
+
+
+def _prepare(folder: Path, dataset: Dataset, overwrite: bool) -> None:
+    """Make the folder to write to.
+
+    Raises:
+        PackError: it is the dataset's own, no folder, or not empty.
+        OSError: it cannot be made.
+    """
+    if folder.resolve() == Path(dataset.path).resolve():
+        raise PackError(f"{folder} is the dataset itself; choose another folder")
+    if folder.exists() and not folder.is_dir():
+        raise PackError(f"{folder} is a file, and no folder to write to")
+    folder.mkdir(parents=True, exist_ok=True)
+    if not overwrite and next(folder.iterdir(), None) is not None:
+        raise PackError(
+            f"{folder} is not empty; choose another folder, or write to this one with overwrite "
+            "(--overwrite)"
+        )
+
+
+def _image_field(dataset: Dataset, name: str | None) -> str:
+    fields = dataset.schema.image_fields
+    if not fields:
+        raise PackError(f"{dataset.path} has no images to export")
+    if name is None and len(fields) > 1:
+        raise PackError(
+            f"{dataset.path} has the image fields {', '.join(fields)}; choose one with field "
+            "(--field)"
+        )
+    if name is not None and name not in fields:
+        raise PackError(f"{dataset.path} has no image field {name!r}; it has {', '.join(fields)}")
+    return name or fields[0]
+
+
+def _classes(schema: Schema) -> tuple[str | None, dict[int, str]]:
+    """The field of class numbers, and the folder of each class; None where there are no classes."""
+    for name in _CLASS_FIELDS:
+        kind = schema.fields.get(name)
+        if schema.classes and isinstance(kind, Scalar) and "int" in kind.dtype:
+            return name, _folders(schema.classes)
+    return None, {}
+
+
+def _folders(classes: Sequence[str]) -> dict[int, str]:
+    """A folder's name for each class, no two the same."""
+    folders: dict[int, str] = {}
+    taken = set()
+    for number, name in enumerate(classes):
+        folder = _file_name(name)
+        while folder in taken:
+            folder += "_"
+        taken.add(folder)
+        folders[number] = folder
+    return folders
+
+
+def _file_name(text: str) -> str:
+    """Text as the name of one file: nothing in it leads elsewhere."""
+    name = text.replace("/", "_").replace("\0", "_")
+    return f"_{name}" if name in ("", ".", "..") else name
+
+
+def _suffix(data: bytes) -> str:
+    """How the name of an image file ends, by its contents.
+
+    Raises:
+        ValueError: Pillow does not know the format.
+    """
+    try:
+        with PillowImage.open(io.BytesIO(data)) as image:
+            kind = image.format or ""
+    except Exception as error:  # Pillow's plugins let parsers' errors of every kind through
+        raise ValueError(f"not an image that Pillow knows: {error}") from error
+    return _SUFFIXES.get(kind, f".{kind.lower()}")

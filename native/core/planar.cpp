@@ -12,6 +12,8 @@ namespace {
 constexpr int kNarrowPlane =
     2;  // up to here libjpeg repeats chroma samples, even where told to smooth
 
+constexpr std::int32_t kStep = 4;      // rows of the result whose source rows are looked for at once
+
 constexpr std::int32_t round_up(std::int32_t value, std::int32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
@@ -161,59 +163,74 @@ void PlanarResampler::prepare(const PlanarAxis& x, const PlanarAxis& y, Colour c
   outputs_ = luma.outputs;
   columns_ = x.spec.window_size ? x.spec.window_size : x.spec.out - x.spec.window_begin;
   build_rows(luma, chroma);
-  prepare_rings();
+  blocks_ = static_cast<std::size_t>(columns_ + 2 * kPlanarLanes - 1) / (2 * kPlanarLanes);
+  for (int c = 0; c < planes_; ++c) prepare_ring(c);
 }
 
-void PlanarResampler::prepare_rings() {
-  blocks_ = static_cast<std::size_t>(round_up(columns_, 2 * kPlanarLanes)) / (2 * kPlanarLanes);
-  for (int c = 0; c < planes_; ++c) {
-    const PlanarTaps& taps = y_taps(c);
-    // Rows come kPlanarRows at a time, none of which may take the place of one still needed.
-    const auto slots =
-        static_cast<std::int32_t>(std::bit_ceil(static_cast<unsigned>(taps.max_count + 2 * kPlanarRows)));
-    Ring& ring = ring_[c];
-    ring.mask = slots - 1;
-    ring.rows.resize(slots * blocks_);
-    ring.sums.resize(taps.max_count > kMaxHighHalves ? blocks_ : 0);
-    ring.pointers.resize(slots + taps.max_count);
-    for (std::int32_t r = 0; r < slots + taps.max_count; ++r) {
-      ring.pointers[r] = ring.rows[(r & ring.mask) * blocks_].lane;
-    }
-  }
-}
-
-// Resamples the columns of rows until all before `until` are there, leaving out those that end
-// before `from`.
-void PlanarResampler::fill_ring(int c, const PlaneView& plane, std::int32_t from,
-                                std::int32_t until) {
-  Ring& ring = ring_[c];
-  ring.next = std::max(ring.next, from / kPlanarRows * kPlanarRows);
+// Source rows of the rows [i, i + kStep) of the result that are there, from the first one's first.
+SampleRange PlanarResampler::step_rows(int c, std::int32_t i) const {
   const PlanarTaps& taps = y_taps(c);
-  const std::int32_t rows = taps.last - taps.first;
-  for (; ring.next < until; ring.next += kPlanarRows) {
-    kernels_->columns(x_taps(c), plane.first + ring.next * plane.stride, plane.stride,
-                      std::min(rows - ring.next, kPlanarRows),
-                      &ring.rows[(ring.next & ring.mask) * blocks_], blocks_);
+  const std::int32_t last = std::min(i + kStep, outputs_) - 1;
+  return {taps.start[i] - taps.first, taps.start[last] + taps.count[last] - taps.first};
+}
+
+void PlanarResampler::prepare_ring(int c) {
+  const PlanarTaps& taps = y_taps(c);
+  std::int32_t needed = 0;
+  for (std::int32_t i = 0; i < outputs_; i += kStep) {
+    const SampleRange rows = step_rows(c, i);
+    needed = std::max(needed, rows.last - rows.first);
+  }
+  // Rows come kPlanarRows at a time, none of which may take the place of one still needed.
+  const std::size_t slots = std::bit_ceil(static_cast<std::size_t>(needed + 2 * kPlanarRows));
+  Ring& ring = ring_[c];
+  ring.mask = static_cast<std::int32_t>(slots) - 1;
+  ring.rows.resize(slots * blocks_);
+  ring.sums.resize(taps.max_count > kMaxHighHalves ? blocks_ : 0);
+  ring.pointers.resize(slots + static_cast<std::size_t>(taps.max_count));
+  for (std::size_t r = 0; r < ring.pointers.size(); ++r) {
+    ring.pointers[r] = ring.rows[(r & (slots - 1)) * blocks_].lane;
   }
 }
 
-// What output row `i` is made of, once its source rows are there.
+// Resamples the columns of the rows that are needed next and are not there yet, leaving out those
+// that end before.
+void PlanarResampler::fill_ring(int c, const PlaneView& plane, SampleRange needed) {
+  Ring& ring = ring_[c];
+  const PlanarTaps &x = x_taps(c), &y = y_taps(c);
+  const std::int32_t rows = y.last - y.first;
+  std::int32_t next = std::max(ring.next, needed.first / kPlanarRows * kPlanarRows);
+  for (; next < needed.last; next += kPlanarRows) {
+    kernels_->columns(x, plane.first + next * plane.stride, plane.stride,
+                      std::min(rows - next, kPlanarRows),
+                      &ring.rows[static_cast<std::size_t>(next & ring.mask) * blocks_], blocks_);
+  }
+  ring.next = next;
+}
+
+// What row `i` of the result is made of, once its source rows are there.
 PlanarRow PlanarResampler::row_of(int c, std::int32_t i) {
   const PlanarTaps& taps = y_taps(c);
   Ring& ring = ring_[c];
-  const std::int32_t start = taps.start[i] - taps.first, group = i / kPlanarLanes;
-  const PlanarWords& weights = taps.weights[static_cast<std::size_t>(group) * taps.max_count];
-  PlanarRow row = {&ring.pointers[start & ring.mask], weights.lane + i % kPlanarLanes,
-                   taps.count[i], 0};
-  if (row.count > kMaxHighHalves) {
+  const std::int32_t start = taps.start[i] - taps.first, count = taps.count[i];
+  const std::size_t group = static_cast<std::size_t>(i / kPlanarLanes);
+  PlanarRow row = {&ring.pointers[start & ring.mask],
+                   taps.weights[group * taps.max_count].lane + i % kPlanarLanes, count, 0};
+  const int bits = fraction_bits(), middle = (128 << bits) + (1 << (bits - 1));
+  const bool centred = output_ == PlanarOutput::ycbcr && c > 0;
+  row.init = static_cast<std::int16_t>(centred ? 0 : middle);
+  if (count > kMaxHighHalves) {
     static constexpr auto kOne = static_cast<std::int32_t>(0x80008000u);  // -1 in both halves
     sum_rows(row, blocks_, ring.sums.data());
     ring.sum = ring.sums[0].lane;
-    row = {&ring.sum, &kOne, 1, 0};
+    row.rows = &ring.sum;
+    row.weights = &kOne;
+    row.count = 1;
+  } else {
+    row.init = static_cast<std::int16_t>(row.init - count / 2);
+    // Weights past an output's taps are 0. That all have as many is what kernels are fast at.
+    if (taps.max_count <= kUniformTaps) row.count = taps.max_count;
   }
-  const int bits = fraction_bits(), middle = (128 << bits) + (1 << (bits - 1));
-  const bool centred = output_ == PlanarOutput::ycbcr && c > 0;
-  row.init = static_cast<std::int16_t>((centred ? 0 : middle) - row.count / 2);
   return row;
 }
 
@@ -226,9 +243,7 @@ void PlanarResampler::run(const PlaneView* planes, std::uint8_t* dst, std::ptrdi
   PlanarRow rows[3];
   for (std::int32_t i = 0; i < outputs_; ++i, dst += dst_stride) {
     for (int c = 0; c < planes_; ++c) {
-      const PlanarTaps& taps = y_taps(c);
-      const std::int32_t start = taps.start[i] - taps.first;
-      fill_ring(c, planes[c], start, start + taps.count[i]);
+      if (i % kStep == 0) fill_ring(c, planes[c], step_rows(c, i));
       rows[c] = row_of(c, i);
     }
     kernels_->row(output_, rows, fraction_bits(), columns_, dst);

@@ -90,8 +90,9 @@ class PlanarResampler {
   const PlanarTaps& y_taps(int c) const { return y_[c > 0 && y_differ_].table; }
   void build(const PlanarTapSpec& given, Taps* taps);
   void build_rows(PlanarTapSpec luma, PlanarTapSpec chroma);
-  void prepare_rings();
-  void fill_ring(int c, const PlaneView& plane, std::int32_t from, std::int32_t until);
+  void prepare_ring(int c);
+  SampleRange step_rows(int c, std::int32_t i) const;
+  void fill_ring(int c, const PlaneView& plane, SampleRange needed);
   PlanarRow row_of(int c, std::int32_t i);
 
   int fraction_bits() const { return 7 + row_bits_ - 16; }  // of the sums of rows

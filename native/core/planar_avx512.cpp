@@ -36,14 +36,19 @@ struct Samples {
 
 // The sums of a group of outputs of kPlanarRows rows.
 template <int kLoads, int kPairs>
-inline void sum_group(const PlanarTaps& t, std::int32_t g, std::ptrdiff_t limit,
-                      const std::uint8_t* const* src, __m512i* sums) {
+inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* const* src,
+                      __m512i* sums) {
   const std::int32_t pairs = kPairs ? kPairs : t.pairs;
   const __m512i two = _mm512_set1_epi32(0x00020002);
-  const std::ptrdiff_t base = t.base[g] < limit ? t.base[g] : limit;
-  const auto moved = static_cast<int>(t.base[g] - base);
-  __m512i index =
-      _mm512_add_epi8(_mm512_load_si512(t.index + g), _mm512_set1_epi8(static_cast<char>(moved)));
+  std::ptrdiff_t base = t.base[g];
+  __m512i index = _mm512_load_si512(t.index + g);
+  if constexpr (kLoads == 2) {  // where the second would lie past the last sample, both move
+    const std::ptrdiff_t latest = t.last - t.first - 64;
+    if (base > latest) {
+      index = _mm512_add_epi8(index, _mm512_set1_epi8(static_cast<char>(base - latest)));
+      base = latest;
+    }
+  }
   const PlanarWords* weights = t.weights + static_cast<std::ptrdiff_t>(g) * pairs;
   Samples<kLoads> samples[kPlanarRows];
   for (int j = 0; j < kPlanarRows; ++j) {
@@ -80,15 +85,15 @@ inline void sum_group_far(const PlanarTaps& t, std::int32_t g, const std::uint8_
 }
 
 template <int kLoads, int kPairs>
-void columns_of_rows(const PlanarTaps& t, const std::uint8_t* const* src, PlanarMiddle* dst,
+void columns_of_rows(const PlanarTaps& taps, const std::uint8_t* const* rows, PlanarMiddle* dst,
                      std::size_t blocks) {
-  // A second register may lie past the last sample: then both begin earlier.
-  const std::ptrdiff_t limit = kLoads == 2 ? at_least(t.last - t.first - 64, 0) : t.last - t.first;
+  const std::uint8_t* const src[kPlanarRows] = {rows[0], rows[1], rows[2], rows[3]};
+  const PlanarTaps t = taps;  // which nothing that is stored can change
   const auto sum = [&](std::int32_t g, __m512i* sums) {
     if constexpr (kLoads == 0) {
       sum_group_far(t, g, src, sums);
     } else {
-      sum_group<kLoads, kPairs>(t, g, limit, src, sums);
+      sum_group<kLoads, kPairs>(t, g, src, sums);
     }
   };
   for (std::int32_t g = 0; g < t.groups; g += 2, ++dst) {
@@ -120,10 +125,12 @@ void columns_avx512(const PlanarTaps& taps, const std::uint8_t* src, std::ptrdif
   }
 }
 
-// Columns [x, x + kBlock) of a plane.
+// Columns [x, x + kBlock) of a plane. kCount: row.count, where that is known, or 0.
+template <int kCount>
 inline __m512i sum_plane(const PlanarRow& row, std::int32_t x) {
   __m512i sum = _mm512_set1_epi16(row.init);
-  for (std::int32_t k = 0; k < row.count; ++k) {
+  const std::int32_t count = kCount ? kCount : row.count;
+  for (std::int32_t k = 0; k < count; ++k) {
     const __m512i weight = _mm512_set1_epi32(row.weights[k * kPlanarLanes]);
     const __m512i samples = _mm512_load_si512(row.rows[k] + x);
     sum = _mm512_sub_epi16(sum, _mm512_mulhi_epi16(samples, weight));
@@ -208,18 +215,20 @@ inline void store_values(__m512i sums, __m128i bits, std::int32_t count, std::ui
                           _mm512_permutexvar_epi8(index, to_bytes(sums, sums, bits)));
 }
 
-template <PlanarOutput kOutput>
-void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst) {
+// kFirst, kOthers: see sum_plane(), of component 0 and of the others.
+template <PlanarOutput kOutput, int kFirst, int kOthers>
+void row_of(const PlanarRow* given, int bits, std::int32_t outputs, std::uint8_t* dst) {
   constexpr bool kOnePlane = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::gray_three;
   constexpr bool kOneChannel = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::rgb_luma;
+  const PlanarRow planes[3] = {given[0], given[kOnePlane ? 0 : 1], given[kOnePlane ? 0 : 2]};
   const __m128i shift = _mm_cvtsi32_si128(bits);
   for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * (kOneChannel ? 1 : 3)) {
     const std::int32_t count = at_most(outputs - x, kBlock);
     __m512i sums[3];
-    sums[0] = sum_plane(planes[0], x);
+    sums[0] = sum_plane<kFirst>(planes[0], x);
     if constexpr (!kOnePlane) {
-      sums[1] = sum_plane(planes[1], x);
-      sums[2] = sum_plane(planes[2], x);
+      sums[1] = sum_plane<kOthers>(planes[1], x);
+      sums[2] = sum_plane<kOthers>(planes[2], x);
     } else {
       sums[1] = sums[2] = sums[0];
     }
@@ -233,19 +242,39 @@ void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_
   }
 }
 
+// By the taps of the planes: few, and the same in every row, so that their loops unroll.
+void row_ycbcr(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst) {
+  using Kernel = void(const PlanarRow*, int, std::int32_t, std::uint8_t*);
+  constexpr auto kOutput = PlanarOutput::ycbcr;
+  static constexpr Kernel* kKernels[kUniformTaps + 1][kUniformTaps + 1] = {
+      {row_of<kOutput, 0, 0>, row_of<kOutput, 0, 1>, row_of<kOutput, 0, 2>, row_of<kOutput, 0, 3>,
+       row_of<kOutput, 0, 4>},
+      {row_of<kOutput, 1, 0>, row_of<kOutput, 1, 1>, row_of<kOutput, 1, 2>, row_of<kOutput, 1, 3>,
+       row_of<kOutput, 1, 4>},
+      {row_of<kOutput, 2, 0>, row_of<kOutput, 2, 1>, row_of<kOutput, 2, 2>, row_of<kOutput, 2, 3>,
+       row_of<kOutput, 2, 4>},
+      {row_of<kOutput, 3, 0>, row_of<kOutput, 3, 1>, row_of<kOutput, 3, 2>, row_of<kOutput, 3, 3>,
+       row_of<kOutput, 3, 4>},
+      {row_of<kOutput, 4, 0>, row_of<kOutput, 4, 1>, row_of<kOutput, 4, 2>, row_of<kOutput, 4, 3>,
+       row_of<kOutput, 4, 4>}};
+  const std::int32_t first = planes[0].count, others = planes[1].count;
+  kKernels[first <= kUniformTaps ? first : 0][others <= kUniformTaps ? others : 0](planes, bits, outputs,
+                                                                                  dst);
+}
+
 void row_avx512(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
                 std::uint8_t* dst) {
   switch (output) {
     case PlanarOutput::gray:
-      return row_of<PlanarOutput::gray>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::gray, 0, 0>(planes, bits, outputs, dst);
     case PlanarOutput::gray_three:
-      return row_of<PlanarOutput::gray_three>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::gray_three, 0, 0>(planes, bits, outputs, dst);
     case PlanarOutput::rgb:
-      return row_of<PlanarOutput::rgb>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::rgb, 0, 0>(planes, bits, outputs, dst);
     case PlanarOutput::rgb_luma:
-      return row_of<PlanarOutput::rgb_luma>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::rgb_luma, 0, 0>(planes, bits, outputs, dst);
     case PlanarOutput::ycbcr:
-      return row_of<PlanarOutput::ycbcr>(planes, bits, outputs, dst);
+      return row_ycbcr(planes, bits, outputs, dst);
   }
 }
 

@@ -11,7 +11,8 @@
 //    half a unit a tap on average, which `init` takes off. Above kMaxHighHalves taps that could
 //    grow to be seen; then the products are summed exactly instead, to a row of 7 fractional bits
 //    (27689 at most) that is given to the row kernel as its lone tap.
-//  - Colour: 16 bits, Y now with 128.5 added. 1.772 * 13845 = 24533 fits; Y added to that saturates,
+//  - Colour: 16 bits, Y now with 128.5 added. 1.772 * 13845 = 24533 fits; Y added to that
+//  saturates,
 //    far beyond white.
 #pragma once
 
@@ -23,6 +24,7 @@ namespace fastio {
 inline constexpr int kPlanarLanes = 16;       // outputs of a group, computed together
 inline constexpr int kPlanarRows = 4;         // rows that are resampled together
 inline constexpr int kMaxHighHalves = 16;     // taps of a row that are summed in 16 bits
+inline constexpr int kUniformTaps = 4;       // of a row: up to here, rows all get the most taps
 inline constexpr int kPlanarColumnBits = 14;  // log2 of the sum of an output's weights in x
 
 // A word for each output of a group.

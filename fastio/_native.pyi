@@ -127,6 +127,9 @@ def blocks_header_bytes(height: int, width: int) -> int:
     The most bytes that the header and the DC section of a record of this size take.
     """
 
+def train_codebook(jpegs: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], seed: int = 0, iterations: int = 40, most_blocks: int = 500000) -> bytes:
+    """The 16,640 bytes of a codebook for JPEG files (uint8 arrays)."""
+
 class FileSet:
     """Local files by number; see read.h."""
 

@@ -1,7 +1,9 @@
 // Block records for Python: making them, taking them apart, looking at them.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -10,6 +12,7 @@
 #include "core/block_decoder.h"
 #include "core/block_encoder.h"
 #include "core/block_pixels.h"
+#include "core/codebook_train.h"
 #include "core/jpeg_coefficients.h"
 
 namespace fastio {
@@ -163,6 +166,40 @@ Image pixels(const Bytes& record, const HeldCodebook& book, int orientation, int
                owner);
 }
 
+// A codebook for these JPEG files. At most about `most_blocks` of their blocks are looked at,
+// evenly. Files that no record can hold are left out.
+Status train_on(const std::vector<Bytes>& jpegs, std::size_t most_blocks, int iterations,
+                std::uint64_t seed, std::vector<std::uint8_t>& codebook) {
+  // A block takes about 13 bytes of a file; an odd step draws from all columns alike.
+  std::size_t bytes = 0;
+  for (const Bytes& jpeg : jpegs) bytes += jpeg.size();
+  const std::size_t every =
+      std::max<std::size_t>(bytes / 13 / std::max<std::size_t>(most_blocks, 1), 1) | 1;
+  JpegCoefficients coefficients;
+  std::vector<std::int16_t> blocks;
+  std::size_t phase = 0;
+  for (const Bytes& jpeg : jpegs) {
+    const Status status = read_coefficients(jpeg.data(), jpeg.size(), coefficients);
+    if (status.code == Code::foreign) continue;
+    if (!status.ok()) return status;
+    sample_blocks(coefficients, every, phase++ % every, blocks);
+  }
+  return train_codebook(blocks.data(), blocks.size() / 64, iterations, seed, codebook);
+}
+
+nb::bytes train(const std::vector<Bytes>& jpegs, std::uint64_t seed, int iterations,
+                std::size_t most_blocks) {
+  if (iterations < 1) throw nb::value_error("iterations must be at least 1");
+  std::vector<std::uint8_t> codebook;
+  Status status;
+  {
+    const nb::gil_scoped_release release;
+    status = train_on(jpegs, most_blocks, iterations, seed, codebook);
+  }
+  raise_for(status);
+  return as_bytes(codebook);
+}
+
 }  // namespace
 
 void bind_blocks(nb::module_& m) {
@@ -188,6 +225,9 @@ void bind_blocks(nb::module_& m) {
         "(H, W, C). At 1/8 the first blocks_header_bytes() of a record of record_size do.");
   m.def("blocks_header_bytes", &dc_bytes_bound, nb::arg("height"), nb::arg("width"),
         "The most bytes that the header and the DC section of a record of this size take.");
+  m.def("train_codebook", &train, nb::arg("jpegs"), nb::arg("seed") = 0, nb::arg("iterations") = 40,
+        nb::arg("most_blocks") = std::size_t{500000},
+        "The 16,640 bytes of a codebook for JPEG files (uint8 arrays).");
 }
 
 }  // namespace fastio

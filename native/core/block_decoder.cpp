@@ -19,6 +19,10 @@ Status row_damaged(const char* section, std::size_t row) {
                  " section is damaged: its CRC-32C is another");
 }
 
+Status dc_damaged(std::size_t row) {
+  return corrupt("tile row " + std::to_string(row) + " of the DC section contradicts the format");
+}
+
 Status tile_damaged(std::size_t row, std::size_t tile) {
   return corrupt("tile " + std::to_string(tile) + " of row " + std::to_string(row) +
                  " contradicts the format");
@@ -66,12 +70,14 @@ void BlockDecoder::plan(const PlaneRegion& region, ByteRange& dc, ByteRange& ac)
     tile_rows_.first = std::min(tile_rows_.first, block_y_[c].first / down);
     tile_rows_.last = std::max(tile_rows_.last, (block_y_[c].last - 1) / down + 1);
   }
-  const auto tiles_x = static_cast<std::size_t>(shape.tiles_x());
-  const std::size_t first = static_cast<std::size_t>(tile_rows_.first) * tiles_x;
-  const std::size_t last = static_cast<std::size_t>(tile_rows_.last) * tiles_x;
-  dc_range_ = dc = {header_.dc_begin[first], header_.dc_begin[last]};
-  ac_range_ = ac =
-      dc_only_ ? ByteRange{} : ByteRange{header_.ac_begin[first], header_.ac_begin[last]};
+  const auto first = static_cast<std::size_t>(tile_rows_.first);
+  const auto last = static_cast<std::size_t>(tile_rows_.last);
+  const auto tiles = static_cast<std::size_t>(shape.tiles_x());
+  dc = {header_.dc_begin[first], header_.dc_begin[last]};
+  ac = {header_.ac_begin[first * tiles], header_.ac_begin[last * tiles]};
+  if (dc_only_) ac = {};
+  dc_range_ = dc;
+  ac_range_ = ac;
 }
 
 Status BlockDecoder::decode(const std::uint8_t* dc, const std::uint8_t* ac, PlaneView* planes) {
@@ -97,42 +103,54 @@ Status BlockDecoder::decode(const std::uint8_t* dc, const std::uint8_t* ac, Plan
 Status BlockDecoder::decode_row(std::int32_t row, const std::uint8_t* dc, const std::uint8_t* ac) {
   const BlockShape& shape = header_.shape;
   const auto r = static_cast<std::size_t>(row);
-  const auto tiles_x = static_cast<std::size_t>(shape.tiles_x());
-  const std::size_t begin = r * tiles_x, end = begin + tiles_x;
-  const auto dc_part = [&](std::size_t k) { return dc + (header_.dc_begin[k] - dc_range_.begin); };
-  const auto ac_part = [&](std::size_t k) { return ac + (header_.ac_begin[k] - ac_range_.begin); };
-  if (crc32c(dc_part(begin), header_.dc_begin[end] - header_.dc_begin[begin]) != header_.dc_crc[r])
-    return row_damaged("DC", r);
-  if (!dc_only_ &&
-      crc32c(ac_part(begin), header_.ac_begin[end] - header_.ac_begin[begin]) != header_.ac_crc[r])
-    return row_damaged("AC", r);
-
-  TileRuns runs;
-  std::int16_t values[kTileBlocks];
-  std::int16_t* coefficients = coefficients_[0].value;
+  const RecordPart dc_part{dc + (header_.dc_begin[r] - dc_range_.begin),
+                           header_.dc_begin[r + 1] - header_.dc_begin[r]};
+  if (crc32c(dc_part.data, dc_part.size) != header_.dc_crc[r]) return row_damaged("DC", r);
+  row_.set_row(shape, row);
+  if (row_dc_.size() < static_cast<std::size_t>(row_.blocks))
+    row_dc_.resize(static_cast<std::size_t>(row_.blocks));
+  const std::uint8_t* classes = decode_dc(*book_, row_, dc_part, row_dc_.data());
+  if (!classes) return dc_damaged(r);
+  if (!dc_only_) {
+    const std::size_t begin = header_.ac_begin[r * static_cast<std::size_t>(shape.tiles_x())];
+    const std::size_t end = header_.ac_begin[(r + 1) * static_cast<std::size_t>(shape.tiles_x())];
+    if (crc32c(ac + (begin - ac_range_.begin), end - begin) != header_.ac_crc[r])
+      return row_damaged("AC", r);
+  }
   for (std::int32_t t = tiles_.first; t < tiles_.last; ++t) {
-    if (t == tiles_.first || t == shape.tiles_x() - 1) runs.set(shape, row, t);
-    const std::size_t k = begin + static_cast<std::size_t>(t);
-    const std::uint8_t* classes = decode_dc(
-        *book_, runs, {dc_part(k), header_.dc_begin[k + 1] - header_.dc_begin[k]}, values);
-    if (!classes) return tile_damaged(r, static_cast<std::size_t>(t));
-    if (!dc_only_ &&
-        !expand_tile(*book_, runs, {ac_part(k), header_.ac_begin[k + 1] - header_.ac_begin[k]},
-                     classes, quant_, wanted(row, t, runs), coefficients))
-      return tile_damaged(r, static_cast<std::size_t>(t));
-    write_tile(row, t, runs, values);
+    if (t == tiles_.first || t == shape.tiles_x() - 1) tile_.set_tile(shape, row, t);
+    if (!dc_only_) {
+      const Status status = expand(row, t, ac, classes);
+      if (!status.ok()) return status;
+    }
+    write_tile(row, t);
   }
   return Status::okay();
 }
 
+// The AC coefficients of a tile, as far as the region takes them.
+Status BlockDecoder::expand(std::int32_t row, std::int32_t tile, const std::uint8_t* ac,
+                            const std::uint8_t* classes) {
+  const std::size_t k =
+      static_cast<std::size_t>(row) * static_cast<std::size_t>(header_.shape.tiles_x()) +
+      static_cast<std::size_t>(tile);
+  const RecordPart part{ac + (header_.ac_begin[k] - ac_range_.begin),
+                        header_.ac_begin[k + 1] - header_.ac_begin[k]};
+  std::uint8_t own[kTileBlocks];
+  classes_of_tile(header_.shape, row_, classes, tile_, tile, own);
+  const bool sound =
+      expand_tile(*book_, tile_, part, own, quant_, wanted(row, tile), coefficients_[0].value);
+  return sound ? Status::okay()
+               : tile_damaged(static_cast<std::size_t>(row), static_cast<std::size_t>(tile));
+}
+
 // The blocks of a tile whose AC coefficients the region takes.
-std::uint64_t BlockDecoder::wanted(std::int32_t row, std::int32_t tile,
-                                   const TileRuns& runs) const {
+std::uint64_t BlockDecoder::wanted(std::int32_t row, std::int32_t tile) const {
   std::uint64_t bits = 0;
   int component = -1;
   std::int32_t y = 0;
-  for (int k = 0; k < runs.runs; ++k) {
-    const TileRuns::Run& run = runs.run[k];
+  for (int k = 0; k < tile_.runs; ++k) {
+    const BlockRuns::Run& run = tile_.run[k];
     const int c = run.component;
     y = c == component ? y + 1 : row * header_.shape.tile_blocks_y(c);
     component = c;
@@ -140,20 +158,19 @@ std::uint64_t BlockDecoder::wanted(std::int32_t row, std::int32_t tile,
     if (y < block_y_[c].first || y >= block_y_[c].last) continue;
     const std::int32_t x = tile * header_.shape.tile_blocks_x(c);
     const std::int32_t first = std::max(block_x_[c].first - x, 0);
-    const std::int32_t last = std::min<std::int32_t>(block_x_[c].last - x, run.count);
+    const std::int32_t last = std::min(block_x_[c].last - x, run.count);
     if (first < last) bits |= ((std::uint64_t{1} << (last - first)) - 1) << (run.first + first);
   }
   return bits;
 }
 
 // The inverse DCT of a tile's blocks into the planes.
-void BlockDecoder::write_tile(std::int32_t row, std::int32_t tile, const TileRuns& runs,
-                              const std::int16_t* dc) {
+void BlockDecoder::write_tile(std::int32_t row, std::int32_t tile) {
   std::int16_t* coefficients = coefficients_[0].value;
   int component = -1;
   std::int32_t y = 0;
-  for (int k = 0; k < runs.runs; ++k) {
-    const TileRuns::Run& run = runs.run[k];
+  for (int k = 0; k < tile_.runs; ++k) {
+    const BlockRuns::Run& run = tile_.run[k];
     const int c = run.component;
     y = c == component ? y + 1 : row * header_.shape.tile_blocks_y(c);
     component = c;
@@ -161,21 +178,21 @@ void BlockDecoder::write_tile(std::int32_t row, std::int32_t tile, const TileRun
     if (y < block_y_[c].first || y >= block_y_[c].last) continue;
     const std::int32_t x = tile * header_.shape.tile_blocks_x(c);
     const std::int32_t first = std::max(block_x_[c].first - x, 0);
-    const std::int32_t last = std::min<std::int32_t>(block_x_[c].last - x, run.count);
-    if (first >= last) continue;
+    const std::int32_t count = std::min(block_x_[c].last - x, run.count) - first;
+    if (count <= 0) continue;
     const int size = 8 / region_.reduce[c];
     const std::int16_t q = quant_.value[c][0];
+    const std::int16_t* dc = row_dc_.data() + row_.run[k].first + x + first;
     std::uint8_t* out = planes_[c].data() + (y - block_y_[c].first) * size * stride_[c] +
                         (x + first - block_x_[c].first) * size;
     if (size == 1) {
-      std::int16_t scaled[kTileBlocks];
-      for (std::int32_t i = first; i < last; ++i) scaled[i] = product(dc[run.first + i], q);
-      idct_dc(scaled + first, last - first, out);
+      std::int16_t scaled[kTileColumns];
+      for (std::int32_t i = 0; i < count; ++i) scaled[i] = product(dc[i], q);
+      idct_dc(scaled, count, out);
     } else {
       std::int16_t* blocks = coefficients + 64 * (run.first + first);
-      for (std::int32_t i = 0; i < last - first; ++i)
-        blocks[64 * i] = product(dc[run.first + first + i], q);
-      idct(size, blocks, last - first, out, stride_[c]);
+      for (std::int32_t i = 0; i < count; ++i) blocks[64 * i] = product(dc[i], q);
+      idct(size, blocks, count, out, stride_[c]);
     }
   }
 }
@@ -187,52 +204,55 @@ void BlockDecoder::shrink(std::size_t keep) {
 namespace {
 
 // The blocks of one tile, in their places among all blocks of each component.
-void place_blocks(const BlockShape& shape, std::int32_t row, std::int32_t tile,
-                  const TileRuns& runs, const std::int16_t* dc, std::int16_t* blocks,
-                  JpegCoefficients& out) {
+void place_blocks(const BlockShape& shape, std::int32_t row, std::int32_t number,
+                  const BlockRuns& tile, const BlockRuns& whole, const std::int16_t* dc,
+                  std::int16_t* blocks, JpegCoefficients& out) {
   int component = -1;
   std::int32_t y = 0;
-  for (int k = 0; k < runs.runs; ++k) {
-    const TileRuns::Run& run = runs.run[k];
+  for (int k = 0; k < tile.runs; ++k) {
+    const BlockRuns::Run& run = tile.run[k];
     const int c = run.component;
     y = c == component ? y + 1 : row * shape.tile_blocks_y(c);
     component = c;
+    const std::int32_t x = number * shape.tile_blocks_x(c);
     const std::size_t at =
         static_cast<std::size_t>(y) * static_cast<std::size_t>(shape.blocks_x(c)) +
-        static_cast<std::size_t>(tile * shape.tile_blocks_x(c));
-    for (int i = 0; i < run.count; ++i) blocks[64 * (run.first + i)] = dc[run.first + i];
+        static_cast<std::size_t>(x);
+    for (std::int32_t i = 0; i < run.count; ++i)
+      blocks[64 * (run.first + i)] = dc[whole.run[k].first + x + i];
     std::copy_n(blocks + 64 * run.first, 64 * run.count, out.blocks[c].data() + 64 * at);
   }
 }
 
-Status unpack_tiles(const Codebook& book, const BlockHeader& header, const std::uint8_t* record,
-                    JpegCoefficients& out) {
+Status unpack_row(const Codebook& book, const BlockHeader& header, std::size_t r,
+                  const std::uint8_t* record, std::vector<std::int16_t>& dc,
+                  JpegCoefficients& out) {
   const BlockShape& shape = header.shape;
-  const auto tiles_x = static_cast<std::size_t>(shape.tiles_x());
+  const auto tiles = static_cast<std::size_t>(shape.tiles_x());
+  const auto row = static_cast<std::int32_t>(r);
+  const RecordPart dc_part{record + header.dc_begin[r],
+                           header.dc_begin[r + 1] - header.dc_begin[r]};
+  const std::size_t ac_at = header.ac_begin[r * tiles];
+  if (crc32c(dc_part.data, dc_part.size) != header.dc_crc[r]) return row_damaged("DC", r);
+  if (crc32c(record + ac_at, header.ac_begin[(r + 1) * tiles] - ac_at) != header.ac_crc[r])
+    return row_damaged("AC", r);
+  BlockRuns whole, tile;
+  whole.set_row(shape, row);
+  dc.resize(static_cast<std::size_t>(whole.blocks));
+  const std::uint8_t* classes = decode_dc(book, whole, dc_part, dc.data());
+  if (!classes) return dc_damaged(r);
   Dequantisers ones;
   ones.set_ones();
-  TileRuns runs;
-  std::int16_t dc[kTileBlocks];
+  std::uint8_t own[kTileBlocks];
   alignas(64) std::int16_t blocks[64 * kTileBlocks];
-  for (std::size_t r = 0; r < header.dc_crc.size(); ++r) {
-    const std::size_t begin = r * tiles_x, end = begin + tiles_x;
-    const std::size_t dc_at = header.dc_begin[begin], ac_at = header.ac_begin[begin];
-    if (crc32c(record + dc_at, header.dc_begin[end] - dc_at) != header.dc_crc[r])
-      return row_damaged("DC", r);
-    if (crc32c(record + ac_at, header.ac_begin[end] - ac_at) != header.ac_crc[r])
-      return row_damaged("AC", r);
-    for (std::size_t k = begin; k < end; ++k) {
-      const auto row = static_cast<std::int32_t>(r), tile = static_cast<std::int32_t>(k - begin);
-      runs.set(shape, row, tile);
-      const TilePart dc_part{record + header.dc_begin[k],
-                             header.dc_begin[k + 1] - header.dc_begin[k]};
-      const TilePart ac_part{record + header.ac_begin[k],
-                             header.ac_begin[k + 1] - header.ac_begin[k]};
-      const std::uint8_t* classes = decode_dc(book, runs, dc_part, dc);
-      if (!classes || !expand_tile(book, runs, ac_part, classes, ones, ~std::uint64_t{0}, blocks))
-        return tile_damaged(r, k - begin);
-      place_blocks(shape, row, tile, runs, dc, blocks, out);
-    }
+  for (std::int32_t t = 0; t < shape.tiles_x(); ++t) {
+    const std::size_t k = r * tiles + static_cast<std::size_t>(t);
+    tile.set_tile(shape, row, t);
+    classes_of_tile(shape, whole, classes, tile, t, own);
+    const RecordPart part{record + header.ac_begin[k], header.ac_begin[k + 1] - header.ac_begin[k]};
+    if (!expand_tile(book, tile, part, own, ones, ~std::uint64_t{0}, blocks))
+      return tile_damaged(r, static_cast<std::size_t>(t));
+    place_blocks(shape, row, t, tile, whole, dc.data(), blocks, out);
   }
   return Status::okay();
 }
@@ -257,7 +277,10 @@ Status unpack_record(const Codebook& book, const std::uint8_t* record, std::size
                                : 0,
                          0);
   }
-  return unpack_tiles(book, header, record, out);
+  std::vector<std::int16_t> dc;
+  for (std::size_t r = 0; status.ok() && r < header.dc_crc.size(); ++r)
+    status = unpack_row(book, header, r, record, dc, out);
+  return status;
 }
 
 }  // namespace fastio

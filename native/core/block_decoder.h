@@ -63,9 +63,10 @@ class BlockDecoder {
     std::int32_t first, last;
   };
   Status decode_row(std::int32_t row, const std::uint8_t* dc, const std::uint8_t* ac);
-  void write_tile(std::int32_t row, std::int32_t tile, const TileRuns& runs,
-                  const std::int16_t* dc);
-  std::uint64_t wanted(std::int32_t row, std::int32_t tile, const TileRuns& runs) const;
+  Status expand(std::int32_t row, std::int32_t tile, const std::uint8_t* ac,
+                const std::uint8_t* classes);
+  void write_tile(std::int32_t row, std::int32_t tile);
+  std::uint64_t wanted(std::int32_t row, std::int32_t tile) const;
 
   const Codebook* book_ = nullptr;
   BlockHeader header_;
@@ -81,6 +82,9 @@ class BlockDecoder {
     std::int16_t value[64 * (kTileBlocks + 4)];  // the inverse DCT reads up to 3 blocks past
   };
   std::vector<Coefficients> coefficients_;
+  // The tile row and the tile at work.
+  BlockRuns row_, tile_;
+  std::vector<std::int16_t> row_dc_;
 };
 
 // Every coefficient, checksum and byte of a record, read and checked: what read_coefficients() gave

@@ -8,17 +8,18 @@
 
 #include "block_encoder_kernels.h"
 #include "cpu.h"
+#include "expand.h"
 
 namespace fastio {
 namespace {
 
 constexpr int kExceptionBits = 24, kEscapeBits = 16;
 constexpr int kMaxExceptions = 255;  // of a tile
-constexpr int kMaxDcBytes = 255;     // of a tile's part
 constexpr int kMaxAc = 2047;
 constexpr std::uint64_t kDcPosition = 1;
-// The bits of a tile whose blocks are all of class 0, and what a BitWriter needs behind them.
-constexpr std::size_t kMaxTileBytes = kTileBlocks * (63 + 63 * kPlanes) / 8 + 16;
+// What a BitWriter needs behind its bits, and the bits of a tile whose blocks are all of class 0.
+constexpr std::size_t kWriterPad = 16;
+constexpr std::size_t kMaxTileBytes = kTileBlocks * (63 + 63 * kPlanes) / 8 + kWriterPad;
 
 struct Kernels {
   TakeApartKernel* take_apart = take_apart_portable;
@@ -141,6 +142,30 @@ std::uint64_t exceptions(const Codebook& codebook, int c, const BlockBits& bits,
   return out | (bits.half & ~plane_positions(codebook, c, 8));
 }
 
+// Differences of DCs along each block row; the first block's is that to the block row above, and of
+// the first block row, whose base is its first DC, 0.
+void take_differences(const JpegCoefficients& in, const BlockRuns& row, std::int32_t r,
+                      std::int16_t* out) {
+  int component = -1;
+  std::int32_t y = 0;
+  int above = 0;
+  for (int k = 0; k < row.runs; ++k) {
+    const BlockRuns::Run& run = row.run[k];
+    const int c = run.component;
+    const std::size_t stride = std::size_t{64} * static_cast<std::size_t>(run.count);
+    const bool first = c != component;
+    y = first ? r * in.shape.tile_blocks_y(c) : y + 1;
+    component = c;
+    const std::int16_t* block = in.blocks[c].data() + static_cast<std::size_t>(y) * stride;
+    int before = first ? block[0] : above;
+    above = block[0];
+    for (std::int32_t i = 0; i < run.count; ++i, block += 64) {
+      out[run.first + i] = static_cast<std::int16_t>(block[0] - before);
+      before = block[0];
+    }
+  }
+}
+
 }  // namespace
 
 struct BlockEncoder::State {
@@ -148,24 +173,30 @@ struct BlockEncoder::State {
 
   Status add_block(const std::int16_t* block, std::int16_t difference);
   Status add_tile(const JpegCoefficients& in, std::int32_t r, std::int32_t t);
-  Status finish_dc(const std::int16_t* bases, int components);
+  Status add_row(const JpegCoefficients& in, std::int32_t r);
   void finish_ac();
+  void finish_dc(const JpegCoefficients& in, std::int32_t r);
 
   const Codebook& codebook;
   ClassCosts costs;
   Kernels kernels;
 
   // The tile at work.
-  int blocks = 0, count = 0;  // of the tile, and of those that are done
-  int dc_bits = 0, dc_limit = 0;
+  int count = 0;  // of the blocks that are done
   BlockBits bits[kTileBlocks];
   std::uint8_t classes[kTileBlocks];
-  std::int16_t differences[kTileBlocks];
   std::vector<std::uint8_t> exceptions;  // 3 bytes each
   std::uint8_t scratch[kMaxTileBytes];
 
+  // The tile row at work: its blocks in the order of the DC section.
+  BlockRuns row;
+  std::vector<std::uint8_t> row_classes;
+  std::vector<std::int16_t> row_differences;
+  std::vector<std::uint8_t> row_bits;
+
   // The record's parts.
-  std::vector<std::uint8_t> dc_bytes, dc, ac;
+  std::vector<std::uint8_t> dc, ac;
+  std::vector<std::uint32_t> dc_bytes;
   std::vector<std::uint16_t> ac_bytes;
 };
 
@@ -178,17 +209,11 @@ Status BlockEncoder::State::add_block(const std::int16_t* block, std::int16_t di
   b.width[0] = static_cast<std::uint8_t>(dc_width(difference));
   int c = choose_class(codebook, costs, kernels, b);
   std::uint64_t outside = fastio::exceptions(codebook, c, b, large != 0);
-  const auto dc_cost = [&](int of) { return value_cost(codebook, of, 0, b.width[0]); };
-  // Where the tile's counts would overflow: class 0, which needs no exceptions, and no escapes but
-  // for differences that need one in every class.
-  const bool many =
-      exceptions.size() / 3 + static_cast<std::size_t>(std::popcount(outside)) > kMaxExceptions;
-  const bool long_dc = dc_bits + dc_cost(c) + kPlanes * (blocks - count - 1) > dc_limit;
-  if (many || (long_dc && dc_cost(0) < dc_cost(c))) {
+  // Class 0 needs no exceptions: it takes the blocks that would be too many for the tile's count.
+  if (exceptions.size() / 3 + static_cast<std::size_t>(std::popcount(outside)) > kMaxExceptions) {
     c = 0;
     outside = 0;
   }
-  dc_bits += dc_cost(c);
   for (int j = 0; outside && j < kPlanes; ++j) b.plane[j] &= ~outside;
   for (; outside; outside &= outside - 1) {
     const int z = std::countr_zero(outside), value = block[kZigzag[z]] & 0xFFF;
@@ -196,64 +221,78 @@ Status BlockEncoder::State::add_block(const std::int16_t* block, std::int16_t di
     exceptions.push_back(static_cast<std::uint8_t>(z >> 2 | value << 4));
     exceptions.push_back(static_cast<std::uint8_t>(value >> 4));
   }
-  classes[count] = static_cast<std::uint8_t>(c);
-  differences[count] = difference;
-  ++count;
+  classes[count++] = static_cast<std::uint8_t>(c);
   return Status::okay();
 }
 
 Status BlockEncoder::State::add_tile(const JpegCoefficients& in, std::int32_t r, std::int32_t t) {
   const BlockShape& shape = in.shape;
-  std::int16_t bases[3];
-  blocks = shape.blocks_in_tile(r, t);
-  count = dc_bits = 0;
-  dc_limit = 8 * (kMaxDcBytes - 2 * shape.components - blocks);
+  BlockRuns tile;
+  tile.set_tile(shape, r, t);
+  count = 0;
   exceptions.clear();
-  for (int c = 0; c < shape.components; ++c) {
-    const int rows = shape.blocks_in_tile_y(c, r), columns = shape.blocks_in_tile_x(c, t);
-    const std::size_t stride = std::size_t{64} * static_cast<std::size_t>(shape.blocks_x(c));
-    const std::int16_t* row = in.blocks[c].data() +
-                              static_cast<std::size_t>(r * shape.tile_blocks_y(c)) * stride +
-                              static_cast<std::size_t>(t * shape.tile_blocks_x(c)) * 64;
-    std::int16_t above = bases[c] = row[0];
-    for (int y = 0; y < rows; ++y, row += stride) {
-      std::int16_t before = above;
-      above = row[0];
-      for (const std::int16_t* block = row; block < row + columns * 64; block += 64) {
-        const Status status = add_block(block, static_cast<std::int16_t>(block[0] - before));
-        if (!status.ok()) return status;
-        before = block[0];
-      }
+  int component = -1;
+  std::int32_t y = 0;
+  for (int k = 0; k < tile.runs; ++k) {
+    const BlockRuns::Run& run = tile.run[k];
+    const int c = run.component;
+    y = c == component ? y + 1 : r * shape.tile_blocks_y(c);
+    component = c;
+    const std::int32_t x = t * shape.tile_blocks_x(c);
+    const std::int16_t* block =
+        in.blocks[c].data() +
+        64 * (static_cast<std::size_t>(y) * static_cast<std::size_t>(shape.blocks_x(c)) +
+              static_cast<std::size_t>(x));
+    const std::size_t place = static_cast<std::size_t>(row.run[k].first + x);
+    for (std::int32_t i = 0; i < run.count; ++i, block += 64) {
+      const Status status = add_block(block, row_differences[place + static_cast<std::size_t>(i)]);
+      if (!status.ok()) return status;
     }
+    std::copy_n(classes + run.first, run.count, row_classes.data() + place);
   }
-  const Status status = finish_dc(bases, shape.components);
-  if (status.ok()) finish_ac();
-  return status;
+  finish_ac();
+  return Status::okay();
 }
 
-Status BlockEncoder::State::finish_dc(const std::int16_t* bases, int components) {
-  if (dc_bits > dc_limit)
-    return Status::error(Code::foreign, "a tile with too many large DC differences");
-  const std::size_t before = dc.size();
-  for (int c = 0; c < components; ++c) {
-    dc.push_back(static_cast<std::uint8_t>(bases[c]));
-    dc.push_back(static_cast<std::uint8_t>(bases[c] >> 8));
+Status BlockEncoder::State::add_row(const JpegCoefficients& in, std::int32_t r) {
+  row.set_row(in.shape, r);
+  row_differences.resize(static_cast<std::size_t>(row.blocks));
+  row_classes.resize(static_cast<std::size_t>(row.blocks));
+  take_differences(in, row, r, row_differences.data());
+  for (std::int32_t t = 0; t < in.shape.tiles_x(); ++t) {
+    const Status status = add_tile(in, r, t);
+    if (!status.ok()) return status;
   }
-  dc.insert(dc.end(), classes, classes + count);
-  BitWriter to(scratch);
-  for (int i = 0; i < count; ++i) {
-    const int has = codebook.dc_bits[classes[i]];
-    const std::uint64_t one = 1;
-    to.put(bits[i].width[0] <= has ? static_cast<std::uint64_t>(differences[i]) & ((one << has) - 1)
-                                   : one << (has - 1),
-           has);
-  }
-  for (int i = 0; i < count; ++i)
-    if (bits[i].width[0] > codebook.dc_bits[classes[i]])
-      to.put(static_cast<std::uint16_t>(differences[i]), kEscapeBits);
-  dc.insert(dc.end(), scratch, to.finish());
-  dc_bytes.push_back(static_cast<std::uint8_t>(dc.size() - before));
+  finish_dc(in, r);
   return Status::okay();
+}
+
+void BlockEncoder::State::finish_dc(const JpegCoefficients& in, std::int32_t r) {
+  const std::size_t before = dc.size();
+  for (int c = 0; c < in.shape.components; ++c) {
+    const std::size_t first = std::size_t{64} *
+                              static_cast<std::size_t>(r * in.shape.tile_blocks_y(c)) *
+                              static_cast<std::size_t>(in.shape.blocks_x(c));
+    const std::int16_t base = in.blocks[c][first];
+    dc.push_back(static_cast<std::uint8_t>(base));
+    dc.push_back(static_cast<std::uint8_t>(base >> 8));
+  }
+  dc.insert(dc.end(), row_classes.begin(), row_classes.end());
+  row_bits.resize(row_classes.size() * (kPlanes + kEscapeBits) / 8 + kWriterPad);
+  BitWriter to(row_bits.data());
+  const auto fits = [&](std::size_t i) {
+    return dc_width(row_differences[i]) <= codebook.dc_bits[row_classes[i]];
+  };
+  for (std::size_t i = 0; i < row_classes.size(); ++i) {
+    const int has = codebook.dc_bits[row_classes[i]];
+    const std::uint64_t one = 1;
+    const auto difference = static_cast<std::uint64_t>(std::int64_t{row_differences[i]});
+    to.put(fits(i) ? difference & ((one << has) - 1) : one << (has - 1), has);
+  }
+  for (std::size_t i = 0; i < row_classes.size(); ++i)
+    if (!fits(i)) to.put(static_cast<std::uint16_t>(row_differences[i]), kEscapeBits);
+  dc.insert(dc.end(), row_bits.data(), to.finish());
+  dc_bytes.push_back(static_cast<std::uint32_t>(dc.size() - before));
 }
 
 void BlockEncoder::State::finish_ac() {
@@ -283,9 +322,7 @@ Status BlockEncoder::encode(const JpegCoefficients& in, std::vector<std::uint8_t
   s.ac.clear();
   s.dc_bytes.clear();
   s.ac_bytes.clear();
-  for (std::int32_t r = 0; status.ok() && r < in.shape.tile_rows(); ++r)
-    for (std::int32_t t = 0; status.ok() && t < in.shape.tiles_x(); ++t)
-      status = s.add_tile(in, r, t);
+  for (std::int32_t r = 0; status.ok() && r < in.shape.tile_rows(); ++r) status = s.add_row(in, r);
   if (status.ok())
     status = write_header(in.shape, s.dc_bytes, s.ac_bytes, s.dc, s.ac, in.metadata, record);
   if (!status.ok()) return status;

@@ -22,7 +22,7 @@ class BlockEncoder {
 
   // Each block gets the class that makes it shortest, of equals the one with the lowest number, so
   // that the record is the same on every machine. Code::foreign: AC coefficients outside
-  // [-2047, 2047], or a tile with more large DC differences than a record can hold.
+  // [-2047, 2047].
   // Code::corrupt: parts of `in` contradict each other.
   Status encode(const JpegCoefficients& in, std::vector<std::uint8_t>& record);
 

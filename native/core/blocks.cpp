@@ -36,7 +36,7 @@ void put32(std::vector<std::uint8_t>& out, std::uint32_t value) {
 
 // Bytes of the index: lengths of the tiles' parts, checksums of the rows and of the metadata.
 std::size_t index_bytes(std::size_t tile_rows, std::size_t tiles_x) {
-  return tile_rows * tiles_x * 3 + tile_rows * 8 + 4;
+  return tile_rows * tiles_x * 2 + tile_rows * 12 + 4;
 }
 
 bool allowed_subsampling(int x, int y) {
@@ -79,6 +79,12 @@ int BlockShape::blocks_in_tile(std::int32_t r, std::int32_t t) const {
   return blocks;
 }
 
+std::int32_t BlockShape::blocks_in_row(std::int32_t r) const {
+  std::int32_t blocks = 0;
+  for (int c = 0; c < components; ++c) blocks += blocks_x(c) * blocks_in_tile_y(c, r);
+  return blocks;
+}
+
 Status BlockShape::check() const {
   if (components != 1 && components != 3)
     return corrupt(std::to_string(components) + " components, expected 1 or 3");
@@ -109,7 +115,8 @@ std::size_t header_bytes_bound(std::int32_t height, std::int32_t width) {
 std::size_t dc_bytes_bound(std::int32_t height, std::int32_t width) {
   const auto rows = static_cast<std::size_t>((height + 7) / 8);
   const auto tiles = static_cast<std::size_t>((width + 127) / 128);
-  return header_bytes_bound(height, width) + rows * tiles * 255;
+  constexpr std::size_t kMostTileBytes = kTileBlocks * (1 + 12.0 / 8);  // but for escapes
+  return header_bytes_bound(height, width) + rows * (6 + tiles * kMostTileBytes);
 }
 
 Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t record_size,
@@ -139,27 +146,25 @@ Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t reco
       if (value == 0) return corrupt("a quantiser of 0");
     }
 
-  out.dc_begin.resize(tiles + 1);
+  out.dc_begin.resize(rows + 1);
   out.ac_begin.resize(tiles + 1);
-  const std::uint8_t* ac = p + tiles;
+  const std::uint8_t* ac = p + 4 * rows;
   std::size_t at = out.bytes;
-  for (std::size_t k = 0; k < tiles; ++k) {
-    out.dc_begin[k] = at;
-    at += p[k];
+  const std::size_t components = static_cast<std::size_t>(shape.components);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const auto blocks = static_cast<std::size_t>(shape.blocks_in_row(static_cast<std::int32_t>(r)));
+    out.dc_begin[r] = at;
+    if (get32(p + 4 * r) < 2 * components + blocks)
+      return corrupt("tile row " + std::to_string(r) + " has fewer bytes than blocks");
+    at += get32(p + 4 * r);
   }
-  out.dc_begin[tiles] = at;
+  out.dc_begin[rows] = at;
   for (std::size_t k = 0; k < tiles; ++k) {
     out.ac_begin[k] = at;
     at += get16(ac + 2 * k);
+    if (out.ac_begin[k] == at) return corrupt("tile " + std::to_string(k) + " has no bytes");
   }
   out.ac_begin[tiles] = at;
-  const std::size_t components = static_cast<std::size_t>(shape.components);
-  for (std::size_t k = 0; k < tiles; ++k) {
-    const auto blocks = static_cast<std::size_t>(shape.blocks_in_tile(
-        static_cast<std::int32_t>(k / tiles_x), static_cast<std::int32_t>(k % tiles_x)));
-    if (p[k] < 2 * components + blocks || get16(ac + 2 * k) < 1)
-      return corrupt("tile " + std::to_string(k) + " has fewer bytes than blocks");
-  }
 
   p = ac + 2 * tiles;
   out.dc_crc.resize(rows);
@@ -176,7 +181,7 @@ Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t reco
   return status;
 }
 
-Status write_header(const BlockShape& shape, const std::vector<std::uint8_t>& dc_bytes,
+Status write_header(const BlockShape& shape, const std::vector<std::uint32_t>& dc_bytes,
                     const std::vector<std::uint16_t>& ac_bytes, const std::vector<std::uint8_t>& dc,
                     const std::vector<std::uint8_t>& ac, const std::vector<std::uint8_t>& metadata,
                     std::vector<std::uint8_t>& out) {
@@ -184,8 +189,7 @@ Status write_header(const BlockShape& shape, const std::vector<std::uint8_t>& dc
   if (!status.ok()) return status;
   const auto rows = static_cast<std::size_t>(shape.tile_rows());
   const auto tiles_x = static_cast<std::size_t>(shape.tiles_x());
-  if (dc_bytes.size() != rows * tiles_x || ac_bytes.size() != rows * tiles_x ||
-      metadata.size() > 0xFFFFFFFFu)
+  if (dc_bytes.size() != rows || ac_bytes.size() != rows * tiles_x || metadata.size() > 0xFFFFFFFFu)
     return corrupt("parts that do not make an image of this size");
   unsigned wide = 0;
   for (int k = 0; k < shape.tables; ++k)
@@ -208,16 +212,14 @@ Status write_header(const BlockShape& shape, const std::vector<std::uint8_t>& dc
       out.push_back(static_cast<std::uint8_t>(value));
       if (wide >> k & 1) out.push_back(static_cast<std::uint8_t>(value >> 8));
     }
-  out.insert(out.end(), dc_bytes.begin(), dc_bytes.end());
+  for (const std::uint32_t bytes : dc_bytes) put32(out, bytes);
   for (const std::uint16_t bytes : ac_bytes) put16(out, bytes);
   std::size_t at = 0, tile = 0;
-  for (std::size_t r = 0; r < rows; ++r) {
-    std::size_t bytes = 0;
-    for (std::size_t t = 0; t < tiles_x; ++t) bytes += dc_bytes[tile++];
+  for (const std::uint32_t bytes : dc_bytes) {
     put32(out, crc32c(dc.data() + at, bytes));
     at += bytes;
   }
-  at = tile = 0;
+  at = 0;
   for (std::size_t r = 0; r < rows; ++r) {
     std::size_t bytes = 0;
     for (std::size_t t = 0; t < tiles_x; ++t) bytes += ac_bytes[tile++];

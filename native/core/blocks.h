@@ -44,6 +44,7 @@ struct BlockShape {
   int blocks_in_tile_x(int c, std::int32_t t) const;
   int blocks_in_tile_y(int c, std::int32_t r) const;
   int blocks_in_tile(std::int32_t r, std::int32_t t) const;
+  std::int32_t blocks_in_row(std::int32_t r) const;  // of all tiles of a row
 
   // Code::corrupt names the field that is out of range.
   Status check() const;
@@ -55,7 +56,8 @@ struct BlockHeader {
   std::size_t bytes = 0;           // of the header
   std::size_t metadata_bytes = 0;  // at the end of the record
   std::uint32_t metadata_crc = 0;
-  // Where tile k's parts begin in the record; one more entry than tiles, its end.
+  // Where parts begin in the record: tile row r's of the DC section, tile k's of the AC section.
+  // The last entry is the section's end.
   std::vector<std::size_t> dc_begin, ac_begin;
   std::vector<std::uint32_t> dc_crc, ac_crc;  // of each tile row
 
@@ -69,15 +71,15 @@ std::size_t header_bytes_bound(std::int32_t height, std::int32_t width);
 std::size_t dc_bytes_bound(std::int32_t height, std::int32_t width);
 
 // Reads the header from the record's first bytes, `size` of its `record_size`. Every field, sum and
-// checksum is checked: afterwards each tile's parts lie in the record and are as long as its
-// blocks need at least. Code::truncated: `size` does not hold the whole header.
+// checksum is checked: afterwards each part lies in the record and is as long as its blocks need at
+// least. Code::truncated: `size` does not hold the whole header.
 // Code::unsupported: another version.
 Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t record_size,
                     BlockHeader& out);
 
 // The header of a record whose tiles have these parts: the one that parse_header() reads.
-// dc_bytes, ac_bytes: of each tile; dc, ac, metadata: the sections.
-Status write_header(const BlockShape& shape, const std::vector<std::uint8_t>& dc_bytes,
+// dc_bytes: of each tile row; ac_bytes: of each tile; dc, ac, metadata: the sections.
+Status write_header(const BlockShape& shape, const std::vector<std::uint32_t>& dc_bytes,
                     const std::vector<std::uint16_t>& ac_bytes, const std::vector<std::uint8_t>& dc,
                     const std::vector<std::uint8_t>& ac, const std::vector<std::uint8_t>& metadata,
                     std::vector<std::uint8_t>& out);

@@ -187,12 +187,12 @@ int Trainer::cost(std::size_t i, const Class& in, bool wide) const {
   return sum;
 }
 
-// What the DC of component c's block (y, x) is counted from in its tile; the base counts as the DC
-// of the tile's first block.
+// What the DC of component c's block (y, x) is counted from in its tile row; the base counts as the
+// DC of the row's first block.
 int dc_before(const JpegCoefficients& in, int c, std::size_t y, std::size_t x) {
   const auto columns = static_cast<std::size_t>(in.shape.blocks_x(c));
   const std::int16_t* block = in.blocks[c].data() + (y * columns + x) * 64;
-  if (x % static_cast<std::size_t>(in.shape.tile_blocks_x(c)) != 0) return block[-64];
+  if (x != 0) return block[-64];
   if (y % static_cast<std::size_t>(in.shape.tile_blocks_y(c)) != 0) return *(block - columns * 64);
   return block[0];
 }

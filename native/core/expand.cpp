@@ -1,5 +1,6 @@
 #include "expand.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "cpu.h"
@@ -42,15 +43,28 @@ DcKernel* dc_kernel() {
   return dc_differences_portable;
 }
 
+// The differences of n blocks, and which of them are escapes. Returns the bits that they took;
+// stops where these are more than `end`, and has read no more than kExpandPad past it.
+std::uint64_t read_differences(const Codebook& book, const std::uint8_t* classes, std::int32_t n,
+                               const std::uint8_t* bits, std::uint64_t end, std::int16_t* diff,
+                               bool& escapes) {
+  DcKernel* const kernel = dc_kernel();
+  std::uint64_t position = 0;
+  for (std::int32_t i = 0; i < n && position <= end; i += kDcBlocks)
+    position =
+        kernel(book, classes + i, std::min(n - i, kDcBlocks), bits, position, diff + i, escapes);
+  return position;
+}
+
 // Replaces each escape by the 16 bits that stand for it behind the differences. False: damaged.
-bool replace_escapes(const Codebook& book, const std::uint8_t* classes, int n,
+bool replace_escapes(const Codebook& book, const std::uint8_t* classes, std::int32_t n,
                      const std::uint8_t* bits, std::uint64_t position, std::uint64_t end,
                      std::int16_t* diff) {
-  for (int i = 0; i < n; ++i) {
+  for (std::int32_t i = 0; i < n; ++i) {
     if (diff[i] != book.dc_escape[classes[i]]) continue;
     if (position + 16 > end) return false;
-    std::uint32_t word;
-    std::memcpy(&word, bits + (position >> 3), 4);
+    const std::uint8_t* p = bits + (position >> 3);
+    const std::uint32_t word = p[0] | std::uint32_t{p[1]} << 8 | std::uint32_t{p[2]} << 16;
     diff[i] = static_cast<std::int16_t>(word >> (position & 7));
     position += 16;
   }
@@ -58,19 +72,19 @@ bool replace_escapes(const Codebook& book, const std::uint8_t* classes, int n,
 }
 
 // Differences to DCs, modulo 2^16, in place.
-void sum_differences(const TileRuns& runs, const std::uint8_t* bases, std::int16_t* dc) {
+void sum_differences(const BlockRuns& row, const std::uint8_t* bases, std::int16_t* dc) {
   int component = -1;
-  std::uint32_t row = 0;  // the DC before the block row's first block
-  for (int k = 0; k < runs.runs; ++k) {
-    const TileRuns::Run& run = runs.run[k];
+  std::uint32_t start = 0;  // the DC before the block row's first block
+  for (int k = 0; k < row.runs; ++k) {
+    const BlockRuns::Run& run = row.run[k];
     if (run.component != component) {
       component = run.component;
-      row = bases[2 * component] | std::uint32_t{bases[2 * component + 1]} << 8;
+      start = bases[2 * component] | std::uint32_t{bases[2 * component + 1]} << 8;
     }
-    std::uint32_t sum = row;
+    std::uint32_t sum = start;
     std::int16_t* block = dc + run.first;
-    row += static_cast<std::uint32_t>(block[0]);
-    for (int i = 0; i < run.count; ++i) {
+    start += static_cast<std::uint32_t>(block[0]);
+    for (std::int32_t i = 0; i < run.count; ++i) {
       sum += static_cast<std::uint32_t>(block[i]);
       block[i] = static_cast<std::int16_t>(sum);
     }
@@ -79,16 +93,21 @@ void sum_differences(const TileRuns& runs, const std::uint8_t* bases, std::int16
 
 }  // namespace
 
-void TileRuns::set(const BlockShape& shape, std::int32_t tile_row, std::int32_t tile) {
+void BlockRuns::set_tile(const BlockShape& shape, std::int32_t row, std::int32_t tile) {
   runs = blocks = 0;
   for (int c = 0; c < shape.components; ++c) {
-    const int across = shape.blocks_in_tile_x(c, tile);
-    const int down = shape.blocks_in_tile_y(c, tile_row);
-    for (int y = 0; y < down; ++y) {
-      run[runs++] = {static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(blocks),
-                     static_cast<std::uint8_t>(across)};
-      blocks += across;
-    }
+    const std::int32_t across = shape.blocks_in_tile_x(c, tile);
+    for (int y = shape.blocks_in_tile_y(c, row); y > 0; --y, blocks += across)
+      run[runs++] = {c, blocks, across};
+  }
+}
+
+void BlockRuns::set_row(const BlockShape& shape, std::int32_t row) {
+  runs = blocks = 0;
+  for (int c = 0; c < shape.components; ++c) {
+    const std::int32_t across = shape.blocks_x(c);
+    for (int y = shape.blocks_in_tile_y(c, row); y > 0; --y, blocks += across)
+      run[runs++] = {c, blocks, across};
   }
 }
 
@@ -103,23 +122,33 @@ void Dequantisers::set_ones() {
     for (std::int16_t& factor : table) factor = 1;
 }
 
-const std::uint8_t* decode_dc(const Codebook& book, const TileRuns& runs, const TilePart& part,
+const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const RecordPart& part,
                               std::int16_t* dc) {
-  const int components = runs.run[runs.runs - 1].component + 1;
-  const std::size_t fixed = static_cast<std::size_t>(2 * components + runs.blocks);
+  const int components = row.run[row.runs - 1].component + 1;
+  const auto fixed = static_cast<std::size_t>(2 * components + row.blocks);
   if (part.size < fixed) return nullptr;
   const std::uint8_t* classes = part.data + 2 * components;
   const std::uint8_t* bits = part.data + fixed;
   const std::uint64_t end = 8 * (part.size - fixed);
   bool escapes = false;
-  const std::uint64_t used = dc_kernel()(book, classes, runs.blocks, bits, dc, &escapes);
+  const std::uint64_t used = read_differences(book, classes, row.blocks, bits, end, dc, escapes);
   if (used > end) return nullptr;
-  if (escapes && !replace_escapes(book, classes, runs.blocks, bits, used, end, dc)) return nullptr;
-  sum_differences(runs, part.data, dc);
+  if (escapes && !replace_escapes(book, classes, row.blocks, bits, used, end, dc)) return nullptr;
+  sum_differences(row, part.data, dc);
   return classes;
 }
 
-bool expand_tile(const Codebook& book, const TileRuns& runs, const TilePart& part,
+void classes_of_tile(const BlockShape& shape, const BlockRuns& row, const std::uint8_t* classes,
+                     const BlockRuns& tile, std::int32_t number, std::uint8_t* out) {
+  for (int k = 0; k < tile.runs; ++k) {
+    const BlockRuns::Run& run = tile.run[k];
+    const std::int32_t x = number * shape.tile_blocks_x(run.component);
+    std::memcpy(out + run.first, classes + row.run[k].first + x,
+                static_cast<std::size_t>(run.count));
+  }
+}
+
+bool expand_tile(const Codebook& book, const BlockRuns& tile, const RecordPart& part,
                  const std::uint8_t* classes, const Dequantisers& quant, std::uint64_t wanted,
                  std::int16_t* out) {
   if (part.size < 1) return false;
@@ -133,7 +162,7 @@ bool expand_tile(const Codebook& book, const TileRuns& runs, const TilePart& par
   job.bits = part.data + fixed;
   job.end = 8 * (part.size - fixed);
   job.mask_bits = 0;
-  for (int i = 0; i < runs.blocks; ++i) job.mask_bits += book.mask_bits[classes[i]];
+  for (int i = 0; i < tile.blocks; ++i) job.mask_bits += book.mask_bits[classes[i]];
   if (job.mask_bits > job.end) return false;
   job.classes = classes;
   job.quant = &quant;
@@ -141,8 +170,8 @@ bool expand_tile(const Codebook& book, const TileRuns& runs, const TilePart& par
   job.out = out;
   int owner[3] = {0, 0, 0};
   for (int c = 0; c < 3; ++c) job.first[c] = job.last[c] = 0;
-  for (int k = 0; k < runs.runs; ++k) {
-    const TileRuns::Run& run = runs.run[k];
+  for (int k = 0; k < tile.runs; ++k) {
+    const BlockRuns::Run& run = tile.run[k];
     if (!owner[run.component]++) job.first[run.component] = run.first;
     job.last[run.component] = run.first + run.count;
   }
@@ -150,7 +179,7 @@ bool expand_tile(const Codebook& book, const TileRuns& runs, const TilePart& par
 
   for (int k = 0; k < count; ++k) {
     const Exception e = get_exception(exceptions + 3 * k);
-    if (e.position == 0 || static_cast<int>(e.block) >= runs.blocks) return false;
+    if (e.position == 0 || static_cast<int>(e.block) >= tile.blocks) return false;
     if (!(wanted >> e.block & 1)) continue;
     int c = 0;
     while (static_cast<int>(e.block) >= job.last[c]) ++c;

@@ -15,24 +15,28 @@
 
 namespace fastio {
 
-// A part of a tile may be read this far past its end (values there do not matter).
+// A part may be read this far past its end (values there do not matter).
 inline constexpr std::size_t kExpandPad = 128;
 
-// A part of a record: the bytes of one tile in one section.
-struct TilePart {
+// A part of a record: the bytes of one tile row in the DC section, of one tile in the AC section.
+struct RecordPart {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
 };
 
-// The blocks of one tile as they are numbered: runs of them, one a block row of a component.
-struct TileRuns {
-  int runs = 0;
-  int blocks = 0;
+// The blocks of a tile, or of a tile row, as they are numbered: runs of them, one a block row of a
+// component. The runs of a tile are parts of those of its tile row, in the same order.
+struct BlockRuns {
   struct Run {
-    std::uint8_t component, first, count;
-  } run[6];  // at most 4 block rows: 2 of component 0, 1 of each other
+    int component;
+    std::int32_t first, count;
+  };
+  int runs = 0;
+  std::int32_t blocks = 0;
+  Run run[4];  // at most 2 block rows of component 0, 1 of each other
 
-  void set(const BlockShape& shape, std::int32_t tile_row, std::int32_t tile);
+  void set_tile(const BlockShape& shape, std::int32_t row, std::int32_t tile);
+  void set_row(const BlockShape& shape, std::int32_t row);
 };
 
 // Dequantisation of each component: 64 values in natural order. 1 everywhere keeps values as
@@ -44,15 +48,19 @@ struct Dequantisers {
   void set_ones();
 };
 
-// The classes of a tile's blocks and their DCs, not dequantised, in the order of blocks.
-// dc: room for kTileBlocks. The classes are where they stand in `part`. Null: damaged.
-const std::uint8_t* decode_dc(const Codebook& book, const TileRuns& runs, const TilePart& part,
+// The classes of a tile row's blocks and their DCs, not dequantised, in the order of blocks.
+// dc: room for all blocks. The classes are where they stand in `part`. Null: damaged.
+const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const RecordPart& part,
                               std::int16_t* dc);
 
+// The classes of one tile's blocks, from those of its row.
+void classes_of_tile(const BlockShape& shape, const BlockRuns& row, const std::uint8_t* classes,
+                     const BlockRuns& tile, std::int32_t number, std::uint8_t* out);
+
 // Writes those blocks of a tile that `wanted` has (bit i: block i) to out + 64 i, 64-byte aligned:
-// natural order, dequantised, the DC left 0. `part`: the tile's part of the AC section; classes:
-// as decode_dc() returned them. False: damaged; some blocks may be written.
-bool expand_tile(const Codebook& book, const TileRuns& runs, const TilePart& part,
+// natural order, dequantised, the DC left 0. `part`: the tile's part of the AC section. False:
+// damaged; some blocks may be written.
+bool expand_tile(const Codebook& book, const BlockRuns& tile, const RecordPart& part,
                  const std::uint8_t* classes, const Dequantisers& quant, std::uint64_t wanted,
                  std::int16_t* out);
 

@@ -204,8 +204,8 @@ bool expand_avx2(const ExpandJob& job) {
 }
 
 std::uint64_t dc_differences_avx2(const Codebook& book, const std::uint8_t* classes, int n,
-                                  const std::uint8_t* bits, std::int16_t* diff, bool* escapes) {
-  u64 position = 0;
+                                  const std::uint8_t* bits, std::uint64_t position,
+                                  std::int16_t* diff, bool& escapes) {
   bool any = false;
   for (int i = 0; i < n; ++i) {
     const unsigned width = book.dc_bits[classes[i]];
@@ -215,7 +215,7 @@ std::uint64_t dc_differences_avx2(const Codebook& book, const std::uint8_t* clas
     position += width;
     any |= diff[i] == book.dc_escape[classes[i]];
   }
-  *escapes = any;
+  escapes |= any;
   return position;
 }
 

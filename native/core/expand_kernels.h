@@ -24,10 +24,12 @@ using ExpandKernel = bool(const ExpandJob& job);
 
 ExpandKernel expand_portable;
 
-// n DC differences, n <= kTileBlocks, of these classes from LSB-first bits; returns how many bits
-// they took. Escapes are left as they are, and `escapes` tells of them.
+// n DC differences, n <= kDcBlocks, of these classes from LSB-first bits at `position`; returns
+// the position behind them. Escapes are left as they are; `escapes` becomes true if there are any.
+inline constexpr std::int32_t kDcBlocks = 64;
 using DcKernel = std::uint64_t(const Codebook& book, const std::uint8_t* classes, int n,
-                               const std::uint8_t* bits, std::int16_t* diff, bool* escapes);
+                               const std::uint8_t* bits, std::uint64_t position, std::int16_t* diff,
+                               bool& escapes);
 
 DcKernel dc_differences_portable;
 

@@ -181,8 +181,8 @@ bool expand_portable(const ExpandJob& job) {
 }
 
 std::uint64_t dc_differences_portable(const Codebook& book, const std::uint8_t* classes, int n,
-                                      const std::uint8_t* bits, std::int16_t* diff, bool* escapes) {
-  std::uint64_t position = 0;
+                                      const std::uint8_t* bits, std::uint64_t position,
+                                      std::int16_t* diff, bool& escapes) {
   bool any = false;
   for (int i = 0; i < n; ++i) {
     const unsigned width = book.dc_bits[classes[i]];
@@ -193,7 +193,7 @@ std::uint64_t dc_differences_portable(const Codebook& book, const std::uint8_t* 
     diff[i] = static_cast<std::int16_t>(value);
     any |= diff[i] == book.dc_escape[classes[i]];
   }
-  *escapes = any;
+  escapes |= any;
   return position;
 }
 

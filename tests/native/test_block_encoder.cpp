@@ -39,6 +39,19 @@ std::unique_ptr<Codebook> make_codebook(std::uint32_t seed) {
   return book;
 }
 
+// One of class 0 and others with values of so many bits.
+std::unique_ptr<Codebook> make_codebook_of(int bits) {
+  Bytes bytes(kCodebookBytes, 0);
+  for (int c = 0; c < kClasses; ++c) {
+    std::uint8_t* of = bytes.data() + c * 65;
+    of[0] = 63;
+    std::fill(of + 1, of + 65, static_cast<std::uint8_t>(c == 0 ? kPlanes : bits));
+  }
+  auto book = std::make_unique<Codebook>();
+  REQUIRE(book->parse(bytes.data(), bytes.size()).ok());
+  return book;
+}
+
 // --- A decoder as the format page has it, bit by bit --------------------------------------------
 
 class BitReader {
@@ -486,22 +499,26 @@ TEST_CASE("a block has the class that makes it shortest, the first of equals") {
   }
 }
 
+TEST_CASE("128 is an exception in a class of 8 bits, whose byte cannot tell it from -128") {
+  const auto book = make_codebook_of(8);
+  BlockEncoder encoder(*book);
+  JpegCoefficients in = blank(8, 8, 1, 1, 1);
+  for (std::size_t i = 1; i < 64; ++i) in.blocks[0][i] = i % 2 ? 127 : -127;
+  in.blocks[0][1] = 128;
+  in.blocks[0][8] = -128;
+  const Decoded out = check_round_trip(*book, encoder, in);
+  CHECK(out.tiles[0].classes[0] == 1);
+  CHECK(out.exceptions == 2);
+}
+
 TEST_CASE("a tile with too many exceptions has blocks of class 0 instead") {
-  // A codebook with classes so narrow that exceptions always pay.
-  Bytes bytes(kCodebookBytes, 0);
-  for (int c = 0; c < kClasses; ++c) {
-    std::uint8_t* of = bytes.data() + c * 65;
-    of[0] = 63;
-    std::fill(of + 1, of + 65, static_cast<std::uint8_t>(c == 0 ? kPlanes : 1));
-  }
-  Codebook book;
-  REQUIRE(book.parse(bytes.data(), bytes.size()).ok());
-  BlockEncoder encoder(book);
+  const auto book = make_codebook_of(1);
+  BlockEncoder encoder(*book);
   JpegCoefficients in = blank(16, 128, 3, 2, 2);
   for (auto& blocks : in.blocks)
     for (std::size_t i = 0; i < blocks.size(); ++i)
       if (i % 64 != 0) blocks[i] = static_cast<std::int16_t>(i % 64 < 10 ? 300 : 1);
-  const Decoded out = check_round_trip(book, encoder, in);
+  const Decoded out = check_round_trip(*book, encoder, in);
   CHECK(out.most_exceptions == 252);  // 28 blocks of 9
   const std::vector<int>& classes = out.tiles[0].classes;
   CHECK(std::count(classes.begin(), classes.end(), 1) == 28);

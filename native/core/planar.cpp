@@ -209,29 +209,27 @@ void PlanarResampler::fill_ring(int c, const PlaneView& plane, SampleRange neede
 }
 
 // What row `i` of the result is made of, once its source rows are there.
-PlanarRow PlanarResampler::row_of(int c, std::int32_t i) {
+void PlanarResampler::set_row(int c, std::int32_t i, PlanarRow* row) {
   const PlanarTaps& taps = y_taps(c);
   Ring& ring = ring_[c];
   const std::int32_t start = taps.start[i] - taps.first, count = taps.count[i];
-  const std::size_t group = static_cast<std::size_t>(i / kPlanarLanes);
-  PlanarRow row = {&ring.pointers[start & ring.mask],
-                   taps.weights[group * taps.max_count].lane + i % kPlanarLanes, count, 0};
+  const auto group = static_cast<std::size_t>(i / kPlanarLanes);
   const int bits = fraction_bits(), middle = (128 << bits) + (1 << (bits - 1));
-  const bool centred = output_ == PlanarOutput::ycbcr && c > 0;
-  row.init = static_cast<std::int16_t>(centred ? 0 : middle);
+  const int init = output_ == PlanarOutput::ycbcr && c > 0 ? 0 : middle;
+  row->rows = &ring.pointers[start & ring.mask];
+  row->weights = taps.weights[group * taps.max_count].lane + i % kPlanarLanes;
+  // Weights past an output's taps are 0. That all have as many is what kernels are fast at.
+  row->count = taps.max_count <= kUniformTaps ? taps.max_count : count;
+  row->init = static_cast<std::int16_t>(init - count / 2);
   if (count > kMaxHighHalves) {
     static constexpr auto kOne = static_cast<std::int32_t>(0x80008000u);  // -1 in both halves
-    sum_rows(row, blocks_, ring.sums.data());
+    sum_rows(*row, blocks_, ring.sums.data());
     ring.sum = ring.sums[0].lane;
-    row.rows = &ring.sum;
-    row.weights = &kOne;
-    row.count = 1;
-  } else {
-    row.init = static_cast<std::int16_t>(row.init - count / 2);
-    // Weights past an output's taps are 0. That all have as many is what kernels are fast at.
-    if (taps.max_count <= kUniformTaps) row.count = taps.max_count;
+    row->rows = &ring.sum;
+    row->weights = &kOne;
+    row->count = 1;
+    row->init = static_cast<std::int16_t>(init);
   }
-  return row;
 }
 
 void PlanarResampler::run(const PlaneView* planes, std::uint8_t* dst, std::ptrdiff_t dst_stride) {
@@ -244,7 +242,7 @@ void PlanarResampler::run(const PlaneView* planes, std::uint8_t* dst, std::ptrdi
   for (std::int32_t i = 0; i < outputs_; ++i, dst += dst_stride) {
     for (int c = 0; c < planes_; ++c) {
       if (i % kStep == 0) fill_ring(c, planes[c], step_rows(c, i));
-      rows[c] = row_of(c, i);
+      set_row(c, i, &rows[c]);
     }
     kernels_->row(output_, rows, fraction_bits(), columns_, dst);
   }

@@ -93,7 +93,7 @@ class PlanarResampler {
   void prepare_ring(int c);
   SampleRange step_rows(int c, std::int32_t i) const;
   void fill_ring(int c, const PlaneView& plane, SampleRange needed);
-  PlanarRow row_of(int c, std::int32_t i);
+  void set_row(int c, std::int32_t i, PlanarRow* row);
 
   int fraction_bits() const { return 7 + row_bits_ - 16; }  // of the sums of rows
 

@@ -125,18 +125,44 @@ void columns_avx512(const PlanarTaps& taps, const std::uint8_t* src, std::ptrdif
   }
 }
 
-// Columns [x, x + kBlock) of a plane. kCount: row.count, where that is known, or 0.
+// A plane's part of a row. kCount: how many taps it has, where that is known: then all stays in
+// registers; or 0.
 template <int kCount>
-inline __m512i sum_plane(const PlanarRow& row, std::int32_t x) {
-  __m512i sum = _mm512_set1_epi16(row.init);
-  const std::int32_t count = kCount ? kCount : row.count;
-  for (std::int32_t k = 0; k < count; ++k) {
-    const __m512i weight = _mm512_set1_epi32(row.weights[k * kPlanarLanes]);
-    const __m512i samples = _mm512_load_si512(row.rows[k] + x);
-    sum = _mm512_sub_epi16(sum, _mm512_mulhi_epi16(samples, weight));
+struct PlaneRow {
+  const std::int16_t* rows[kCount];
+  __m512i weights[kCount];
+  __m512i init;
+  explicit PlaneRow(const PlanarRow& row) : init(_mm512_set1_epi16(row.init)) {
+    for (int k = 0; k < kCount; ++k) {
+      rows[k] = row.rows[k];
+      weights[k] = _mm512_set1_epi32(row.weights[k * kPlanarLanes]);
+    }
   }
-  return sum;
-}
+  // Columns [x, x + kBlock).
+  __m512i sum(std::int32_t x) const {
+    __m512i sum = init;
+    for (int k = 0; k < kCount; ++k) {
+      const __m512i samples = _mm512_load_si512(rows[k] + x);
+      sum = _mm512_sub_epi16(sum, _mm512_mulhi_epi16(samples, weights[k]));
+    }
+    return sum;
+  }
+};
+
+template <>
+struct PlaneRow<0> {
+  const PlanarRow& row;
+  explicit PlaneRow(const PlanarRow& from) : row(from) {}
+  __m512i sum(std::int32_t x) const {
+    __m512i sum = _mm512_set1_epi16(row.init);
+    for (std::int32_t k = 0; k < row.count; ++k) {
+      const __m512i weight = _mm512_set1_epi32(row.weights[k * kPlanarLanes]);
+      const __m512i samples = _mm512_load_si512(row.rows[k] + x);
+      sum = _mm512_sub_epi16(sum, _mm512_mulhi_epi16(samples, weight));
+    }
+    return sum;
+  }
+};
 
 inline __m512i scaled(__m512i sum, int factor) {
   return _mm512_mulhi_epi16(sum, _mm512_set1_epi16(static_cast<std::int16_t>(factor)));
@@ -215,20 +241,21 @@ inline void store_values(__m512i sums, __m128i bits, std::int32_t count, std::ui
                           _mm512_permutexvar_epi8(index, to_bytes(sums, sums, bits)));
 }
 
-// kFirst, kOthers: see sum_plane(), of component 0 and of the others.
+// kFirst, kOthers: see PlaneRow, of component 0 and of the others.
 template <PlanarOutput kOutput, int kFirst, int kOthers>
-void row_of(const PlanarRow* given, int bits, std::int32_t outputs, std::uint8_t* dst) {
+void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst) {
   constexpr bool kOnePlane = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::gray_three;
   constexpr bool kOneChannel = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::rgb_luma;
-  const PlanarRow planes[3] = {given[0], given[kOnePlane ? 0 : 1], given[kOnePlane ? 0 : 2]};
+  const PlaneRow<kFirst> first(planes[0]);
+  const PlaneRow<kOthers> second(planes[kOnePlane ? 0 : 1]), third(planes[kOnePlane ? 0 : 2]);
   const __m128i shift = _mm_cvtsi32_si128(bits);
   for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * (kOneChannel ? 1 : 3)) {
     const std::int32_t count = at_most(outputs - x, kBlock);
     __m512i sums[3];
-    sums[0] = sum_plane<kFirst>(planes[0], x);
+    sums[0] = first.sum(x);
     if constexpr (!kOnePlane) {
-      sums[1] = sum_plane<kOthers>(planes[1], x);
-      sums[2] = sum_plane<kOthers>(planes[2], x);
+      sums[1] = second.sum(x);
+      sums[2] = third.sum(x);
     } else {
       sums[1] = sums[2] = sums[0];
     }

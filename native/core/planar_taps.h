@@ -120,20 +120,29 @@ inline void place_group(const PlanarTapSpec& spec, const std::int32_t* order, st
     begin[l] = spec.nearest[output[l]];
     end[l] = begin[l] + 1;
   }
-  const std::int32_t margin = spec.fancy ? 1 : 0;
+  // What the loop needs is copied, so that the compiler sees that nothing overlaps.
+  const std::int32_t margin = spec.fancy ? 1 : 0, crop = spec.crop_begin, cells = spec.cells;
+  const int bits = spec.cell_bits;
+  LaneFloats offset;
+  std::int32_t low[kPlanarLanes], high[kPlanarLanes], cell[kPlanarLanes], start[kPlanarLanes],
+      count[kPlanarLanes];
   for (int l = 0; l < kPlanarLanes; ++l) {
-    const std::int32_t first = (spec.crop_begin + begin[l] - margin) >> spec.cell_bits;
-    const std::int32_t last = (spec.crop_begin + end[l] - 1 + margin) >> spec.cell_bits;
-    const std::int32_t origin = (first << spec.cell_bits) - spec.crop_begin;
-    taps->low[at + l] = begin[l] - origin;
-    taps->high[at + l] = end[l] - origin;
-    taps->offset[at + l] = static_cast<float>(origin + 0.5 - center[l]);
-    taps->cell[at + l] = first;
+    const std::int32_t last = (crop + end[l] - 1 + margin) >> bits;
+    cell[l] = (crop + begin[l] - margin) >> bits;
+    const std::int32_t origin = (cell[l] << bits) - crop;
+    low[l] = begin[l] - origin;
+    high[l] = end[l] - origin;
+    offset.lane[l] = static_cast<float>(origin + 0.5 - center[l]);
     // Samples before the plane's first and past its last stand for those (see fold_edges).
-    const std::int32_t start = at_least(first, 0);
-    taps->start[at + l] = start;
-    taps->count[at + l] = at_most(last, spec.cells - 1) - start + 1;
+    start[l] = at_least(cell[l], 0);
+    count[l] = at_most(last, cells - 1) - start[l] + 1;
   }
+  memcpy(taps->offset + at, &offset, sizeof offset);
+  memcpy(taps->low + at, low, sizeof low);
+  memcpy(taps->high + at, high, sizeof high);
+  memcpy(taps->cell + at, cell, sizeof cell);
+  memcpy(taps->start + at, start, sizeof start);
+  memcpy(taps->count + at, count, sizeof count);
 }
 
 inline void place_groups(const PlanarTapSpec& spec, const std::int32_t* order, PlanarTaps* taps) {

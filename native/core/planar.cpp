@@ -12,7 +12,7 @@ namespace {
 constexpr int kNarrowPlane =
     2;  // up to here libjpeg repeats chroma samples, even where told to smooth
 
-constexpr std::int32_t kStep = 4;      // rows of the result whose source rows are looked for at once
+constexpr std::int32_t kStep = 4;  // rows of the result whose source rows are looked for at once
 
 constexpr std::int32_t round_up(std::int32_t value, std::int32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

@@ -26,33 +26,41 @@ inline __m256i load_halves(const std::uint8_t* low, const std::uint8_t* high) {
       _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
 }
 
+constexpr int kRowsAtOnce = 2;  // as many as registers allow
+
 struct Sums {
   __m256i low, high;  // lanes 0 .. 7 and 8 .. 15 of a group
 };
 
-// The sums of a group of outputs of a row, each quarter's samples being in 16 bytes.
+// The sums of a group of outputs of kRowsAtOnce rows, each quarter's samples being in 16 bytes.
 template <int kPairs>
-inline Sums sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* src) {
+inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* const* src,
+                      Sums* sums) {
   const std::int32_t pairs = kPairs ? kPairs : t.pairs;
   const __m256i high_bytes = _mm256_set1_epi16(static_cast<std::int16_t>(0x8000));
   const __m256i two = _mm256_set1_epi16(2);
   const std::int32_t* base = t.base + g * (kPlanarLanes / kBaseLanes);
-  const __m256i a = load_halves(src + base[0], src + base[1]);
-  const __m256i b = load_halves(src + base[2], src + base[3]);
-  __m256i index_a = _mm256_or_si256(load(t.index[g].lane), high_bytes);
-  __m256i index_b = _mm256_or_si256(load(t.index[g].lane + 8), high_bytes);
+  __m256i index_low = _mm256_or_si256(load(t.index[g].lane), high_bytes);
+  __m256i index_high = _mm256_or_si256(load(t.index[g].lane + 8), high_bytes);
   const PlanarWords* weights = t.weights + static_cast<std::ptrdiff_t>(g) * pairs;
   const __m256i start = _mm256_set1_epi32(64 - (128 << kPlanarColumnBits));
-  Sums sums = {start, start};
-  for (std::int32_t p = 0; p < pairs; ++p) {
-    const __m256i pair_a = _mm256_shuffle_epi8(a, index_a);
-    const __m256i pair_b = _mm256_shuffle_epi8(b, index_b);
-    sums.low = _mm256_add_epi32(sums.low, _mm256_madd_epi16(pair_a, load(weights[p].lane)));
-    sums.high = _mm256_add_epi32(sums.high, _mm256_madd_epi16(pair_b, load(weights[p].lane + 8)));
-    index_a = _mm256_add_epi16(index_a, two);
-    index_b = _mm256_add_epi16(index_b, two);
+  __m256i low[kRowsAtOnce], high[kRowsAtOnce];
+  for (int j = 0; j < kRowsAtOnce; ++j) {
+    low[j] = load_halves(src[j] + base[0], src[j] + base[1]);
+    high[j] = load_halves(src[j] + base[2], src[j] + base[3]);
+    sums[j] = {start, start};
   }
-  return sums;
+  for (std::int32_t p = 0; p < pairs; ++p) {
+    const __m256i w_low = load(weights[p].lane), w_high = load(weights[p].lane + 8);
+    for (int j = 0; j < kRowsAtOnce; ++j) {
+      const __m256i pair_low = _mm256_shuffle_epi8(low[j], index_low);
+      const __m256i pair_high = _mm256_shuffle_epi8(high[j], index_high);
+      sums[j].low = _mm256_add_epi32(sums[j].low, _mm256_madd_epi16(pair_low, w_low));
+      sums[j].high = _mm256_add_epi32(sums[j].high, _mm256_madd_epi16(pair_high, w_high));
+    }
+    index_low = _mm256_add_epi16(index_low, two);
+    index_high = _mm256_add_epi16(index_high, two);
+  }
 }
 
 // The same where the samples are farther apart: each pair of taps is gathered on its own. Pairs
@@ -75,22 +83,24 @@ inline __m256i sum_far(const PlanarTaps& t, const PlanarWords* weights, std::int
 }
 
 template <int kPairs, bool kFar>
-void columns_of_rows(const PlanarTaps& t, const std::uint8_t* const* src, PlanarMiddle* dst,
+void columns_of_rows(const PlanarTaps& taps, const std::uint8_t* const* src, PlanarMiddle* dst,
                      std::size_t blocks) {
+  const PlanarTaps t = taps;  // which nothing that is stored can change
   for (std::int32_t g = 0; g < t.groups; ++g) {
-    for (int j = 0; j < kPlanarRows; ++j) {
-      Sums sums;
-      if constexpr (kFar) {
-        const PlanarWords* weights = t.weights + static_cast<std::ptrdiff_t>(g) * t.pairs;
-        sums = {sum_far(t, weights, g, 0, src[j]), sum_far(t, weights, g, 8, src[j])};
-      } else {
-        sums = sum_group<kPairs>(t, g, src[j]);
+    Sums sums[kRowsAtOnce];
+    if constexpr (kFar) {
+      const PlanarWords* weights = t.weights + static_cast<std::ptrdiff_t>(g) * t.pairs;
+      for (int j = 0; j < kRowsAtOnce; ++j) {
+        sums[j] = {sum_far(t, weights, g, 0, src[j]), sum_far(t, weights, g, 8, src[j])};
       }
-      std::int16_t* out =
-          dst[static_cast<std::size_t>(j) * blocks + static_cast<std::size_t>(g / 2)].lane;
-      _mm256_store_si256(
-          reinterpret_cast<__m256i*>(out + g % 2 * kPlanarLanes),
-          _mm256_packs_epi32(_mm256_srai_epi32(sums.low, 7), _mm256_srai_epi32(sums.high, 7)));
+    } else {
+      sum_group<kPairs>(t, g, src, sums);
+    }
+    PlanarMiddle* out = dst + g / 2;
+    for (int j = 0; j < kRowsAtOnce; ++j, out += blocks) {
+      _mm256_store_si256(reinterpret_cast<__m256i*>(out->lane + g % 2 * kPlanarLanes),
+                         _mm256_packs_epi32(_mm256_srai_epi32(sums[j].low, 7),
+                                            _mm256_srai_epi32(sums[j].high, 7)));
     }
   }
 }
@@ -101,24 +111,39 @@ void columns_avx2(const PlanarTaps& taps, const std::uint8_t* src, std::ptrdiff_
   static constexpr Kernel* kKernels[] = {columns_of_rows<0, false>, columns_of_rows<1, false>,
                                          columns_of_rows<2, false>, columns_of_rows<3, false>,
                                          columns_of_rows<4, false>};
+  Kernel* kernel = kKernels[taps.pairs <= 4 ? taps.pairs : 0];
+  if (taps.span > 16) kernel = columns_of_rows<0, true>;
   const std::uint8_t* at[kPlanarRows];
   for (std::int32_t j = 0; j < kPlanarRows; ++j) at[j] = src + at_most(j, rows - 1) * src_stride;
-  if (taps.span > 16) {
-    columns_of_rows<0, true>(taps, at, dst, blocks);
-  } else {
-    kKernels[taps.pairs <= 4 ? taps.pairs : 0](taps, at, dst, blocks);
+  for (int j = 0; j < kPlanarRows; j += kRowsAtOnce) {
+    kernel(taps, at + j, dst + static_cast<std::size_t>(j) * blocks, blocks);
   }
 }
 
-// Columns [x, x + kBlock) of a plane.
-inline __m256i sum_plane(const PlanarRow& row, std::int32_t x) {
-  __m256i sum = _mm256_set1_epi16(row.init);
-  for (std::int32_t k = 0; k < row.count; ++k) {
-    const __m256i weight = _mm256_set1_epi32(row.weights[k * kPlanarLanes]);
-    sum = _mm256_sub_epi16(sum, _mm256_mulhi_epi16(load(row.rows[k] + x), weight));
+// A plane's part of a row. kCount: how many taps it has, where that is known; or 0.
+template <int kCount>
+struct PlaneRow {
+  static constexpr int kKept = kCount > 0 ? kCount : kMaxHighHalves;
+  const std::int16_t* rows[kKept];
+  __m256i weights[kKept];
+  __m256i init;
+  std::int32_t count;
+  explicit PlaneRow(const PlanarRow& row)
+      : init(_mm256_set1_epi16(row.init)), count(kCount > 0 ? kCount : row.count) {
+    for (std::int32_t k = 0; k < count; ++k) {
+      rows[k] = row.rows[k];
+      weights[k] = _mm256_set1_epi32(row.weights[k * kPlanarLanes]);
+    }
   }
-  return sum;
-}
+  // Columns [x, x + kBlock).
+  __m256i sum(std::int32_t x) const {
+    __m256i sum = init;
+    for (std::int32_t k = 0; k < (kCount > 0 ? kCount : count); ++k) {
+      sum = _mm256_sub_epi16(sum, _mm256_mulhi_epi16(load(rows[k] + x), weights[k]));
+    }
+    return sum;
+  }
+};
 
 inline __m256i scaled(__m256i sum, int factor) {
   return _mm256_mulhi_epi16(sum, _mm256_set1_epi16(static_cast<std::int16_t>(factor)));
@@ -188,20 +213,23 @@ inline void store_gray(__m256i sums, __m128i bits, std::uint8_t* dst) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(dst), _mm256_castsi256_si128(bytes));
 }
 
-template <PlanarOutput kOutput>
+// kFirst, kOthers: see PlaneRow, of component 0 and of the others.
+template <PlanarOutput kOutput, int kFirst, int kOthers>
 void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst) {
   constexpr bool kOnePlane = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::gray_three;
   constexpr bool kOneChannel = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::rgb_luma;
   constexpr int kChannels = kOneChannel ? 1 : 3;
   const __m128i shift = _mm_cvtsi32_si128(bits);
+  const PlaneRow<kFirst> first(planes[0]);
+  const PlaneRow<kOthers> second(planes[kOnePlane ? 0 : 1]), third(planes[kOnePlane ? 0 : 2]);
   alignas(32) std::uint8_t last[kBlock * kChannels];
   for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * kChannels) {
     const std::int32_t count = at_most(outputs - x, kBlock);
     __m256i sums[3];
-    sums[0] = sum_plane(planes[0], x);
+    sums[0] = first.sum(x);
     if constexpr (!kOnePlane) {
-      sums[1] = sum_plane(planes[1], x);
-      sums[2] = sum_plane(planes[2], x);
+      sums[1] = second.sum(x);
+      sums[2] = third.sum(x);
     } else {
       sums[1] = sums[2] = sums[0];
     }
@@ -217,19 +245,39 @@ void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_
   }
 }
 
+// By the taps of the planes: few, and the same in every row, so that their loops unroll.
+void row_ycbcr(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst) {
+  using Kernel = void(const PlanarRow*, int, std::int32_t, std::uint8_t*);
+  constexpr auto kOutput = PlanarOutput::ycbcr;
+  static constexpr Kernel* kKernels[kUniformTaps + 1][kUniformTaps + 1] = {
+      {row_of<kOutput, 0, 0>, row_of<kOutput, 0, 1>, row_of<kOutput, 0, 2>, row_of<kOutput, 0, 3>,
+       row_of<kOutput, 0, 4>},
+      {row_of<kOutput, 1, 0>, row_of<kOutput, 1, 1>, row_of<kOutput, 1, 2>, row_of<kOutput, 1, 3>,
+       row_of<kOutput, 1, 4>},
+      {row_of<kOutput, 2, 0>, row_of<kOutput, 2, 1>, row_of<kOutput, 2, 2>, row_of<kOutput, 2, 3>,
+       row_of<kOutput, 2, 4>},
+      {row_of<kOutput, 3, 0>, row_of<kOutput, 3, 1>, row_of<kOutput, 3, 2>, row_of<kOutput, 3, 3>,
+       row_of<kOutput, 3, 4>},
+      {row_of<kOutput, 4, 0>, row_of<kOutput, 4, 1>, row_of<kOutput, 4, 2>, row_of<kOutput, 4, 3>,
+       row_of<kOutput, 4, 4>}};
+  const std::int32_t first = planes[0].count, others = planes[1].count;
+  kKernels[first <= kUniformTaps ? first : 0][others <= kUniformTaps ? others : 0](planes, bits,
+                                                                                   outputs, dst);
+}
+
 void row_avx2(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
               std::uint8_t* dst) {
   switch (output) {
     case PlanarOutput::gray:
-      return row_of<PlanarOutput::gray>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::gray, 0, 0>(planes, bits, outputs, dst);
     case PlanarOutput::gray_three:
-      return row_of<PlanarOutput::gray_three>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::gray_three, 0, 0>(planes, bits, outputs, dst);
     case PlanarOutput::rgb:
-      return row_of<PlanarOutput::rgb>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::rgb, 0, 0>(planes, bits, outputs, dst);
     case PlanarOutput::rgb_luma:
-      return row_of<PlanarOutput::rgb_luma>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::rgb_luma, 0, 0>(planes, bits, outputs, dst);
     case PlanarOutput::ycbcr:
-      return row_of<PlanarOutput::ycbcr>(planes, bits, outputs, dst);
+      return row_ycbcr(planes, bits, outputs, dst);
   }
 }
 

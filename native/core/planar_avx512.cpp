@@ -35,9 +35,9 @@ struct Samples {
 };
 
 // The sums of a group of outputs of kPlanarRows rows.
-template <int kLoads, int kPairs>
+template <int kLoads, int kPairs, bool kLoad>
 inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* const* src,
-                      __m512i* sums) {
+                      Samples<kLoads>* samples, __m512i* sums) {
   const std::int32_t pairs = kPairs ? kPairs : t.pairs;
   const __m512i two = _mm512_set1_epi32(0x00020002);
   std::ptrdiff_t base = t.base[g];
@@ -50,9 +50,8 @@ inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* c
     }
   }
   const PlanarWords* weights = t.weights + static_cast<std::ptrdiff_t>(g) * pairs;
-  Samples<kLoads> samples[kPlanarRows];
   for (int j = 0; j < kPlanarRows; ++j) {
-    samples[j].load(src[j] + base);
+    if (kLoad) samples[j].load(src[j] + base);
     sums[j] = _mm512_set1_epi32(64 - (128 << kPlanarColumnBits));
   }
   for (std::int32_t p = 0; p < pairs; ++p) {
@@ -84,22 +83,22 @@ inline void sum_group_far(const PlanarTaps& t, std::int32_t g, const std::uint8_
   }
 }
 
-template <int kLoads, int kPairs>
+template <int kLoads, int kPairs, bool kShared>
 void columns_of_rows(const PlanarTaps& taps, const std::uint8_t* const* rows, PlanarMiddle* dst,
                      std::size_t blocks) {
   const std::uint8_t* const src[kPlanarRows] = {rows[0], rows[1], rows[2], rows[3]};
   const PlanarTaps t = taps;  // which nothing that is stored can change
-  const auto sum = [&](std::int32_t g, __m512i* sums) {
-    if constexpr (kLoads == 0) {
-      sum_group_far(t, g, src, sums);
-    } else {
-      sum_group<kLoads, kPairs>(t, g, src, sums);
-    }
-  };
   for (std::int32_t g = 0; g < t.groups; g += 2, ++dst) {
+    const std::int32_t next = g + 1 < t.groups ? g + 1 : g;
     __m512i even[kPlanarRows], odd[kPlanarRows];
-    sum(g, even);
-    sum(g + 1 < t.groups ? g + 1 : g, odd);
+    if constexpr (kLoads == 0) {
+      sum_group_far(t, g, src, even);
+      sum_group_far(t, next, src, odd);
+    } else {
+      Samples<kLoads> samples[kPlanarRows];
+      sum_group<kLoads, kPairs, true>(t, g, src, samples, even);
+      sum_group<kLoads, kPairs, !kShared>(t, next, src, samples, odd);
+    }
     for (int j = 0; j < kPlanarRows; ++j) {
       _mm512_store_si512(
           dst + static_cast<std::size_t>(j) * blocks,
@@ -111,29 +110,33 @@ void columns_of_rows(const PlanarTaps& taps, const std::uint8_t* const* rows, Pl
 void columns_avx512(const PlanarTaps& taps, const std::uint8_t* src, std::ptrdiff_t src_stride,
                     std::int32_t rows, PlanarMiddle* dst, std::size_t blocks) {
   using Kernel = void(const PlanarTaps&, const std::uint8_t* const*, PlanarMiddle*, std::size_t);
-  static constexpr Kernel* kKernels[] = {columns_of_rows<1, 0>, columns_of_rows<1, 1>,
-                                         columns_of_rows<1, 2>, columns_of_rows<1, 3>,
-                                         columns_of_rows<1, 4>};
+  static constexpr Kernel* kKernels[2][5] = {
+      {columns_of_rows<1, 0, false>, columns_of_rows<1, 1, false>, columns_of_rows<1, 2, false>,
+       columns_of_rows<1, 3, false>, columns_of_rows<1, 4, false>},
+      {columns_of_rows<1, 0, true>, columns_of_rows<1, 1, true>, columns_of_rows<1, 2, true>,
+       columns_of_rows<1, 3, true>, columns_of_rows<1, 4, true>}};
   const std::uint8_t* at[kPlanarRows];
   for (std::int32_t j = 0; j < kPlanarRows; ++j) at[j] = src + at_most(j, rows - 1) * src_stride;
   if (taps.span > 128) {
-    columns_of_rows<0, 0>(taps, at, dst, blocks);
+    columns_of_rows<0, 0, false>(taps, at, dst, blocks);
   } else if (taps.span > 64) {
-    columns_of_rows<2, 0>(taps, at, dst, blocks);
+    columns_of_rows<2, 0, false>(taps, at, dst, blocks);
   } else {
-    kKernels[taps.pairs <= 4 ? taps.pairs : 0](taps, at, dst, blocks);
+    kKernels[taps.shared][taps.pairs <= 4 ? taps.pairs : 0](taps, at, dst, blocks);
   }
 }
 
-// A plane's part of a row. kCount: how many taps it has, where that is known: then all stays in
-// registers; or 0.
+// A plane's part of a row. kCount: how many taps it has, where that is known; or 0.
 template <int kCount>
 struct PlaneRow {
-  const std::int16_t* rows[kCount];
-  __m512i weights[kCount];
+  static constexpr int kKept = kCount > 0 ? kCount : kMaxHighHalves;
+  const std::int16_t* rows[kKept];
+  __m512i weights[kKept];
   __m512i init;
-  explicit PlaneRow(const PlanarRow& row) : init(_mm512_set1_epi16(row.init)) {
-    for (int k = 0; k < kCount; ++k) {
+  std::int32_t count;
+  explicit PlaneRow(const PlanarRow& row)
+      : init(_mm512_set1_epi16(row.init)), count(kCount > 0 ? kCount : row.count) {
+    for (std::int32_t k = 0; k < count; ++k) {
       rows[k] = row.rows[k];
       weights[k] = _mm512_set1_epi32(row.weights[k * kPlanarLanes]);
     }
@@ -141,24 +144,8 @@ struct PlaneRow {
   // Columns [x, x + kBlock).
   __m512i sum(std::int32_t x) const {
     __m512i sum = init;
-    for (int k = 0; k < kCount; ++k) {
-      const __m512i samples = _mm512_load_si512(rows[k] + x);
-      sum = _mm512_sub_epi16(sum, _mm512_mulhi_epi16(samples, weights[k]));
-    }
-    return sum;
-  }
-};
-
-template <>
-struct PlaneRow<0> {
-  const PlanarRow& row;
-  explicit PlaneRow(const PlanarRow& from) : row(from) {}
-  __m512i sum(std::int32_t x) const {
-    __m512i sum = _mm512_set1_epi16(row.init);
-    for (std::int32_t k = 0; k < row.count; ++k) {
-      const __m512i weight = _mm512_set1_epi32(row.weights[k * kPlanarLanes]);
-      const __m512i samples = _mm512_load_si512(row.rows[k] + x);
-      sum = _mm512_sub_epi16(sum, _mm512_mulhi_epi16(samples, weight));
+    for (std::int32_t k = 0; k < (kCount > 0 ? kCount : count); ++k) {
+      sum = _mm512_sub_epi16(sum, _mm512_mulhi_epi16(_mm512_load_si512(rows[k] + x), weights[k]));
     }
     return sum;
   }
@@ -285,8 +272,8 @@ void row_ycbcr(const PlanarRow* planes, int bits, std::int32_t outputs, std::uin
       {row_of<kOutput, 4, 0>, row_of<kOutput, 4, 1>, row_of<kOutput, 4, 2>, row_of<kOutput, 4, 3>,
        row_of<kOutput, 4, 4>}};
   const std::int32_t first = planes[0].count, others = planes[1].count;
-  kKernels[first <= kUniformTaps ? first : 0][others <= kUniformTaps ? others : 0](planes, bits, outputs,
-                                                                                  dst);
+  kKernels[first <= kUniformTaps ? first : 0][others <= kUniformTaps ? others : 0](planes, bits,
+                                                                                   outputs, dst);
 }
 
 void row_avx512(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,

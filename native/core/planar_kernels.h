@@ -24,7 +24,7 @@ namespace fastio {
 inline constexpr int kPlanarLanes = 16;       // outputs of a group, computed together
 inline constexpr int kPlanarRows = 4;         // rows that are resampled together
 inline constexpr int kMaxHighHalves = 16;     // taps of a row that are summed in 16 bits
-inline constexpr int kUniformTaps = 4;       // of a row: up to here, rows all get the most taps
+inline constexpr int kUniformTaps = 4;        // of a row: up to here, rows all get the most taps
 inline constexpr int kPlanarColumnBits = 14;  // log2 of the sum of an output's weights in x
 
 // A word for each output of a group.
@@ -82,6 +82,7 @@ struct PlanarTaps {
   PlanarWords* index;  // (groups,)
   std::int32_t* base;  // (groups, kPlanarLanes / kBaseLanes) relative to `first`
   std::int32_t span;
+  bool shared;  // each two groups have one base
 
   // Working space: begin, end and first cell of each lane, its centre; running sums of weights.
   std::int32_t *low, *high, *cell;

@@ -22,6 +22,8 @@ constexpr std::int32_t kInOrder[kPlanarLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
 inline std::int32_t at_most(std::int32_t a, std::int32_t b) { return a < b ? a : b; }
 inline std::int32_t at_least(std::int32_t a, std::int32_t b) { return a > b ? a : b; }
 
+constexpr std::int32_t kSharedSpan = 64;
+
 struct LaneFloats {
   float lane[kPlanarLanes];
 };
@@ -269,6 +271,24 @@ inline void index_group(std::int32_t g, int base_lanes, PlanarTaps* taps) {
   }
 }
 
+// Gives the two groups of each pair one base, if all pairs' samples are within kSharedSpan bytes.
+inline void share_bases(PlanarTaps* taps) {
+  std::int32_t apart = 0;
+  for (std::int32_t g = 0; g + 1 < taps->groups; g += 2) {
+    const std::int32_t step = taps->base[g + 1] - taps->base[g];
+    apart = at_least(apart, at_least(step, -step));
+  }
+  taps->shared = taps->span + apart <= kSharedSpan;
+  for (std::int32_t g = 0; g + 1 < taps->groups && taps->shared; g += 2) {
+    const std::int32_t first = at_most(taps->base[g], taps->base[g + 1]);
+    for (std::int32_t i = g; i < g + 2; ++i) {
+      const std::int32_t moved = (taps->base[i] - first) * 0x00010001;
+      for (int l = 0; l < kPlanarLanes; ++l) taps->index[i].lane[l] += moved;
+      taps->base[i] = first;
+    }
+  }
+}
+
 inline void compute_taps(const PlanarTapSpec& spec, const PlanarTapLayout& layout,
                          PlanarTaps* taps) {
   taps->groups = (spec.outputs + kPlanarLanes - 1) / kPlanarLanes;
@@ -279,6 +299,8 @@ inline void compute_taps(const PlanarTapSpec& spec, const PlanarTapLayout& layou
     weigh_group(spec, g, taps);
     if (spec.columns && layout.base_lanes) index_group(g, layout.base_lanes, taps);
   }
+  taps->shared = false;
+  if (spec.columns && layout.base_lanes == kPlanarLanes) share_bases(taps);
 }
 
 }  // namespace

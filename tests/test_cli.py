@@ -28,6 +28,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def blocks(folder: Path, tmp_path: Path) -> Path:
+    """The folder packed as it is by default."""
+    pack(folder, tmp_path / "blocks")
+    return tmp_path / "blocks"
+
+
+@pytest.fixture
 def packed(folder: Path, tmp_path: Path) -> Path:
     """The folder packed to a few shards."""
     pack(folder, tmp_path / "packed", codec="jpeg", shard_size=4000)
@@ -61,6 +68,32 @@ def test_pack_makes_a_dataset_and_says_so(folder: Path, tmp_path: Path) -> None:
 def test_pack_stores_pixels_if_told_to(folder: Path, tmp_path: Path) -> None:
     assert run("pack", folder, tmp_path / "out", "--codec", "raw")[0] == 0
     assert open_dataset(tmp_path / "out").manifest.codec_counts()["image"]["raw"] == 15
+
+
+def test_pack_makes_blocks_of_jpegs(folder: Path, tmp_path: Path) -> None:
+    for name, options in (("a", []), ("b", ["--codec", "blocks", "--codebook", "default"])):
+        assert run("pack", folder, tmp_path / name, *options)[0] == 0
+        assert open_dataset(tmp_path / name).manifest.codec_counts()["image"]["blocks"] == 15
+
+
+def test_pack_trains_a_codebook_or_takes_one(folder: Path, tmp_path: Path) -> None:
+    assert run("pack", folder, tmp_path / "a", "--codebook", "train")[0] == 0
+    trained = open_dataset(tmp_path / "a").manifest.codebook
+    assert trained is not None
+    (tmp_path / "book").write_bytes(trained)
+    assert run("pack", folder, tmp_path / "b", "--codebook", tmp_path / "book")[0] == 0
+    assert open_dataset(tmp_path / "b").manifest.codebook == trained
+    code, _, err = run("pack", folder, tmp_path / "c", "--codebook", tmp_path / "nothing")
+    assert code == 1
+    assert "nothing is no codebook" in err
+
+
+def test_pack_makes_images_smaller_if_told_to(folder: Path, tmp_path: Path) -> None:
+    options = ["--max-side", 16, "--quality", 70]
+    assert run("pack", folder, tmp_path / "out", *options)[0] == 0
+    with open_dataset(tmp_path / "out") as dataset:
+        assert all(max(image.shape) == 16 for image, _ in dataset)
+        assert dataset.manifest.packing["quality"] == 70
 
 
 def test_pack_is_quiet_if_told_to(folder: Path, tmp_path: Path) -> None:
@@ -120,6 +153,11 @@ def test_pack_resumes_and_overwrites(folder: Path, tmp_path: Path) -> None:
         ["pack", "src", "dst", "--codec", "png"],
         ["pack", "src", "dst", "--on-error", "ignore"],
         ["pack", "src", "dst", "--workers", "0"],
+        ["pack", "src", "dst", "--max-side", "0"],
+        ["pack", "src", "dst", "--quality", "101"],
+        ["export", "src"],
+        ["export", "src", "dst", "--rows", "5"],
+        ["export", "src", "dst", "--rows=-5:"],
         ["info"],
         ["verify", "a", "b"],
         ["show", "a"],
@@ -135,10 +173,10 @@ def test_wrong_usage_has_an_exit_code_of_its_own(arguments: list[str]) -> None:
     assert err
 
 
-@pytest.mark.parametrize("command", ["info", "verify"])
-def test_what_is_no_dataset_is_an_error_in_a_line(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [["info"], ["verify"], ["verify", "--deep"], ["export", "out"]])
+def test_what_is_no_dataset_is_an_error_in_a_line(command: list[str], tmp_path: Path) -> None:
     for path in (tmp_path / "nothing", tmp_path):
-        code, out, err = run(command, path)
+        code, out, err = run(command[0], path, *command[1:])
         assert (code, out) == (1, "")
         assert len(err.splitlines()) == 1
         assert str(path) in err
@@ -152,6 +190,20 @@ def test_info_tells_what_is_in_a_dataset(packed: Path) -> None:
         assert text in out
     assert "3: class0, class1, class2" in out
     assert dataset.fingerprint in out
+
+
+def test_info_tells_the_codebook_and_the_bytes_of_a_sample(blocks: Path, packed: Path) -> None:
+    code, out, _ = run("info", blocks)
+    found = json.loads(run("info", blocks, "--json")[1])
+    dataset = open_dataset(blocks)
+    assert code == 0
+    assert "15 blocks" in out
+    assert f"default, xxh3 {found['codebook']['xxh3']}" in out
+    assert found["codebook"]["origin"] == "default"
+    assert found["format_version"] == 2
+    assert found["bytes_per_sample"] == dataset.manifest.nbytes / 15
+    assert json.loads(run("info", packed, "--json")[1])["codebook"] is None
+    assert "xxh3" not in run("info", packed)[1]
 
 
 def test_info_tells_every_kind_of_field(tmp_path: Path) -> None:
@@ -211,7 +263,61 @@ def test_verify_s_findings_can_be_read_by_scripts(packed: Path) -> None:
     assert [item["name"] for item in json.loads(out)["damaged"]] == ["shard-000001.arrow"]
 
 
-@pytest.mark.parametrize("kind", ["packed", "folder"])
+@pytest.mark.parametrize("kind", ["blocks", "packed"])
+def test_verify_deep_decodes_everything(kind: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(kind)
+    code, out, _ = run("verify", path, "--deep")
+    assert code == 0
+    assert "all images of 15 samples" in out
+    assert run("verify", path, "--deep", "--quiet") == (0, "", "")
+    assert json.loads(run("verify", path, "--deep", "--json")[1])["damaged_images"] == []
+
+
+@pytest.mark.parametrize("kind", ["blocks", "packed"])
+def test_verify_deep_names_the_damaged_images(kind: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(kind)
+    with open_dataset(path) as dataset:
+        reader = dataset.shard(0)
+        place = reader.data_offset("image") + int(reader.offsets("image")[2]) + 50
+    data = bytearray((path / "shard-000000.arrow").read_bytes())
+    data[place] ^= 1
+    (path / "shard-000000.arrow").write_bytes(data)
+    code, out, err = run("verify", path, "--deep", "--quiet")
+    assert (code, out) == (1, "")
+    assert "shard-000000.arrow: its xxh3 is" in err
+    assert f"{path}: shard-000000.arrow row 2: image: its CRC-32C is" in err
+    code, out, _ = run("verify", path, "--deep", "--json")
+    assert code == 1
+    (bad,) = json.loads(out)["damaged_images"]
+    assert (bad["row"], bad["shard"], bad["local_row"]) == (2, "shard-000000.arrow", 2)
+
+
+def test_export_gives_the_images_back(blocks: Path, tmp_path: Path) -> None:
+    code, out, _ = run("export", blocks, tmp_path / "out", "--rows", "3:6")
+    assert code == 0
+    assert "3 images" in out
+    names = sorted(
+        str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").glob("*/*")
+    )
+    assert names == ["class0/000003.jpg", "class0/000004.jpg", "class1/000005.jpg"]
+    assert run("export", blocks, tmp_path / "quiet", "--quiet") == (0, "", "")
+
+
+def test_export_refuses_a_folder_that_is_not_empty(blocks: Path, tmp_path: Path) -> None:
+    arguments = ["export", blocks, tmp_path / "out", "--field", "image"]
+    assert run(*arguments)[0] == 0
+    code, out, err = run(*arguments, "--quiet")
+    assert (code, out) == (1, "")
+    assert "--overwrite" in err
+    assert run(*arguments, "--overwrite")[0] == 0
+
+
+def test_export_s_report_can_be_read_by_scripts(blocks: Path, tmp_path: Path) -> None:
+    report = json.loads(run("export", blocks, tmp_path / "out", "--json")[1])
+    assert (report["images"], report["index"]) == (15, None)
+
+
+@pytest.mark.parametrize("kind", ["packed", "folder", "blocks"])
 def test_show_draws_packed_datasets_and_folders(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -258,7 +364,7 @@ def test_show_takes_any_structure(sample: Any, tmp_path: Path) -> None:
 def test_help_names_every_command() -> None:
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("pack", "info", "verify", "show"):
+    for command in ("pack", "info", "verify", "show", "export"):
         assert command in out
         assert run(command, "--help")[0] == 0
 

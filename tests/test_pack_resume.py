@@ -16,6 +16,7 @@ from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME
 from fastio.dataset import open as open_dataset
 from fastio.errors import DatasetExists, DatasetNotFound, ImageError, PackError, SampleError
 from fastio.pack import pack, packer
+from fastio.pack.codebooks import choose_codebook
 from fastio.pack.journal import Journal
 from fastio.schema import Scalar, Schema
 from tests.pictures import jpeg, write_folder
@@ -24,7 +25,7 @@ SHARD_SIZE = 5000
 
 # Packs, and kills itself right before the given call of a function that changes files.
 KILLER = """
-import os, signal, sys
+import json, os, signal, sys
 
 source, destination, kill_at, shard_size = sys.argv[1:]
 calls = 0
@@ -46,7 +47,8 @@ for name in ("fsync", "replace", "unlink"):
 
 from fastio.pack import pack
 
-pack(source, destination, shard_size=int(shard_size), on_error="skip", workers=2)
+options = json.loads(os.environ.get("OPTIONS", "{}"))
+pack(source, destination, shard_size=int(shard_size), on_error="skip", workers=2, **options)
 """
 
 
@@ -142,13 +144,13 @@ def test_the_report_counts_what_was_finished_before(folder: Path, tmp_path: Path
     assert found.skipped == expected.skipped
 
 
-def killed(folder: Path, out: Path, after_shards: int) -> None:
-    """A pack of a folder that was killed when some shards were finished."""
-    kill_at = 2 + 4 * after_shards + 1
+def killed(folder: Path, out: Path, after_shards: int, journal_lines: int = 0) -> None:
+    """A pack of a folder that was killed when some shards, and other lines, were written."""
+    kill_at = 2 + journal_lines + 4 * after_shards + 1
     arguments = [str(folder), str(out), str(kill_at), str(SHARD_SIZE)]
     done = subprocess.run([sys.executable, "-c", KILLER, *arguments], check=False)
     assert done.returncode == -signal.SIGKILL
-    assert len(finished_shards(out)) == after_shards
+    assert len((out / JOURNAL_NAME).read_bytes().splitlines()) == 1 + journal_lines + after_shards
 
 
 def test_resuming_what_was_never_begun_just_packs(folder: Path, tmp_path: Path) -> None:
@@ -170,6 +172,9 @@ def test_another_number_of_workers_may_go_on(folder: Path, tmp_path: Path) -> No
         ({"shard_size": SHARD_SIZE + 1}, "shard_size was 5000, now 5001"),
         ({"codec": "raw"}, 'codec was ".*", now "raw"'),
         ({"on_error": "raise"}, 'on_error was "skip", now "raise"'),
+        ({"max_side": 20}, "max_side was null, now 20"),
+        ({"quality": 80}, "quality was null, now 80"),
+        ({"codebook": "train"}, 'codebook was "[0-9a-f]{16}", now "train"'),
     ],
 )
 def test_other_options_are_named(
@@ -180,6 +185,57 @@ def test_other_options_are_named(
     with pytest.raises(PackError, match=f"cannot resume.*{named}"):
         resume(folder, tmp_path / "out", **options)
     assert contents(tmp_path / "out") == before
+
+
+def test_stating_the_default_is_no_other_option(folder: Path, tmp_path: Path) -> None:
+    killed(folder, tmp_path / "out", after_shards=1)
+    resume(folder, tmp_path / "out", codec="blocks", codebook="default")
+
+
+def test_another_codebook_file_is_noticed_by_its_contents(folder: Path, tmp_path: Path) -> None:
+    default = choose_codebook(None).data or b""
+    (tmp_path / "book").write_bytes(default)
+    killed(folder, tmp_path / "out", after_shards=1)
+    before = contents(tmp_path / "out")
+    (tmp_path / "other").write_bytes(default[:65] + default[65:130] * 255)
+    with pytest.raises(PackError, match=r"cannot resume.*codebook was"):
+        resume(folder, tmp_path / "out", codebook=tmp_path / "other")
+    assert contents(tmp_path / "out") == before
+    resume(folder, tmp_path / "out", codebook=tmp_path / "book")
+
+
+@pytest.mark.parametrize("after_shards", [0, 1])
+def test_a_trained_codebook_outlives_a_kill(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_shards: int
+) -> None:
+    """It is not trained again: by then the source may give another one."""
+    pack(folder, tmp_path / "expected", shard_size=SHARD_SIZE, on_error="skip", codebook="train")
+    monkeypatch.setenv("OPTIONS", '{"codebook": "train"}')
+    killed(folder, tmp_path / "out", after_shards, journal_lines=1)
+
+    def refuse(*_: Any) -> bytes:
+        raise AssertionError("trained again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packer, "train_codebook", refuse)
+        resume(folder, tmp_path / "out", codebook="train")
+    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+def test_a_pack_killed_before_its_codebook_was_kept_trains_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> bytes:
+        raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"shard_size": SHARD_SIZE, "on_error": "skip", "codebook": "train"}
+    with monkeypatch.context() as patch:
+        patch.setattr(packer, "train_codebook", die)
+        with pytest.raises(KeyboardInterrupt):
+            pack(folder, tmp_path / "out", **options)
+    pack(folder, tmp_path / "out", resume=True, **options)
+    pack(folder, tmp_path / "expected", **options)
+    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
 
 
 def test_another_source_is_named(folder: Path, tmp_path: Path) -> None:
@@ -260,7 +316,9 @@ def test_a_finished_shard_that_is_not_whole_is_named(
         resume(folder, tmp_path / "out")
 
 
-@pytest.mark.parametrize("line", ["", "{}", "[]", "null", '{"entry": {}}', "\x00\x00"])
+@pytest.mark.parametrize(
+    "line", ["", "{}", "[]", "null", '{"entry": {}}', '{"codebook": "AAAA"}', "\x00\x00"]
+)
 def test_a_damaged_journal_is_named(tmp_path: Path, line: str) -> None:
     interrupted(tmp_path / "out", 35)
     with open(tmp_path / "out" / JOURNAL_NAME, "a") as file:

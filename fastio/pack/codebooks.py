@@ -24,7 +24,6 @@ TRAIN = "train"
 # What to train on: enough that more does not help, and little enough for memory and patience.
 _SAMPLE_IMAGES = 512
 _SAMPLE_BYTES = 256 << 20
-_ITERATIONS = 30
 _SEED = 0
 
 
@@ -103,17 +102,18 @@ def train_codebook(source: Source, max_side: int | None, quality: int | None) ->
             small = np.frombuffer(reencode(data, max_side, quality), dtype=np.uint8)
         except ValueError:
             continue  # packing will say what is wrong with it
-        if _is_fit(small):
+        if _is_sound(small):
             jpegs.append(small)
             nbytes += len(small)
         if nbytes >= _SAMPLE_BYTES:
             break
-    if not jpegs:
+    try:
+        return _native.train_codebook(jpegs, seed=_SEED)
+    except ValueError as error:
         raise PackError(
             f"there is nothing to train a codebook on: a sample of {source.name} has no sound "
-            "JPEG file; use the default codebook"
-        )
-    return _native.train_codebook(jpegs, _SEED, _ITERATIONS)
+            "JPEG file that the block codec can hold; use the default codebook"
+        ) from error
 
 
 def _jpegs(source: Source) -> Iterator[bytes]:
@@ -131,10 +131,10 @@ def _jpegs(source: Source) -> Iterator[bytes]:
                     yield data
 
 
-def _is_fit(jpeg: NDArray[np.uint8]) -> bool:
-    """Whether a file is a sound JPEG of a kind that block records hold."""
+def _is_sound(jpeg: NDArray[np.uint8]) -> bool:
+    """Whether a JPEG file can be read to its end."""
     try:
-        _, _, channels, _, kind = _native.jpeg_probe(jpeg)
+        _native.jpeg_probe(jpeg)
     except ValueError:
         return False
-    return channels in (1, 3) and kind in ("baseline", "progressive")
+    return True

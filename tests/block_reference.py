@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 SAMPLINGS = {(1, 1), (2, 1), (2, 2), (1, 2), (4, 1)}  # (H, V)
 GRAY, YCBCR, RGB = 0, 1, 2
-FIXED_BYTES = 20  # of the header
 
 Block = tuple[int, int, int]  # component, block row, block column
 Coefficients = NDArray[np.int16]  # (block rows, block columns, 8, 8), natural order
@@ -88,8 +87,8 @@ class CodeClass:
         """Whether its values are the low 8 bits."""
         return max(self.widths[1:]) <= 8
 
-    def value(self, z: int, negative: bool, magnitude_less_1: int) -> int:
-        """The value that a sign and |v| - 1 at a position stand for."""
+    def value(self, negative: bool, magnitude_less_1: int) -> int:
+        """The value that a sign and |v| - 1 stand for."""
         value = -magnitude_less_1 - 1 if negative else magnitude_less_1 + 1
         return signed(value, 8) if self.narrow else value
 
@@ -97,7 +96,7 @@ class CodeClass:
         """Whether a value that is not 0 comes back at a zigzag position >= 1."""
         if z > self.last or abs(value) - 1 >> (self.widths[z] - 1):
             return False
-        return self.value(z, value < 0, abs(value) - 1) == value
+        return self.value(value < 0, abs(value) - 1) == value
 
     def holds_difference(self, difference: int) -> bool:
         """Whether a DC difference fits, so that it needs no escape."""
@@ -138,8 +137,8 @@ class Header:
     table_numbers: tuple[int, ...]
     tables: tuple[tuple[int, ...], ...]  # in zigzag order
     metadata_bytes: int
-    dc_bytes: tuple[int, ...]  # of each tile
-    ac_bytes: tuple[int, ...]
+    dc_bytes: tuple[int, ...]  # of each tile row
+    ac_bytes: tuple[int, ...]  # of each tile
     dc_crcs: tuple[int, ...]  # of each tile row
     ac_crcs: tuple[int, ...]
     metadata_crc: int
@@ -164,19 +163,35 @@ class Header:
         rows, columns = self.plane_size(component)
         return ceil_div(rows, 8), ceil_div(columns, 8)
 
-    def tile_blocks(self, row: int, column: int) -> list[Block]:
-        """The blocks of a tile in the order of their numbers."""
+    def row_blocks(self, row: int) -> list[Block]:
+        """The blocks of a tile row in the order of the DC section."""
         blocks = []
         for component in range(self.components):
             tall = self.down if component == 0 else 1
-            wide = 16 if component == 0 else 16 // self.across
             rows, columns = self.grid(component)
             blocks += [
                 (component, y, x)
                 for y in range(row * tall, min((row + 1) * tall, rows))
-                for x in range(column * wide, min((column + 1) * wide, columns))
+                for x in range(columns)
             ]
         return blocks
+
+    def tile_blocks(self, row: int, column: int) -> list[Block]:
+        """The blocks of a tile in the order of their numbers."""
+
+        def tile_of(block: Block) -> int:
+            component, _, x = block
+            return x // (16 if component == 0 else 16 // self.across)
+
+        return [block for block in self.row_blocks(row) if tile_of(block) == column]
+
+    def previous_block(self, block: Block) -> Block | None:
+        """The block that another's DC is told from; None: the component's base."""
+        component, row, column = block
+        if column > 0:
+            return component, row, column - 1
+        first_of_tile_row = component > 0 or row % self.down == 0
+        return None if first_of_tile_row else (component, row - 1, 0)
 
     def table(self, component: int) -> NDArray[np.int64]:
         """The quantisation table of a component: (8, 8), natural order."""
@@ -232,7 +247,7 @@ def parse_header(data: bytes) -> Header:
     require(all(min(table) > 0 for table in tables), "a quantisation value of 0")
     rows, tiles = ceil_div(height, 8 * down), ceil_div(height, 8 * down) * ceil_div(width, 128)
     index = (
-        fields.take("B", tiles),
+        fields.take("I", rows),
         fields.take("H", tiles),
         fields.take("I", rows),
         fields.take("I", rows),
@@ -264,8 +279,8 @@ class Record:
     """A record cut in its parts, the checksums of which are right."""
 
     header: Header
-    dc: tuple[bytes, ...]  # of each tile
-    ac: tuple[bytes, ...]
+    dc: tuple[bytes, ...]  # of each tile row
+    ac: tuple[bytes, ...]  # of each tile
     metadata: bytes
 
 
@@ -274,18 +289,22 @@ def _cut(data: bytes, at: int, sizes: Sequence[int]) -> tuple[bytes, ...]:
     return tuple(data[a:b] for a, b in pairwise(edges))
 
 
-def _check_section(header: Header, parts: Sequence[bytes], crcs: Sequence[int], name: str) -> None:
-    for row in range(header.tile_rows):
-        first = row * header.tile_columns
-        whole = b"".join(parts[first : first + header.tile_columns])
-        require(crc32c(whole) == crcs[row], f"{name} section, tile row {row}: wrong checksum")
+def _check_rows(rows: Sequence[bytes], crcs: Sequence[int], name: str) -> None:
+    for row, (part, crc) in enumerate(zip(rows, crcs, strict=True)):
+        require(crc32c(part) == crc, f"{name} section, tile row {row}: wrong checksum")
 
 
 def _dc_parts(header: Header, data: bytes) -> tuple[bytes, ...]:
     require(header.size + sum(header.dc_bytes) <= len(data), "the DC section is cut off")
     parts = _cut(data, header.size, header.dc_bytes)
-    _check_section(header, parts, header.dc_crcs, "DC")
+    _check_rows(parts, header.dc_crcs, "DC")
     return parts
+
+
+def tiles_joined(parts: Sequence[bytes], tile_columns: int) -> list[bytes]:
+    """The parts of tiles, those of a tile row in one."""
+    firsts = range(0, len(parts), tile_columns)
+    return [b"".join(parts[first : first + tile_columns]) for first in firsts]
 
 
 def parse_record(data: bytes) -> Record:
@@ -296,7 +315,7 @@ def parse_record(data: bytes) -> Record:
     whole = ac_end + header.metadata_bytes
     require(len(data) == whole, f"a record of {whole} bytes has {len(data)}")
     ac = _cut(data, ac_begin, header.ac_bytes)
-    _check_section(header, ac, header.ac_crcs, "AC")
+    _check_rows(tiles_joined(ac, header.tile_columns), header.ac_crcs, "AC")
     metadata = data[ac_end:]
     require(crc32c(metadata) == header.metadata_crc, "metadata: wrong checksum")
     return Record(header, _dc_parts(header, data), ac, metadata)
@@ -321,22 +340,16 @@ class _Bits:
         require(self.bits == 0, "bits set after its end")
 
 
-def previous_block(blocks: Sequence[Block], block: Block) -> Block | None:
-    """The block of a tile that another's DC is told from; None: the component's base."""
-    component, row, column = block
-    if (component, row, column - 1) in blocks:
-        return component, row, column - 1
-    return (component, row - 1, column) if (component, row - 1, column) in blocks else None
-
-
 def _read_dc_part(
-    part: bytes, components: int, blocks: Sequence[Block], codebook: Sequence[CodeClass]
-) -> tuple[list[CodeClass], list[int]]:
-    """Class and DC of each block of a tile."""
-    stream_at = 2 * components + len(blocks)
+    header: Header, row: int, part: bytes, codebook: Sequence[CodeClass]
+) -> dict[Block, tuple[CodeClass, int]]:
+    """Class and DC of each block of a tile row."""
+    blocks = header.row_blocks(row)
+    classes_at = 2 * header.components
+    stream_at = classes_at + len(blocks)
     require(stream_at <= len(part), "it ends before its classes do")
-    bases = struct.unpack_from(f"<{components}h", part)
-    classes = [codebook[number] for number in part[2 * components : stream_at]]
+    bases = struct.unpack_from(f"<{header.components}h", part)
+    classes = [codebook[number] for number in part[classes_at:stream_at]]
     bits = _Bits(part[stream_at:])
     widths = [code_class.widths[0] for code_class in classes]
     differences = [signed(bits.take(width), width) for width in widths]
@@ -344,12 +357,25 @@ def _read_dc_part(
         if width and differences[number] == -(1 << (width - 1)):
             differences[number] = signed(bits.take(16), 16)
     bits.finish()
-    values: dict[Block, int] = {}
-    for block, difference in zip(blocks, differences, strict=True):
-        previous = previous_block(blocks, block)
-        before = bases[block[0]] if previous is None else values[previous]
-        values[block] = signed(before + difference, 16)
-    return classes, list(values.values())
+    result: dict[Block, tuple[CodeClass, int]] = {}
+    for block, code_class, difference in zip(blocks, classes, differences, strict=True):
+        previous = header.previous_block(block)
+        before = bases[block[0]] if previous is None else result[previous][1]
+        result[block] = code_class, signed(before + difference, 16)
+    return result
+
+
+def _read_dc_section(
+    header: Header, parts: Sequence[bytes], codebook: Sequence[CodeClass]
+) -> dict[Block, tuple[CodeClass, int]]:
+    """Class and DC of each block."""
+    result = {}
+    for row, part in enumerate(parts):
+        try:
+            result.update(_read_dc_part(header, row, part, codebook))
+        except ValueError as error:
+            raise ValueError(f"DC part of tile row {row}: {error}") from None
+    return result
 
 
 def _read_ac_part(part: bytes, classes: Sequence[CodeClass]) -> list[list[int]]:
@@ -370,7 +396,7 @@ def _read_ac_part(part: bytes, classes: Sequence[CodeClass]) -> list[list[int]]:
                 if code_class.widths[z] > j:
                     magnitude[z] |= bits.take(1) << (j - 1)
         for z in present:
-            block[z] = code_class.value(z, negative[z] == 1, magnitude[z])
+            block[z] = code_class.value(negative[z] == 1, magnitude[z])
         blocks.append(block)
     bits.finish()
     for at in range(1, exceptions_end, 3):
@@ -389,17 +415,16 @@ def coefficients(data: bytes, codebook: bytes) -> list[Coefficients]:
     result = [
         np.zeros((*header.grid(component), 64), np.int16) for component in range(header.components)
     ]
-    for number, (dc_part, ac_part) in enumerate(zip(record.dc, record.ac, strict=True)):
-        blocks = header.tile_blocks(*divmod(number, header.tile_columns))
-        section = "DC"
+    dc_section = _read_dc_section(header, record.dc, book)
+    for tile, part in enumerate(record.ac):
+        blocks = header.tile_blocks(*divmod(tile, header.tile_columns))
         try:
-            classes, dc = _read_dc_part(dc_part, header.components, blocks, book)
-            section = "AC"
-            ac = _read_ac_part(ac_part, classes)
+            ac = _read_ac_part(part, [dc_section[block][0] for block in blocks])
         except ValueError as error:
-            raise ValueError(f"{section} part of tile {number}: {error}") from None
-        for (component, row, column), first, others in zip(blocks, dc, ac, strict=True):
-            result[component][row, column, ZIGZAG] = [first, *others[1:]]
+            raise ValueError(f"AC part of tile {tile}: {error}") from None
+        for block, values in zip(blocks, ac, strict=True):
+            component, row, column = block
+            result[component][row, column, ZIGZAG] = [dc_section[block][1], *values[1:]]
     return [blocks_of.reshape(*blocks_of.shape[:2], 8, 8) for blocks_of in result]
 
 
@@ -456,11 +481,9 @@ def dc_planes(data: bytes, codebook: bytes) -> list[Plane]:
     """One sample for each block of each component; `data` need hold no more than the DC section."""
     header, book = parse_header(data), parse_codebook(codebook)
     result = [np.zeros(header.grid(component), np.int16) for component in range(header.components)]
-    for number, part in enumerate(_dc_parts(header, data)):
-        blocks = header.tile_blocks(*divmod(number, header.tile_columns))
-        _, dc = _read_dc_part(part, header.components, blocks, book)
-        for (component, row, column), value in zip(blocks, dc, strict=True):
-            result[component][row, column] = value
+    dc_section = _read_dc_section(header, _dc_parts(header, data), book)
+    for (component, row, column), (_, dc) in dc_section.items():
+        result[component][row, column] = dc
     dequantised = [
         _dequantise(values, header.table(component)[0, 0])
         for component, values in enumerate(result)

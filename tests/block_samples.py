@@ -92,12 +92,12 @@ SMALLEST = bytes.fromhex(
     "04000000"  # bytes of metadata
     + "10"
     * 64  # the table: all 16
-    + "04"  # bytes of the tile's part of the DC section
-    "0200"  # and of the AC section
+    + "04000000"  # bytes of the tile row's part of the DC section
+    "0200"  # and of the tile's part of the AC section
     "f02c9ebe"  # checksum of the DC section
     "3913ab25"  # of the AC section
     "a46a1bb5"  # of the metadata
-    "6f249c90"  # of all that is above
+    "0bb5503f"  # of all that is above
     # DC section
     "0a00"  # base DC: 10
     "01"  # the block is of class 1: L = 1, W[0] = 4, W[1] = 2
@@ -160,9 +160,9 @@ SPOILT: list[tuple[str, Callable[[Draft], None]]] = [
     ("4 quantisation tables", in_header(14, 4)),
     ("width bits 0x4 of 2", in_header(15, 4)),
     ("quantisation value of 0", in_header(20 + 64 + 63, 0)),
-    ("DC part of tile 5: it ends before its classes", in_part("dc", lambda part: part[:7])),
-    ("DC part of tile 5: its bits end early", in_part("dc", lambda part: part[:-1])),
-    ("DC part of tile 5: more bytes", in_part("dc", lambda part: part + b"\0")),
+    ("DC part of tile row 2: it ends before its classes", in_part("dc", lambda part: part[:7])),
+    ("DC part of tile row 2: its bits end early", in_part("dc", lambda part: part[:-1])),
+    ("DC part of tile row 2: more bytes", in_part("dc", lambda part: part + b"\0")),
     ("AC part of tile 5: it is empty", in_part("ac", lambda part: b"")),
     ("AC part of tile 5: it ends before its exc", in_part("ac", lambda part: b"\xff" + part[1:])),
     ("AC part of tile 5: its bits end early", in_part("ac", lambda part: part[:-1])),

@@ -14,13 +14,13 @@ from tests.block_reference import (
     ceil_div,
     crc32c,
     parse_codebook,
-    previous_block,
     require,
     signed,
+    tiles_joined,
 )
 
-# Picks a block's class: of the block's number in its tile and its 64 values in zigzag order, the
-# DC difference first.
+# Picks a block's class: of its number in the DC part of its tile row and its 64 values in zigzag
+# order, the DC difference first.
 Choose = Callable[[int, Sequence[int]], int]
 
 
@@ -43,19 +43,17 @@ class Draft:
 
     head: bytearray  # the header as far as the index
     tile_columns: int
-    dc: list[bytes]  # of each tile
-    ac: list[bytes]
+    dc: list[bytes]  # of each tile row
+    ac: list[bytes]  # of each tile
     metadata: bytes
 
     def index(self) -> bytes:
         """The index as it should be."""
-        require(max(map(len, self.dc)) < 1 << 8, "a tile's DC part is too long for the index")
         require(max(map(len, self.ac)) < 1 << 16, "a tile's AC part is too long for the index")
-        index = bytes(map(len, self.dc)) + struct.pack(f"<{len(self.ac)}H", *map(len, self.ac))
-        for parts in (self.dc, self.ac):
-            for first in range(0, len(parts), self.tile_columns):
-                row = b"".join(parts[first : first + self.tile_columns])
-                index += struct.pack("<I", crc32c(row))
+        index = struct.pack(f"<{len(self.dc)}I", *map(len, self.dc))
+        index += struct.pack(f"<{len(self.ac)}H", *map(len, self.ac))
+        for row in (*self.dc, *tiles_joined(self.ac, self.tile_columns)):
+            index += struct.pack("<I", crc32c(row))
         return index + struct.pack("<I", crc32c(self.metadata))
 
     def record(self, index: bytes | None = None) -> bytes:
@@ -151,7 +149,7 @@ def draft(
     `tables` are in zigzag order; those with a value above 255 get 16 bits. `sampling` is (H, V).
     `colour` is gray or YCbCr unless it is given. `choose` picks classes, the cheapest unless it
     is given; what a class cannot hold becomes an escape or an exception. `base` is every
-    component's base DC, or else the DC of its first block in the tile. ValueError where the
+    component's base DC, or else the DC of its first block in the tile row. ValueError where the
     format has no record for what is asked.
     """
     count = len(components)
@@ -172,17 +170,20 @@ def draft(
     shape = Header(count, 0, *sampling, width, height, (), (), (), 0, (), (), (), (), 0, len(head))
     zigzag = [blocks.reshape(*blocks.shape[:2], 64)[..., ZIGZAG] for blocks in components]
     result = Draft(head, shape.tile_columns, [], [], metadata)
-    for tile in range(shape.tile_rows * shape.tile_columns):
-        blocks = shape.tile_blocks(*divmod(tile, shape.tile_columns))
+    for row in range(shape.tile_rows):
+        blocks = shape.row_blocks(row)
         bases = []
-        values = [zigzag[c][row, column].tolist() for c, row, column in blocks]
-        for block, block_values in zip(blocks, values, strict=True):
-            previous = previous_block(blocks, block)
+        values = {block: zigzag[block[0]][block[1:]].tolist() for block in blocks}
+        for block in blocks:
+            previous = shape.previous_block(block)
             if previous is None:
-                bases.append(block_values[0] if base is None else base)
+                bases.append(values[block][0] if base is None else base)
             before = bases[-1] if previous is None else zigzag[previous[0]][previous[1:]][0]
-            block_values[0] = signed(block_values[0] - int(before), 16)
-        classes = [choose(number, block_values) for number, block_values in enumerate(values)]
-        result.dc.append(_write_dc_part(bases, values, classes, book))
-        result.ac.append(_write_ac_part(values, classes, book))
+            values[block][0] = signed(values[block][0] - int(before), 16)
+        classes = {block: choose(number, values[block]) for number, block in enumerate(blocks)}
+        result.dc.append(_write_dc_part(bases, list(values.values()), list(classes.values()), book))
+        for column in range(shape.tile_columns):
+            tile = shape.tile_blocks(row, column)
+            numbers = [classes[block] for block in tile]
+            result.ac.append(_write_ac_part([values[block] for block in tile], numbers, book))
     return result

@@ -216,7 +216,7 @@ def test_the_writer_tells_what_no_record_holds() -> None:
         written(full * -2049, 1)
 
 
-def test_a_tile_of_4_4_0_with_escapes_alone_is_too_long_for_the_index_in_class_0() -> None:
+def test_any_number_of_escapes_comes_back() -> None:
     def blocks(rows: int) -> Coefficients:
         values = np.zeros((rows, 16, 8, 8), np.int16)
         values[:, ::2, 0, 0] = 16384
@@ -224,9 +224,10 @@ def test_a_tile_of_4_4_0_with_escapes_alone_is_too_long_for_the_index_in_class_0
         return values
 
     colour = [blocks(2), blocks(1), blocks(1)]
-    parts = draft(colour, 16, 128, [FLAT], CODEBOOK, sampling=(1, 2), choose=lambda *_: 0, base=0)
-    with pytest.raises(ValueError, match="DC part is too long for the index"):
-        parts.record()
+    record = draft(
+        colour, 16, 128, [FLAT], CODEBOOK, sampling=(1, 2), choose=lambda *_: 0, base=0
+    ).record()
+    assert_same(reference.coefficients(record, CODEBOOK), colour)
 
 
 # ----------------------------------------------------------------------------------------- errors
@@ -246,7 +247,7 @@ def test_bits_after_the_end_of_a_part_are_wrong(section: str) -> None:
     dc, ac = struct.pack("<hB", 0, 1) + b"\0", b"\0\0"
     spoilt = (dc[:-1] + b"\x10", ac) if section == "dc" else (dc, b"\0\2")
     with pytest.raises(
-        ValueError, match=f"{section.upper()} part of tile 0: bits set after its end"
+        ValueError, match=f"{section.upper()} part of tile.* 0: bits set after its end"
     ):
         reference.coefficients(one_block(*spoilt), CODEBOOK)
 
@@ -263,7 +264,7 @@ def test_every_other_length_is_noticed() -> None:
     for size in range(len(SMALLEST)):
         with pytest.raises(ValueError, match=r"cut off|has \d+"):
             reference.coefficients(SMALLEST[:size], CODEBOOK)
-    with pytest.raises(ValueError, match="a record of 113 bytes has 114"):
+    with pytest.raises(ValueError, match="a record of 116 bytes has 117"):
         reference.coefficients(SMALLEST + b"\0", CODEBOOK)
 
 

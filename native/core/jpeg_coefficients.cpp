@@ -109,6 +109,8 @@ Status add_table(const JQUANT_TBL* from, int c, BlockShape& shape) {
   return Status::okay();
 }
 
+#ifdef FASTIO_JPEG_INTERNALS
+
 // As libjpeg, the blocks of MCUs that reach over the right and bottom edges included.
 bool fits_memory(const jpeg_decompress_struct& info) {
   long bytes = 0;
@@ -119,8 +121,6 @@ bool fits_memory(const jpeg_decompress_struct& info) {
   }
   return bytes <= kMaxCoefficientBytes;
 }
-
-#ifdef FASTIO_JPEG_INTERNALS
 
 // Whether decode_scan() can read the file: a single scan that holds all components, and is sound
 // in what libjpeg would look at before its first block.

@@ -59,26 +59,30 @@ inline std::int16_t high_half(std::int16_t a, std::int16_t b) {
   return static_cast<std::int16_t>((a * b) >> 16);
 }
 
-// Columns [x, x + kBlock) of a plane.
-inline void sum_plane(const PlanarRow& row, std::size_t x, Sums* sums) {
-  for (auto& sum : sums->lane) sum = row.init;
-  for (std::int32_t k = 0; k < row.count; ++k) {
-    const auto weight = static_cast<std::int16_t>(row.weights[k * kPlanarLanes]);
-    const std::int16_t* samples = row.rows[k] + x;
-    for (int j = 0; j < kBlock; ++j) {
-      sums->lane[j] = static_cast<std::int16_t>(sums->lane[j] - high_half(samples[j], weight));
-    }
+// Not inlined: together with the loop over the taps, GCC 12 does not make vector code of it.
+[[gnu::noinline]] void subtract_products(const std::int16_t* __restrict samples,
+                                         std::int16_t weight, std::int16_t* __restrict sums) {
+  for (int j = 0; j < kBlock; ++j) {
+    sums[j] = static_cast<std::int16_t>(sums[j] - high_half(samples[j], weight));
   }
 }
 
-inline std::int16_t add_saturated(std::int32_t a, std::int32_t b) {
-  const std::int32_t sum = a + b;
-  return static_cast<std::int16_t>(sum < -32768 ? -32768 : sum > 32767 ? 32767 : sum);
+// Columns [x, x + kBlock) of a plane.
+inline Sums sum_plane(const PlanarRow& row, std::size_t x) {
+  Sums sums;
+  for (auto& sum : sums.lane) sum = row.init;
+  for (std::int32_t k = 0; k < row.count; ++k) {
+    const auto weight = static_cast<std::int16_t>(row.weights[k * kPlanarLanes]);
+    subtract_products(row.rows[k] + x, weight, sums.lane);
+  }
+  return sums;
 }
 
-inline std::int32_t to_byte(std::int16_t sum, int bits) {
-  const int value = sum >> bits;
-  return value < 0 ? 0 : value > 255 ? 255 : value;
+// a + b, at most 32767; it cannot be below -32768 (see planar_kernels.h). In 16 bits throughout, as
+// everything here: that is what makes vector code of it.
+inline std::int16_t add_saturated(std::int16_t a, std::int16_t b) {
+  const auto room = static_cast<std::int16_t>(32767 - (a > 0 ? a : 0));
+  return static_cast<std::int16_t>(a + (b < room ? b : room));
 }
 
 // Y, Cb, Cr to R, G, B; 1.402 = 1 + 26345 / 65536, and so on.
@@ -89,7 +93,7 @@ inline void convert(Sums* planes) {
     const auto green = static_cast<std::int16_t>(high_half(b, 22553) + r - high_half(r, 18734));
     const auto red = static_cast<std::int16_t>(r + high_half(r, 26345));
     planes[0].lane[j] = add_saturated(y, red);
-    planes[1].lane[j] = add_saturated(y, -green);
+    planes[1].lane[j] = add_saturated(y, static_cast<std::int16_t>(-green));
     planes[2].lane[j] = add_saturated(y, blue);
   }
 }
@@ -104,24 +108,35 @@ inline void to_luma(Sums* planes) {
   }
 }
 
-void store_one(const Sums& sums, int bits, std::int32_t count, std::uint8_t* dst) {
-  for (std::int32_t j = 0; j < count; ++j) {
-    dst[j] = static_cast<std::uint8_t>(to_byte(sums.lane[j], bits));
+// Sums to 0 .. 255.
+inline void to_bytes(Sums* sums, int bits) {
+  for (auto& sum : sums->lane) {
+    const auto value = static_cast<std::int16_t>(sum >> bits);
+    const auto positive = static_cast<std::int16_t>(value > 0 ? value : 0);
+    sum = positive < 255 ? positive : std::int16_t{255};
   }
 }
 
-void store_three(const Sums& a, const Sums& b, const Sums& c, int bits, std::int32_t count,
-                 std::uint8_t* dst) {
+void store_one(Sums sums, int bits, std::int32_t count, std::uint8_t* dst) {
+  to_bytes(&sums, bits);
+  for (std::int32_t j = 0; j < count; ++j) dst[j] = static_cast<std::uint8_t>(sums.lane[j]);
+}
+
+void store_three(Sums a, Sums b, Sums c, int bits, std::int32_t count, std::uint8_t* dst) {
+  to_bytes(&a, bits);
+  to_bytes(&b, bits);
+  to_bytes(&c, bits);
   std::uint32_t pixels[kBlock];
   for (int j = 0; j < kBlock; ++j) {
-    pixels[j] = static_cast<std::uint32_t>(
-        to_byte(a.lane[j], bits) | to_byte(b.lane[j], bits) << 8 | to_byte(c.lane[j], bits) << 16);
+    const auto two = static_cast<std::uint16_t>(a.lane[j] | b.lane[j] << 8);
+    pixels[j] = two | static_cast<std::uint32_t>(static_cast<std::uint16_t>(c.lane[j])) << 16;
   }
-  for (std::int32_t j = 0; j < count; ++j, dst += 3) {
-    dst[0] = static_cast<std::uint8_t>(pixels[j]);
-    dst[1] = static_cast<std::uint8_t>(pixels[j] >> 8);
-    dst[2] = static_cast<std::uint8_t>(pixels[j] >> 16);
-  }
+  const auto store = [&](std::int32_t j, int bytes) {
+    for (int k = 0; k < bytes; ++k) dst[3 * j + k] = static_cast<std::uint8_t>(pixels[j] >> 8 * k);
+  };
+  // Four bytes are one store; the fourth is the next pixel's first.
+  for (std::int32_t j = 0; j < count - 1; ++j) store(j, 4);
+  store(count - 1, 3);
 }
 
 void row_portable(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
@@ -131,7 +146,7 @@ void row_portable(PlanarOutput output, const PlanarRow* planes, int bits, std::i
   for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * (one_channel ? 1 : 3)) {
     Sums sums[3];
     for (int c = 0; c < (one_plane ? 1 : 3); ++c) {
-      sum_plane(planes[c], static_cast<std::size_t>(x), &sums[c]);
+      sums[c] = sum_plane(planes[c], static_cast<std::size_t>(x));
     }
     const std::int32_t count = at_most(outputs - x, kBlock);
     if (output == PlanarOutput::ycbcr) convert(sums);

@@ -8,14 +8,15 @@
 namespace fastio {
 namespace {
 
-// One output for each reduced sample: the one that its middle falls in.
+// One output for each reduced sample: the one that its middle falls in. The last may stand for
+// samples past the image, which its block has all the same.
 PlanarAxis whole_axis(std::int32_t size, int sub, int denominator) {
   PlanarAxis axis;
-  axis.spec.in = size;
   axis.spec.out = (size + denominator - 1) / denominator;
+  axis.spec.in = axis.spec.out * denominator;
   axis.spec.window_size = axis.spec.out;
   axis.spec.filter = Filter::nearest;
-  axis.size = size;
+  axis.size = axis.spec.in;
   axis.sub = sub;
   axis.reduce[0] = axis.reduce[1] = denominator;
   return axis;

@@ -56,9 +56,15 @@ std::uint64_t read_differences(const Codebook& book, const std::uint8_t* classes
   return position;
 }
 
+// Whether `used` bits are all that a part of `end` bits has, but for zeros in the last byte.
+bool is_whole(const std::uint8_t* bits, std::uint64_t used, std::uint64_t end) {
+  if (used > end || end - used > 7) return false;
+  return used == end || bits[used >> 3] >> (used & 7) == 0;
+}
+
 // Replaces each escape by the 16 bits that stand for it behind the differences. False: damaged.
 bool replace_escapes(const Codebook& book, const std::uint8_t* classes, std::int32_t n,
-                     const std::uint8_t* bits, std::uint64_t position, std::uint64_t end,
+                     const std::uint8_t* bits, std::uint64_t& position, std::uint64_t end,
                      std::int16_t* diff) {
   for (std::int32_t i = 0; i < n; ++i) {
     if (diff[i] != book.dc_escape[classes[i]]) continue;
@@ -131,9 +137,10 @@ const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const 
   const std::uint8_t* bits = part.data + fixed;
   const std::uint64_t end = 8 * (part.size - fixed);
   bool escapes = false;
-  const std::uint64_t used = read_differences(book, classes, row.blocks, bits, end, dc, escapes);
+  std::uint64_t used = read_differences(book, classes, row.blocks, bits, end, dc, escapes);
   if (used > end) return nullptr;
   if (escapes && !replace_escapes(book, classes, row.blocks, bits, used, end, dc)) return nullptr;
+  if (!is_whole(bits, used, end)) return nullptr;
   sum_differences(row, part.data, dc);
   return classes;
 }
@@ -175,7 +182,7 @@ bool expand_tile(const Codebook& book, const BlockRuns& tile, const RecordPart& 
     if (!owner[run.component]++) job.first[run.component] = run.first;
     job.last[run.component] = run.first + run.count;
   }
-  if (!expand_kernel()(job)) return false;
+  if (!is_whole(job.bits, expand_kernel()(job), job.end)) return false;
 
   for (int k = 0; k < count; ++k) {
     const Exception e = get_exception(exceptions + 3 * k);

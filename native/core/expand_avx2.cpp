@@ -172,7 +172,7 @@ template <bool kDense>
 
 }  // namespace
 
-bool expand_avx2(const ExpandJob& job) {
+std::uint64_t expand_avx2(const ExpandJob& job) {
   const Codebook& book = *job.book;
   const std::uint8_t* bits = job.bits;
   u64 masks = 0, values = job.mask_bits;
@@ -197,10 +197,10 @@ bool expand_avx2(const ExpandJob& job) {
       } else {
         values = read_block<false>(bits, values, mask, has, nullptr, quant, out);
       }
-      if (values > job.end) return false;
+      if (values > job.end) return values;
     }
   }
-  return true;
+  return values;
 }
 
 std::uint64_t dc_differences_avx2(const Codebook& book, const std::uint8_t* classes, int n,

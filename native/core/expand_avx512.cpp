@@ -132,7 +132,7 @@ template <bool kDense>
 
 }  // namespace
 
-bool expand_avx512(const ExpandJob& job) {
+std::uint64_t expand_avx512(const ExpandJob& job) {
   const Codebook& book = *job.book;
   const std::uint8_t* bits = job.bits;
   const __m512i order = unzigzag();
@@ -158,10 +158,10 @@ bool expand_avx512(const ExpandJob& job) {
       } else {
         values = narrow_block<false>(bits, values, mask, has, order, quant, out);
       }
-      if (values > job.end) return false;
+      if (values > job.end) return values;
     }
   }
-  return true;
+  return values;
 }
 
 }  // namespace fastio

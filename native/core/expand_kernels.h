@@ -18,9 +18,10 @@ struct ExpandJob {
   std::int16_t* out;
 };
 
-// Expands the wanted blocks; false when the values take more bits than there are. A block of
-// values is at most 95 bytes, so that checking after each block stays within kExpandPad.
-using ExpandKernel = bool(const ExpandJob& job);
+// Expands the wanted blocks. Returns how many bits masks and values took; stops once these are more
+// than there are. A block's values are at most 95 bytes, so that looking after each block stays
+// within kExpandPad.
+using ExpandKernel = std::uint64_t(const ExpandJob& job);
 
 ExpandKernel expand_portable;
 

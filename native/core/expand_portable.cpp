@@ -156,7 +156,7 @@ unsigned value_bits(const Codebook& book, int cls, std::uint64_t mask) {
 
 }  // namespace
 
-bool expand_portable(const ExpandJob& job) {
+std::uint64_t expand_portable(const ExpandJob& job) {
   const Codebook& book = *job.book;
   std::uint64_t masks = 0, values = job.mask_bits;
   for (int c = 0; c < 3; ++c) {
@@ -174,10 +174,10 @@ bool expand_portable(const ExpandJob& job) {
       } else {
         values += value_bits(book, cls, mask);
       }
-      if (values > job.end) return false;
+      if (values > job.end) return values;
     }
   }
-  return true;
+  return values;
 }
 
 std::uint64_t dc_differences_portable(const Codebook& book, const std::uint8_t* classes, int n,

@@ -1,0 +1,108 @@
+"""Trains a codebook for the block codec on the JPEG files of a dataset.
+
+    tools/train_codebook PHOTOS --output codebook.bin
+    fastio pack PHOTOS packed --codebook codebook.bin
+
+The codebook says how many bits the coefficients of 256 kinds of block take (README.md, "The block
+record"). One that is trained on images of the same kind makes their records a little smaller than
+the one that ships; it changes nothing about what they decode to.
+
+To show what it is worth, a first codebook is trained on every second file and measured on the
+others, next to the default one; the codebook that is written is then trained on all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastio import _native
+from fastio.pack.codebooks import choose_codebook
+
+Jpeg = NDArray[np.uint8]
+
+
+def main() -> int:
+    options = parse_arguments()
+    jpegs = read_jpegs(options.photos, options.files, options.seed)
+    if len(jpegs) < 2:
+        print(
+            f"{options.photos}: {len(jpegs)} JPEG files that a block record can hold, at least 2 "
+            "are needed",
+            file=sys.stderr,
+        )
+        return 1
+
+    def train(files: list[Jpeg]) -> bytes:
+        return _native.train_codebook(files, options.seed, options.passes, options.blocks)
+
+    trial = train(jpegs[::2])
+    shipped = choose_codebook(None).data
+    assert shipped is not None
+    print(f"{len(jpegs)} JPEG files, {sum(map(len, jpegs)) / 1e6:.1f} MB")
+    print("records, in bytes of their JPEG files:")
+    print(f"  default codebook, every second file           {ratio(shipped, jpegs[1::2]):.4f}")
+    print(f"  trained on the others, those same files       {ratio(trial, jpegs[1::2]):.4f}")
+    final = train(jpegs)
+    options.output.write_bytes(final)
+    print(f"  trained on all, all                           {ratio(final, jpegs):.4f}")
+    print(f"{options.output}: trained on all files, for fastio pack --codebook {options.output}")
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="tools/train_codebook",
+        description="Train a codebook for the block codec on the JPEG files in a folder.",
+    )
+    parser.add_argument("photos", type=Path, help="a folder with JPEG files, at any depth")
+    parser.add_argument("--output", type=Path, required=True, help="the file to write")
+    parser.add_argument("--files", type=int, default=1000, help="JPEG files to use at most")
+    parser.add_argument("--blocks", type=int, default=500_000, help="blocks to look at, about")
+    parser.add_argument("--passes", type=int, default=60, help="passes over the blocks")
+    parser.add_argument("--seed", type=int, default=0, help="another gives another codebook")
+    options = parser.parse_args()
+    if min(options.files, options.blocks, options.passes) < 1:
+        parser.error("--files, --blocks and --passes must be at least 1")
+    if not options.photos.is_dir():
+        parser.error(f"{options.photos} is no folder")
+    return options
+
+
+def read_jpegs(folder: Path, most: int, seed: int) -> list[Jpeg]:
+    """Sound JPEG files that a record can hold, uint8 (bytes,) each, in the order of their names."""
+    paths = sorted(
+        path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".jpe")
+    )
+    if len(paths) > most:
+        paths = sorted(random.Random(seed).sample(paths, most))
+    book = _native.Codebook(np.frombuffer(choose_codebook(None).data or b"", np.uint8))
+    jpegs = []
+    for path in paths:
+        jpeg = np.fromfile(path, np.uint8)
+        try:
+            if _native.blocks_encode(jpeg, book) is not None:
+                jpegs.append(jpeg)
+        except ValueError as error:
+            print(f"{path}: left out: {error}", file=sys.stderr)
+    return jpegs
+
+
+def ratio(codebook: bytes, jpegs: list[Jpeg]) -> float:
+    """Bytes of the files' records for a byte of the files."""
+    book = _native.Codebook(np.frombuffer(codebook, np.uint8))
+    records = 0
+    for jpeg in jpegs:
+        encoded = _native.blocks_encode(jpeg, book)
+        assert encoded is not None  # read_jpegs() left such files out
+        records += len(encoded[0])
+    return records / sum(map(len, jpegs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,6 +23,21 @@ std::uint64_t extract(std::uint64_t bits, std::uint64_t mask) {
   return out;
 }
 
+// Vectors of the compiler's, for any processor: arrays would not stay in registers.
+constexpr int kVectorLanes = 16;
+using Lanes [[gnu::vector_size(kVectorLanes)]] = std::uint8_t;
+
+// The lanes that have `value`, as bits.
+std::uint32_t equal_lanes(Lanes lanes, std::uint8_t value) {
+  const auto equal = lanes == value;
+  std::uint64_t halves[2];
+  std::memcpy(halves, &equal, sizeof halves);
+  std::uint32_t bits = 0;
+  for (int i = 0; (halves[0] | halves[1]) && i < kVectorLanes; ++i)
+    bits |= static_cast<std::uint32_t>(equal[i] & 1) << i;
+  return bits;
+}
+
 }  // namespace
 
 std::uint64_t take_apart_portable(const std::int16_t* block, BlockBits& out) {
@@ -51,22 +66,30 @@ std::uint64_t take_apart_portable(const std::int16_t* block, BlockBits& out) {
 
 int search_portable(const ClassCosts& costs, std::uint64_t positions, const std::uint8_t* width,
                     int groups, std::uint64_t* best) {
-  std::uint8_t sum[kClasses];
-  const int lanes = groups * kGroupLanes;
-  std::memcpy(sum, costs.mask, static_cast<std::size_t>(lanes));
-  for (; positions; positions &= positions - 1) {
-    const int z = std::countr_zero(positions);
-    const std::uint8_t* row = costs.value[z][width[z]];
-    for (int i = 0; i < lanes; ++i) {
-      const auto wrapped = static_cast<std::uint8_t>(sum[i] + row[i]);
-      sum[i] = static_cast<std::uint8_t>(wrapped < row[i] ? 255 : wrapped);
+  constexpr int kVectors = kGroupLanes / kVectorLanes;
+  Lanes sums[kGroups][kVectors];
+  Lanes leasts = Lanes{} - 1;
+  for (int g = 0; g < groups; ++g) {
+    Lanes sum[kVectors];
+    std::memcpy(sum, costs.mask + g * kGroupLanes, sizeof sum);
+    for (std::uint64_t left = positions; left; left &= left - 1) {
+      const int z = std::countr_zero(left);
+      Lanes row[kVectors];
+      std::memcpy(row, costs.value[z][width[z]] + g * kGroupLanes, sizeof row);
+      for (int i = 0; i < kVectors; ++i) {
+        sum[i] += row[i];
+        sum[i] |= reinterpret_cast<Lanes>(sum[i] < row[i]);  // all ones where it ran over
+      }
     }
+    std::memcpy(sums[g], sum, sizeof sum);
+    for (int i = 0; i < kVectors; ++i) leasts = sum[i] < leasts ? sum[i] : leasts;
   }
-  const std::uint8_t least = *std::min_element(sum, sum + lanes);
+  std::uint8_t least = 255;
+  for (int i = 0; i < kVectorLanes; ++i) least = std::min<std::uint8_t>(least, leasts[i]);
   for (int g = 0; g < kGroups; ++g) {
     best[g] = 0;
-    for (int i = 0; g < groups && i < kGroupLanes; ++i)
-      best[g] |= std::uint64_t{sum[g * kGroupLanes + i] == least} << i;
+    for (int i = 0; g < groups && i < kVectors; ++i)
+      best[g] |= std::uint64_t{equal_lanes(sums[g][i], least)} << (i * kVectorLanes);
   }
   return least;
 }

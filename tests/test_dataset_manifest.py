@@ -15,10 +15,16 @@ import pyarrow as pa
 import pytest
 import xxhash
 
+import fastio
 from fastio.dataset import FORMAT_VERSION, JOURNAL_NAME, MANIFEST_NAME
 from fastio.dataset import open as open_dataset
 from fastio.dataset.manifest import METADATA_KEY, manifest_batch
-from fastio.errors import DatasetNotFound, FormatVersionUnsupported, ManifestInvalid
+from fastio.errors import (
+    DatasetNotFound,
+    FormatVersionUnsupported,
+    ImageError,
+    ManifestInvalid,
+)
 from fastio.pack import Writer
 from fastio.schema import Image, Scalar, Schema, Text
 from fastio.shard import write_shard
@@ -218,6 +224,39 @@ def test_a_codebook_that_is_none_is_damage(copy: Path, value: Any) -> None:
     edit_manifest(copy, lambda description: description.update(codebook=value))
     with pytest.raises(ManifestInvalid, match="damaged"):
         open_dataset(copy)
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> Path:
+    """A dataset with a JPEG as blocks."""
+    with Writer(tmp_path / "blocks", Schema({"image": Image()}, "single")) as writer:
+        writer.write(jpeg())
+    return tmp_path / "blocks"
+
+
+def first_batch(path: Path) -> Any:
+    with fastio.Loader(path, 1, num_workers=1) as loader:
+        return next(iter(loader))
+
+
+@pytest.mark.parametrize("read", [lambda path: open_dataset(path)[0], first_batch])
+def test_blocks_without_their_codebook_are_an_error(
+    blocks: Path, read: Callable[[Path], Any]
+) -> None:
+    read(blocks)
+    edit_manifest(blocks, lambda description: description.update(codebook=None))
+    with pytest.raises(ImageError, match="codebook"):
+        read(blocks)
+
+
+@pytest.mark.parametrize("read", [lambda path: open_dataset(path)[0], first_batch])
+def test_a_codebook_that_breaks_its_rules_is_named(
+    blocks: Path, read: Callable[[Path], Any]
+) -> None:
+    text = base64.b64encode(b"\xff" * 16_640).decode()
+    edit_manifest(blocks, lambda description: description.update(codebook=text))
+    with pytest.raises(ManifestInvalid, match=r"manifest\.arrow: its codebook: "):
+        read(blocks)
 
 
 def test_a_newer_version_is_named_even_if_nothing_else_is_understood(copy: Path) -> None:

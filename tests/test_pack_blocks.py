@@ -180,6 +180,23 @@ def test_thumbnails_come_smaller_but_not_too_small(tmp_path: Path, at_least: int
         check_alike(small, np.asarray(image))
 
 
+def test_a_thumbnail_does_not_read_the_rest_of_its_record(tmp_path: Path) -> None:
+    pack([jpeg(200, 300, quality=98)], tmp_path / "out")
+    with open_dataset(tmp_path / "out") as dataset:
+        expected = dataset.image("image", 0, at_least=10)
+        reader = dataset.shard(0)
+        end = reader.data_offset("image") + int(reader.offsets("image")[1])
+    shard = tmp_path / "out" / "shard-000000.arrow"
+    data = bytearray(shard.read_bytes())
+    data[end - 100 : end] = bytes(100)
+    shard.write_bytes(data)
+    with open_dataset(tmp_path / "out") as dataset:
+        np.testing.assert_array_equal(dataset.image("image", 0, at_least=10), expected)
+        for larger in (100, 200):
+            with pytest.raises(ImageError):
+                dataset.image("image", 0, at_least=larger)
+
+
 # --- The codebook --------------------------------------------------------------------------------
 
 

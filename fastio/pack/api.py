@@ -132,6 +132,9 @@ def pack(
         Path(dst), source.schema, source.name, options, resume=resume, overwrite=overwrite
     )
     try:
+        if packer.needs_codebook:
+            with progress_bar("training a codebook", "images", None, progress) as advance:
+                packer.train(source, advance)
         items = packer.resume(source)
         with progress_bar("packing", "samples", source.total, progress) as advance:
             advance(packer.position)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,11 +85,21 @@ def codebook_hash(data: bytes) -> str:
     return xxhash.xxh3_64(data).hexdigest()
 
 
-def train_codebook(source: Source, max_side: int | None, quality: int | None) -> bytes:
+def train_codebook(
+    source: Source,
+    max_side: int | None,
+    quality: int | None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> bytes:
     """A codebook for the JPEG files of a source: 16,640 bytes, the same for the same source.
 
     Trained on up to 512 of them, spread evenly over the source, of up to 256 MiB in all, as they
-    are after `reencode`.
+    are after `reencode` with `max_side` and `quality`.
+
+    Args:
+        source: what to train on.
+        max_side, quality: as for `reencode`.
+        advance: called with the number of images that were read since the last call.
 
     Raises:
         PackError: the source cannot be read twice, or the sample has no JPEG file.
@@ -104,6 +114,7 @@ def train_codebook(source: Source, max_side: int | None, quality: int | None) ->
             continue  # packing will say what is wrong with it
         if _is_sound(small):
             jpegs.append(small)
+            advance(1)
             nbytes += len(small)
         if nbytes >= _SAMPLE_BYTES:
             break

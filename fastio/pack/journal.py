@@ -17,8 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fastio.dataset import CODEBOOK_BYTES, JOURNAL_NAME, ShardEntry
+from fastio.dataset import JOURNAL_NAME, ShardEntry
 from fastio.errors import PackError
+from fastio.pack.codebooks import open_codebook
 from fastio.shard import sync_folder
 
 
@@ -130,8 +131,7 @@ class Journal:
     def _take(self, line: Any) -> None:
         if isinstance(line, dict) and "codebook" in line:
             self.codebook = base64.b64decode(line["codebook"], validate=True)
-            if len(self.codebook) != CODEBOOK_BYTES:
-                raise ValueError(f"a codebook of {len(self.codebook)} bytes")
+            open_codebook(self.codebook)
         else:
             self.finished.append(_parse(line))
 

@@ -132,17 +132,14 @@ class Packer:
         )
 
     def resume(self, source: Source) -> Iterator[Item | Bad]:
-        """Take over what the journal says is finished; train the codebook, if that is to be done.
+        """Take over what the journal says is finished.
 
         Returns:
             The source's samples that are left.
 
         Raises:
-            PackError: a finished shard is missing, or its samples are not those of the source; or
-                there is nothing to train on.
+            PackError: a finished shard is missing, or its samples are not those of the source.
         """
-        if self._options.codebook is not None and self._codebook is None:
-            self._train(source)
         finished = self._journal.finished
         if not finished:
             return source.items(0)
@@ -170,8 +167,23 @@ class Packer:
             )
         return items
 
-    def _train(self, source: Source) -> None:
-        self._codebook = train_codebook(source, self._options.max_side, self._options.quality)
+    @property
+    def needs_codebook(self) -> bool:
+        """Whether `train` is to be called before samples are added."""
+        return self._options.codebook is not None and self._codebook is None
+
+    def train(self, source: Source, advance: Callable[[int], None]) -> None:
+        """Train the codebook.
+
+        Args:
+            source: what on.
+            advance: called with the number of images that were read since the last call.
+
+        Raises:
+            PackError: there is nothing to train on.
+        """
+        options = self._options
+        self._codebook = train_codebook(source, options.max_side, options.quality, advance)
         with writing_to(self._folder, _RESUME):
             self._journal.keep_codebook(self._codebook)
         self._images = self._image_options()

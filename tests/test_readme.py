@@ -147,18 +147,25 @@ def test_a_dataset_written_as_the_page_says_is_read(tmp_path: Path) -> None:
     columns = shard_columns(pixels, ["a", "", "c c"])
     hashed = [buffer for column in columns.values() for buffer in buffers(column)]
     hashed.remove(b"".join(pixels))
-    about: dict[str, Any] = {"format_version": 1, "schema": schema, "columns_xxh3": xxh3(hashed)}
+    about: dict[str, Any] = {"format_version": 2, "schema": schema, "columns_xxh3": xxh3(hashed)}
     shard = write_file(tmp_path / "part one.arrow", columns, about)
 
     one = {"rows": 3, "first_row": 0, "bytes": len(shard)}
-    counts = {"image.jpeg": 0, "image.raw": 3, "image.encoded": 0}
+    counts = {"image.jpeg": 0, "image.raw": 3, "image.encoded": 0, "image.blocks": 0}
     manifest = {
         "name": pa.array(["part one.arrow"], pa.large_utf8()),
         **{name: pa.array([value], pa.int64()) for name, value in one.items()},
         "xxh3": pa.array([xxh3([shard])], pa.large_utf8()),
         **{name: pa.array([value], pa.int64()) for name, value in counts.items()},
     }
-    about |= {"packing": {}, "rows": 3, "bytes": len(shard), "shards": 1, "something": "else"}
+    about |= {
+        "packing": {},
+        "codebook": None,
+        "rows": 3,
+        "bytes": len(shard),
+        "shards": 1,
+        "something": "else",
+    }
     about["columns_xxh3"] = xxh3(buffer for c in manifest.values() for buffer in buffers(c))
     write_file(tmp_path / "manifest.arrow", manifest, about)
 
@@ -214,7 +221,7 @@ def test_commands_name_tools_that_are_there() -> None:
 
 def test_every_command_and_its_options_are_listed() -> None:
     section = README.split("## The command line")[1].split("\n## ")[0]
-    for name in ("pack", "info", "verify", "show"):
+    for name in ("pack", "info", "verify", "show", "export"):
         shown = subprocess.run(
             [sys.executable, "-c", RUN, name, "--help"],
             capture_output=True,

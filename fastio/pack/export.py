@@ -136,6 +136,7 @@ class _Exporter:
     def __init__(self, dataset: Dataset, folder: Path, field: str | None) -> None:
         self._dataset = dataset
         self._folder = folder
+        self._codebook = dataset.codebook
         self._field = _image_field(dataset, field)
         self._class_field, self._class_folders = _classes(dataset.schema)
         self._digits = max(_LEAST_DIGITS, len(str(len(dataset) - 1)))
@@ -186,10 +187,9 @@ class _Exporter:
     def _image_file(self, stored: StoredImage) -> tuple[bytes, str]:
         """A stored image as a file's bytes, and the ending of its name."""
         if stored.codec == CODEC_BLOCKS:
-            codebook = self._dataset.codebook
-            if codebook is None:
+            if self._codebook is None:
                 raise ValueError("it is stored as blocks, but the manifest has no codebook")
-            return _native.blocks_export(stored.data, codebook), ".jpg"
+            return _native.blocks_export(stored.data, self._codebook), ".jpg"
         if stored.codec == CODEC_RAW:
             return self._png(stored), ".png"
         data = stored.data.tobytes()
@@ -303,6 +303,10 @@ def _folders(classes: Sequence[str]) -> dict[int, str]:
 def _file_name(text: str) -> str:
     """Text as the name of one file: nothing in it leads elsewhere."""
     name = text.replace("/", "_").replace("\0", "_")
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:  # halves of surrogate pairs
+        name = name.encode("utf-8", "replace").decode()
     return f"_{name}" if name in ("", ".", "..") else name
 
 

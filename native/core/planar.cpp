@@ -18,6 +18,12 @@ constexpr std::int32_t round_up(std::int32_t value, std::int32_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+// Vectors only grow, so that nothing is filled with zeros over and over.
+template <typename T>
+void grow(std::vector<T>* vector, std::size_t size) {
+  if (vector->size() < size) vector->resize(size);
+}
+
 const PlanarKernels& active_kernels() {
 #ifdef FASTIO_X86
   const Simd simd = simd_active();
@@ -76,7 +82,7 @@ std::int32_t tap_bound(const PlanarTapSpec& spec) {
 
 // As make_taps() does for Filter::nearest.
 void find_nearest(const PlanarTapSpec& spec, std::vector<std::int32_t>* nearest) {
-  nearest->resize(spec.outputs);
+  grow(nearest, static_cast<std::size_t>(spec.outputs));
   double center = 0.5 * spec.scale;
   for (std::int32_t i = 0; i < spec.window_begin; ++i) center += spec.scale;
   for (std::int32_t i = 0; i < spec.outputs; ++i, center += spec.scale) {
@@ -84,7 +90,8 @@ void find_nearest(const PlanarTapSpec& spec, std::vector<std::int32_t>* nearest)
   }
 }
 
-// See kMaxHighHalves. The sum of rows, with 7 fractional bits, of weights that sum to 1 << 15.
+// See kMaxHighHalves. The sum of rows, with 7 fractional bits. Weights sum to 1 << 15: of so many
+// taps none exceeds 1.
 void sum_rows(const PlanarRow& row, std::size_t blocks, PlanarMiddle* out) {
   constexpr int kLanes = 2 * kPlanarLanes;
   for (std::size_t b = 0; b < blocks; ++b) {
@@ -110,10 +117,10 @@ void PlanarResampler::build(const PlanarTapSpec& given, Taps* taps) {
   const std::int32_t lanes = round_up(spec.outputs, 2 * kPlanarLanes);
   const auto groups = static_cast<std::size_t>(lanes / kPlanarLanes);
   const auto most = static_cast<std::size_t>(tap_bound(spec));
-  taps->lanes.resize(static_cast<std::size_t>(lanes) * 6);
-  taps->base.resize(lanes);
-  taps->words.resize(groups * (most + 1));
-  taps->running.resize(most * kPlanarLanes);
+  grow(&taps->lanes, groups * kPlanarLanes * 6);
+  grow(&taps->base, groups * kPlanarLanes);
+  grow(&taps->words, groups * (most + 1));
+  grow(&taps->running, most * kPlanarLanes);
 
   PlanarTaps& table = taps->table;
   std::int32_t* at = taps->lanes.data();
@@ -185,10 +192,11 @@ void PlanarResampler::prepare_ring(int c) {
   const std::size_t slots = std::bit_ceil(static_cast<std::size_t>(needed + 2 * kPlanarRows));
   Ring& ring = ring_[c];
   ring.mask = static_cast<std::int32_t>(slots) - 1;
-  ring.rows.resize(slots * blocks_);
-  ring.sums.resize(taps.max_count > kMaxHighHalves ? blocks_ : 0);
-  ring.pointers.resize(slots + static_cast<std::size_t>(taps.max_count));
-  for (std::size_t r = 0; r < ring.pointers.size(); ++r) {
+  grow(&ring.rows, slots * blocks_);
+  if (taps.max_count > kMaxHighHalves) grow(&ring.sums, blocks_);
+  const std::size_t pointers = slots + static_cast<std::size_t>(taps.max_count);
+  grow(&ring.pointers, pointers);
+  for (std::size_t r = 0; r < pointers; ++r) {
     ring.pointers[r] = ring.rows[(r & (slots - 1)) * blocks_].lane;
   }
 }
@@ -220,7 +228,10 @@ void PlanarResampler::set_row(int c, std::int32_t i, PlanarRow* row) {
   row->weights = taps.weights[group * taps.max_count].lane + i % kPlanarLanes;
   // Weights past an output's taps are 0. That all have as many is what kernels are fast at.
   row->count = taps.max_count <= kUniformTaps ? taps.max_count : count;
-  row->init = static_cast<std::int16_t>(init - count / 2);
+  // Half a unit a tap was left by rounding down. Which way an odd count's half goes is chosen so
+  // that what remains, with colour conversion's and the last rounding's own, is nearest to none.
+  const int rest = output_ == PlanarOutput::ycbcr && c == 2 ? 0 : 1;
+  row->init = static_cast<std::int16_t>(init - (count + rest) / 2);
   if (count > kMaxHighHalves) {
     static constexpr auto kOne = static_cast<std::int32_t>(0x80008000u);  // -1 in both halves
     sum_rows(*row, blocks_, ring.sums.data());

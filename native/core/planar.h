@@ -8,9 +8,8 @@
 //
 // The filters are resample.h's. For a subsampled plane they are composed with libjpeg's upsampling
 // of it, so that no phase shifts, and for a plane decoded at a reduced size the weights of the
-// samples that a reduced one stands for are summed. Nothing is rounded to 8 bits in between:
-// against the same computation in floating point the result differs by one level at most, in about
-// one value of a hundred.
+// samples that a reduced one stands for are summed. Nothing is rounded to 8 bits in between: of the
+// values computed so in floating point, one in a hundred (of bicubic, two) rounds to a neighbour.
 //
 // Thread-safety: a PlanarResampler is one thread's scratch, which allocates nothing once it has
 // grown (and throws std::bad_alloc where it cannot grow). All SIMD paths give equal bytes.

@@ -11,9 +11,8 @@
 //    half a unit a tap on average, which `init` takes off. Above kMaxHighHalves taps that could
 //    grow to be seen; then the products are summed exactly instead, to a row of 7 fractional bits
 //    (27689 at most) that is given to the row kernel as its lone tap.
-//  - Colour: 16 bits, Y now with 128.5 added. 1.772 * 13845 = 24533 fits; Y added to that
-//  saturates,
-//    far beyond white.
+//  - Colour: 16 bits. Y, 128.5 added, is at most 22069; 1.772 * 13845 = 24533 fits, and where their
+//    sum does not, it saturates, far beyond white.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +23,7 @@ namespace fastio {
 inline constexpr int kPlanarLanes = 16;       // outputs of a group, computed together
 inline constexpr int kPlanarRows = 4;         // rows that are resampled together
 inline constexpr int kMaxHighHalves = 16;     // taps of a row that are summed in 16 bits
-inline constexpr int kUniformTaps = 4;        // of a row: up to here, rows all get the most taps
+inline constexpr int kUniformTaps = 4;        // of a row: where none has more, all have the same
 inline constexpr int kPlanarColumnBits = 14;  // log2 of the sum of an output's weights in x
 
 // A word for each output of a group.
@@ -75,7 +74,7 @@ struct PlanarTaps {
   // Columns: (groups, pairs), each lane a pair of 16-bit weights. Rows: (groups, max_count), each
   // lane a negated weight, in both halves.
   PlanarWords* weights;
-  std::int32_t largest;  // weight
+  std::int32_t largest;  // weight, of rows
 
   // Columns, for kernels that permute bytes: where in the bytes from `base` on a lane's first pair
   // of taps is, one base for `kBaseLanes` lanes (each path's own); span: the most bytes of a base.
@@ -84,10 +83,11 @@ struct PlanarTaps {
   std::int32_t span;
   bool shared;  // each two groups have one base
 
-  // Working space: begin, end and first cell of each lane, its centre; running sums of weights.
+  // Working space: of each lane its window, first cell and offset (see planar_taps.h); running sums
+  // of the weights of a group.
   std::int32_t *low, *high, *cell;
   float* offset;
-  float* running;  // (most taps rounded up to even, kPlanarLanes)
+  float* running;  // (taps and 3 more, kPlanarLanes)
 };
 
 // A plane's part of an output row.
@@ -101,8 +101,8 @@ struct PlanarRow {
 // Fills the arrays of `taps`, which have room for the most taps that `spec` may need.
 using PlanarTapsKernel = void(const PlanarTapSpec& spec, PlanarTaps* taps);
 
-// Resamples 1 to kPlanarRows rows from sample taps.first on; writes kPlanarRows rows, `blocks`
-// apart, the last row again past `rows`.
+// Resamples the columns of 1 to kPlanarRows rows from sample taps.first on. dst has room for
+// kPlanarRows rows, `blocks` apart; those past `rows` may be written too.
 using PlanarColumnsKernel = void(const PlanarTaps& taps, const std::uint8_t* src,
                                  std::ptrdiff_t src_stride, std::int32_t rows, PlanarMiddle* dst,
                                  std::size_t blocks);

@@ -1,151 +1,166 @@
-"""Images a second: a plain DataLoader with Pillow against fastio, from the folder and packed.
+"""Images a second of whole loaders, size of the shards, time to pack: Pillow against fastio.
 
-    .venv/bin/python benchmarks/images.py [FOLDER] [--count 5000] [--threads 2] [--json FILE]
+    .venv/bin/python benchmarks/images.py [FOLDER] [--held-out] [--count 5000] [--json FILE]
 
-FOLDER has a folder of images for each class; without it, images are made. All loaders do the same
-work, RandomResizedCrop(224) and RandomHorizontalFlip to uint8 batches, on the same files, warm in
-the page cache, in alternating rounds of one process; the table shows medians. Nothing else should
-run on the machine.
+FOLDER has a folder of photos for each class; without it, photos are made. Three tables:
+
+Loading. All loaders do the same work, RandomResizedCrop(224) and RandomHorizontalFlip to uint8
+batches, on `--count` rows that are the photos repeated, warm in the page cache. A round runs every
+loader once, so that a machine whose speed drifts does it to all alike; the table has medians of
+rounds, each with its ratio to torch's DataLoader with Pillow in the same run. "avx2" and "portable"
+are the same loader with its kernels held to that instruction set.
+
+Size. Files of packed datasets over the bytes of the JPEG files, each photo once: the shards with
+all that is in them, and with the manifest, which is much of a small dataset and nothing of a large
+one. A fair figure for the default codebook takes photos that it was not trained on (--held-out,
+where it was trained on the others); "train" is trained on the photos packed, as
+`fastio pack --codebook train` does it.
+
+Packing. Milliseconds an image: all of fastio.pack() with one worker, by the clock and in
+processor time of all its threads; and blocks_encode() alone, which reads a JPEG's coefficients from
+memory and encodes them. benchmarks/codec.py has these two apart.
+
+Nothing else should run on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import os
-import platform
-import random
-import resource
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from PIL import Image
-from rich.console import Console
+from common import (
+    CODEBOOK,
+    about_photos,
+    console,
+    forced,
+    linked,
+    machine,
+    machine_line,
+    new_table,
+    photo_parser,
+    resident_mb,
+    simd_levels,
+    source_photos,
+    temporary_folder,
+    write_json,
+)
+from pillow_folder import PillowFolder
 from rich.table import Table
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import fastio
 from fastio import _native
-from fastio.formats import FolderDataset
 
-ROOT = Path(__file__).parent.parent
 SIZE = 224
 BATCH = 64
 CROPS = [fastio.RandomResizedCrop(SIZE), fastio.RandomHorizontalFlip()]
 
-
-class PillowFolder(Dataset[tuple[torch.Tensor, int]]):
-    """What most people write: open, convert, crop, resize, flip, to a uint8 tensor (C, H, W)."""
-
-    def __init__(self, folder: Path) -> None:
-        classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-        self.samples = [
-            (str(path), label)
-            for label, name in enumerate(classes)
-            for path in sorted((folder / name).iterdir())
-        ]
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        path, label = self.samples[index]
-        with open(path, "rb") as file:
-            image = Image.open(file).convert("RGB")
-        image = image.crop(random_box(image.width, image.height))
-        image = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR)
-        if random.random() < 0.5:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        pixels = torch.from_numpy(np.array(image))
-        return pixels.permute(2, 0, 1).contiguous(), label
+# --- Loading --------------------------------------------------------------------------------------
 
 
-def random_box(width: int, height: int) -> tuple[int, int, int, int]:
-    """torchvision's RandomResizedCrop.get_params as a Pillow box."""
-    for _ in range(10):
-        area = width * height * random.uniform(0.08, 1.0)
-        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            x, y = random.randint(0, width - w), random.randint(0, height - h)
-            return x, y, x + w, y + h
-    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
-    x, y = (width - w) // 2, (height - h) // 2
-    return x, y, x + w, y + h
+@dataclass(frozen=True)
+class Variant:
+    """A loader, the instruction set that its kernels are held to, and how many threads it has."""
+
+    name: str
+    loader: Any
+    level: _native.Simd
+    threads: int
+
+    def epoch(self) -> float:
+        """One epoch's images a second, from the request for an iterator to the last batch."""
+        with forced(self.level):
+            start = time.perf_counter()
+            images = 0
+            for batch, _ in self.loader:
+                images += len(batch)
+            return images / (time.perf_counter() - start)
 
 
-def repeated(folder: Path, count: int, target: Path) -> Path:
-    """The folder's images as links, repeated until there are `count`."""
-    files = [path for path in sorted(folder.glob("*/*")) if path.is_file()]
-    if not files:
-        sys.exit(f"{folder} has no folders with images")
-    for index in range(count):
-        source = files[index % len(files)]
-        link = target / source.parent.name / f"{index // len(files):05}-{source.name}"
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(source.resolve())
-    return target
+def fast_loader(source: Path, threads: int) -> fastio.Loader:
+    return fastio.Loader(
+        source, BATCH, shuffle=True, num_workers=threads, transforms={"image": CROPS}
+    )
 
 
-def images_per_s(loader: Iterable[Any]) -> float:
-    """One epoch's rate, from the request for an iterator to the last batch."""
-    start = time.perf_counter()
-    images = 0
-    for batch, _ in loader:
-        images += len(batch)
-    return images / (time.perf_counter() - start)
+def variants(folder: Path, packed: dict[str, Path], threads: int, opened: ExitStack) -> list[Any]:
+    """What is compared; the first is what all others are measured by."""
+    best = _native.simd_best()
+    plain = DataLoader(
+        PillowFolder(folder, SIZE),
+        BATCH,
+        shuffle=True,
+        num_workers=threads,
+        persistent_workers=True,
+    )
+
+    def fast(name: str, source: Path, count: int, level: _native.Simd = best) -> Variant:
+        loader = opened.enter_context(fast_loader(source, count))
+        return Variant(f"fastio, {name}, {counted(count, 'thread')}", loader, level, count)
+
+    counts = sorted({1, threads})
+    return [
+        Variant(f"DataLoader, Pillow, {counted(threads, 'worker')}", plain, best, threads),
+        fast("folder", folder, threads),
+        *(fast("packed jpeg", packed["jpeg"], count) for count in counts),
+        *(fast("blocks", packed["blocks"], count) for count in counts),
+        *(
+            fast(f"blocks, {level.name}", packed["blocks"], 1, level)
+            for level in simd_levels()
+            if level != best
+        ),
+    ]
 
 
-def alternating(loaders: dict[str, Any], rounds: int) -> dict[str, list[float]]:
-    """Rates of all loaders, round by round, so that a drifting machine hits all alike."""
-    for loader in loaders.values():  # warms the page cache and starts workers and threads
-        images_per_s(loader)
-    rates: dict[str, list[float]] = {name: [] for name in loaders}
-    for _ in range(rounds):
-        for name, loader in loaders.items():
-            rates[name].append(images_per_s(loader))
-    return rates
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def quality(folder: Path, count: int) -> dict[str, float]:
-    """The batches against Pillow's crop and resize of fully decoded pixels, over `count` photos."""
-    differences = []
-    with fastio.Loader(folder, count, transforms={"image": CROPS}) as loader:
-        images, _ = next(iter(loader))
-        rows = loader.batch.rows
-        drawn = loader.augmentation(rows, epoch=0)
-    paths = FolderDataset(folder).paths
-    for found, row, draw in zip(images, rows.tolist(), drawn, strict=True):
-        with Image.open(paths[row]) as image:
-            y, x, height, width = draw.crop
-            crop = image.convert("RGB").crop((x, y, x + width, y + height))
-        expected = np.asarray(crop.resize((SIZE, SIZE), Image.Resampling.BILINEAR))
-        expected = expected[:, ::-1] if draw.flip_horizontal else expected
-        differences.append(found.permute(1, 2, 0).numpy().astype(int) - expected)
-    difference = np.abs(np.stack(differences))
+def loading(folder: Path, packed: dict[str, Path], threads: int, rounds: int) -> dict[str, Any]:
+    """Rates of all variants, and how they compare."""
+    with ExitStack() as opened:
+        all_variants = variants(folder, packed, threads, opened)
+        for variant in all_variants:  # warms the page cache, starts workers and threads
+            variant.epoch()
+        rates: dict[str, list[float]] = {variant.name: [] for variant in all_variants}
+        for _ in range(rounds):
+            for variant in all_variants:
+                rates[variant.name].append(variant.epoch())
+        stats = {v.name: v.loader.stats().to_dict() for v in all_variants[1:]}
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    first = next(iter(medians.values()))
     return {
-        "photos": float(len(differences)),
-        "mean_abs_difference": float(difference.mean()),
-        "equal": float((difference == 0).mean()),
-        "equal_or_off_by_one": float((difference <= 1).mean()),
+        "images_per_s": medians,
+        "all_images_per_s": rates,
+        "against_dataloader": {name: rate / first for name, rate in medians.items()},
+        "threads_scale": scaling(medians, threads),
+        "stats": stats,
+        "first_batch_s": first_batch_s(packed["blocks"], threads),
+        "memory_growth_mb": memory_growth_mb(packed["blocks"], threads, 50),
+    }
+
+
+def scaling(medians: dict[str, float], threads: int) -> dict[str, float]:
+    """What all threads do over what one does, for each way of packing."""
+    return {
+        what: medians[f"fastio, {what}, {counted(threads, 'thread')}"]
+        / medians[f"fastio, {what}, 1 thread"]
+        for what in ("packed jpeg", "blocks")
     }
 
 
 def first_batch_s(dataset: Path, threads: int) -> float:
     """From iter() to the first batch, on a loader made anew."""
-    with fastio.Loader(
-        dataset, BATCH, shuffle=True, num_workers=threads, transforms={"image": CROPS}
-    ) as loader:
+    with fast_loader(dataset, threads) as loader:
         start = time.perf_counter()
         next(iter(loader))
         return time.perf_counter() - start
@@ -153,14 +168,7 @@ def first_batch_s(dataset: Path, threads: int) -> float:
 
 def memory_growth_mb(dataset: Path, threads: int, epochs: int) -> float:
     """How much the process grew over epochs that end early, in MB, after five to settle."""
-
-    def resident_mb() -> float:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * resource.getpagesize() / 1e6
-
-    with fastio.Loader(
-        dataset, BATCH, shuffle=True, num_workers=threads, transforms={"image": CROPS}
-    ) as loader:
+    with fast_loader(dataset, threads) as loader:
         start = 0.0
         for epoch in range(epochs + 5):
             if epoch == 5:
@@ -171,70 +179,78 @@ def memory_growth_mb(dataset: Path, threads: int, epochs: int) -> float:
         return resident_mb() - start
 
 
-def machine() -> dict[str, str]:
-    model = platform.processor()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.split(":")[1].strip()
-            break
-    return {
-        "cpu": model,
-        "cores": str(len(os.sched_getaffinity(0))),
-        "simd": str(_native.simd_active()).split(".")[-1],
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
+# --- Size and packing -----------------------------------------------------------------------------
 
 
-def measure(folder: Path, packed: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    threads = arguments.threads
-
-    def loader(source: Path, count: int) -> fastio.Loader:
-        return fastio.Loader(
-            source, BATCH, shuffle=True, num_workers=count, transforms={"image": CROPS}
-        )
-
-    baseline = DataLoader(
-        PillowFolder(folder), BATCH, shuffle=True, num_workers=threads, persistent_workers=True
-    )
-    loaders: dict[str, Any] = {
-        f"DataLoader, Pillow, {threads} workers": baseline,
-        f"fastio, folder, {threads} threads": loader(folder, threads),
-        f"fastio, packed jpeg, {threads} threads": loader(packed, threads),
-        "fastio, packed jpeg, 1 thread": loader(packed, 1),
-    }
-    rates = alternating(loaders, arguments.rounds)
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    names = list(medians)
-    result = {
-        "machine": machine(),
-        "images": arguments.count,
-        "rounds": arguments.rounds,
-        "images_per_s": medians,
-        "all_images_per_s": rates,
-        "against_dataloader": {name: medians[name] / medians[names[0]] for name in names},
-        "threads_scale": medians[names[2]] / medians[names[3]],
-        "stats": {
-            name: other.stats().to_dict()
-            for name, other in loaders.items()
-            if other is not baseline
-        },
-    }
-    for other in loaders.values():
-        if other is not baseline:
-            other.close()
+def sizes(folder: Path, files: Sequence[Path], work: Path) -> dict[str, dict[str, float]]:
+    """Bytes of packed datasets over those of the files, for each way of packing."""
+    source = sum(path.stat().st_size for path in files)
+    result = {}
+    for name, codec, codebook in (
+        ("jpeg", "jpeg", None),
+        ("blocks, default codebook", "blocks", "default"),
+        ('blocks, codebook="train"', "blocks", "train"),
+    ):
+        packed = work / f"size-{codec}-{codebook}"
+        fastio.pack(folder, packed, codec=codec, codebook=codebook)  # type: ignore[arg-type]
+        with fastio.open(packed) as dataset:
+            counts = dataset.manifest.codec_counts()["image"]
+        shards = sum(path.stat().st_size for path in packed.rglob("shard-*"))
+        everything = sum(path.stat().st_size for path in packed.rglob("*") if path.is_file())
+        result[name] = {
+            "shards": shards / source,
+            "with_manifest": everything / source,
+            "rows_in_blocks": counts.get("blocks", 0),
+            "rows": len(files),
+        }
     return result
 
 
-def table(result: dict[str, Any]) -> Table:
-    m = result["machine"]
-    out = Table(
-        title=f"{result['images']} images, RandomResizedCrop({SIZE}) + flip to uint8, warm; "
-        f"{m['cpu']}, {m['cores']} cores, {m['simd']}",
-        title_justify="left",
-    )
-    for name in ("loader", "images/s (median)", "min .. max", "against DataLoader"):
-        out.add_column(name, justify="left" if name == "loader" else "right")
+def packing(
+    folder: Path, files: Sequence[Path], work: Path, rounds: int
+) -> dict[str, dict[str, float]]:
+    """Milliseconds an image of each instruction set, medians of alternating rounds."""
+    jpegs = [np.fromfile(path, np.uint8) for path in files]
+    measures = {
+        "pack_ms": partial(pack_once, folder, work / "timed", time.perf_counter),
+        "pack_processor_ms": partial(pack_once, folder, work / "timed", time.process_time),
+        "blocks_encode_ms": partial(encode_all, jpegs),
+    }
+    times: dict[str, dict[str, list[float]]] = {
+        level.name: {name: [] for name in measures} for level in simd_levels()
+    }
+    for _ in range(rounds):
+        for level in simd_levels():
+            with forced(level):
+                for name, measure in measures.items():
+                    times[level.name][name].append(measure() / len(files) * 1e3)
+    return {
+        level: {name: statistics.median(values) for name, values in found.items()}
+        for level, found in times.items()
+    }
+
+
+def pack_once(folder: Path, target: Path, clock: Any) -> float:
+    """Seconds of packing the folder with one worker."""
+    start = clock()
+    fastio.pack(folder, target, codec="blocks", workers=1, overwrite=True)
+    return float(clock() - start)
+
+
+def encode_all(jpegs: Iterable[Any]) -> float:
+    """Seconds of encoding the files in memory. The encoder is made for the active kernels."""
+    codebook = _native.Codebook(np.fromfile(CODEBOOK, np.uint8))
+    start = time.perf_counter()
+    for jpeg in jpegs:
+        _native.blocks_encode(jpeg, codebook)
+    return time.perf_counter() - start
+
+
+# --- What is printed ------------------------------------------------------------------------------
+
+
+def loading_table(result: dict[str, Any]) -> Table:
+    out = new_table("loader", "images/s (median)", "min .. max", "against DataLoader")
     for name, rate in result["images_per_s"].items():
         rates = result["all_images_per_s"][name]
         ratio = result["against_dataloader"][name]
@@ -243,47 +259,70 @@ def table(result: dict[str, Any]) -> Table:
     return out
 
 
+def size_table(result: dict[str, dict[str, float]]) -> Table:
+    out = new_table("packed as", "shards / JPEG files", "with the manifest", "rows in blocks")
+    for name, r in result.items():
+        rows = f"{r['rows_in_blocks']:,.0f} of {r['rows']:,.0f}"
+        out.add_row(name, f"{r['shards']:.4f}", f"{r['with_manifest']:.4f}", rows)
+    return out
+
+
+def packing_table(result: dict[str, dict[str, float]]) -> Table:
+    out = new_table("ms an image", "pack()", "pack(), processor time", "blocks_encode()")
+    for level, r in result.items():
+        values = r["pack_ms"], r["pack_processor_ms"], r["blocks_encode_ms"]
+        out.add_row(level, *(f"{value:.2f}" for value in values))
+    return out
+
+
+def report(result: dict[str, Any]) -> None:
+    out, load = console(), result["loading"]
+    out.print(
+        f"Loading: {result['images']} images, RandomResizedCrop({SIZE}) + flip to uint8, warm, "
+        f"medians of {result['rounds']} rounds; {machine_line()}",
+        loading_table(load),
+        sep="\n",
+    )
+    scales = ", ".join(f"{scale:.2f} x ({what})" for what, scale in load["threads_scale"].items())
+    out.print(
+        f"{result['threads']} threads against one: {scales}; first batch after "
+        f"{load['first_batch_s'] * 1e3:.0f} ms; memory grew by {load['memory_growth_mb']:.1f} MB "
+        "over 50 epochs with early breaks\n"
+    )
+    out.print(f"Size: {result['photos']}", size_table(result["size"]), "", sep="\n")
+    out.print("Packing, one worker", packing_table(result["packing"]), sep="\n")
+
+
+def measure(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
+    files = source_photos(arguments, work)
+    repeated = linked(files, arguments.count, work / "repeated")
+    once = linked(files, len(files), work / "once")
+    packed = {codec: work / codec for codec in ("jpeg", "blocks")}
+    for codec, target in packed.items():
+        fastio.pack(repeated, target, codec=codec)  # type: ignore[arg-type]
+    return {
+        "machine": machine(),
+        "photos": about_photos(files, arguments.held_out),
+        "images": arguments.count,
+        "threads": arguments.threads,
+        "rounds": arguments.rounds,
+        "size": sizes(once, files, work),
+        "loading": loading(repeated, packed, arguments.threads, arguments.rounds),
+        "packing": packing(once, files, work, arguments.pack_rounds),
+    }
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, help="images in class folders")
-    parser.add_argument("--count", type=int, default=5000, help="images, by repeating (5000)")
+    parser = photo_parser(__doc__)
+    parser.add_argument("--count", type=int, default=5000, help="rows, by repeating (5000)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--rounds", type=int, default=5, help="of loading (5)")
+    parser.add_argument("--pack-rounds", type=int, default=3, help="of packing (3)")
     arguments = parser.parse_args()
-    console = Console()
-    work = Path(tempfile.mkdtemp(prefix="fastio-bench-"))
-    try:
-        source = arguments.folder
-        if source is None:
-            source = work / "made"
-            command = [str(ROOT / "tools" / "make_images"), str(source), "--count", "500"]
-            subprocess.run([*command, "--classes", "10", "--seed", "0"], check=True)
-        folder = repeated(source, arguments.count, work / "folder")
-        packed = work / "packed"
-        start = time.perf_counter()
-        report = fastio.pack(folder, packed, codec="jpeg")
-        pack_s = time.perf_counter() - start
-        result = measure(folder, packed, arguments)
-        result["quality"] = quality(source, min(100, len(list(source.glob("*/*")))))
-        result["first_batch_s"] = first_batch_s(packed, arguments.threads)
-        result["memory_growth_mb"] = memory_growth_mb(packed, arguments.threads, 50)
-        result["pack_ms_an_image"] = pack_s / report.rows * 1e3
-        console.print(table(result))
-        q = result["quality"]
-        console.print(
-            f"threads scale: {result['threads_scale']:.2f} x with {arguments.threads}\n"
-            f"against Pillow on {q['photos']:.0f} photos: mean difference "
-            f"{q['mean_abs_difference']:.4f} levels, {q['equal']:.2%} equal, "
-            f"{q['equal_or_off_by_one']:.3%} equal or off by one\n"
-            f"first batch after {result['first_batch_s'] * 1e3:.0f} ms; memory grew by "
-            f"{result['memory_growth_mb']:.1f} MB over 50 epochs with early breaks; "
-            f"packing took {result['pack_ms_an_image']:.2f} ms an image"
-        )
-        if arguments.json:
-            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-    finally:
-        shutil.rmtree(work)
+    with temporary_folder() as work:
+        result = measure(arguments, work)
+    report(result)
+    write_json(arguments.json, result)
 
 
 if __name__ == "__main__":

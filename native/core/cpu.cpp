@@ -26,7 +26,9 @@ Simd detect_simd() {
   if (!avx2 || !f16c || !lzcnt) return Simd::portable;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+                      __builtin_cpu_supports("avx512vbmi") &&
+                      __builtin_cpu_supports("avx512vnni") &&
+                      __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("pclmul");
   return avx512 ? Simd::avx512 : Simd::avx2;
 }
 

@@ -10,7 +10,7 @@ namespace fastio {
 enum class Simd : int {
   portable = 0,
   avx2 = 1,    // AVX2, BMI2, FMA and F16C
-  avx512 = 2,  // avx2 and AVX-512 F, BW, VL, DQ, VBMI and VNNI
+  avx512 = 2,  // avx2 and AVX-512 F, BW, VL, DQ, VBMI, VNNI and VPCLMULQDQ
 };
 
 // The highest level that this processor and its operating system support.

@@ -4,14 +4,13 @@
 #include <cstring>
 
 #include "cpu.h"
+#include "crc32c_kernels.h"
 #ifdef FASTIO_X86
 #include "intrinsics.h"
 #endif
 
 namespace fastio {
 namespace {
-
-constexpr std::uint32_t kPolynomial = 0x82F63B78u;  // reflected
 
 using Table = std::array<std::array<std::uint32_t, 256>, 8>;
 
@@ -21,7 +20,7 @@ constexpr Table make_table() {
   Table table{};
   for (std::uint32_t b = 0; b < 256; ++b) {
     std::uint32_t state = b;
-    for (int bit = 0; bit < 8; ++bit) state = state >> 1 ^ (state & 1 ? kPolynomial : 0);
+    for (int bit = 0; bit < 8; ++bit) state = state >> 1 ^ (state & 1 ? kCrc32cPolynomial : 0);
     table[0][b] = state;
   }
   for (std::size_t k = 1; k < 8; ++k)
@@ -102,7 +101,8 @@ std::uint64_t word_at(const std::uint8_t* data) {
 
 std::uint32_t crc32c(const std::uint8_t* data, std::size_t size) {
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2) return ~update_sse42(~0u, data, size);
+  if (simd_active() == Simd::avx512) return ~crc32c_update_avx512(~0u, data, size);
+  if (simd_active() == Simd::avx2) return ~update_sse42(~0u, data, size);
 #endif
   return ~update_portable(~0u, data, size);
 }

@@ -1,0 +1,16 @@
+// Between crc32c.cpp and its kernels: plain functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fastio {
+
+inline constexpr std::uint32_t kCrc32cPolynomial = 0x82F63B78u;  // reflected
+
+#ifdef FASTIO_X86
+// The state after `size` more bytes; neither complemented before nor after.
+std::uint32_t crc32c_update_avx512(std::uint32_t state, const std::uint8_t* data, std::size_t size);
+#endif
+
+}  // namespace fastio

@@ -149,22 +149,23 @@ inline __m256i scaled(__m256i sum, int factor) {
   return _mm256_mulhi_epi16(sum, _mm256_set1_epi16(static_cast<std::int16_t>(factor)));
 }
 
-// Y, Cb, Cr to R, G, B; 1.402 = 1 + 26345 / 65536, and so on.
+// Y, Cb, Cr to R, G, B.
 inline void convert(__m256i* planes) {
   const __m256i y = planes[0], b = planes[1], r = planes[2];
-  const __m256i blue = _mm256_sub_epi16(_mm256_add_epi16(b, b), scaled(b, 14942));
-  const __m256i green = _mm256_sub_epi16(_mm256_add_epi16(scaled(b, 22553), r), scaled(r, 18734));
-  planes[0] = _mm256_adds_epi16(y, _mm256_add_epi16(r, scaled(r, 26345)));
+  const __m256i blue = _mm256_sub_epi16(_mm256_add_epi16(b, b), scaled(b, kBlueOfCbLess));
+  const __m256i green =
+      _mm256_sub_epi16(_mm256_add_epi16(scaled(b, kGreenOfCb), r), scaled(r, kGreenOfCrLess));
+  planes[0] = _mm256_adds_epi16(y, _mm256_add_epi16(r, scaled(r, kRedOfCr)));
   planes[1] = _mm256_subs_epi16(y, green);
   planes[2] = _mm256_adds_epi16(y, blue);
 }
 
-// Rec. 601: 0.299, 0.587 = 1 - 0.413, 0.114.
+// R, G, B to Y.
 inline __m256i luma(const __m256i* planes) {
   const __m256i g = planes[1];
-  return _mm256_add_epi16(
-      _mm256_add_epi16(scaled(planes[0], 19595), _mm256_sub_epi16(g, scaled(g, 27066))),
-      scaled(planes[2], 7471));
+  return _mm256_add_epi16(_mm256_add_epi16(scaled(planes[0], kLumaOfRed),
+                                           _mm256_sub_epi16(g, scaled(g, kLumaOfGreenLess))),
+                          scaled(planes[2], kLumaOfBlue));
 }
 
 // Two registers of sums to bytes, 8 of each in each half.

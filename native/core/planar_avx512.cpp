@@ -155,22 +155,23 @@ inline __m512i scaled(__m512i sum, int factor) {
   return _mm512_mulhi_epi16(sum, _mm512_set1_epi16(static_cast<std::int16_t>(factor)));
 }
 
-// Y, Cb, Cr to R, G, B; 1.402 = 1 + 26345 / 65536, and so on.
+// Y, Cb, Cr to R, G, B.
 inline void convert(__m512i* planes) {
   const __m512i y = planes[0], b = planes[1], r = planes[2];
-  const __m512i blue = _mm512_sub_epi16(_mm512_add_epi16(b, b), scaled(b, 14942));
-  const __m512i green = _mm512_sub_epi16(_mm512_add_epi16(scaled(b, 22553), r), scaled(r, 18734));
-  planes[0] = _mm512_adds_epi16(y, _mm512_add_epi16(r, scaled(r, 26345)));
+  const __m512i blue = _mm512_sub_epi16(_mm512_add_epi16(b, b), scaled(b, kBlueOfCbLess));
+  const __m512i green =
+      _mm512_sub_epi16(_mm512_add_epi16(scaled(b, kGreenOfCb), r), scaled(r, kGreenOfCrLess));
+  planes[0] = _mm512_adds_epi16(y, _mm512_add_epi16(r, scaled(r, kRedOfCr)));
   planes[1] = _mm512_subs_epi16(y, green);
   planes[2] = _mm512_adds_epi16(y, blue);
 }
 
-// Rec. 601: 0.299, 0.587 = 1 - 0.413, 0.114.
+// R, G, B to Y.
 inline __m512i luma(const __m512i* planes) {
   const __m512i g = planes[1];
-  return _mm512_add_epi16(
-      _mm512_add_epi16(scaled(planes[0], 19595), _mm512_sub_epi16(g, scaled(g, 27066))),
-      scaled(planes[2], 7471));
+  return _mm512_add_epi16(_mm512_add_epi16(scaled(planes[0], kLumaOfRed),
+                                           _mm512_sub_epi16(g, scaled(g, kLumaOfGreenLess))),
+                          scaled(planes[2], kLumaOfBlue));
 }
 
 // Two registers of sums to bytes, 8 of each in each quarter.

@@ -26,6 +26,16 @@ inline constexpr int kMaxHighHalves = 16;     // taps of a row that are summed i
 inline constexpr int kUniformTaps = 4;        // of a row: where none has more, all have the same
 inline constexpr int kPlanarColumnBits = 14;  // log2 of the sum of an output's weights in x
 
+// Factors of colour conversion (JFIF, Rec. 601), in 65536ths; what would not fit in 16 bits is
+// taken from 1 or 2.
+inline constexpr int kRedOfCr = 26345;        // R = Y + Cr + this Cr: 1.402
+inline constexpr int kGreenOfCb = 22553;      // G = Y - this Cb - Cr + kGreenOfCrLess Cr: 0.344136,
+inline constexpr int kGreenOfCrLess = 18734;  // 1 - 0.714136
+inline constexpr int kBlueOfCbLess = 14942;   // B = Y + 2 Cb - this Cb: 2 - 1.772
+inline constexpr int kLumaOfRed = 19595;      // 0.299
+inline constexpr int kLumaOfGreenLess = 27066;  // 1 - 0.587
+inline constexpr int kLumaOfBlue = 7471;        // 0.114
+
 // A word for each output of a group.
 struct alignas(64) PlanarWords {
   std::int32_t lane[kPlanarLanes];

@@ -85,26 +85,27 @@ inline std::int16_t add_saturated(std::int16_t a, std::int16_t b) {
   return static_cast<std::int16_t>(a + (b < room ? b : room));
 }
 
-// Y, Cb, Cr to R, G, B; 1.402 = 1 + 26345 / 65536, and so on.
+// Y, Cb, Cr to R, G, B.
 inline void convert(Sums* planes) {
   for (int j = 0; j < kBlock; ++j) {
     const std::int16_t y = planes[0].lane[j], b = planes[1].lane[j], r = planes[2].lane[j];
-    const auto blue = static_cast<std::int16_t>(2 * b - high_half(b, 14942));
-    const auto green = static_cast<std::int16_t>(high_half(b, 22553) + r - high_half(r, 18734));
-    const auto red = static_cast<std::int16_t>(r + high_half(r, 26345));
+    const auto blue = static_cast<std::int16_t>(2 * b - high_half(b, kBlueOfCbLess));
+    const auto green =
+        static_cast<std::int16_t>(high_half(b, kGreenOfCb) + r - high_half(r, kGreenOfCrLess));
+    const auto red = static_cast<std::int16_t>(r + high_half(r, kRedOfCr));
     planes[0].lane[j] = add_saturated(y, red);
     planes[1].lane[j] = add_saturated(y, static_cast<std::int16_t>(-green));
     planes[2].lane[j] = add_saturated(y, blue);
   }
 }
 
-// Rec. 601: 0.299, 0.587 = 1 - 0.413, 0.114.
+// R, G, B to Y.
 inline void to_luma(Sums* planes) {
   for (int j = 0; j < kBlock; ++j) {
     const std::int16_t g = planes[1].lane[j];
-    planes[0].lane[j] =
-        static_cast<std::int16_t>(high_half(planes[0].lane[j], 19595) + g - high_half(g, 27066) +
-                                  high_half(planes[2].lane[j], 7471));
+    planes[0].lane[j] = static_cast<std::int16_t>(high_half(planes[0].lane[j], kLumaOfRed) + g -
+                                                  high_half(g, kLumaOfGreenLess) +
+                                                  high_half(planes[2].lane[j], kLumaOfBlue));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "block_pixels.h"
 
+#include <algorithm>
 #include <string>
 
 #include "image_parts.h"
@@ -10,7 +11,7 @@ namespace {
 
 // One output for each reduced sample: the one that its middle falls in. The last may stand for
 // samples past the image, which its block has all the same.
-PlanarAxis whole_axis(std::int32_t size, int sub, int denominator) {
+PlanarAxis whole_axis(std::int32_t size, int sub, int denominator, int chroma) {
   PlanarAxis axis;
   axis.spec.out = (size + denominator - 1) / denominator;
   axis.spec.in = axis.spec.out * denominator;
@@ -18,7 +19,8 @@ PlanarAxis whole_axis(std::int32_t size, int sub, int denominator) {
   axis.spec.filter = Filter::nearest;
   axis.size = axis.spec.in;
   axis.sub = sub;
-  axis.reduce[0] = axis.reduce[1] = denominator;
+  axis.reduce[0] = denominator;
+  axis.reduce[1] = chroma;
   return axis;
 }
 
@@ -33,14 +35,17 @@ Status BlockPixels::open(const Codebook& book, const std::uint8_t* record, std::
   orientation_ = orientation;
   channels_ = channels;
   const BlockShape& shape = decoder_.shape();
-  const PlanarAxis x = whole_axis(shape.width, shape.sub_x, denominator);
-  const PlanarAxis y = whole_axis(shape.height, shape.sub_y, denominator);
+  // Subsampled chroma has less to lose; but the DC section is to suffice at an eighth.
+  const int sub = std::min(shape.sub_x, shape.sub_y);
+  const int chroma = denominator == 8 ? 8 : std::max(denominator / sub, 1);
+  const PlanarAxis x = whole_axis(shape.width, shape.sub_x, denominator, chroma);
+  const PlanarAxis y = whole_axis(shape.height, shape.sub_y, denominator, chroma);
   columns_ = x.spec.out;
   rows_ = y.spec.out;
   resampler_.prepare(x, y, shape.colour, channels);
   region_.components = resampler_.planes();
   for (int c = 0; c < region_.components; ++c) {
-    region_.reduce[c] = denominator;
+    region_.reduce[c] = c > 0 ? chroma : denominator;
     region_.x[c] = resampler_.columns(c);
     region_.y[c] = resampler_.rows(c);
   }

@@ -83,11 +83,12 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 def test_all_snippets_run_in_order(names: dict[str, Any]) -> None:
     assert {path.name for path in Path().iterdir()} == {
         *("photos", "packed", "list.csv", "packed-list", "from-python", "written", "sheet.png"),
+        *("packed-jpeg", "photos-again"),
     }
 
 
 def test_its_reader_reads_what_fastio_reads(names: dict[str, Any]) -> None:
-    with fastio.open("packed") as dataset:
+    with fastio.open("packed-jpeg") as dataset:
         assert dataset.classes is not None
         for row in (0, 8, 9, 17):
             image, label = names["image_and_label"](row)

@@ -1,0 +1,161 @@
+// Writes the inputs that the fuzz targets start from: fuzz_seeds OUT [JPEG...]
+//
+// Small pictures of every sampling, kind and odd size, as JPEGs by libjpeg; their records by our
+// own encoder, with both codebooks; and tiles of these. Given files join in where they are small
+// enough for the fuzzer, larger ones as the tiles of their records.
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <random>
+
+#include "../jpeg_files.h"
+#include "core/block_encoder.h"
+#include "core/expand.h"
+#include "fuzz_inputs.h"
+#include "record_parts.h"
+
+namespace fs = std::filesystem;
+
+namespace fastio::fuzz {
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{64} << 10;
+constexpr std::size_t kTilesARecord = 3;
+
+class SeedMaker {
+ public:
+  explicit SeedMaker(const fs::path& out) : out_(out) {
+    for (const char* target : {"blocks", "tile", "jpeg"}) fs::create_directories(out_ / target);
+  }
+
+  // A JPEG and what comes of it. Returns why nothing could.
+  Status add(const Bytes& jpeg) {
+    JpegCoefficients coefficients;
+    const Status status = read_coefficients(jpeg.data(), jpeg.size(), coefficients);
+    Bytes input = {static_cast<std::uint8_t>(rng_())};
+    input.insert(input.end(), jpeg.begin(), jpeg.end());
+    write("jpeg", input);
+    if (!status.ok()) return status;
+    for (int book = 0; book < kCodebooks; ++book) {
+      BlockEncoder encoder(codebook(book));
+      Bytes record;
+      if (const Status encoded = encoder.encode(coefficients, record); !encoded.ok())
+        return encoded;
+      add_record(record, book);
+      add_tiles(record, book);
+    }
+    return status;
+  }
+
+  int written() const { return written_; }
+
+ private:
+  void write(const char* target, const Bytes& bytes) {
+    if (bytes.size() > kMostBytes) return;
+    std::ofstream file(out_ / target / std::to_string(written_++), std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+    if (!file) fail("cannot write into " + out_.string());
+  }
+
+  Bytes selectors(std::size_t count) {
+    Bytes bytes(count);
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(rng_());
+    return bytes;
+  }
+
+  void add_record(const Bytes& record, int book) {
+    Bytes input = selectors(kSelectors);
+    input[0] = static_cast<std::uint8_t>((input[0] & ~7) | book << 2);
+    input.insert(input.end(), record.begin(), record.end());
+    write("blocks", input);
+  }
+
+  void add_tiles(const Bytes& record, int book) {
+    RecordParts parts;
+    if (!take_apart(record.data(), record.size(), parts)) return;
+    for (std::size_t n = 0; n < kTilesARecord; ++n) add_tile(parts, book, rng_() % parts.tiles());
+  }
+
+  void add_tile(const RecordParts& parts, int book, std::size_t k) {
+    const BlockShape& shape = parts.shape;
+    const std::size_t row = k / static_cast<std::size_t>(shape.tiles_x());
+    const Bytes &dc = parts.dc[row], &ac = parts.ac[k];
+    constexpr int kSamplings[] = {0, 0x11, 0x21, 0x22, 0x12, 0x41};
+    const int sampling = shape.components == 1 ? 0 : shape.sub_x << 4 | shape.sub_y;
+    Bytes input = selectors(kTileSelectors);
+    input[0] = static_cast<std::uint8_t>(book == 0 ? 4 : 0);
+    for (std::uint8_t i = 0; i < 6; ++i)
+      if (kSamplings[i] == sampling) input[1] = i;
+    input[2] = static_cast<std::uint8_t>(std::min(shape.width / 2, 255));
+    input[3] = static_cast<std::uint8_t>(
+        std::min(shape.height - static_cast<std::int32_t>(row) * 8 * shape.sub_y, 16) - 1);
+    input[4] = static_cast<std::uint8_t>(k % static_cast<std::size_t>(shape.tiles_x()));
+    input[14] = static_cast<std::uint8_t>(dc.size());
+    input[15] = static_cast<std::uint8_t>(dc.size() >> 8);
+    const Bytes& classes = codebook_bytes(1);
+    input.insert(input.end(), classes.begin(), classes.begin() + kShortBytes);
+    input.insert(input.end(), dc.begin(), dc.end());
+    input.insert(input.end(), ac.begin(), ac.end());
+    write("tile", input);
+  }
+
+  fs::path out_;
+  std::mt19937 rng_{1};
+  int written_ = 0;
+};
+
+// Every sampling that a record can hold, and gray.
+void add_made(SeedMaker& maker) {
+  constexpr test::Sampling kSamplings[] = {{0, 0}, {1, 1}, {2, 1}, {2, 2}, {1, 2}, {4, 1}};
+  constexpr struct {
+    int height, width;
+  } kSizes[] = {{1, 1}, {9, 7}, {16, 16}, {17, 129}, {33, 31}, {64, 96}, {40, 300}, {130, 5}};
+  constexpr int kQualities[] = {5, 40, 75, 90, 98, 100};
+  std::mt19937 rng(2);
+  int n = 0;
+  for (const test::Sampling& sampling : kSamplings) {
+    for (const auto& size : kSizes) {
+      test::JpegOptions o;
+      o.height = size.height;
+      o.width = size.width;
+      o.components = sampling.h ? 3 : 1;
+      if (sampling.h) o.sampling[0] = sampling;
+      o.quality = kQualities[n % 6];
+      o.noise = n % 4 == 0 ? 120 : 3 + n % 30;
+      o.progressive = n % 3 == 0;
+      o.apart = n % 5 == 1 && !o.progressive;
+      o.restart_interval = n % 7 == 2 ? 3 : 0;
+      if (n % 11 == 5) o.level = n % 2 ? 255 : 0;
+      const Status status = maker.add(test::make_jpeg(o, static_cast<std::uint32_t>(n)));
+      if (!status.ok()) fail(test::describe(o) + ": " + status.message);
+      ++n;
+    }
+  }
+  // Files of which a record can hold some only.
+  for (int k = 0; k < 24; ++k)
+    static_cast<void>(maker.add(test::make_jpeg(test::random_options(rng), rng())));
+}
+
+}  // namespace
+}  // namespace fastio::fuzz
+
+int main(int count, char** arguments) {
+  using namespace fastio;
+  if (count < 2) {
+    std::cerr << "usage: fuzz_seeds OUT [JPEG...]\n";
+    return 2;
+  }
+  fuzz::SeedMaker maker(arguments[1]);
+  fuzz::add_made(maker);
+  int photos = 0;
+  for (int i = 2; i < count; ++i) {
+    std::ifstream file(arguments[i], std::ios::binary);
+    const fuzz::Bytes bytes{std::istreambuf_iterator<char>(file), {}};
+    photos += maker.add(bytes).ok();
+  }
+  std::cout << "seeds: " << maker.written() << " files";
+  if (count > 2) std::cout << ", " << photos << " of " << count - 2 << " given photos among them";
+  std::cout << '\n';
+}

@@ -38,9 +38,18 @@ ExpandKernel* expand_kernel() {
 
 DcKernel* dc_kernel() {
 #ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2) return dc_differences_avx2;
+  if (simd_active() == Simd::avx512) return dc_differences_avx512;
+  if (simd_active() == Simd::avx2) return dc_differences_avx2;
 #endif
   return dc_differences_portable;
+}
+
+SumKernel* sum_kernel() {
+#ifdef FASTIO_X86
+  if (simd_active() == Simd::avx512) return sum_avx512;
+  if (simd_active() == Simd::avx2) return sum_avx2;
+#endif
+  return sum_portable;
 }
 
 // The differences of n blocks, and which of them are escapes. Returns the bits that they took;
@@ -79,21 +88,18 @@ bool replace_escapes(const Codebook& book, const std::uint8_t* classes, std::int
 
 // Differences to DCs, modulo 2^16, in place.
 void sum_differences(const BlockRuns& row, const std::uint8_t* bases, std::int16_t* dc) {
+  SumKernel* const kernel = sum_kernel();
   int component = -1;
-  std::uint32_t start = 0;  // the DC before the block row's first block
+  unsigned start = 0;  // the DC before the block row's first block
   for (int k = 0; k < row.runs; ++k) {
     const BlockRuns::Run& run = row.run[k];
     if (run.component != component) {
       component = run.component;
-      start = bases[2 * component] | std::uint32_t{bases[2 * component + 1]} << 8;
+      start = bases[2 * component] | unsigned{bases[2 * component + 1]} << 8;
     }
-    std::uint32_t sum = start;
-    std::int16_t* block = dc + run.first;
-    start += static_cast<std::uint32_t>(block[0]);
-    for (std::int32_t i = 0; i < run.count; ++i) {
-      sum += static_cast<std::uint32_t>(block[i]);
-      block[i] = static_cast<std::int16_t>(sum);
-    }
+    std::int16_t* const block = dc + run.first;
+    kernel(block, run.count, static_cast<std::uint16_t>(start));
+    start = static_cast<std::uint16_t>(block[0]);
   }
 }
 

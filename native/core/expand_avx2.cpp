@@ -174,20 +174,24 @@ template <bool kDense>
 
 std::uint64_t expand_avx2(const ExpandJob& job) {
   const Codebook& book = *job.book;
-  const std::uint8_t* bits = job.bits;
+  // Copies, since stores to `out` might change what a reference refers to.
+  const std::uint8_t* const bits = job.bits;
+  const std::uint8_t* const classes = job.classes;
+  const u64 wanted = job.wanted, end = job.end;
+  std::int16_t* const blocks = job.out;
   u64 masks = 0, values = job.mask_bits;
   for (int c = 0; c < 3; ++c) {
     const std::int16_t* quant = job.quant->value[c];
-    for (int i = job.first[c]; i < job.last[c]; ++i) {
-      const int cls = job.classes[i];
+    for (int i = job.first[c], last = job.last[c]; i < last; ++i) {
+      const int cls = classes[i];
       const u64* has = book.has[cls];
       const u64* wide = book.has_wide[cls];
       const unsigned length = book.mask_bits[cls];
       const u64 mask = _bzhi_u64(bits64(bits, masks), length) << 1;
       masks += length;
-      std::int16_t* out = job.out + 64 * i;
+      std::int16_t* out = blocks + 64 * i;
       const bool dense = count(mask) > 57;
-      if (!(job.wanted >> i & 1)) {
+      if (!(wanted >> i & 1)) {
         values += value_bits(mask, has, wide);
       } else if (__builtin_expect(book.planes[cls] > 8, 0)) {
         values = dense ? wide_block<true>(bits, values, mask, has, wide, quant, out)
@@ -197,7 +201,7 @@ std::uint64_t expand_avx2(const ExpandJob& job) {
       } else {
         values = read_block<false>(bits, values, mask, has, nullptr, quant, out);
       }
-      if (values > job.end) return values;
+      if (values > end) return values;
     }
   }
   return values;
@@ -217,6 +221,33 @@ std::uint64_t dc_differences_avx2(const Codebook& book, const std::uint8_t* clas
   }
   escapes |= any;
   return position;
+}
+
+void sum_avx2(std::int16_t* dc, std::int32_t n, std::uint16_t start) {
+  // The last sum of the lower eight is added to the upper eight; then the last of all is carried.
+  const __m256i last_of_lower =
+      _mm256_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 14, 15, 14,
+                       15, 14, 15, 14, 15, 14, 15, 14, 15, 14, 15, 14, 15);
+  const __m256i last = _mm256_set1_epi16(15 << 8 | 14);
+  __m256i carry = _mm256_set1_epi16(static_cast<short>(start));
+  std::int32_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    auto* p = reinterpret_cast<__m256i*>(dc + i);
+    __m256i sums = _mm256_loadu_si256(p);
+    sums = _mm256_add_epi16(sums, _mm256_slli_si256(sums, 2));
+    sums = _mm256_add_epi16(sums, _mm256_slli_si256(sums, 4));
+    sums = _mm256_add_epi16(sums, _mm256_slli_si256(sums, 8));
+    const __m256i lower = _mm256_permute2x128_si256(sums, sums, 0x00);
+    sums = _mm256_add_epi16(sums, _mm256_shuffle_epi8(lower, last_of_lower));
+    sums = _mm256_add_epi16(sums, carry);
+    _mm256_storeu_si256(p, sums);
+    carry = _mm256_shuffle_epi8(_mm256_permute2x128_si256(sums, sums, 0x11), last);
+  }
+  std::uint32_t sum = static_cast<std::uint16_t>(_mm256_extract_epi16(carry, 0));
+  for (; i < n; ++i) {
+    sum += static_cast<std::uint32_t>(dc[i]);
+    dc[i] = static_cast<std::int16_t>(sum);
+  }
 }
 
 }  // namespace fastio

@@ -130,24 +130,81 @@ template <bool kDense>
   return bits;
 }
 
+// 64 bytes of a table of 256, by number.
+[[gnu::always_inline]] inline __m512i look_up(const __m512i table[4], __m512i numbers) {
+  const __m512i low = _mm512_permutex2var_epi8(table[0], numbers, table[1]);
+  const __m512i high = _mm512_permutex2var_epi8(table[2], numbers, table[3]);
+  return _mm512_mask_mov_epi8(low, _mm512_movepi8_mask(numbers), high);
+}
+
+// Sixteen numbers to their sums up to, not including, each; the sum of all in `total`.
+[[gnu::always_inline]] inline __m512i sums_before(__m512i numbers, u64& total) {
+  __m512i sums = numbers;
+  const __m512i zero = _mm512_setzero_si512();
+  sums = _mm512_add_epi32(sums, _mm512_alignr_epi32(sums, zero, 15));
+  sums = _mm512_add_epi32(sums, _mm512_alignr_epi32(sums, zero, 14));
+  sums = _mm512_add_epi32(sums, _mm512_alignr_epi32(sums, zero, 12));
+  sums = _mm512_add_epi32(sums, _mm512_alignr_epi32(sums, zero, 8));
+  total = static_cast<std::uint32_t>(_mm_extract_epi32(_mm512_extracti32x4_epi32(sums, 3), 3));
+  return _mm512_sub_epi32(sums, numbers);
+}
+
+// The differences of sixteen blocks at `position`; which of them are escapes.
+[[gnu::always_inline]] inline __mmask16 sixteen_differences(__m512i width, const std::uint8_t* bits,
+                                                            u64& position, std::int16_t* diff,
+                                                            __mmask16 wanted) {
+  u64 total = 0;
+  const __m512i at = _mm512_add_epi32(sums_before(width, total),
+                                      _mm512_set1_epi32(static_cast<int>(position & 7)));
+  const __m512i word = _mm512_mask_i32gather_epi32(
+      _mm512_setzero_si512(), wanted, _mm512_srli_epi32(at, 3), bits + (position >> 3), 1);
+  const __m512i value = _mm512_srlv_epi32(word, _mm512_and_si512(at, _mm512_set1_epi32(7)));
+  const __m512i empty = _mm512_sub_epi32(_mm512_set1_epi32(32), width);  // shifts by 32 give 0
+  const __m512i number = _mm512_srav_epi32(_mm512_sllv_epi32(value, empty), empty);
+  const __m512i lowest =
+      _mm512_sllv_epi32(_mm512_set1_epi32(-1), _mm512_sub_epi32(width, _mm512_set1_epi32(1)));
+  _mm512_mask_cvtepi32_storeu_epi16(diff, wanted, number);
+  position += total;
+  return _mm512_mask_cmpeq_epi32_mask(_mm512_mask_test_epi32_mask(wanted, width, width), number,
+                                      lowest);
+}
+
+// Thirty-two running sums, which begin at `carry`.
+[[gnu::always_inline]] inline __m512i running_sums(__m512i numbers, __m512i carry) {
+  __m512i sums = _mm512_add_epi16(numbers, _mm512_bslli_epi128(numbers, 2));
+  sums = _mm512_add_epi16(sums, _mm512_bslli_epi128(sums, 4));
+  sums = _mm512_add_epi16(sums, _mm512_bslli_epi128(sums, 8));
+  // Each eighth's last sum, spread over the eighth; those of one, two and three eighths before.
+  const __m512i last = _mm512_shuffle_epi8(sums, _mm512_set1_epi16(15 << 8 | 14));
+  const __m512i zero = _mm512_setzero_si512();
+  const __m512i one = _mm512_alignr_epi64(last, zero, 6), two = _mm512_alignr_epi64(last, zero, 4),
+                three = _mm512_alignr_epi64(last, zero, 2);
+  return _mm512_add_epi16(_mm512_add_epi16(sums, carry),
+                          _mm512_add_epi16(_mm512_add_epi16(one, two), three));
+}
+
 }  // namespace
 
 std::uint64_t expand_avx512(const ExpandJob& job) {
   const Codebook& book = *job.book;
-  const std::uint8_t* bits = job.bits;
+  // Copies, since stores to `out` might change what a reference refers to.
+  const std::uint8_t* const bits = job.bits;
+  const std::uint8_t* const classes = job.classes;
+  const u64 wanted = job.wanted, end = job.end;
+  std::int16_t* const blocks = job.out;
   const __m512i order = unzigzag();
   u64 masks = 0, values = job.mask_bits;
   for (int c = 0; c < 3; ++c) {
     const Quant quant{_mm512_load_si512(job.quant->value[c]),
                       _mm512_load_si512(job.quant->value[c] + 32)};
-    for (int i = job.first[c]; i < job.last[c]; ++i) {
-      const int cls = job.classes[i];
+    for (int i = job.first[c], last = job.last[c]; i < last; ++i) {
+      const int cls = classes[i];
       const u64* has = book.has[cls];
       const unsigned length = book.mask_bits[cls];
       const u64 mask = _bzhi_u64(bits64(bits, masks), length) << 1;
       masks += length;
-      std::int16_t* out = job.out + 64 * i;
-      if (!(job.wanted >> i & 1)) {
+      std::int16_t* out = blocks + 64 * i;
+      if (!(wanted >> i & 1)) {
         values += value_bits(mask, has, book.has_wide[cls]);
       } else if (__builtin_expect(book.planes[cls] > 8, 0)) {
         values = count(mask) > 57
@@ -158,10 +215,42 @@ std::uint64_t expand_avx512(const ExpandJob& job) {
       } else {
         values = narrow_block<false>(bits, values, mask, has, order, quant, out);
       }
-      if (values > job.end) return values;
+      if (values > end) return values;
     }
   }
   return values;
+}
+
+std::uint64_t dc_differences_avx512(const Codebook& book, const std::uint8_t* classes, int n,
+                                    const std::uint8_t* bits, std::uint64_t position,
+                                    std::int16_t* diff, bool& escapes) {
+  __m512i table[4];
+  for (int i = 0; i < 4; ++i) table[i] = _mm512_load_si512(book.dc_bits + 64 * i);
+  const u64 all = n < 64 ? (u64{1} << n) - 1 : ~u64{0};
+  const __m512i numbers = _mm512_maskz_loadu_epi8(all, classes);
+  alignas(64) std::uint8_t width[64];
+  _mm512_store_si512(width, _mm512_maskz_mov_epi8(all, look_up(table, numbers)));
+  unsigned any = 0;
+  for (int i = 0; i < n; i += 16) {
+    const __m512i of_sixteen =
+        _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(width + i)));
+    any |=
+        sixteen_differences(of_sixteen, bits, position, diff + i, static_cast<__mmask16>(all >> i));
+  }
+  escapes |= any != 0;
+  return position;
+}
+
+void sum_avx512(std::int16_t* dc, std::int32_t n, std::uint16_t start) {
+  const __m512i last = _mm512_set1_epi16(31);
+  __m512i carry = _mm512_set1_epi16(static_cast<short>(start));
+  for (std::int32_t i = 0; i < n; i += 32) {
+    const std::int32_t left = n - i;
+    const auto some = static_cast<__mmask32>(left < 32 ? (1u << left) - 1 : ~0u);
+    const __m512i sums = running_sums(_mm512_maskz_loadu_epi16(some, dc + i), carry);
+    _mm512_mask_storeu_epi16(dc + i, some, sums);
+    carry = _mm512_permutexvar_epi16(last, sums);
+  }
 }
 
 }  // namespace fastio

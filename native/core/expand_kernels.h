@@ -32,12 +32,19 @@ using DcKernel = std::uint64_t(const Codebook& book, const std::uint8_t* classes
                                const std::uint8_t* bits, std::uint64_t position, std::int16_t* diff,
                                bool& escapes);
 
+// Running sums in place, modulo 2^16: dc[i] becomes start + dc[0] + ... + dc[i].
+using SumKernel = void(std::int16_t* dc, std::int32_t n, std::uint16_t start);
+
 DcKernel dc_differences_portable;
+SumKernel sum_portable;
 
 #ifdef FASTIO_X86
 ExpandKernel expand_avx2;    // needs fast_pdep()
 ExpandKernel expand_avx512;  // needs fast_pdep()
 DcKernel dc_differences_avx2;
+DcKernel dc_differences_avx512;
+SumKernel sum_avx2;
+SumKernel sum_avx512;
 #endif
 
 }  // namespace fastio

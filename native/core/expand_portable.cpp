@@ -197,4 +197,12 @@ std::uint64_t dc_differences_portable(const Codebook& book, const std::uint8_t* 
   return position;
 }
 
+void sum_portable(std::int16_t* dc, std::int32_t n, std::uint16_t start) {
+  std::uint32_t sum = start;
+  for (std::int32_t i = 0; i < n; ++i) {
+    sum += static_cast<std::uint32_t>(dc[i]);
+    dc[i] = static_cast<std::int16_t>(sum);
+  }
+}
+
 }  // namespace fastio

@@ -16,9 +16,9 @@ For each instruction set of the machine, medians of rounds; a round has all of t
 
 Blocks are those of all components. Crops have fixed seeds: every run measures the same ones. The
 second table has whole crops by how much they shrink; planes of those that shrink much are decoded
-at a reduced size, at an eighth from the DC section alone. Then bytes that a crop moves if no plane
-is reduced, and how many a second that makes: what is read of the record, coefficients (written and
-read again, in the first cache), planes (written and read again), and the result.
+at a reduced size, at an eighth from the DC section alone. Then bytes that a crop moves where no
+plane is reduced, and how many a second that makes: what is read of the record, coefficients
+(written and read again, in the first cache), planes (written and read again), and the result.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from typing import Any
 from common import (
     CODEBOOK,
     ROOT,
+    SHRINKS,
     about_photos,
     console,
     machine,
@@ -62,7 +63,6 @@ PARTS = {
     "read coefficients ms": "reading coefficients, ms an image",
     "encode ms": "encode, ms an image",
 }
-SHRINKS = ("below 1", "1 to 2", "2 to 4", "4 to 8", "8 and more")
 
 
 def build(folder: Path) -> Path:
@@ -125,11 +125,16 @@ def about_bytes(result: dict[str, Any]) -> str:
     best = simd_levels()[0].name
     per_second = total / result["medians"]["crop ms"][best] / 1e6
     parts = ", ".join(f"{name} {count / 1e3:,.0f}" for name, count in moved.items())
+    photo = (
+        f"A photo has {result['blocks']:,.0f} blocks, {result['jpeg_bytes'] / 1e3:,.1f} KB as a "
+        f"JPEG file, {result['record_bytes'] / 1e3:,.1f} as a block record "
+        f"({result['record_bytes'] / result['jpeg_bytes']:.4f})."
+    )
+    if any(SHRINKS[name] >= 4 for name in result["crops_of_shrink"]):
+        return f"{photo} Bytes that a crop moves are not told: some shrink four times or more."
     return (
-        f"KB a crop: {parts}; with what is written and read again {total / 1e3:,.0f}, "
-        f"{per_second:.1f} GB/s with {best}. A photo has {result['blocks']:,.0f} blocks, "
-        f"{result['jpeg_bytes'] / 1e3:,.1f} KB as a JPEG file, {result['record_bytes'] / 1e3:,.1f} "
-        f"as a block record ({result['record_bytes'] / result['jpeg_bytes']:.4f})"
+        f"{photo} KB that a crop moves: {parts}; with what is written and read again "
+        f"{total / 1e3:,.0f}, {per_second:.1f} GB/s with {best}"
     )
 
 

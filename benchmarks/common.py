@@ -32,6 +32,15 @@ from make_images import make_images  # noqa: E402
 
 CODEBOOK = ROOT / "fastio" / "pack" / "codebook.bin"
 
+# How much smaller a crop becomes, along the axis that shrinks less.
+SHRINKS = {"below 1": 0, "1 to 2": 1, "2 to 4": 2, "4 to 8": 4, "8 and more": 8}
+
+
+def shrink_name(shrink: float) -> str:
+    """The range of SHRINKS that it is in."""
+    return [name for name, least in SHRINKS.items() if shrink >= least][-1]
+
+
 # --- The command line -----------------------------------------------------------------------------
 
 

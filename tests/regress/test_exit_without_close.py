@@ -1,0 +1,96 @@
+"""What is not closed when the interpreter exits must not hang or end it with an error.
+
+A daemon thread that came back from native code after the interpreter's end ended the process with
+"terminate called without an active exception".
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pictures import jpeg, png
+
+_HANGS_S = 120
+
+_START = """
+import sys, threading, time
+from fastio import transforms as T
+from fastio.engine import Engine
+from fastio.formats.folder import FolderDataset
+from fastio.order import Order
+from fastio.plan import Plan
+import fastio
+
+dataset = FolderDataset(sys.argv[1])
+steps = [T.Resize((24, 24))]
+
+def engine():
+    return Engine(dataset, transforms={"image": T.compile(steps)}, threads=2)
+
+def run(engine):
+    return engine.run(Plan(Order(len(dataset)), 2), epoch=0, ahead=6)
+
+def run_for_ever(engine, started):
+    while True:
+        for batch in run(engine):
+            started.set()
+
+def in_a_daemon_thread(engine):
+    started = threading.Event()
+    threading.excepthook = lambda _: None  # "closed", at most
+    threading.Thread(target=run_for_ever, args=(engine, started), daemon=True).start()
+    started.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root: Path = tmp_path_factory.mktemp("photos")
+    (root / "a").mkdir()
+    for number in range(16):
+        (root / "a" / f"{number:02}.jpg").write_bytes(jpeg(200, 300, number))
+        (root / "a" / f"{number:02}.png").write_bytes(png(200, 300, number))
+    return root
+
+
+def script(code: str, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _START + code, str(folder)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "e = engine(); s = run(e); next(s)",
+        "e = engine(); s = run(e); batch = next(s); s.self = s; e.self = [e, batch]",
+        "s = run(engine()); next(s); sys.exit()",
+        "e = engine(); in_a_daemon_thread(e)",
+        "import builtins; builtins.kept = run(engine()); next(builtins.kept)",
+        "loader = fastio.Loader(sys.argv[1], 4, transforms=steps); batches = iter(loader); "
+        "next(batches)",
+    ],
+)
+def test_an_exit_is_clean_whatever_is_left_open(code: str, folder: Path) -> None:
+    for _ in range(4):
+        process = script(code, folder)
+        _, messages = process.communicate(timeout=_HANGS_S)
+        assert (process.returncode, messages) == (0, "")
+
+
+def test_an_interrupt_ends_a_program_that_waits_for_batches(folder: Path) -> None:
+    process = script(
+        "print('at work', flush=True); run_for_ever(engine(), threading.Event())", folder
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "at work\n"
+    process.send_signal(signal.SIGINT)
+    _, messages = process.communicate(timeout=_HANGS_S)
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in messages
+    assert "terminate" not in messages

@@ -1,0 +1,76 @@
+"""A forked child has none of its parent's threads: it must not wait for them.
+
+next() of the parent's stream hung in a child, and so did dropping the parent's engine.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fastio import transforms as T
+from fastio.engine import BatchStream, Engine
+from fastio.errors import LoaderClosed
+from fastio.formats.folder import FolderDataset
+from fastio.order import Order
+from fastio.plan import Plan
+from tests.pictures import jpeg
+
+_HANGS_S = 60
+
+
+def start(tmp_path: Path) -> tuple[Engine, BatchStream]:
+    """An engine with batches in work that take a while."""
+    (tmp_path / "a").mkdir()
+    photo = jpeg(900, 900)
+    for number in range(12):
+        (tmp_path / "a" / f"{number:02}.jpg").write_bytes(photo)
+    dataset = FolderDataset(tmp_path)
+    steps = T.compile([T.Resize((500, 500))])
+    engine = Engine(dataset, transforms={"image": steps}, threads=2)
+    stream = engine.run(Plan(Order(len(dataset)), 4), epoch=0, ahead=2)
+    next(stream)
+    return engine, stream
+
+
+def in_a_child(work: Callable[[], bool]) -> bool:
+    """Whether `work` is true in a forked child, which is killed if it hangs."""
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover
+        good = False
+        try:
+            signal.alarm(_HANGS_S)
+            good = work()
+        finally:
+            os._exit(0 if good else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_the_parents_stream_says_so_in_a_child(tmp_path: Path) -> None:
+    engine, stream = start(tmp_path)
+
+    def work() -> bool:
+        with pytest.raises(LoaderClosed, match="parent"):
+            next(stream)
+        return len(list(engine.run(Plan(Order(12), 4), epoch=0))) == 3
+
+    assert in_a_child(work)
+    assert len(list(stream)) == 2
+    engine.close()
+
+
+def test_a_child_can_drop_its_parents_engine_and_stream(tmp_path: Path) -> None:
+    held = list(start(tmp_path))
+
+    def work() -> bool:
+        held.clear()
+        gc.collect()
+        return True
+
+    assert in_a_child(work)
+    held[0].close()  # type: ignore[union-attr]

@@ -12,7 +12,6 @@
 #include <random>
 
 #include "core/block_decoder.h"
-#include "core/block_encoder.h"
 #include "core/block_pixels.h"
 #include "core/image.h"
 #include "fuzz_inputs.h"
@@ -33,7 +32,8 @@ struct Wanted {
 
   bool mends() const { return (s[0] & 3) != 3; }
   bool mends_header_only() const { return (s[0] & 3) == 2; }
-  const Codebook& book() const { return codebook(s[0] >> 2 & 1); }
+  int book_number() const { return s[0] >> 2 & 1; }
+  const Codebook& book() const { return codebook(book_number()); }
   int channels() const { return s[0] & 8 ? 1 : 3; }
   bool encodes() const { return s[0] & 16; }
   bool from_file() const { return s[0] & 32; }
@@ -128,7 +128,7 @@ class Ways {
     if (sound_) {
       for (const auto& blocks : coefficients.blocks)
         out.add("coefficients", blocks.data(), blocks.size() * sizeof blocks[0]);
-      if (wanted.encodes()) encode(book, coefficients, out);
+      if (wanted.encodes()) encode(wanted.book_number(), coefficients, out);
     }
     Status status = decoder_.open(book, whole.data(), whole.size(), whole.size());
     out.add("open", status);
@@ -147,21 +147,20 @@ class Ways {
   }
 
   // Encoded again, the coefficients are the same. A JPEG of them that is read has them too.
-  void encode(const Codebook& book, const JpegCoefficients& in, Outcome& out) {
+  void encode(int book, const JpegCoefficients& in, Outcome& out) {
     const BlockShape& shape = in.shape;
     if (static_cast<std::size_t>(shape.width) * static_cast<std::size_t>(shape.height) >
         kMaxEncoded)
       return;
-    BlockEncoder encoder(book);
     Bytes record;
-    Status status = encoder.encode(in, record);
+    Status status = encoder(book).encode(in, record);
     out.add("encode", status);
     require(status.ok() || status.code == Code::foreign, "encode() says that a record is damaged");
     JpegCoefficients again;
     if (status.ok()) {
       out.add("encoded", record.data(), record.size());
       const Padded padded(record.data(), record.size(), kExpandPad, 0);
-      status = unpack_record(book, padded.data(), padded.size(), again);
+      status = unpack_record(codebook(book), padded.data(), padded.size(), again);
       require(status.ok(), "a record that encode() wrote is not sound");
       for (int c = 0; c < 3; ++c)
         require(again.blocks[c] == in.blocks[c], "encoding changes coefficients");

@@ -1,8 +1,8 @@
 // Writes the inputs that the fuzz targets start from: fuzz_seeds OUT [JPEG...]
 //
 // Small pictures of every sampling, kind and odd size, as JPEGs by libjpeg; their records by our
-// own encoder, with both codebooks; and tiles of these. Given files join in where they are small
-// enough for the fuzzer, larger ones as the tiles of their records.
+// own encoder, with both codebooks; and tiles of these. Given files join in as pieces of a few
+// tiles, so that the fuzzer's runs stay short.
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -22,11 +22,42 @@ namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{64} << 10;
 constexpr std::size_t kTilesARecord = 3;
+constexpr std::int32_t kPieceHeight = 48, kPieceWidth = 200;  // of a given file
+
+// The middle of an image.
+JpegCoefficients piece_of(const JpegCoefficients& in) {
+  JpegCoefficients out;
+  out.shape = in.shape;
+  out.progressive = in.progressive;
+  out.shape.height = std::min(in.shape.height, kPieceHeight);
+  out.shape.width = std::min(in.shape.width, kPieceWidth);
+  // In blocks of the components that are not component 0: those of the others are a multiple.
+  const std::int32_t top = (in.shape.height - out.shape.height) / (16 * in.shape.sub_y);
+  const std::int32_t left = (in.shape.width - out.shape.width) / (16 * in.shape.sub_x);
+  for (int c = 0; c < in.shape.components; ++c) {
+    const int down = c ? 1 : in.shape.sub_y, across = c ? 1 : in.shape.sub_x;
+    const auto row = static_cast<std::ptrdiff_t>(64) * in.shape.blocks_x(c);
+    for (std::int32_t y = 0; y < out.shape.blocks_y(c); ++y) {
+      const auto first = in.blocks[c].begin() + (top * down + y) * row + 64 * left * across;
+      out.blocks[c].insert(out.blocks[c].end(), first, first + 64 * out.shape.blocks_x(c));
+    }
+  }
+  return out;
+}
 
 class SeedMaker {
  public:
   explicit SeedMaker(const fs::path& out) : out_(out) {
     for (const char* target : {"blocks", "tile", "jpeg"}) fs::create_directories(out_ / target);
+  }
+
+  // A piece of a JPEG.
+  Status add_piece(const Bytes& jpeg) {
+    JpegCoefficients coefficients;
+    Status status = read_coefficients(jpeg.data(), jpeg.size(), coefficients);
+    Bytes piece;
+    if (status.ok()) status = write_jpeg(piece_of(coefficients), piece);
+    return status.ok() ? add(piece) : status;
   }
 
   // A JPEG and what comes of it. Returns why nothing could.
@@ -38,9 +69,8 @@ class SeedMaker {
     write("jpeg", input);
     if (!status.ok()) return status;
     for (int book = 0; book < kCodebooks; ++book) {
-      BlockEncoder encoder(codebook(book));
       Bytes record;
-      if (const Status encoded = encoder.encode(coefficients, record); !encoded.ok())
+      if (const Status encoded = encoder(book).encode(coefficients, record); !encoded.ok())
         return encoded;
       add_record(record, book);
       add_tiles(record, book);
@@ -153,7 +183,7 @@ int main(int count, char** arguments) {
   for (int i = 2; i < count; ++i) {
     std::ifstream file(arguments[i], std::ios::binary);
     const fuzz::Bytes bytes{std::istreambuf_iterator<char>(file), {}};
-    photos += maker.add(bytes).ok();
+    photos += maker.add_piece(bytes).ok();
   }
   std::cout << "seeds: " << maker.written() << " files";
   if (count > 2) std::cout << ", " << photos << " of " << count - 2 << " given photos among them";

@@ -99,6 +99,11 @@ void Outcome::require_equal(const Outcome& other, Simd level) const {
 const Bytes& codebook_bytes(int number) { return books().bytes[number]; }
 const Codebook& codebook(int number) { return books().book[number]; }
 
+BlockEncoder& encoder(int number) {
+  static BlockEncoder encoders[kCodebooks] = {BlockEncoder(codebook(0)), BlockEncoder(codebook(1))};
+  return encoders[number];
+}
+
 Bytes long_codebook(const std::uint8_t* shorts, bool mended) {
   Bytes bytes(kCodebookBytes);
   for (std::size_t c = 0; c < std::size_t{kClasses}; ++c) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/block_encoder.h"
 #include "core/codebook.h"
 #include "core/cpu.h"
 #include "core/status.h"
@@ -72,6 +73,7 @@ inline constexpr std::size_t kShortBytes = kShortClasses * kClassBytes;
 inline constexpr int kCodebooks = 2;
 const Bytes& codebook_bytes(int number);
 const Codebook& codebook(int number);
+BlockEncoder& encoder(int number);  // kept, as its tables take long to build
 
 // kShortBytes to a whole codebook; mended: so that it is one.
 Bytes long_codebook(const std::uint8_t* shorts, bool mended);

@@ -161,7 +161,7 @@ void change_tables(RecordParts& parts, Rng& rng) {
     if (i >= had || rng() % 16 == 0) parts.tables[i] = rng() % 2 ? 1 : any_byte(rng) | 1;
 }
 
-void change_metadata(RecordParts& parts, Rng& rng) {
+void change_metadata(RecordParts& parts, Rng&) {
   Bytes& bytes = parts.metadata;
   const std::size_t had = bytes.size();
   bytes.resize(had + 32);

@@ -112,11 +112,32 @@ Geometry Wanted::geometry() const {
   return geometry;
 }
 
+// A file in memory that holds one record.
+class RecordFile {
+ public:
+  RecordFile() : descriptor_(::memfd_create("record", 0)), files_(false) {
+    require(descriptor_ >= 0, "no file in memory");
+    files_.add({"/proc/self/fd/" + std::to_string(descriptor_)});
+  }
+  ~RecordFile() { ::close(descriptor_); }
+  RecordFile(const RecordFile&) = delete;
+  RecordFile& operator=(const RecordFile&) = delete;
+
+  FileSet* write(const Padded& bytes) {
+    require(::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, bytes.data(), bytes.size(),
+                                                         0) == static_cast<ssize_t>(bytes.size()),
+            "the file in memory cannot be written");
+    return &files_;
+  }
+
+ private:
+  int descriptor_;
+  FileSet files_;
+};
+
 // Every way to decode a record, at the level that is active. Keeps its decoders, as a worker does.
 class Ways {
  public:
-  Ways() : files_(false) {}
-
   // filler: of the bytes behind the record's.
   void run(const Wanted& wanted, const Bytes& record, std::uint8_t filler, Outcome& out) {
     const Padded whole(record.data(), record.size(), Buffer::kPad, filler);
@@ -282,8 +303,8 @@ class Ways {
       request.width = wanted.hint(1, shape.width);
     }
     if (wanted.from_file()) {
-      write_file(whole);
-      request.files = &files_;
+      static RecordFile file;
+      request.files = file.write(whole);
     } else {
       request.data = whole.data();
     }
@@ -294,24 +315,11 @@ class Ways {
     if (status.code != Code::unsupported && request.orientation <= 8) check(status, "an image");
   }
 
-  void write_file(const Padded& bytes) {
-    if (descriptor_ < 0) {
-      descriptor_ = ::memfd_create("record", 0);
-      require(descriptor_ >= 0, "no file in memory");
-      files_.add({"/proc/self/fd/" + std::to_string(descriptor_)});
-    }
-    require(::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, bytes.data(), bytes.size(),
-                                                         0) == static_cast<ssize_t>(bytes.size()),
-            "the file in memory cannot be written");
-  }
-
   bool sound_ = false;
   BlockDecoder decoder_;
   BlockPixels pixels_;
   ImageCounters counters_;
   ImageDecoder images_{counters_};
-  FileSet files_;
-  int descriptor_ = -1;
 };
 
 void run(const std::uint8_t* data, std::size_t size) {

@@ -106,13 +106,15 @@ Status BlockShape::check() const {
 }
 
 std::size_t header_bytes_bound(std::int32_t height, std::int32_t width) {
-  if (height < 1 || width < 1) return 4096;
+  if (height < 1 || width < 1 || height > 65535 || width > 65535) return 4096;
   const auto rows = static_cast<std::size_t>((height + 7) / 8);
   const auto tiles = static_cast<std::size_t>((width + 127) / 128);
   return kFixedBytes + 3 * 128 + index_bytes(rows, tiles) + 4;
 }
 
 std::size_t dc_bytes_bound(std::int32_t height, std::int32_t width) {
+  height = std::clamp(height, 1, 65535);
+  width = std::clamp(width, 1, 65535);
   const auto rows = static_cast<std::size_t>((height + 7) / 8);
   const auto tiles = static_cast<std::size_t>((width + 127) / 128);
   constexpr std::size_t kMostTileBytes = kTileBlocks * (1 + 12.0 / 8);  // but for escapes

@@ -64,7 +64,8 @@ struct BlockHeader {
   std::size_t record_bytes() const { return ac_begin.back() + metadata_bytes; }
 };
 
-// Bytes of the header of an image of this size, at most: what to read first. 0 x 0: unknown.
+// Bytes of the header of an image of this size, at most: what to read first. A guess where
+// the size is out of range.
 std::size_t header_bytes_bound(std::int32_t height, std::int32_t width);
 
 // ... and of its DC section, which follows it.

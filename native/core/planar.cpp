@@ -70,14 +70,15 @@ PlanarTapSpec tap_spec(const PlanarAxis& axis, int c, bool fancy) {
   const int sub = c ? axis.sub : 1, cell = sub * axis.reduce[c];
   s.cell_bits = std::countr_zero(static_cast<unsigned>(cell));
   s.fancy = fancy && sub == 2;
+  s.sharpen = axis.reduce[c] > 1 && spec.filter == Filter::bilinear;
   s.cells = (axis.size + cell - 1) / cell;
   return s;
 }
 
-// The most taps that an output may have, and four more: see weigh_group().
+// The most taps that an output may have, and some more: see weigh_group().
 std::int32_t tap_bound(const PlanarTapSpec& spec) {
   const auto samples = static_cast<std::int32_t>(2 * spec.support) + 2;
-  return (std::min(samples, spec.in) >> spec.cell_bits) + 8;
+  return (std::min(samples, spec.in) >> spec.cell_bits) + 16;
 }
 
 // As make_taps() does for Filter::nearest.

@@ -2,16 +2,16 @@
 //
 // The arithmetic, which all paths share. Samples are centred (128 becomes 0).
 //  - Columns: weights sum to 1 << 14, products are summed exactly in 32 bits and rounded to 16 bits
-//    with 7 fractional bits. The magnitudes of an output's weights sum to 1 for bilinear and to
-//    less than 1.3 for bicubic (1.25, and a little more at a crop's edges; upsampling averages, and
-//    adds nothing), so that 128 * 128 * 1.3 = 21299 fits.
+//    with 7 fractional bits. The magnitudes of an output's weights sum to 1 for bilinear, to less
+//    than 1.3 for bicubic (1.25, and a little more at a crop's edges; upsampling averages, and adds
+//    nothing) and to 4/3 at most where means are sharpened: 128 * 128 * 4/3 = 21845 fits.
 //  - Rows: weights are stored negated, for then 1 is -32768 and fits. They sum to -(1 << 15), or to
-//    -(1 << 14) where a bicubic weight exceeds 1. Each product's high half, rounded down, is
-//    subtracted: 6 fractional bits (5), at most 128 * 64 * 1.3 * 1.3 = 13845. Rounding down leaves
+//    -(1 << 14) where a weight exceeds 1. Each product's high half, rounded down, is
+//    subtracted: 6 fractional bits (5), at most 128 * 64 * 16/9 = 14563. Rounding down leaves
 //    half a unit a tap on average, which `init` takes off. Above kMaxHighHalves taps that could
 //    grow to be seen; then the products are summed exactly instead, to a row of 7 fractional bits
-//    (27689 at most) that is given to the row kernel as its lone tap.
-//  - Colour: 16 bits. Y, 128.5 added, is at most 22069; 1.772 * 13845 = 24533 fits, and where their
+//    (29127 at most) that is given to the row kernel as its lone tap.
+//  - Colour: 16 bits. Y, 128.5 added, is at most 22788; 1.772 * 14563 = 25806 fits, and where their
 //    sum does not, it saturates, far beyond white.
 #pragma once
 
@@ -67,6 +67,7 @@ struct PlanarTapSpec {
   bool mirror;
   int cell_bits;       // log2 of the samples of component 0 that one of the plane covers
   bool fancy;          // the plane is upsampled by libjpeg's triangle filter
+  bool sharpen;        // a sample of the plane is the mean of several: see sharpen_sums()
   std::int32_t cells;  // samples of the plane
   int weight_bits;     // log2 of the sum of an output's weights
   bool columns;        // lay the weights out for columns, in pairs, or for rows

@@ -39,10 +39,23 @@ struct Plane {
   std::vector<std::uint8_t> samples;  // (height, width)
 };
 
-// `count` samples, of which a stored one stands for `reduce`; then upsampled to `size`.
-inline Doubles upsampled(const Doubles& in, int reduce, int count, int sub, bool fancy, int size) {
+// Samples that are means of several, with the blur of that taken back. The edges go on for ever, so
+// that one before the first and one past the last stay as they are: [i + 1] is that of in[i].
+inline Doubles sharpened(const Doubles& in, bool means) {
+  Doubles out{in.front()};
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const double before = in[i > 0 ? i - 1 : 0], after = in[std::min(i + 1, in.size() - 1)];
+    out.push_back(in[i] - (means ? (before - 2 * in[i] + after) / 12 : 0));
+  }
+  out.push_back(in.back());
+  return out;
+}
+
+// `in`: sharpened() samples, each standing for `reduce`; upsampled to `size`.
+inline Doubles upsampled(const Doubles& in, int reduce, int sub, bool fancy, int size) {
   const auto sample = [&](int i) {
-    return in[static_cast<std::size_t>(std::clamp(i, 0, count - 1) / reduce)];
+    const int cell = i < 0 ? -1 : i / reduce, last = static_cast<int>(in.size()) - 2;
+    return in[static_cast<std::size_t>(std::min(cell, last) + 1)];
   };
   Doubles out(static_cast<std::size_t>(size));
   for (int i = 0; i < size; ++i) {
@@ -81,7 +94,8 @@ inline double filtered(const AxisSpec& spec, int output, const double* samples) 
 // A line of a plane resampled to the window.
 inline Doubles line(const PlanarAxis& axis, int c, bool fancy, const Doubles& stored_samples) {
   const int sub = c ? axis.sub : 1;
-  const Doubles full = upsampled(stored_samples, axis.reduce[c > 0], unreduced(axis, c), sub,
+  const bool means = axis.reduce[c > 0] > 1 && axis.spec.filter == Filter::bilinear;
+  const Doubles full = upsampled(sharpened(stored_samples, means), axis.reduce[c > 0], sub,
                                  fancy && sub == 2, axis.size);
   const AxisSpec& spec = axis.spec;
   const int outputs = spec.window_size ? spec.window_size : spec.out;

@@ -42,7 +42,9 @@ struct Wanted {
   int request_orientation() const { return s[1] >> 4 == 15 ? s[1] : s[1] % 9; }
   std::uint64_t seed() const { return s[2]; }
   std::int32_t hint(int axis, std::int32_t size) const {  // of the image's size
-    return s[3] & 1 ? size : s[3] >> 1 & (1 << axis) ? 0 : s[3] * 8;
+    if (s[3] & 1) return size;
+    constexpr std::int32_t kWrong[] = {0, 1, 65535, 65536, INT32_MAX, INT32_MIN, -1, 300};
+    return kWrong[(s[3] >> (axis ? 1 : 4)) & 7];
   }
   StoreSpec store() const {
     StoreSpec spec;

@@ -125,9 +125,13 @@ void check(const Codebook& book, const Tile& tile, const Dequantisers& quant,
 }
 
 Dequantisers random_quant(std::mt19937& rng, int most) {
+  BlockShape shape = test::make_shape(8, 8, 3, {1, 1});
+  shape.tables = 3;
+  for (std::uint8_t c = 0; c < 3; ++c) shape.table[c] = c;
+  for (auto& table : shape.quant)
+    for (auto& value : table) value = static_cast<std::uint16_t>(random_int(rng, 1, most));
   Dequantisers quant;
-  for (auto& table : quant.value)
-    for (auto& value : table) value = static_cast<std::int16_t>(random_int(rng, 1, most));
+  quant.set(shape);
   return quant;
 }
 
@@ -181,7 +185,7 @@ TEST_CASE("tiles of any classes are expanded to the values that they were made o
     if (round % 20 == 0) book = test::random_codebook(rng());
     const Tile tile = random_tile(*book, rng, random_shape(rng), random_int(rng, 1, 20),
                                   rng() % 2 ? 0 : random_int(rng, 1, 255));
-    check(*book, tile, random_quant(rng, rng() % 2 ? 255 : 32767));
+    check(*book, tile, random_quant(rng, rng() % 2 ? 255 : 65535));
   }
 }
 
@@ -205,7 +209,7 @@ TEST_CASE("class 0 everywhere, with the largest values everywhere") {
     Tile tile(fullest(), 0, 0);
     for (auto& values : tile.values)
       for (int z = 1; z < 64; ++z) values.emplace_back(z, value);
-    check(*book, tile, random_quant(rng, 32767));
+    check(*book, tile, random_quant(rng, 65535));
   }
 }
 
@@ -301,7 +305,7 @@ TEST_CASE("255 exceptions at all positions of a full tile") {
     Tile tile = random_tile(*book, rng, fullest(), 1, 0);
     for (int i = 0; i < 255; ++i)
       tile.exceptions.push_back({i % 64, 1 + (i * 7 + round) % 63, i % 2 ? 2047 : -2048});
-    check(*book, tile, random_quant(rng, 32767));
+    check(*book, tile, random_quant(rng, 65535));
   }
 }
 

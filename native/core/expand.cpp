@@ -126,12 +126,13 @@ void BlockRuns::set_row(const BlockShape& shape, std::int32_t row) {
 void Dequantisers::set(const BlockShape& shape) {
   for (int c = 0; c < shape.components; ++c)
     for (int z = 0; z < 64; ++z)
-      value[c][kZigzag[z]] = static_cast<std::int16_t>(shape.quant[shape.table[c]][z]);
+      value[c][kZigzag[z]] = zigzag[c][z] =
+          static_cast<std::int16_t>(shape.quant[shape.table[c]][z]);
 }
 
 void Dequantisers::set_ones() {
-  for (auto& table : value)
-    for (std::int16_t& factor : table) factor = 1;
+  for (int c = 0; c < 3; ++c)
+    for (int z = 0; z < 64; ++z) value[c][z] = zigzag[c][z] = 1;
 }
 
 const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const RecordPart& part,

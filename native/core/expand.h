@@ -43,6 +43,7 @@ struct BlockRuns {
 // stored.
 struct Dequantisers {
   alignas(64) std::int16_t value[3][64];
+  alignas(64) std::int16_t zigzag[3][64];  // the same in zigzag order
 
   void set(const BlockShape& shape);
   void set_ones();

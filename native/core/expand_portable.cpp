@@ -69,11 +69,19 @@ struct Tables {
 };
 const Tables kTables;
 
+// quant: in zigzag order.
 void store_value(std::int32_t value, int z, const std::int16_t* quant, std::int16_t* out) {
-  const int natural = kZigzag[z];
-  const std::int32_t q = quant[natural];
-  out[natural] =
-      static_cast<std::int16_t>(static_cast<std::uint32_t>(value) * static_cast<std::uint32_t>(q));
+  out[kZigzag[z]] = static_cast<std::int16_t>(static_cast<std::uint32_t>(value) *
+                                              static_cast<std::uint32_t>(std::int32_t{quant[z]}));
+}
+
+// Eight values, one a byte, from position z on. The products are made side by side.
+void store_eight(std::uint64_t bytes, int z, const std::int16_t* quant, std::int16_t* out) {
+  std::int8_t value[8];
+  for (int i = 0; i < 8; ++i) value[i] = static_cast<std::int8_t>(bytes >> (8 * i));
+  std::int16_t product[8];
+  for (int i = 0; i < 8; ++i) product[i] = static_cast<std::int16_t>(value[i] * quant[z + i]);
+  for (int i = 0; i < 8; ++i) out[kZigzag[z + i]] = product[i];
 }
 
 // The bits of each plane of a block, the first lowest.
@@ -137,8 +145,7 @@ std::uint64_t read_block(const Codebook& book, int cls, const std::uint8_t* bits
     for (int j = 4; j < planes.filled && some(j); ++j)
       values += kTables.take(planes.word[j], some(j)) << (j - 1);
     values = (values ^ negative * 255) + negative;  // a negative byte is not 0: none carries
-    for (int i = 0; i < 8; ++i)
-      store_value(static_cast<std::int8_t>(values >> (8 * i)), first + i, quant, out);
+    store_eight(values, first, quant, out);
   }
   return position;
 }
@@ -160,7 +167,7 @@ std::uint64_t expand_portable(const ExpandJob& job) {
   const Codebook& book = *job.book;
   std::uint64_t masks = 0, values = job.mask_bits;
   for (int c = 0; c < 3; ++c) {
-    const std::int16_t* quant = job.quant->value[c];
+    const std::int16_t* quant = job.quant->zigzag[c];
     for (int i = job.first[c]; i < job.last[c]; ++i) {
       const int cls = job.classes[i];
       const int length = book.mask_bits[cls];

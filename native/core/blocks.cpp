@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "codebook.h"
 #include "crc32c.h"
 
 namespace fastio {
@@ -117,8 +118,11 @@ std::size_t dc_bytes_bound(std::int32_t height, std::int32_t width) {
   width = std::clamp(width, 1, 65535);
   const auto rows = static_cast<std::size_t>((height + 7) / 8);
   const auto tiles = static_cast<std::size_t>((width + 127) / 128);
-  constexpr std::size_t kMostTileBytes = kTileBlocks * (1 + 12.0 / 8);  // but for escapes
-  return header_bytes_bound(height, width) + rows * (6 + tiles * kMostTileBytes);
+  // 128 x 8 samples are 16 blocks of each component at most, whatever the sampling; a block is a
+  // class and a difference that may be an escape.
+  constexpr std::size_t kMostBlocks = std::size_t{3} * kTileColumns;
+  constexpr std::size_t kMostBits = 8 + kPlanes + 16;
+  return header_bytes_bound(height, width) + rows * (6 + tiles * kMostBlocks * kMostBits / 8);
 }
 
 Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t record_size,

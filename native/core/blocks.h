@@ -68,7 +68,7 @@ struct BlockHeader {
 // the size is out of range.
 std::size_t header_bytes_bound(std::int32_t height, std::int32_t width);
 
-// ... and of its DC section, which follows it.
+// ... and of its DC section, which follows it, though all its differences were escapes.
 std::size_t dc_bytes_bound(std::int32_t height, std::int32_t width);
 
 // Reads the header from the record's first bytes, `size` of its `record_size`. Every field, sum and

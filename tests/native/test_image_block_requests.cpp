@@ -90,8 +90,14 @@ TEST_CASE("columns that name another size than the record do not matter") {
   const Task task(s, {sized(Kind::random_resized_crop, 20, 30)});
   const Result right = blocks(bench, task, {}, s.record);
   REQUIRE(right.status.ok());
-  for (const auto& [height, width] : std::vector<std::pair<int, int>>{
-           {50, 150}, {1, 1}, {0, 0}, {-7, 40}, {65535, 65535}, {8, 60000}}) {
+  for (const auto& [height, width] : std::vector<std::pair<int, int>>{{50, 150},
+                                                                      {1, 1},
+                                                                      {0, 0},
+                                                                      {-7, 40},
+                                                                      {65535, 65535},
+                                                                      {8, 60000},
+                                                                      {INT32_MAX, INT32_MAX},
+                                                                      {1, INT32_MIN}}) {
     ImageRequest request;
     request.height = height;
     request.width = width;

@@ -242,6 +242,24 @@ TEST_CASE("a photo that is shrunk, a little or a lot, is near its exact pixels s
     }
 }
 
+TEST_CASE("without antialiasing or with nearest nothing is reduced, however much is left out") {
+  std::mt19937 rng(9);
+  Bench bench;
+  for (int round = 0; round < 20; ++round) {
+    const Sample s(photo(300, 300, 3, test::kSamplings[round % 5], rng()));
+    GeometryStep step = sized(Kind::resize, random_int(rng, 5, 60), random_int(rng, 5, 60));
+    step.filter = kFilters[round % 3];
+    step.antialias = step.filter == Filter::nearest && round % 2 == 1;
+    Geometry geometry;
+    REQUIRE(geometry.add(step).ok());
+    ImageTask task;
+    task.geometry = &geometry;
+    const Both both = decode_both(bench, s, task, {});
+    REQUIRE(both.blocks.status.ok());
+    CHECK(mean_difference(both.blocks, both.jpeg) < 1);
+  }
+}
+
 TEST_CASE("one pixel of a picture, and a picture of one pixel") {
   std::mt19937 rng(7);
   Bench bench;

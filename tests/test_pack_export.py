@@ -276,6 +276,15 @@ def test_class_names_do_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     assert {name for name in files(tmp_path) if not name.startswith("out/")} == before
 
 
+def test_a_class_that_is_called_as_the_list_is_gets_another_folder(tmp_path: Path) -> None:
+    fields = {"image": Image(), "label": Scalar("int64"), "weight": Scalar("float64")}
+    samples = [{"image": jpeg(8, 8), "label": 0, "weight": 0.5}]
+    path = packed(tmp_path, fields, samples, classes=("samples.jsonl",))
+    export(path, tmp_path / "out")
+    assert (tmp_path / "out" / "samples.jsonl_" / "000000.jpg").is_file()
+    assert json.loads((tmp_path / "out" / "samples.jsonl").read_text())["label"] == "samples.jsonl"
+
+
 def test_an_open_dataset_stays_open(folder: Path, tmp_path: Path) -> None:
     pack(folder, tmp_path / "packed")
     with open_dataset(tmp_path / "packed") as dataset:

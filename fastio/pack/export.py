@@ -288,9 +288,9 @@ def _classes(schema: Schema) -> tuple[str | None, dict[int, str]]:
 
 
 def _folders(classes: Sequence[str]) -> dict[int, str]:
-    """A folder's name for each class, no two the same."""
+    """A folder's name for each class, no two the same, and none that of the list."""
     folders: dict[int, str] = {}
-    taken = set()
+    taken = {LIST_NAME}
     for number, name in enumerate(classes):
         folder = _file_name(name)
         while folder in taken:

@@ -64,10 +64,7 @@ def decode_image(
         if codebook is None:
             raise ValueError("it is stored as blocks, but the dataset's manifest has no codebook")
         denominator = _denominator(height, width, at_least)
-        size = len(stored)
-        if denominator == 8:  # the rest of the record need not be read
-            stored = stored[: _native.blocks_header_bytes(height, width)]
-        return _native.blocks_pixels(stored, codebook, orientation, denominator, channels, size)
+        return _native.blocks_pixels(stored, codebook, orientation, denominator, channels)
     if codec == CODEC_RAW:
         expected = height * width * channels
         if len(stored) != expected:

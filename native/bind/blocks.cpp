@@ -144,11 +144,8 @@ Image pixels(const Bytes& record, const HeldCodebook& book, int orientation, int
   Status status;
   {
     const nb::gil_scoped_release release;
-    Buffer buffer;
-    status = padded(data, size, buffer);
-    if (status.ok())
-      status = image.open(*book.value, buffer.data(), size, record_size ? record_size : size,
-                          orientation, denominator, channels);
+    status = image.open(*book.value, data, size, record_size ? record_size : size, orientation,
+                        denominator, channels);
     if (status.ok()) {
       const std::size_t bytes = static_cast<std::size_t>(image.height()) *
                                 static_cast<std::size_t>(image.width()) *

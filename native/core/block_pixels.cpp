@@ -1,6 +1,7 @@
 #include "block_pixels.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "image_parts.h"
@@ -22,6 +23,13 @@ PlanarAxis whole_axis(std::int32_t size, int sub, int denominator, int chroma) {
   axis.reduce[0] = denominator;
   axis.reduce[1] = chroma;
   return axis;
+}
+
+// A part of a record, with the readable bytes behind it that decoding needs.
+bool copy_part(const std::uint8_t* record, const ByteRange& range, Buffer& out) {
+  if (!out.resize(range.size())) return false;
+  if (range.size() > 0) std::memcpy(out.data(), record + range.begin, range.size());
+  return true;
 }
 
 }  // namespace
@@ -58,8 +66,11 @@ Status BlockPixels::read(std::uint8_t* out) {
   if (dc.end > size_ || ac.end > size_)
     return Status::error(Code::truncated, "block record: " + std::to_string(size_) +
                                               " bytes of it do not hold what is wanted");
+  Buffer dc_bytes, ac_bytes;
+  if (!copy_part(record_, dc, dc_bytes) || !copy_part(record_, ac, ac_bytes))
+    return Status::error(Code::memory, "no memory for a block record");
   PlaneView planes[3] = {};
-  const Status status = decoder_.decode(record_ + dc.begin, record_ + ac.begin, planes);
+  const Status status = decoder_.decode(dc_bytes.data(), ac_bytes.data(), planes);
   if (!status.ok()) return status;
   const std::ptrdiff_t stride = std::ptrdiff_t{columns_} * channels_;
   if (orientation_ == 1) {

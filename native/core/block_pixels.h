@@ -14,9 +14,9 @@ namespace fastio {
 
 class BlockPixels {
  public:
-  // record: its first `size` bytes of record_size, followed by kExpandPad readable ones. At
-  // denominator 8 the header and the DC section are enough. denominator: 1, 2, 4 or 8; sizes round
-  // up. channels: 1 or 3. orientation: EXIF 1 to 8.
+  // record: its first `size` bytes of record_size, of which no others are read than are needed: at
+  // denominator 8 the header and the DC section. They must live until read() has returned.
+  // denominator: 1, 2, 4 or 8; sizes round up. channels: 1 or 3. orientation: EXIF 1 to 8.
   Status open(const Codebook& book, const std::uint8_t* record, std::size_t size,
               std::size_t record_size, int orientation, int denominator, int channels);
 

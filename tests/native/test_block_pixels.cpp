@@ -11,7 +11,6 @@ using namespace fastio;
 using test::Bytes;
 using test::ForcedSimd;
 using test::JpegOptions;
-using test::PaddedBytes;
 using test::random_int;
 
 namespace {
@@ -26,10 +25,10 @@ struct Options {
   int orientation = 1, denominator = 1, channels = 3;
 };
 
-// From the first `size` bytes of a record; the same at every level.
+// From the first `size` bytes of a record, in memory of exactly that size; the same at every level.
 Status read(const Codebook& book, const Bytes& record, std::size_t size, const Options& o,
             Picture& out) {
-  const PaddedBytes bytes(record.data(), size);
+  const Bytes bytes(record.data(), record.data() + size);
   Status status;
   for (const Simd level : test::kLevels) {
     const ForcedSimd forced(level);

@@ -109,7 +109,7 @@ def blocks_encode(jpeg: Annotated[NDArray[numpy.uint8], dict(shape=(None,), orde
 
 def blocks_export(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> bytes:
     """
-    The JPEG file of a record: the same coefficients, quantisers and metadata.
+    The JPEG file of a record: the same coefficients, quantisers and metadata. Raises ValueError if the record is damaged.
     """
 
 def blocks_check(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> tuple:
@@ -128,7 +128,9 @@ def blocks_header_bytes(height: int, width: int) -> int:
     """
 
 def train_codebook(jpegs: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], seed: int = 0, iterations: int = 40, most_blocks: int = 500000) -> bytes:
-    """The 16,640 bytes of a codebook for JPEG files (uint8 arrays)."""
+    """
+    The 16,640 bytes of a codebook for JPEG files (uint8 arrays). Damaged ones are left out; ValueError where none is left. Ctrl-C ends it.
+    """
 
 class FileSet:
     """Local files by number; see read.h."""

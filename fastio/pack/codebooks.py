@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from fastio import _native
 from fastio.dataset import CODEBOOK_BYTES
@@ -112,10 +111,9 @@ def train_codebook(
             small = np.frombuffer(reencode(data, max_side, quality), dtype=np.uint8)
         except ValueError:
             continue  # packing will say what is wrong with it
-        if _is_sound(small):
-            jpegs.append(small)
-            advance(1)
-            nbytes += len(small)
+        jpegs.append(small)
+        advance(1)
+        nbytes += len(small)
         if nbytes >= _SAMPLE_BYTES:
             break
     try:
@@ -140,12 +138,3 @@ def _jpegs(source: Source) -> Iterator[bytes]:
                 data = bytes(data)
                 if data.startswith(JPEG_START):
                     yield data
-
-
-def _is_sound(jpeg: NDArray[np.uint8]) -> bool:
-    """Whether a JPEG file can be read to its end."""
-    try:
-        _native.jpeg_probe(jpeg)
-    except ValueError:
-        return False
-    return True

@@ -80,7 +80,7 @@ def export(
     decode to the same pixels; pixels become PNG.
 
     Where samples have more than an image and a class, `dst/samples.jsonl` has a line for each:
-    the image's `path` and the other fields, which `fastio pack` takes again. A class is its name
+    the image's `path` and the fields that are no images, which `fastio pack` takes again. A class is its name
     there. Array and Bytes are files of their own, `CLASS/ROW.FIELD.npy` and `CLASS/ROW.FIELD.bin`,
     whose paths stand in the list.
 
@@ -249,11 +249,12 @@ def _prepare(folder: Path, dataset: Dataset, overwrite: bool) -> None:
     """Make the folder to write to.
 
     Raises:
-        PackError: it is the dataset's own, no folder, or not empty.
+        PackError: it is the dataset's own or in it, no folder, or not empty.
         OSError: it cannot be made.
     """
-    if folder.resolve() == Path(dataset.path).resolve():
-        raise PackError(f"{folder} is the dataset itself; choose another folder")
+    inside = Path(dataset.path).resolve()
+    if inside in (folder.resolve(), *folder.resolve().parents):
+        raise PackError(f"{folder} is the dataset itself or lies in it; choose another folder")
     if folder.exists() and not folder.is_dir():
         raise PackError(f"{folder} is a file, and no folder to write to")
     folder.mkdir(parents=True, exist_ok=True)

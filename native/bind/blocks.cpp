@@ -163,8 +163,14 @@ Image pixels(const Bytes& record, const HeldCodebook& book, int orientation, int
                owner);
 }
 
+// Asked for now and then by long work without the interpreter's lock: Ctrl-C ends it.
+bool no_signal_waits() {
+  const nb::gil_scoped_acquire acquire;
+  return PyErr_CheckSignals() == 0;
+}
+
 // A codebook for these JPEG files. At most about `most_blocks` of their blocks are looked at,
-// evenly. Files that no record can hold are left out.
+// evenly. Files that are damaged, or that no record can hold, are left out.
 Status train_on(const std::vector<Bytes>& jpegs, std::size_t most_blocks, int iterations,
                 std::uint64_t seed, std::vector<std::uint8_t>& codebook) {
   // A block takes about 13 bytes of a file; an odd step draws from all columns alike.
@@ -177,11 +183,12 @@ Status train_on(const std::vector<Bytes>& jpegs, std::size_t most_blocks, int it
   std::size_t phase = 0;
   for (const Bytes& jpeg : jpegs) {
     const Status status = read_coefficients(jpeg.data(), jpeg.size(), coefficients);
-    if (status.code == Code::foreign) continue;
-    if (!status.ok()) return status;
+    if (status.code == Code::memory) return status;
+    if (!status.ok()) continue;
     sample_blocks(coefficients, every, phase++ % every, blocks);
   }
-  return train_codebook(blocks.data(), blocks.size() / 64, iterations, seed, codebook);
+  return train_codebook(blocks.data(), blocks.size() / 64, iterations, seed, codebook,
+                        &no_signal_waits);
 }
 
 nb::bytes train(const std::vector<Bytes>& jpegs, std::uint64_t seed, int iterations,
@@ -211,7 +218,8 @@ void bind_blocks(nb::module_& m) {
         "every coefficient of which is read; None where a record cannot hold it (CMYK, "
         "arithmetic coding, ...). Raises ValueError if the file is damaged.");
   m.def("blocks_export", &export_jpeg, nb::arg("record"), nb::arg("codebook"),
-        "The JPEG file of a record: the same coefficients, quantisers and metadata.");
+        "The JPEG file of a record: the same coefficients, quantisers and metadata. Raises "
+        "ValueError if the record is damaged.");
   m.def("blocks_check", &check, nb::arg("record"), nb::arg("codebook"),
         "(height, width) of a record, every byte of which is checked. Raises ValueError if it is "
         "damaged.");
@@ -224,7 +232,8 @@ void bind_blocks(nb::module_& m) {
         "The most bytes that the header and the DC section of a record of this size take.");
   m.def("train_codebook", &train, nb::arg("jpegs"), nb::arg("seed") = 0, nb::arg("iterations") = 40,
         nb::arg("most_blocks") = std::size_t{500000},
-        "The 16,640 bytes of a codebook for JPEG files (uint8 arrays).");
+        "The 16,640 bytes of a codebook for JPEG files (uint8 arrays). Damaged ones are left out; "
+        "ValueError where none is left. Ctrl-C ends it.");
 }
 
 }  // namespace fastio

@@ -47,9 +47,8 @@ bool allowed_subsampling(int x, int y) {
 
 Status parse_shape(const std::uint8_t* data, BlockShape& shape) {
   if (data[0] != kBlocksVersion)
-    return Status::error(Code::unsupported,
-                         "block record of version " + std::to_string(data[0]) +
-                             ", this fastio reads version 1: install a newer one");
+    return Status::error(Code::unsupported, "block record of version " + std::to_string(data[0]) +
+                                                ": a newer fastio wrote it, or it is damaged");
   shape.components = data[1];
   shape.colour = static_cast<Colour>(data[2]);
   shape.sub_x = data[3] >> 4;

@@ -23,7 +23,8 @@ using namespace training;
 class Trainer {
  public:
   Trainer(const Profiles& profiles, std::uint64_t seed);
-  const Classes& run(int iterations);
+  // Null: go_on() said no.
+  const Classes* run(int iterations, bool (*go_on)());
 
  private:
   struct Split {
@@ -62,15 +63,16 @@ Trainer::Trainer(const Profiles& profiles, std::uint64_t seed)
   best_classes_ = classes_;
 }
 
-const Classes& Trainer::run(int iterations) {
+const Classes* Trainer::run(int iterations, bool (*go_on)()) {
   constexpr int kFirstMoves = 9;  // 2 classes, 4, ...: until all are in use
   for (int i = 0; i < iterations; ++i) {
+    if (go_on && !go_on()) return nullptr;
     assign();
     if (i + 1 == iterations) break;
     fit();
     if (i < kFirstMoves || i < iterations - iterations / 4) move(static_cast<std::uint32_t>(i));
   }
-  return best_classes_;
+  return &best_classes_;
 }
 
 void Trainer::assign() {
@@ -216,15 +218,16 @@ void sample_blocks(const JpegCoefficients& in, std::size_t every, std::size_t ph
 }
 
 Status train_codebook(const std::int16_t* blocks, std::size_t n, int iterations, std::uint64_t seed,
-                      std::vector<std::uint8_t>& codebook) {
+                      std::vector<std::uint8_t>& codebook, bool (*go_on)()) {
   if (n == 0) return Status::error(Code::corrupt, "no blocks to train a codebook on");
   Profiles profiles;
   if (Status status = profiles.read(blocks, n); !status.ok()) return status;
   Trainer trainer(profiles, seed);
-  const Classes& classes = trainer.run(iterations);
+  const Classes* const classes = trainer.run(iterations, go_on);
+  if (!classes) return Status::error(Code::cancelled, "the training was stopped");
   codebook.clear();
   codebook.reserve(kCodebookBytes);
-  for (const Class& each : classes) {
+  for (const Class& each : *classes) {
     codebook.push_back(static_cast<std::uint8_t>(each.last));
     codebook.insert(codebook.end(), each.width.begin(), each.width.end());
   }

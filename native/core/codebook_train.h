@@ -28,7 +28,8 @@ void sample_blocks(const JpegCoefficients& in, std::size_t every, std::size_t ph
 // 200,000 blocks of a hundred photos or more are enough; from fewer than 20,000 comes a codebook
 // that can be worse for other blocks than the one that ships. A million blocks are 128 MB, take 110
 // MB besides and 0.7 s a pass on one core.
+// go_on: asked between passes, if given; false ends the training with Code::cancelled.
 Status train_codebook(const std::int16_t* blocks, std::size_t n, int iterations, std::uint64_t seed,
-                      std::vector<std::uint8_t>& codebook);
+                      std::vector<std::uint8_t>& codebook, bool (*go_on)() = nullptr);
 
 }  // namespace fastio

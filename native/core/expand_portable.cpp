@@ -67,7 +67,11 @@ struct Tables {
     return spread[deposit[places][bits]];
   }
 };
-const Tables kTables;
+// Made when first needed: other levels need none.
+const Tables& tables() {
+  static const Tables made;
+  return made;
+}
 
 // quant: in zigzag order.
 void store_value(std::int32_t value, int z, const std::int16_t* quant, std::int16_t* out) {
@@ -121,9 +125,9 @@ void store_wide(const Codebook& book, int cls, std::uint64_t mask, const Planes&
 
 // The values of one block, eight positions at a time: what SIMD does with a deposit of bits is done
 // with tables here.
-std::uint64_t read_block(const Codebook& book, int cls, const std::uint8_t* bits,
-                         std::uint64_t position, std::uint64_t mask, const std::int16_t* quant,
-                         std::int16_t* out) {
+std::uint64_t read_block(const Tables& tables, const Codebook& book, int cls,
+                         const std::uint8_t* bits, std::uint64_t position, std::uint64_t mask,
+                         const std::int16_t* quant, std::int16_t* out) {
   Planes planes;
   position = planes.read(book, cls, bits, position, mask);
   if (book.planes[cls] > 8 && planes.filled > 7) {
@@ -136,14 +140,14 @@ std::uint64_t read_block(const Codebook& book, int cls, const std::uint8_t* bits
   const std::uint64_t* has = book.has[cls];
   for (int first = 0; first < 64 && mask >> first; first += 8) {
     const auto places = static_cast<unsigned>(mask >> first) & 255;
-    const std::uint64_t negative = kTables.take(planes.word[0], places);
-    std::uint64_t values = kTables.spread[places];
+    const std::uint64_t negative = tables.take(planes.word[0], places);
+    std::uint64_t values = tables.spread[places];
     const auto some = [&](int j) { return places & static_cast<unsigned>(has[j] >> first); };
-    values += kTables.take(planes.word[1], some(1));
-    values += kTables.take(planes.word[2], some(2)) << 1;
-    values += kTables.take(planes.word[3], some(3)) << 2;
+    values += tables.take(planes.word[1], some(1));
+    values += tables.take(planes.word[2], some(2)) << 1;
+    values += tables.take(planes.word[3], some(3)) << 2;
     for (int j = 4; j < planes.filled && some(j); ++j)
-      values += kTables.take(planes.word[j], some(j)) << (j - 1);
+      values += tables.take(planes.word[j], some(j)) << (j - 1);
     values = (values ^ negative * 255) + negative;  // a negative byte is not 0: none carries
     store_eight(values, first, quant, out);
   }
@@ -165,6 +169,7 @@ unsigned value_bits(const Codebook& book, int cls, std::uint64_t mask) {
 
 std::uint64_t expand_portable(const ExpandJob& job) {
   const Codebook& book = *job.book;
+  const Tables& eights = tables();
   std::uint64_t masks = 0, values = job.mask_bits;
   for (int c = 0; c < 3; ++c) {
     const std::int16_t* quant = job.quant->zigzag[c];
@@ -177,7 +182,7 @@ std::uint64_t expand_portable(const ExpandJob& job) {
       if (job.wanted >> i & 1) {
         std::int16_t* out = job.out + 64 * i;
         std::memset(out, 0, 64 * sizeof(*out));
-        values = read_block(book, cls, job.bits, values, mask, quant, out);
+        values = read_block(eights, book, cls, job.bits, values, mask, quant, out);
       } else {
         values += value_bits(book, cls, mask);
       }

@@ -55,7 +55,7 @@ struct ImageCounters {
 };
 
 // Decodes, crops, resamples and stores one image at a time. One a thread; it keeps its scratch
-// memory between images, bounded by kKeep a buffer.
+// memory between images, that of pixels bounded by kKeep a buffer.
 class ImageDecoder {
  public:
   explicit ImageDecoder(ImageCounters& counters) : counters_(counters) {}

@@ -12,6 +12,10 @@ namespace {
 // parts costs more than it saves.
 constexpr std::int64_t kReadWhole = 48 << 10;
 
+// ... and above this size the system is not asked for all of one ahead: what a crop needs of a
+// large photo may be a tenth of it.
+constexpr std::int64_t kAdviseWhole = 1 << 20;
+
 std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
   return static_cast<std::uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
@@ -136,7 +140,8 @@ void Slot::finish(std::size_t rows) {
 
 void Slot::advise() const {
   for (std::size_t i = 0; i < rows(); ++i)
-    files_->advise(reads_.file[i], reads_.offset[i], reads_.length[i]);
+    if (static_cast<Codec>(reads_.codec[i]) != Codec::blocks || reads_.length[i] <= kAdviseWhole)
+      files_->advise(reads_.file[i], reads_.offset[i], reads_.length[i]);
 }
 
 void Slot::cancel() {

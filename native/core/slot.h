@@ -56,7 +56,7 @@ class Slot {
   void fill(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCounters& counters);
   void finish(std::size_t rows);  // so many claimed rows are done
 
-  // Asks the system for the bytes of every row.
+  // Asks the system for the bytes of every row, large block records aside.
   void advise() const;
 
   // The consumer's side. cancel(): rows not yet claimed are left out. wait(): true once no thread

@@ -18,6 +18,7 @@ enum class Code : std::int32_t {
   unsupported = 5,  // sound, but nothing this build decodes
   foreign = 6,      // not a JPEG that libjpeg turns into gray or RGB: Pillow's turn
   memory = 7,       // an allocation failed
+  cancelled = 8,    // the caller wanted no more of it
 };
 
 struct [[nodiscard]] Status {

@@ -123,7 +123,7 @@ Status BlockDecoder::decode_row(std::int32_t row, const std::uint8_t* dc, const 
       const Status status = expand(row, t, ac, classes);
       if (!status.ok()) return status;
     }
-    write_tile(row, t);
+    write_tile(t);
   }
   return Status::okay();
 }
@@ -139,23 +139,19 @@ Status BlockDecoder::expand(std::int32_t row, std::int32_t tile, const std::uint
   std::uint8_t own[kTileBlocks];
   classes_of_tile(header_.shape, row_, classes, tile_, tile, own);
   const bool sound =
-      expand_tile(*book_, tile_, part, own, quant_, wanted(row, tile), coefficients_[0].value);
+      expand_tile(*book_, tile_, part, own, quant_, wanted(tile), coefficients_[0].value);
   return sound ? Status::okay()
                : tile_damaged(static_cast<std::size_t>(row), static_cast<std::size_t>(tile));
 }
 
 // The blocks of a tile whose AC coefficients the region takes.
-std::uint64_t BlockDecoder::wanted(std::int32_t row, std::int32_t tile) const {
+std::uint64_t BlockDecoder::wanted(std::int32_t tile) const {
   std::uint64_t bits = 0;
-  int component = -1;
-  std::int32_t y = 0;
   for (int k = 0; k < tile_.runs; ++k) {
     const BlockRuns::Run& run = tile_.run[k];
     const int c = run.component;
-    y = c == component ? y + 1 : row * header_.shape.tile_blocks_y(c);
-    component = c;
     if (c >= region_.components || region_.reduce[c] == 8) continue;
-    if (y < block_y_[c].first || y >= block_y_[c].last) continue;
+    if (run.y < block_y_[c].first || run.y >= block_y_[c].last) continue;
     const std::int32_t x = tile * header_.shape.tile_blocks_x(c);
     const std::int32_t first = std::max(block_x_[c].first - x, 0);
     const std::int32_t last = std::min(block_x_[c].last - x, run.count);
@@ -165,17 +161,13 @@ std::uint64_t BlockDecoder::wanted(std::int32_t row, std::int32_t tile) const {
 }
 
 // The inverse DCT of a tile's blocks into the planes.
-void BlockDecoder::write_tile(std::int32_t row, std::int32_t tile) {
+void BlockDecoder::write_tile(std::int32_t tile) {
   std::int16_t* coefficients = coefficients_[0].value;
-  int component = -1;
-  std::int32_t y = 0;
   for (int k = 0; k < tile_.runs; ++k) {
     const BlockRuns::Run& run = tile_.run[k];
     const int c = run.component;
-    y = c == component ? y + 1 : row * header_.shape.tile_blocks_y(c);
-    component = c;
     if (c >= region_.components) break;
-    if (y < block_y_[c].first || y >= block_y_[c].last) continue;
+    if (run.y < block_y_[c].first || run.y >= block_y_[c].last) continue;
     const std::int32_t x = tile * header_.shape.tile_blocks_x(c);
     const std::int32_t first = std::max(block_x_[c].first - x, 0);
     const std::int32_t count = std::min(block_x_[c].last - x, run.count) - first;
@@ -183,7 +175,7 @@ void BlockDecoder::write_tile(std::int32_t row, std::int32_t tile) {
     const int size = 8 / region_.reduce[c];
     const std::int16_t q = quant_.value[c][0];
     const std::int16_t* dc = row_dc_.data() + row_.run[k].first + x + first;
-    std::uint8_t* out = planes_[c].data() + (y - block_y_[c].first) * size * stride_[c] +
+    std::uint8_t* out = planes_[c].data() + (run.y - block_y_[c].first) * size * stride_[c] +
                         (x + first - block_x_[c].first) * size;
     if (size == 1) {
       std::int16_t scaled[kTileColumns];
@@ -204,19 +196,15 @@ void BlockDecoder::shrink(std::size_t keep) {
 namespace {
 
 // The blocks of one tile, in their places among all blocks of each component.
-void place_blocks(const BlockShape& shape, std::int32_t row, std::int32_t number,
-                  const BlockRuns& tile, const BlockRuns& whole, const std::int16_t* dc,
-                  std::int16_t* blocks, JpegCoefficients& out) {
-  int component = -1;
-  std::int32_t y = 0;
+void place_blocks(const BlockShape& shape, std::int32_t number, const BlockRuns& tile,
+                  const BlockRuns& whole, const std::int16_t* dc, std::int16_t* blocks,
+                  JpegCoefficients& out) {
   for (int k = 0; k < tile.runs; ++k) {
     const BlockRuns::Run& run = tile.run[k];
     const int c = run.component;
-    y = c == component ? y + 1 : row * shape.tile_blocks_y(c);
-    component = c;
     const std::int32_t x = number * shape.tile_blocks_x(c);
     const std::size_t at =
-        static_cast<std::size_t>(y) * static_cast<std::size_t>(shape.blocks_x(c)) +
+        static_cast<std::size_t>(run.y) * static_cast<std::size_t>(shape.blocks_x(c)) +
         static_cast<std::size_t>(x);
     for (std::int32_t i = 0; i < run.count; ++i)
       blocks[64 * (run.first + i)] = dc[whole.run[k].first + x + i];
@@ -252,7 +240,7 @@ Status unpack_row(const Codebook& book, const BlockHeader& header, std::size_t r
     const RecordPart part{record + header.ac_begin[k], header.ac_begin[k + 1] - header.ac_begin[k]};
     if (!expand_tile(book, tile, part, own, ones, ~std::uint64_t{0}, blocks))
       return tile_damaged(r, static_cast<std::size_t>(t));
-    place_blocks(shape, row, t, tile, whole, dc.data(), blocks, out);
+    place_blocks(shape, t, tile, whole, dc.data(), blocks, out);
   }
   return Status::okay();
 }

@@ -65,8 +65,8 @@ class BlockDecoder {
   Status decode_row(std::int32_t row, const std::uint8_t* dc, const std::uint8_t* ac);
   Status expand(std::int32_t row, std::int32_t tile, const std::uint8_t* ac,
                 const std::uint8_t* classes);
-  void write_tile(std::int32_t row, std::int32_t tile);
-  std::uint64_t wanted(std::int32_t row, std::int32_t tile) const;
+  void write_tile(std::int32_t tile);
+  std::uint64_t wanted(std::int32_t tile) const;
 
   const Codebook* book_ = nullptr;
   BlockHeader header_;

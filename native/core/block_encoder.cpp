@@ -144,19 +144,14 @@ std::uint64_t exceptions(const Codebook& codebook, int c, const BlockBits& bits,
 
 // Differences of DCs along each block row; the first block's is that to the block row above, and of
 // the first block row, whose base is its first DC, 0.
-void take_differences(const JpegCoefficients& in, const BlockRuns& row, std::int32_t r,
-                      std::int16_t* out) {
-  int component = -1;
-  std::int32_t y = 0;
+void take_differences(const JpegCoefficients& in, const BlockRuns& row, std::int16_t* out) {
   int above = 0;
   for (int k = 0; k < row.runs; ++k) {
     const BlockRuns::Run& run = row.run[k];
     const int c = run.component;
     const std::size_t stride = std::size_t{64} * static_cast<std::size_t>(run.count);
-    const bool first = c != component;
-    y = first ? r * in.shape.tile_blocks_y(c) : y + 1;
-    component = c;
-    const std::int16_t* block = in.blocks[c].data() + static_cast<std::size_t>(y) * stride;
+    const bool first = k == 0 || row.run[k - 1].component != c;
+    const std::int16_t* block = in.blocks[c].data() + static_cast<std::size_t>(run.y) * stride;
     int before = first ? block[0] : above;
     above = block[0];
     for (std::int32_t i = 0; i < run.count; ++i, block += 64) {
@@ -231,17 +226,13 @@ Status BlockEncoder::State::add_tile(const JpegCoefficients& in, std::int32_t r,
   tile.set_tile(shape, r, t);
   count = 0;
   exceptions.clear();
-  int component = -1;
-  std::int32_t y = 0;
   for (int k = 0; k < tile.runs; ++k) {
     const BlockRuns::Run& run = tile.run[k];
     const int c = run.component;
-    y = c == component ? y + 1 : r * shape.tile_blocks_y(c);
-    component = c;
     const std::int32_t x = t * shape.tile_blocks_x(c);
     const std::int16_t* block =
         in.blocks[c].data() +
-        64 * (static_cast<std::size_t>(y) * static_cast<std::size_t>(shape.blocks_x(c)) +
+        64 * (static_cast<std::size_t>(run.y) * static_cast<std::size_t>(shape.blocks_x(c)) +
               static_cast<std::size_t>(x));
     const std::size_t place = static_cast<std::size_t>(row.run[k].first + x);
     for (std::int32_t i = 0; i < run.count; ++i, block += 64) {
@@ -258,7 +249,7 @@ Status BlockEncoder::State::add_row(const JpegCoefficients& in, std::int32_t r) 
   row.set_row(in.shape, r);
   row_differences.resize(static_cast<std::size_t>(row.blocks));
   row_classes.resize(static_cast<std::size_t>(row.blocks));
-  take_differences(in, row, r, row_differences.data());
+  take_differences(in, row, row_differences.data());
   for (std::int32_t t = 0; t < in.shape.tiles_x(); ++t) {
     const Status status = add_tile(in, r, t);
     if (!status.ok()) return status;

@@ -107,20 +107,18 @@ void sum_differences(const BlockRuns& row, const std::uint8_t* bases, std::int16
 
 void BlockRuns::set_tile(const BlockShape& shape, std::int32_t row, std::int32_t tile) {
   runs = blocks = 0;
-  for (int c = 0; c < shape.components; ++c) {
-    const std::int32_t across = shape.blocks_in_tile_x(c, tile);
-    for (int y = shape.blocks_in_tile_y(c, row); y > 0; --y, blocks += across)
-      run[runs++] = {c, blocks, across};
-  }
+  for (int c = 0; c < shape.components; ++c) add(shape, c, row, shape.blocks_in_tile_x(c, tile));
 }
 
 void BlockRuns::set_row(const BlockShape& shape, std::int32_t row) {
   runs = blocks = 0;
-  for (int c = 0; c < shape.components; ++c) {
-    const std::int32_t across = shape.blocks_x(c);
-    for (int y = shape.blocks_in_tile_y(c, row); y > 0; --y, blocks += across)
-      run[runs++] = {c, blocks, across};
-  }
+  for (int c = 0; c < shape.components; ++c) add(shape, c, row, shape.blocks_x(c));
+}
+
+void BlockRuns::add(const BlockShape& shape, int component, std::int32_t row, std::int32_t count) {
+  const std::int32_t down = shape.blocks_in_tile_y(component, row);
+  for (std::int32_t i = 0; i < down; ++i, blocks += count)
+    run[runs++] = {component, row * shape.tile_blocks_y(component) + i, blocks, count};
 }
 
 void Dequantisers::set(const BlockShape& shape) {

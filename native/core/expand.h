@@ -29,6 +29,7 @@ struct RecordPart {
 struct BlockRuns {
   struct Run {
     int component;
+    std::int32_t y;  // its block row among the component's
     std::int32_t first, count;
   };
   int runs = 0;
@@ -37,6 +38,9 @@ struct BlockRuns {
 
   void set_tile(const BlockShape& shape, std::int32_t row, std::int32_t tile);
   void set_row(const BlockShape& shape, std::int32_t row);
+
+ private:
+  void add(const BlockShape& shape, int component, std::int32_t row, std::int32_t count);
 };
 
 // Dequantisation of each component: 64 values in natural order. 1 everywhere keeps values as

@@ -18,7 +18,12 @@ import xxhash
 import fastio
 from fastio.dataset import FORMAT_VERSION, JOURNAL_NAME, MANIFEST_NAME
 from fastio.dataset import open as open_dataset
-from fastio.dataset.manifest import METADATA_KEY, manifest_batch
+from fastio.dataset.manifest import (
+    HASH_KEY,
+    METADATA_KEY,
+    manifest_batch,
+    manifest_metadata,
+)
 from fastio.errors import (
     DatasetNotFound,
     FormatVersionUnsupported,
@@ -56,7 +61,16 @@ def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None
         batch = pa.ipc.open_file(file).get_batch(0)
     description = json.loads(batch.schema.metadata[METADATA_KEY])
     change(description)
-    metadata = {METADATA_KEY: json.dumps(description)}
+    metadata = manifest_metadata(description)
+    write_shard(folder / MANIFEST_NAME, batch.replace_schema_metadata(metadata))
+
+
+def edit_metadata(folder: Path, change: Callable[[dict[bytes, bytes]], Any]) -> None:
+    """Change a manifest's schema metadata, and leave its columns."""
+    with pa.OSFile(str(folder / MANIFEST_NAME)) as file:
+        batch = pa.ipc.open_file(file).get_batch(0)
+    metadata = dict(batch.schema.metadata)
+    change(metadata)
     write_shard(folder / MANIFEST_NAME, batch.replace_schema_metadata(metadata))
 
 
@@ -281,6 +295,32 @@ def test_a_description_without_one_of_its_parts_is_damaged(copy: Path, key: str)
 def test_sums_that_do_not_fit_the_shards_are_noticed(copy: Path) -> None:
     edit_manifest(copy, lambda description: description.update(rows=ROWS + 1))
     with pytest.raises(ManifestInvalid, match="add up"):
+        open_dataset(copy)
+
+
+def test_the_description_s_hash_is_the_fingerprint(packed: Path) -> None:
+    with pa.OSFile(str(packed / MANIFEST_NAME)) as file:
+        metadata = pa.ipc.open_file(file).schema.metadata
+    assert metadata[HASH_KEY].decode() == open_dataset(packed).fingerprint
+    assert metadata[HASH_KEY].decode() == xxhash.xxh3_64(metadata[METADATA_KEY]).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "old, new", [(b'"source": "', b'"source": "x'), (b'version": 2', b'version": 1')]
+)
+def test_a_changed_description_is_damage(copy: Path, old: bytes, new: bytes) -> None:
+    def change(metadata: dict[bytes, bytes]) -> None:
+        assert old in metadata[METADATA_KEY]
+        metadata[METADATA_KEY] = metadata[METADATA_KEY].replace(old, new)
+
+    edit_metadata(copy, change)
+    with pytest.raises(ManifestInvalid, match="is damaged: its description has the xxh3"):
+        open_dataset(copy)
+
+
+def test_a_description_without_its_hash_is_damage(copy: Path) -> None:
+    edit_metadata(copy, lambda metadata: metadata.pop(HASH_KEY))
+    with pytest.raises(ManifestInvalid, match=r"its description has the xxh3 .*no fastio\.xxh3"):
         open_dataset(copy)
 
 

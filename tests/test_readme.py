@@ -118,10 +118,10 @@ def buffers(column: pa.Array) -> list[bytes]:
     return [buffer.to_pybytes() for buffer in column.buffers() if buffer is not None]
 
 
-def write_file(path: Path, columns: dict[str, pa.Array], about: dict[str, Any]) -> bytes:
+def write_file(path: Path, columns: dict[str, pa.Array], metadata: dict[str, str]) -> bytes:
     """One record batch as pyarrow writes it, its buffers aligned to 8 bytes."""
     fields = [pa.field(name, column.type, nullable=False) for name, column in columns.items()]
-    schema = pa.schema(fields, metadata={"fastio": json.dumps(about)})
+    schema = pa.schema(fields, metadata=metadata)
     with pa.ipc.new_file(path, schema) as file:
         file.write_batch(pa.record_batch(list(columns.values()), schema=schema))
     return path.read_bytes()
@@ -149,7 +149,7 @@ def test_a_dataset_written_as_the_page_says_is_read(tmp_path: Path) -> None:
     hashed = [buffer for column in columns.values() for buffer in buffers(column)]
     hashed.remove(b"".join(pixels))
     about: dict[str, Any] = {"format_version": 2, "schema": schema, "columns_xxh3": xxh3(hashed)}
-    shard = write_file(tmp_path / "part one.arrow", columns, about)
+    shard = write_file(tmp_path / "part one.arrow", columns, {"fastio": json.dumps(about)})
 
     one = {"rows": 3, "first_row": 0, "bytes": len(shard)}
     counts = {"image.jpeg": 0, "image.raw": 3, "image.encoded": 0, "image.blocks": 0}
@@ -168,7 +168,9 @@ def test_a_dataset_written_as_the_page_says_is_read(tmp_path: Path) -> None:
         "something": "else",
     }
     about["columns_xxh3"] = xxh3(buffer for c in manifest.values() for buffer in buffers(c))
-    write_file(tmp_path / "manifest.arrow", manifest, about)
+    text = json.dumps(about)
+    metadata = {"fastio": text, "fastio.xxh3": xxh3([text.encode()])}
+    write_file(tmp_path / "manifest.arrow", manifest, metadata)
 
     with fastio.open(tmp_path) as dataset:
         assert [check.problem for check in dataset.verify()] == [None]

@@ -10,12 +10,14 @@ One row describes one shard, in the order of the dataset's rows:
     FIELD.jpeg, FIELD.raw, FIELD.encoded, FIELD.blocks
                     int64        for each image field: its rows by codec
 
-The schema metadata has one key, `fastio`: JSON with `format_version`, `schema`, `packing`, the
+The schema metadata has two keys. `fastio` is JSON with `format_version`, `schema`, `packing`, the
 `codebook` of the block codec in base64 or null, the sums `rows`, `bytes` and `shards`, and
-`columns_xxh3`, the hash of the columns above. The hash of that JSON is the dataset's fingerprint:
-it stands for every byte of the dataset, and costs the same for any number of shards.
+`columns_xxh3`, the hash of the columns above. `fastio.xxh3` is the xxh3_64 of that JSON's bytes,
+16 hexadecimal digits. It is the dataset's fingerprint too: it stands for every byte of the
+dataset, and costs the same for any number of shards.
 
-Version 1, which is read for ever, had neither the block codec's column nor its codebook.
+Version 1, which is read for ever, had neither the block codec's column, nor its codebook, nor
+`fastio.xxh3`.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ CODEBOOK_BYTES = 16_640
 MANIFEST_NAME = "manifest.arrow"
 JOURNAL_NAME = "pack.journal"
 METADATA_KEY = b"fastio"
+HASH_KEY = b"fastio.xxh3"
 
 # Manifests up to this size are hashed when opened, a few milliseconds; `fastio verify` hashes all.
 _CHECKED_BYTES = 16 << 20
@@ -129,10 +132,15 @@ def manifest_batch(
         "shards": len(rows),
         "columns_xxh3": _hash_columns(arrays),
     }
-    metadata = {METADATA_KEY: json.dumps(description).encode()}
     return pa.RecordBatch.from_arrays(
-        arrays, schema=_arrow_schema(schema, FORMAT_VERSION, metadata)
+        arrays, schema=_arrow_schema(schema, FORMAT_VERSION, manifest_metadata(description))
     )
+
+
+def manifest_metadata(description: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """The schema metadata of a manifest with this description: it and its hash."""
+    text = json.dumps(description).encode()
+    return {METADATA_KEY: text, HASH_KEY: xxhash.xxh3_64(text).hexdigest().encode()}
 
 
 class Manifest:
@@ -167,11 +175,17 @@ class Manifest:
         if not os.path.isfile(self.path):
             raise DatasetNotFound(_why_no_dataset(self.folder))
         mapped, self._batch = map_batch(self.path, ManifestInvalid)
-        text = (self._batch.schema.metadata or {}).get(METADATA_KEY)
-        if text is None:
+        metadata = self._batch.schema.metadata or {}
+        if METADATA_KEY not in metadata:
             raise ManifestInvalid(f"{self.path} is an Arrow file, but not a fastio manifest")
-        description = self._parse(text)
+        text = metadata[METADATA_KEY]
         self.fingerprint: str = xxhash.xxh3_64(text).hexdigest()
+        expected = metadata.get(HASH_KEY)
+        if expected is not None and expected != self.fingerprint.encode():
+            raise self._damaged_description(f"expected {expected.decode('ascii', 'replace')}")
+        description = self._parse(text)
+        if expected is None and self.version > 1:
+            raise self._damaged_description(f"and there is no {HASH_KEY.decode()} to expect")
         self.rows: int = description["rows"]
         self.shards: int = description["shards"]
         self.nbytes: int = description["bytes"]
@@ -227,6 +241,12 @@ class Manifest:
         """The sum of a column; 0 of one that the manifest's version has not."""
         there = column in self._batch.schema.names
         return int(self._integers(column).sum()) if there else 0
+
+    def _damaged_description(self, expected: str) -> ManifestInvalid:
+        return ManifestInvalid(
+            f"{self.path} is damaged: its description has the xxh3 {self.fingerprint}, {expected}; "
+            "copy it again, or pack again"
+        )
 
     def _parse(self, text: bytes) -> dict[str, Any]:
         try:

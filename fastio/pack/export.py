@@ -80,9 +80,9 @@ def export(
     decode to the same pixels; pixels become PNG.
 
     Where samples have more than an image and a class, `dst/samples.jsonl` has a line for each:
-    the image's `path` and the fields that are no images, which `fastio pack` takes again. A class is its name
-    there. Array and Bytes are files of their own, `CLASS/ROW.FIELD.npy` and `CLASS/ROW.FIELD.bin`,
-    whose paths stand in the list.
+    the image's `path` and the fields that are no images, which `fastio pack` takes again. A class
+    is its name there. Array and Bytes are files of their own, `CLASS/ROW.FIELD.npy` and
+    `CLASS/ROW.FIELD.bin`, whose paths stand in the list.
 
     Args:
         dataset: a packed dataset or its folder.
@@ -112,7 +112,10 @@ def export(
         exporter = _Exporter(opened, Path(dst), field)
         numbers = range(len(opened))[rows or slice(None)]
         if not numbers:
-            raise PackError(f"{opened.path} has no rows in {rows}, it has {len(opened)}")
+            raise PackError(
+                f"rows {_written_slice(rows)} are none; {opened.path} has rows 0 to "
+                f"{len(opened) - 1}"
+            )
         index = Path(dst, LIST_NAME) if exporter.listed else None
         with writing_to(Path(dst)):
             _prepare(Path(dst), opened, overwrite)
@@ -243,6 +246,13 @@ def _export(
     finally:
         pipeline.close()
     return nbytes
+
+
+def _written_slice(rows: slice | None) -> str:
+    """A slice as it stands between brackets: "5:3"."""
+    parts = () if rows is None else (rows.start, rows.stop)
+    step = "" if rows is None or rows.step is None else f":{rows.step}"
+    return ":".join("" if part is None else str(part) for part in parts) + step
 
 
 def _prepare(folder: Path, dataset: Dataset, overwrite: bool) -> None:

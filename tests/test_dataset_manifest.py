@@ -306,7 +306,7 @@ def test_the_description_s_hash_is_the_fingerprint(packed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "old, new", [(b'"source": "', b'"source": "x'), (b'version": 2', b'version": 1')]
+    ("old", "new"), [(b'"source": "', b'"source": "x'), (b'version": 2', b'version": 1')]
 )
 def test_a_changed_description_is_damage(copy: Path, old: bytes, new: bytes) -> None:
     def change(metadata: dict[bytes, bytes]) -> None:

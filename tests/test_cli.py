@@ -96,6 +96,14 @@ def test_pack_makes_images_smaller_if_told_to(folder: Path, tmp_path: Path) -> N
         assert dataset.manifest.packing["quality"] == 70
 
 
+def test_one_is_singular(folder: Path, tmp_path: Path) -> None:
+    (folder / "class0" / "bad.jpg").write_bytes(b"no image")
+    out = run("pack", folder, tmp_path / "out", "--on-error", "skip")[1]
+    assert "15 samples in 1 shard, " in out
+    assert "; 1 bad one skipped" in out
+    assert "1 bad sample skipped" in run("info", tmp_path / "out")[1]
+
+
 def test_pack_is_quiet_if_told_to(folder: Path, tmp_path: Path) -> None:
     assert run("pack", folder, tmp_path / "out", "--quiet") == (0, "", "")
 
@@ -204,6 +212,23 @@ def test_info_tells_the_codebook_and_the_bytes_of_a_sample(blocks: Path, packed:
     assert found["bytes_per_sample"] == dataset.manifest.nbytes / 15
     assert json.loads(run("info", packed, "--json")[1])["codebook"] is None
     assert "xxh3" not in run("info", packed)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ([], None),
+        (["--max-side", 20], "made with    max side 20"),
+        (["--quality", 85], "made with    quality 85 (re-encoded)"),
+        (["--max-side", 20, "--quality", 85], "made with    max side 20, quality 85 (re-encoded)"),
+    ],
+)
+def test_info_tells_what_was_done_to_the_images(
+    folder: Path, tmp_path: Path, options: list[Any], line: str | None
+) -> None:
+    run("pack", folder, tmp_path / "out", *options)
+    lines = run("info", tmp_path / "out")[1].splitlines()
+    assert [text for text in lines if text.startswith("made with")] == [line] * (line is not None)
 
 
 def test_info_tells_every_kind_of_field(tmp_path: Path) -> None:
@@ -347,9 +372,10 @@ def test_show_says_when_there_are_no_images(tmp_path: Path) -> None:
 
 
 def test_show_says_when_it_cannot_write(packed: Path, tmp_path: Path) -> None:
-    code, _, err = run("show", packed, "--out", tmp_path / "nothing" / "sheet.png")
+    out = tmp_path / "nothing" / "sheet.png"
+    code, _, err = run("show", packed, "--out", out)
     assert code == 1
-    assert "sheet.png" in err
+    assert err == f"fastio: cannot write {out}: there is no folder {out.parent}\n"
 
 
 @pytest.mark.parametrize(
@@ -371,7 +397,7 @@ def test_help_names_every_command() -> None:
 
 @pytest.mark.parametrize(
     ("nbytes", "text"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (14094278, "13.4 MiB"),
+    [(0, "0 bytes"), (1, "1 byte"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (14094278, "13.4 MiB"),
      (5 << 30, "5.0 GiB"), (1 << 50, "1024.0 TiB")],
 )  # fmt: skip
 def test_sizes_are_written_for_people(nbytes: int, text: str) -> None:

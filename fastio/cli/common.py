@@ -1,4 +1,4 @@
-"""What all commands share: how errors end them, and how sizes are written."""
+"""What all commands share: how errors end them, and how sizes and counts are written."""
 
 from __future__ import annotations
 
@@ -43,10 +43,15 @@ def complain(message: str) -> None:
 def readable_bytes(nbytes: int) -> str:
     """A size for people: "512 bytes", "13.4 MiB"."""
     if nbytes < 1024:
-        return f"{nbytes} bytes"
+        return "1 byte" if nbytes == 1 else f"{nbytes} bytes"
     size = float(nbytes)
     for unit in ("KiB", "MiB", "GiB"):
         size /= 1024
         if size < 1024:
             return f"{size:.1f} {unit}"
     return f"{size / 1024:.1f} TiB"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count for people, of what takes an s in the plural: "1 shard", "1,200 shards"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fastio.cli.common import clear_errors, readable_bytes
+from fastio.cli.common import clear_errors, counted, readable_bytes
 
 _ROWS = re.compile(r"(\d*):(\d*)")
 
@@ -52,11 +52,9 @@ def export(
         if as_json:
             print(json.dumps(dataclasses.asdict(report)))
         elif not quiet:
+            images, size = counted(report.images, "image"), readable_bytes(report.bytes)
             index = "" if report.index is None else f", and {report.index}"
-            print(
-                f"{dst}: {report.images:,} images, {readable_bytes(report.bytes)}{index}, in "
-                f"{report.seconds:.1f} s"
-            )
+            print(f"{dst}: {images}, {size}{index}, in {report.seconds:.1f} s")
 
 
 def _parse_rows(text: str | None) -> slice | None:

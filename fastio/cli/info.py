@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastio.cli.common import clear_errors, readable_bytes
+from fastio.cli.common import clear_errors, counted, readable_bytes
 
 if TYPE_CHECKING:
     from fastio.dataset import Dataset
@@ -76,10 +76,23 @@ def _lines(description: dict[str, Any]) -> list[str]:
     codebook = description["codebook"]
     if codebook is not None:
         lines.append(_line("codebook", f"{codebook['origin']}, xxh3 {codebook['xxh3']}"))
-    skipped = f", {packing['skipped']:,} bad samples skipped" if packing.get("skipped") else ""
+    made_with = _made_with(packing)
+    if made_with:
+        lines.append(_line("made with", made_with))
+    bad = packing.get("skipped")
+    skipped = f", {counted(bad, 'bad sample')} skipped" if bad else ""
     lines.append(_line("packed from", f"{packing.get('source')}{skipped}"))
     lines.append(_line("fingerprint", description["fingerprint"]))
     return lines
+
+
+def _made_with(packing: dict[str, Any]) -> str:
+    """What was done to the images' pixels, if anything."""
+    max_side, quality = packing.get("max_side"), packing.get("quality")
+    parts = [] if max_side is None else [f"max side {max_side}"]
+    if quality is not None:
+        parts.append(f"quality {quality} (re-encoded)")
+    return ", ".join(parts)
 
 
 def _line(key: str, value: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastio.cli.common import clear_errors, complain, readable_bytes
+from fastio.cli.common import clear_errors, complain, counted, readable_bytes
 
 if TYPE_CHECKING:
     from fastio.pack import PackReport
@@ -79,7 +79,11 @@ def pack(
         bool, typer.Option("--resume", help="Go on with a pack that was interrupted.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a dataset that is there.")
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace the dataset in DST; the old one is deleted when packing begins.",
+        ),
     ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")
@@ -114,8 +118,8 @@ def pack(
 
 
 def _summary(report: PackReport, dst: str) -> str:
-    skipped = f"; {len(report.skipped):,} bad ones skipped" if report.skipped else ""
+    skipped = f"; {counted(len(report.skipped), 'bad one')} skipped" if report.skipped else ""
     return (
-        f"{dst}: {report.rows:,} samples in {report.shards:,} shards, "
+        f"{dst}: {counted(report.rows, 'sample')} in {counted(report.shards, 'shard')}, "
         f"{readable_bytes(report.bytes)}, packed in {report.seconds:.1f} s{skipped}"
     )

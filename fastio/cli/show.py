@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastio.cli.common import clear_errors
+from fastio.cli.common import EXIT_FAILED, clear_errors, complain, counted
 from fastio.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ def show(
     """Draw samples and their labels on a contact sheet, as stored or as a Loader delivers them."""
     if out.suffix.lower() not in _IMAGE_SUFFIXES:
         raise typer.BadParameter(f"--out must end in {', '.join(_IMAGE_SUFFIXES)}, got {out}")
+    if not out.parent.is_dir():
+        complain(f"cannot write {out}: there is no folder {out.parent}")
+        raise typer.Exit(EXIT_FAILED)
     steps = [_parse(text) for text in transform or []]
     with clear_errors():
         from fastio.formats import open_any
@@ -46,7 +49,7 @@ def show(
             if steps:
                 images = _transformed(dataset, field, rows, steps, seed, epoch)
             contact_sheet(images, _captions(dataset, rows)).save(out)
-            print(f"{out}: {len(rows)} of {len(dataset):,} samples")
+            print(f"{out}: {len(rows)} of {counted(len(dataset), 'sample')}")
 
 
 def _parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:

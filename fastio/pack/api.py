@@ -133,8 +133,7 @@ def pack(
     )
     try:
         if packer.needs_codebook:
-            with progress_bar("training a codebook", "images", None, progress) as advance:
-                packer.train(source, advance)
+            packer.train(source, progress)
         items = packer.resume(source)
         with progress_bar("packing", "samples", source.total, progress) as advance:
             advance(packer.position)

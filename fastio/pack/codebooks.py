@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from fastio import _native
 from fastio.dataset import CODEBOOK_BYTES
 from fastio.errors import PackError
-from fastio.pack.cells import Bad, ImageFile
+from fastio.pack.cells import Bad, ImageFile, Item
+from fastio.pack.progress import progress_bar
 from fastio.pack.reencode import JPEG_START, reencode
 from fastio.pack.sources import Source
 
@@ -85,10 +87,7 @@ def codebook_hash(data: bytes) -> str:
 
 
 def train_codebook(
-    source: Source,
-    max_side: int | None,
-    quality: int | None,
-    advance: Callable[[int], None] = lambda count: None,
+    source: Source, max_side: int | None, quality: int | None, progress: bool = False
 ) -> bytes:
     """A codebook for the JPEG files of a source: 16,640 bytes, the same for the same source.
 
@@ -98,26 +97,16 @@ def train_codebook(
     Args:
         source: what to train on.
         max_side, quality: as for `reencode`.
-        advance: called with the number of images that were read since the last call.
+        progress: show progress bars on stderr.
 
     Raises:
         PackError: the source cannot be read twice, or the sample has no JPEG file.
         SampleError: the source failed to give a sample.
     """
-    jpegs = []
-    nbytes = 0
-    for data in _jpegs(source):
-        try:
-            small = np.frombuffer(reencode(data, max_side, quality), dtype=np.uint8)
-        except ValueError:
-            continue  # packing will say what is wrong with it
-        jpegs.append(small)
-        advance(1)
-        nbytes += len(small)
-        if nbytes >= _SAMPLE_BYTES:
-            break
+    jpegs = _sample(source, max_side, quality, progress)
     try:
-        return _native.train_codebook(jpegs, seed=_SEED)
+        with progress_bar("training a codebook", None, None, progress):
+            return _native.train_codebook(jpegs, seed=_SEED)
     except ValueError as error:
         raise PackError(
             f"there is nothing to train a codebook on: a sample of {source.name} has no sound "
@@ -125,16 +114,38 @@ def train_codebook(
         ) from error
 
 
-def _jpegs(source: Source) -> Iterator[bytes]:
-    for item in source.sample(_SAMPLE_IMAGES):
-        for value in () if isinstance(item, Bad) else item.values:
-            data = value
-            if isinstance(value, ImageFile):
+def _sample(
+    source: Source, max_side: int | None, quality: int | None, progress: bool
+) -> list[NDArray[np.uint8]]:
+    """Some of the source's JPEG files as they will be packed, uint8 (bytes,) each."""
+    total = None if source.total is None else min(source.total, _SAMPLE_IMAGES)
+    jpegs: list[NDArray[np.uint8]] = []
+    nbytes = 0
+    with progress_bar("reading images", "samples", total, progress) as advance:
+        for item in source.sample(_SAMPLE_IMAGES):
+            for data in _jpegs(item):
                 try:
-                    data = Path(value.path).read_bytes()
-                except OSError:
-                    continue  # as above
-            if isinstance(data, (bytes, bytearray, memoryview)):
-                data = bytes(data)
-                if data.startswith(JPEG_START):
-                    yield data
+                    small = np.frombuffer(reencode(data, max_side, quality), dtype=np.uint8)
+                except ValueError:
+                    continue  # packing will say what is wrong with it
+                jpegs.append(small)
+                nbytes += len(small)
+            advance(1)
+            if nbytes >= _SAMPLE_BYTES:
+                break
+    return jpegs
+
+
+def _jpegs(item: Item | Bad) -> Iterator[bytes]:
+    """The JPEG files of a sample."""
+    for value in () if isinstance(item, Bad) else item.values:
+        data = value
+        if isinstance(value, ImageFile):
+            try:
+                data = Path(value.path).read_bytes()
+            except OSError:
+                continue  # packing will say so
+        if isinstance(data, (bytes, bytearray, memoryview)):
+            data = bytes(data)
+            if data.startswith(JPEG_START):
+                yield data

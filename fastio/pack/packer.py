@@ -172,18 +172,18 @@ class Packer:
         """Whether `train` is to be called before samples are added."""
         return self._options.codebook is not None and self._codebook is None
 
-    def train(self, source: Source, advance: Callable[[int], None]) -> None:
+    def train(self, source: Source, progress: bool) -> None:
         """Train the codebook.
 
         Args:
             source: what on.
-            advance: called with the number of images that were read since the last call.
+            progress: show progress bars on stderr.
 
         Raises:
             PackError: there is nothing to train on.
         """
         options = self._options
-        self._codebook = train_codebook(source, options.max_side, options.quality, advance)
+        self._codebook = train_codebook(source, options.max_side, options.quality, progress)
         with writing_to(self._folder, _RESUME):
             self._journal.keep_codebook(self._codebook)
         self._images = self._image_options()

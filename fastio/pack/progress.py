@@ -34,27 +34,28 @@ class _RateColumn(ProgressColumn):
 
 @contextmanager
 def progress_bar(
-    label: str, unit: str, total: int | None, shown: bool
+    label: str, unit: str | None, total: int | None, shown: bool
 ) -> Iterator[Callable[[int], None]]:
     """A bar on stderr with a rate and the remaining time.
 
     Args:
         label: what is going on.
-        unit: what is counted, as in "120 samples/s".
+        unit: what is counted, as in "120 samples/s"; None where nothing is: there is no rate then.
         total: how many there will be, or None.
         shown: False shows nothing.
 
     Returns:
         A function to call with the number of units that are done since it was last called.
     """
+    counts: list[ProgressColumn] = []
+    if unit is not None:
+        counts = [BarColumn(), MofNCompleteColumn(), _RateColumn(unit)]
     progress = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _RateColumn(unit),
+        *counts,
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        *([] if unit is None else [TimeRemainingColumn()]),
         console=Console(stderr=True),
         disable=not shown,
     )

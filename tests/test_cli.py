@@ -88,6 +88,13 @@ def test_pack_trains_a_codebook_or_takes_one(folder: Path, tmp_path: Path) -> No
     assert "nothing is no codebook" in err
 
 
+def test_training_shows_what_is_read_of_what(folder: Path, tmp_path: Path) -> None:
+    lines = run("pack", folder, tmp_path / "out", "--codebook", "train")[2].splitlines()
+    assert any("reading images" in line and "15/15" in line for line in lines)
+    (training,) = (line for line in lines if "training a codebook" in line)
+    assert "/" not in training
+
+
 def test_pack_makes_images_smaller_if_told_to(folder: Path, tmp_path: Path) -> None:
     options = ["--max-side", 16, "--quality", 70]
     assert run("pack", folder, tmp_path / "out", *options)[0] == 0
@@ -273,10 +280,31 @@ def test_verify_names_the_damaged_shards(packed: Path) -> None:
     code, out, err = run("verify", packed, "--quiet")
     assert (code, out) == (1, "")
     first, second, total = err.splitlines()
-    assert "shard-000000.arrow" in first
-    assert "does not exist" in first
+    assert first == "fastio: shard-000000.arrow: missing"
     assert "shard-000001.arrow: its xxh3 is" in second
     assert "2 of" in total
+
+
+def test_verify_tells_sizes_that_differ(packed: Path) -> None:
+    sizes = [(packed / f"shard-00000{number}.arrow").stat().st_size for number in (0, 1)]
+    with open(packed / "shard-000000.arrow", "r+b") as file:
+        file.truncate(1000)
+    with open(packed / "shard-000001.arrow", "ab") as file:
+        file.write(b"more")
+    err = run("verify", packed, "--quiet")[2]
+    assert f"shard-000000.arrow: truncated: 1,000 of {sizes[0]:,} bytes\n" in err
+    assert f"shard-000001.arrow: too long: {sizes[1] + 4:,} of {sizes[1]:,} bytes\n" in err
+
+
+def test_verify_deep_counts_the_images_that_it_cannot_reach(packed: Path) -> None:
+    with open_dataset(packed) as dataset:
+        rows = int(dataset.manifest.shard_rows[0])
+    (packed / "shard-000000.arrow").unlink()
+    code, _, err = run("verify", packed, "--deep", "--quiet")
+    assert code == 1
+    assert f"{packed}: {rows} images not decoded, in shards that cannot be opened\n" in err
+    found = json.loads(run("verify", packed, "--deep", "--json")[1])
+    assert (found["damaged_images"], found["images_not_decoded"]) == ([], rows)
 
 
 def test_verify_s_findings_can_be_read_by_scripts(packed: Path) -> None:

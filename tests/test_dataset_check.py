@@ -75,11 +75,14 @@ def test_any_number_of_workers_finds_the_same(tmp_path: Path) -> None:
     assert found(path, 1) == found(path, 7)
 
 
-def test_rows_of_a_shard_that_cannot_be_opened_are_passed_over(tmp_path: Path) -> None:
+def test_images_of_a_shard_that_cannot_be_opened_are_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "out")
     flip(path, 199, 0)
     (path / "shard-000000.arrow").write_bytes(b"")
     assert [item.row for item in found(path)] == [199]
+    with open_dataset(path) as dataset:
+        counts = [check.not_decoded for check in check_images(dataset)]
+        assert sum(counts) == dataset.manifest.shard_rows[0]
 
 
 def test_what_the_checksum_does_not_cover_is_decoded(

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastio.cli.common import EXIT_FAILED, clear_errors, complain, readable_bytes
+from fastio.cli.common import EXIT_FAILED, clear_errors, complain, counted, readable_bytes
 
 if TYPE_CHECKING:
     from fastio.dataset import BadImage, Dataset, ShardCheck
+
+
+@dataclass
+class _Images:
+    """What decoding them all found."""
+
+    damaged: list[BadImage] = field(default_factory=list)
+    not_decoded: int = 0
 
 
 def verify(
@@ -30,9 +39,9 @@ def verify(
 
         with open_dataset(dst) as dataset:
             shards = _check_shards(dataset, not quiet)
-            images = _check_images(dataset, not quiet) if deep else []
-            _report(dataset, shards, images, deep, quiet, as_json)
-        if shards or images:
+            images = _check_images(dataset, not quiet) if deep else None
+            _report(dataset, shards, images, quiet, as_json)
+        if shards or (images and (images.damaged or images.not_decoded)):
             raise typer.Exit(EXIT_FAILED)
 
 
@@ -49,25 +58,25 @@ def _check_shards(dataset: Dataset, shown: bool) -> list[ShardCheck]:
     return damaged
 
 
-def _check_images(dataset: Dataset, shown: bool) -> list[BadImage]:
-    """The damaged images."""
+def _check_images(dataset: Dataset, shown: bool) -> _Images:
+    """Decode them all."""
     from fastio.dataset import check_images
     from fastio.engine import available_cores
     from fastio.pack.progress import progress_bar
 
-    damaged = []
+    images = _Images()
     with progress_bar("decoding", "samples", len(dataset), shown) as advance:
         for check in check_images(dataset, available_cores()):
-            damaged += check.bad
+            images.damaged += check.bad
+            images.not_decoded += check.not_decoded
             advance(check.rows)
-    return damaged
+    return images
 
 
 def _report(
     dataset: Dataset,
     shards: list[ShardCheck],
-    images: list[BadImage],
-    deep: bool,
+    images: _Images | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -75,23 +84,36 @@ def _report(
     if as_json:
         found: dict[str, Any] = {"shards": count, "bytes": nbytes}
         found["damaged"] = [{"name": item.name, "problem": item.problem} for item in shards]
-        if deep:
-            found["damaged_images"] = [dataclasses.asdict(item) for item in images]
+        if images is not None:
+            found["damaged_images"] = [dataclasses.asdict(item) for item in images.damaged]
+            found["images_not_decoded"] = images.not_decoded
         print(json.dumps(found))
     for item in shards:
         complain(f"{item.name}: {item.problem}")
-    for image in images:
+    for image in () if images is None else images.damaged:
         complain(
             f"{dataset.path}: {image.shard} row {image.local_row}: {image.field}: {image.problem} "
             f"(row {image.row} of the dataset)"
         )
     if shards:
         complain(
-            f"{dataset.path}: {len(shards)} of {count} shards damaged; copy or pack them again"
+            f"{dataset.path}: {len(shards):,} of {counted(count, 'shard')} damaged; copy or pack "
+            f"{'it' if len(shards) == 1 else 'them'} again"
         )
-    if images:
-        complain(f"{dataset.path}: {len(images)} damaged images")
-    if not (shards or images or quiet or as_json):
-        decoded = f", and all images of {len(dataset):,} samples can be decoded" if deep else ""
-        size = f"{count:,} shards, {readable_bytes(nbytes)}"
+    if images is not None:
+        _report_images(dataset.path, images)
+    if not (shards or quiet or as_json) and (images is None or images == _Images()):
+        samples = counted(len(dataset), "sample")
+        decoded = "" if images is None else f", and all images of {samples} can be decoded"
+        size = f"{counted(count, 'shard')}, {readable_bytes(nbytes)}"
         print(f"{dataset.path}: {size}: all checksums hold{decoded}")
+
+
+def _report_images(path: str, images: _Images) -> None:
+    if images.damaged:
+        complain(f"{path}: {counted(len(images.damaged), 'damaged image')}")
+    if images.not_decoded:
+        complain(
+            f"{path}: {counted(images.not_decoded, 'image')} not decoded, in shards that cannot be "
+            "opened"
+        )

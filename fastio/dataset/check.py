@@ -42,16 +42,18 @@ class ImagesCheck:
     Attributes:
         rows: how many.
         bad: the damaged images among theirs.
+        not_decoded: how many of their images were not looked at.
     """
 
     rows: int
     bad: list[BadImage] = field(default_factory=list)
+    not_decoded: int = 0
 
 
 def check_images(dataset: Dataset, workers: int = 1) -> Iterator[ImagesCheck]:
     """Decode every image and compare it with its checksum and its size.
 
-    Rows of a shard that cannot be opened are passed over: `Dataset.verify` names it.
+    The images of a shard that cannot be opened are only counted: `Dataset.verify` names it.
 
     Args:
         dataset: what to check.
@@ -84,7 +86,8 @@ def _check_rows(dataset: Dataset, shard: int, local_rows: range) -> ImagesCheck:
     try:
         dataset.shard(shard)
     except (FastioError, OSError):
-        return ImagesCheck(len(local_rows))
+        not_decoded = len(local_rows) * len(dataset.schema.image_fields)
+        return ImagesCheck(len(local_rows), not_decoded=not_decoded)
     first = int(dataset.manifest.first_row[shard])
     name = dataset.manifest.name(shard)
     bad = []

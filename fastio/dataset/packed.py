@@ -380,11 +380,18 @@ class Dataset:
 
     def _check_shard(self, shard: int) -> str | None:
         try:
-            found = checksum(self.shard_path(shard))
+            path = self.shard_path(shard)
+            nbytes, whole = os.path.getsize(path), int(self.manifest.shard_bytes[shard])
+            if nbytes != whole:
+                state = "truncated" if nbytes < whole else "too long"
+                return f"{state}: {nbytes:,} of {whole:,} bytes"
+            found = checksum(path)
             expected = self.manifest.xxh3(shard)
             if found != expected:
                 return f"its xxh3 is {found}, expected {expected}"
             self._open_shard(shard)
+        except FileNotFoundError:
+            return "missing"
         except (FastioError, OSError) as error:
             return str(error)
         return None

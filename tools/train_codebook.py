@@ -27,13 +27,13 @@ from fastio.pack.codebooks import choose_codebook
 Jpeg = NDArray[np.uint8]
 
 
-def main() -> int:
-    options = parse_arguments()
+def main(arguments: list[str] | None = None) -> int:
+    options = parse_arguments(arguments)
     jpegs = read_jpegs(options.photos, options.files, options.seed)
     if len(jpegs) < 2:
         print(
-            f"{options.photos}: {len(jpegs)} JPEG files that a block record can hold, at least 2 "
-            "are needed",
+            f"{options.photos}: at least 2 JPEG files that a block record can hold are needed, "
+            f"found {len(jpegs)}",
             file=sys.stderr,
         )
         return 1
@@ -44,10 +44,16 @@ def main() -> int:
     trial = train(jpegs[::2])
     shipped = choose_codebook(None).data
     assert shipped is not None
+    before, after = ratio(shipped, jpegs[1::2]), ratio(trial, jpegs[1::2])
     print(f"{len(jpegs)} JPEG files, {sum(map(len, jpegs)) / 1e6:.1f} MB")
-    print("records, in bytes of their JPEG files:")
-    print(f"  default codebook, every second file           {ratio(shipped, jpegs[1::2]):.4f}")
-    print(f"  trained on the others, those same files       {ratio(trial, jpegs[1::2]):.4f}")
+    print("bytes of a record for a byte of its JPEG file (smaller is better):")
+    print(f"  default codebook, every second file           {before:.4f}")
+    print(f"  trained on the others, those same files       {after:.4f}")
+    if after >= before:
+        print(
+            "  the default codebook is as good or better on files that were not trained on: more "
+            "files are needed"
+        )
     final = train(jpegs)
     options.output.write_bytes(final)
     print(f"  trained on all, all                           {ratio(final, jpegs):.4f}")
@@ -55,7 +61,7 @@ def main() -> int:
     return 0
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="tools/train_codebook",
         description="Train a codebook for the block codec on the JPEG files in a folder.",
@@ -66,18 +72,25 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=500_000, help="blocks to look at, about")
     parser.add_argument("--passes", type=int, default=60, help="passes over the blocks")
     parser.add_argument("--seed", type=int, default=0, help="another gives another codebook")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if min(options.files, options.blocks, options.passes) < 1:
         parser.error("--files, --blocks and --passes must be at least 1")
     if not options.photos.is_dir():
         parser.error(f"{options.photos} is no folder")
+    output = options.output
+    if output.is_dir():
+        parser.error(f"cannot write {output}: it is a folder")
+    if not output.parent.is_dir():
+        parser.error(f"cannot write {output}: there is no folder {output.parent}")
     return options
 
 
 def read_jpegs(folder: Path, most: int, seed: int) -> list[Jpeg]:
     """Sound JPEG files that a record can hold, uint8 (bytes,) each, in the order of their names."""
     paths = sorted(
-        path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".jpe")
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in (".jpg", ".jpeg", ".jpe") and path.is_file()
     )
     if len(paths) > most:
         paths = sorted(random.Random(seed).sample(paths, most))

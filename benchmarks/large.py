@@ -127,7 +127,7 @@ def pillow_crop(path: Path, drawn: Augmentation, draft: bool) -> NDArray[np.uint
             image = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR)
     if drawn.flip_horizontal:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return np.asarray(image)
+    return np.asarray(image.convert("RGB"))
 
 
 def timed(work: Callable[[], None]) -> float:

@@ -38,9 +38,20 @@ def permute(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(sh
     rows[i] = the keyed permutation of [0, n) at positions[i]. int64 arrays of one length.
     """
 
+def permute_inverse(n: int, key: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """The inverse of permute(): positions[i] is where rows[i] stands."""
+
 def permute_window(n: int, block: int, window: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
     As permute(), for the window order: blocks of rows, shuffled within windows of blocks.
+    """
+
+def permute_window_inverse(n: int, block: int, window: int, key: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """The inverse of permute_window()."""
+
+def windows_of(n: int, block: int, window: int, key: int, blocks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], begins: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    The positions [begins[i], ends[i]) of the window of permute_window() that holds the block blocks[i], of rows [blocks[i] * block, ...). int64 arrays of one length.
     """
 
 class Filter(enum.Enum):

@@ -16,6 +16,7 @@ from fastio import _native
 
 Mode = Literal["sequential", "shuffle", "window"]
 MAX_ROWS = 2**48
+Indices = npt.NDArray[np.int64]
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
@@ -53,23 +54,76 @@ class Order:
         if self.epoch < 0:
             raise ValueError(f"epoch must be 0 or more, got {self.epoch}")
 
-    def at(self, positions: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    @property
+    def blocks(self) -> int:
+        """How many blocks of `block` rows there are; the last may be shorter."""
+        return -(-self.rows // self.block)
+
+    def at(self, positions: npt.ArrayLike) -> Indices:
         """The rows that stand at positions, both int64 (n,), in [0, rows).
 
         Raises:
             ValueError: a position is outside.
         """
-        positions = np.ascontiguousarray(positions, np.int64)
-        if self.mode == "sequential":
-            if positions.size and not 0 <= int(positions.min()) <= int(positions.max()) < self.rows:
-                raise ValueError(f"a position is not in [0, {self.rows})")
+        positions = _inside(positions, self.rows, "position")
+        if self.mode == "sequential" or not positions.size:
             return positions
-        out = np.empty_like(positions)
-        key = _native.mix_key(self.seed & _WORD, self.epoch)
-        if not positions.size:
-            return out
+        rows = np.empty_like(positions)
         if self.mode == "shuffle":
-            _native.permute(self.rows, key, positions, out)
+            _native.permute(self.rows, self._key, positions, rows)
         else:
-            _native.permute_window(self.rows, self.block, self.window, key, positions, out)
-        return out
+            _native.permute_window(self.rows, self.block, self.window, self._key, positions, rows)
+        return rows
+
+    def positions(self, rows: npt.ArrayLike) -> Indices:
+        """Where rows stand, both int64 (n,), in [0, rows): the inverse of `at`.
+
+        Raises:
+            ValueError: a row is outside.
+        """
+        rows = _inside(rows, self.rows, "row")
+        if self.mode == "sequential" or not rows.size:
+            return rows
+        positions = np.empty_like(rows)
+        if self.mode == "shuffle":
+            _native.permute_inverse(self.rows, self._key, rows, positions)
+        else:
+            _native.permute_window_inverse(
+                self.rows, self.block, self.window, self._key, rows, positions
+            )
+        return positions
+
+    def window_of(self, blocks: npt.ArrayLike) -> tuple[Indices, Indices]:
+        """Between which positions the rows of blocks stand.
+
+        Args:
+            blocks: numbers of blocks, int64 (n,), in [0, self.blocks): block b has the rows from
+                b * block on.
+
+        Returns:
+            The first position of each block's window and the one after its last, int64 (n,). A
+            sequential order has windows of one block, a shuffled one has a window of all rows.
+
+        Raises:
+            ValueError: a block is outside.
+        """
+        blocks = _inside(blocks, self.blocks, "block")
+        begins, ends = np.zeros_like(blocks), np.full_like(blocks, self.rows)
+        if self.mode == "sequential":
+            begins = blocks * self.block
+            ends = np.minimum(begins + min(self.block, self.rows), self.rows)
+        elif self.mode == "window" and blocks.size:
+            _native.windows_of(self.rows, self.block, self.window, self._key, blocks, begins, ends)
+        return begins, ends
+
+    @property
+    def _key(self) -> int:
+        return _native.mix_key(self.seed & _WORD, self.epoch)
+
+
+def _inside(values: npt.ArrayLike, bound: int, what: str) -> Indices:
+    """As int64, all in [0, bound)."""
+    values = np.ascontiguousarray(values, np.int64)
+    if values.size and not 0 <= int(values.min()) <= int(values.max()) < bound:
+        raise ValueError(f"a {what} is not in [0, {bound})")
+    return values

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastio import _native
 from fastio.order import MAX_ROWS, Order
 
 
@@ -109,6 +110,126 @@ def test_neighbours_do_not_stay_together() -> None:
 
 def test_no_rows_give_an_empty_order() -> None:
     assert whole(0) == []
+
+
+MODES = ["sequential", "shuffle", "window"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("block", "window"), [(1, 1), (3, 2), (64, 64), (5000, 3)])
+def test_positions_is_the_inverse_of_at(mode: Any, block: int, window: int) -> None:
+    for rows in [*range(1, 130), 997, 1024, 5003]:
+        order = Order(rows, seed=rows, epoch=1, mode=mode, block=block, window=window)
+        every = np.arange(rows)
+        assert order.positions(order.at(every)).tolist() == every.tolist(), rows
+        assert order.at(order.positions(every)).tolist() == every.tolist(), rows
+
+
+def rows_and_ends(draw: st.DataObject, rows: int) -> Any:
+    """Some of [0, rows), not sorted, with both ends."""
+    some = draw.draw(st.lists(st.integers(0, rows - 1), max_size=200))
+    return np.array([rows - 1, *some, 0], np.int64)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.integers(1, MAX_ROWS) | st.integers(MAX_ROWS - 3, MAX_ROWS) | st.integers(1, 300),
+    seed=st.integers(0, 2**64 - 1),
+    mode=st.sampled_from(MODES),
+    block=st.integers(1, 10_000) | st.integers(1, MAX_ROWS),
+    window=st.integers(1, 100) | st.integers(1, 2**64 - 1),
+    data=st.data(),
+)
+def test_positions_of_any_rows_lead_back_to_them(
+    rows: int, seed: int, mode: Any, block: int, window: int, data: st.DataObject
+) -> None:
+    order = Order(rows, seed=seed, mode=mode, block=block, window=window)
+    wanted = rows_and_ends(data, rows)
+    found = order.positions(wanted)
+    assert found.min() >= 0
+    assert found.max() < rows
+    assert order.at(found).tolist() == wanted.tolist()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.integers(1, MAX_ROWS) | st.integers(1, 300),
+    seed=st.integers(0, 2**64 - 1),
+    mode=st.sampled_from(MODES),
+    block=st.integers(1, 100) | st.integers(1, 2**62),
+    window=st.integers(1, 100) | st.integers(1, 2**64 - 1),
+    data=st.data(),
+)
+def test_a_block_stands_within_its_window(
+    rows: int, seed: int, mode: Any, block: int, window: int, data: st.DataObject
+) -> None:
+    order = Order(rows, seed=seed, mode=mode, block=block, window=window)
+    wanted = rows_and_ends(data, rows)
+    begins, ends = order.window_of(wanted // block)
+    positions = order.positions(wanted)
+    assert (begins <= positions).all()
+    assert (positions < ends).all()
+    assert begins.min() >= 0
+    assert ends.max() <= rows
+
+
+@pytest.mark.parametrize("rows", [1, 9, 10, 11, 395, 400, 401, 1003])
+def test_windows_follow_each_other_and_have_whole_blocks(rows: int) -> None:
+    short = set()
+    for seed in range(40):  # the short last block comes into any slot
+        order = Order(rows, seed=seed, mode="window", block=10, window=4)
+        begins, ends = order.window_of(np.arange(order.blocks))
+        assert order.blocks == -(-rows // 10)
+        spans = sorted(set(zip(begins.tolist(), ends.tolist(), strict=True)))
+        assert [begin for begin, _ in spans] == [0, *(end for _, end in spans[:-1])]
+        assert spans[-1][1] == rows
+        for begin, end in spans:
+            inside = np.flatnonzero((begins == begin) & (ends == end))
+            assert len(inside) == 4 or end == rows
+            rows_inside = np.concatenate(
+                [np.arange(b * 10, min(b * 10 + 10, rows)) for b in inside.tolist()]
+            )
+            assert sorted(order.at(np.arange(begin, end)).tolist()) == rows_inside.tolist()
+        short.add(int(begins[-1]) // 40)
+    assert len(short) > len(spans) // 2
+
+
+def test_a_shuffled_block_may_stand_anywhere_and_a_sequential_one_stands_still() -> None:
+    begins, ends = Order(25, block=10).window_of([2, 0])
+    assert (begins.tolist(), ends.tolist()) == ([0, 0], [25, 25])
+    begins, ends = Order(25, block=10, mode="sequential").window_of([2, 0])
+    assert (begins.tolist(), ends.tolist()) == ([20, 0], [25, 10])
+
+
+@pytest.mark.parametrize("level", list(_native.Simd))
+@pytest.mark.parametrize("mode", ["shuffle", "window"])
+def test_every_instruction_set_has_the_same_order(level: _native.Simd, mode: Any) -> None:
+    for rows in (1, 5, 255, 256, 257, 1000, 2**32 + 1, MAX_ROWS):
+        order = Order(rows, seed=4, mode=mode, block=7, window=9)
+        positions = np.unique(np.linspace(0, rows - 1, 1111).astype(np.int64))
+        one_by_one = [int(order.at([position])[0]) for position in positions]  # has no kernel
+        _native.simd_force(level)
+        try:
+            assert order.at(positions).tolist() == one_by_one
+            assert order.positions(one_by_one).tolist() == positions.tolist()
+        finally:
+            _native.simd_force(_native.simd_best())
+
+
+@pytest.mark.parametrize("outside", [-1, 10, 2**62])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_row_or_block_outside_is_an_error(outside: int, mode: Any) -> None:
+    order = Order(10, mode=mode, block=1)
+    with pytest.raises(ValueError, match="row"):
+        order.positions([0, outside])
+    with pytest.raises(ValueError, match="block"):
+        order.window_of([0, outside])
+
+
+def test_no_rows_have_no_positions_and_no_blocks() -> None:
+    order = Order(0)
+    assert order.positions([]).tolist() == []
+    assert order.blocks == 0
 
 
 @pytest.mark.parametrize("position", [-1, 10, 2**62])

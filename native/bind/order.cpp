@@ -20,45 +20,82 @@ class Unlocked {
   std::optional<nb::gil_scoped_release> release_;
 };
 
-void check_positions(std::uint64_t n, const Vector<std::int64_t>& positions, const Out& rows) {
+// Every value of `from` must be in [0, n).
+void check_array(const char* name, std::uint64_t n, const Vector<std::int64_t>& from,
+                 const Out& to) {
   if (n < 1 || n > kMaxRows) throw nb::value_error("n must be in [1, 2**48]");
-  check_length("rows", rows.size(), positions.size());
-  for (std::size_t i = 0; i < positions.size(); ++i)
-    if (static_cast<std::uint64_t>(positions.data()[i]) >= n)
-      throw nb::value_error("a position is not in [0, n)");
+  check_length(name, to.size(), from.size());
+  for (std::size_t i = 0; i < from.size(); ++i)
+    if (static_cast<std::uint64_t>(from.data()[i]) >= n)
+      throw nb::value_error("a position or row is not in [0, n)");
 }
 
-void bound_permute(std::uint64_t n, std::uint64_t key, const Vector<std::int64_t>& positions,
-                   Out rows) {
-  check_positions(n, positions, rows);
-  const std::int64_t* from = positions.data();
-  std::int64_t* to = rows.data();
-  const std::size_t count = positions.size();
-  const Unlocked unlocked(count);
-  permute(n, key, from, count, to);
-}
-
-void bound_permute_window(std::uint64_t n, std::uint64_t block, std::uint64_t window,
-                          std::uint64_t key, const Vector<std::int64_t>& positions, Out rows) {
-  check_positions(n, positions, rows);
+void check_window(std::uint64_t block, std::uint64_t window) {
   if (block < 1 || window < 1) throw nb::value_error("block and window must be at least 1");
-  const std::int64_t* from = positions.data();
-  std::int64_t* to = rows.data();
-  const std::size_t count = positions.size();
+}
+
+using Function = void (*)(std::uint64_t n, std::uint64_t key, const std::int64_t* from,
+                          std::size_t count, std::int64_t* to);
+using WindowFunction = void (*)(std::uint64_t n, std::uint64_t block, std::uint64_t window,
+                                std::uint64_t key, const std::int64_t* from, std::size_t count,
+                                std::int64_t* to);
+
+template <Function function>
+void bound(std::uint64_t n, std::uint64_t key, const Vector<std::int64_t>& from, Out to) {
+  check_array("out", n, from, to);
+  const std::int64_t* in = from.data();
+  std::int64_t* out = to.data();
+  const std::size_t count = from.size();
   const Unlocked unlocked(count);
-  permute_window(n, block, window, key, from, count, to);
+  function(n, key, in, count, out);
+}
+
+template <WindowFunction function>
+void bound_window(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
+                  const Vector<std::int64_t>& from, Out to) {
+  check_array("out", n, from, to);
+  check_window(block, window);
+  const std::int64_t* in = from.data();
+  std::int64_t* out = to.data();
+  const std::size_t count = from.size();
+  const Unlocked unlocked(count);
+  function(n, block, window, key, in, count, out);
+}
+
+void bound_windows_of(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
+                      const Vector<std::int64_t>& blocks, Out begins, Out ends) {
+  check_window(block, window);
+  if (n < 1 || n > kMaxRows) throw nb::value_error("n must be in [1, 2**48]");
+  check_array("begins", (n - 1) / block + 1, blocks, begins);
+  check_length("ends", ends.size(), blocks.size());
+  const std::int64_t* in = blocks.data();
+  std::int64_t *out = begins.data(), *out_ends = ends.data();
+  const std::size_t count = blocks.size();
+  const Unlocked unlocked(count);
+  windows_of(n, block, window, key, in, count, out, out_ends);
 }
 
 }  // namespace
 
 void bind_order(nb::module_& m) {
   m.def("mix_key", &mix_key, nb::arg("a"), nb::arg("b"), "Mixes two 64-bit words into a key.");
-  m.def("permute", &bound_permute, nb::arg("n"), nb::arg("key"), nb::arg("positions"),
+  m.def("permute", &bound<permute>, nb::arg("n"), nb::arg("key"), nb::arg("positions"),
         nb::arg("rows").noconvert(),
         "rows[i] = the keyed permutation of [0, n) at positions[i]. int64 arrays of one length.");
-  m.def("permute_window", &bound_permute_window, nb::arg("n"), nb::arg("block"), nb::arg("window"),
-        nb::arg("key"), nb::arg("positions"), nb::arg("rows").noconvert(),
+  m.def("permute_inverse", &bound<permute_inverse>, nb::arg("n"), nb::arg("key"), nb::arg("rows"),
+        nb::arg("positions").noconvert(),
+        "The inverse of permute(): positions[i] is where rows[i] stands.");
+  m.def("permute_window", &bound_window<permute_window>, nb::arg("n"), nb::arg("block"),
+        nb::arg("window"), nb::arg("key"), nb::arg("positions"), nb::arg("rows").noconvert(),
         "As permute(), for the window order: blocks of rows, shuffled within windows of blocks.");
+  m.def("permute_window_inverse", &bound_window<permute_window_inverse>, nb::arg("n"),
+        nb::arg("block"), nb::arg("window"), nb::arg("key"), nb::arg("rows"),
+        nb::arg("positions").noconvert(), "The inverse of permute_window().");
+  m.def("windows_of", &bound_windows_of, nb::arg("n"), nb::arg("block"), nb::arg("window"),
+        nb::arg("key"), nb::arg("blocks"), nb::arg("begins").noconvert(),
+        nb::arg("ends").noconvert(),
+        "The positions [begins[i], ends[i]) of the window of permute_window() that holds the block "
+        "blocks[i], of rows [blocks[i] * block, ...). int64 arrays of one length.");
 }
 
 }  // namespace fastio

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+
+#include "cpu.h"
 
 namespace fastio {
 namespace {
@@ -26,6 +29,65 @@ std::uint32_t round_function(std::uint32_t x, std::uint32_t key) {
   return x;
 }
 
+std::uint64_t encipher(const Feistel& network, std::uint64_t x) {
+  std::uint32_t low = static_cast<std::uint32_t>(x) & network.low_mask;
+  std::uint32_t high = static_cast<std::uint32_t>(x >> network.low_bits);
+  for (int i = 0; i < Feistel::kRounds; i += 2) {
+    high ^= round_function(low, network.keys[i]) & network.high_mask;
+    low ^= round_function(high, network.keys[i + 1]) & network.low_mask;
+  }
+  return static_cast<std::uint64_t>(high) << network.low_bits | low;
+}
+
+std::uint64_t decipher(const Feistel& network, std::uint64_t x) {
+  std::uint32_t low = static_cast<std::uint32_t>(x) & network.low_mask;
+  std::uint32_t high = static_cast<std::uint32_t>(x >> network.low_bits);
+  for (int i = Feistel::kRounds - 2; i >= 0; i -= 2) {
+    low ^= round_function(high, network.keys[i + 1]) & network.low_mask;
+    high ^= round_function(low, network.keys[i]) & network.high_mask;
+  }
+  return static_cast<std::uint64_t>(high) << network.low_bits | low;
+}
+
+// Positions that are taken through the steps of an order together.
+constexpr std::size_t kChunk = 512;
+
+// Up to so many, one after the other is as fast.
+constexpr std::size_t kFew = 3;
+
+// Older processors divide 32 bits several times as fast as 64.
+std::uint64_t divide(std::uint64_t a, std::uint64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+  return a / b;
+}
+
+// to[i] = from[i], changed by `change(values, count)` a chunk at a time.
+template <typename Change>
+void in_chunks(const std::int64_t* from, std::size_t count, std::int64_t* to,
+               const Change& change) {
+  std::uint64_t values[kChunk];
+  for (std::size_t begin = 0; begin < count; begin += kChunk) {
+    const std::size_t now = std::min(kChunk, count - begin);
+    std::memcpy(values, from + begin, now * sizeof(values[0]));
+    change(values, now);
+    std::memcpy(to + begin, values, now * sizeof(values[0]));
+  }
+}
+
+// Calls part(window, begin, end) for each longest run values[begin, end) of one window, which
+// `find` gives of its first.
+template <typename Find, typename Part>
+void in_windows(const std::uint64_t* values, std::size_t count, const Find& find,
+                const Part& part) {
+  for (std::size_t begin = 0; begin < count;) {
+    const auto window = find(values[begin]);
+    std::size_t end = begin + 1;
+    while (end < count && values[end] >= window.span.begin && values[end] < window.span.end) ++end;
+    part(window, begin, end);
+    begin = end;
+  }
+}
+
 }  // namespace
 
 std::uint64_t mix_key(std::uint64_t a, std::uint64_t b) {
@@ -33,48 +95,80 @@ std::uint64_t mix_key(std::uint64_t a, std::uint64_t b) {
                   (b * 0xD6E8FEB86659FD93ull + 0x2545F4914F6CDD1Dull));
 }
 
+void feistel_portable(const Feistel& network, bool backwards, std::uint64_t* values,
+                      std::size_t count) {
+  if (backwards) {
+    for (std::size_t i = 0; i < count; ++i) values[i] = decipher(network, values[i]);
+  } else {
+    for (std::size_t i = 0; i < count; ++i) values[i] = encipher(network, values[i]);
+  }
+}
+
 Permutation::Permutation(std::uint64_t n, std::uint64_t key) : n_(n) {
   const int bits = std::max(8, static_cast<int>(std::bit_width(n - 1)));
-  low_bits_ = bits / 2;
-  low_mask_ = (1u << low_bits_) - 1;
-  high_mask_ = (1u << (bits - low_bits_)) - 1;
-  for (int i = 0; i < kRounds; i += 2) {
+  network_.low_bits = bits / 2;
+  network_.low_mask = (1u << network_.low_bits) - 1;
+  network_.high_mask = (1u << (bits - network_.low_bits)) - 1;
+  for (int i = 0; i < Feistel::kRounds; i += 2) {
     const std::uint64_t k = mix_key(key, static_cast<std::uint64_t>(i));
-    keys_[i] = static_cast<std::uint32_t>(k);
-    keys_[i + 1] = static_cast<std::uint32_t>(k >> 32);
+    network_.keys[i] = static_cast<std::uint32_t>(k);
+    network_.keys[i + 1] = static_cast<std::uint32_t>(k >> 32);
   }
-}
-
-std::uint64_t Permutation::encipher(std::uint64_t x) const {
-  std::uint32_t low = static_cast<std::uint32_t>(x) & low_mask_;
-  std::uint32_t high = static_cast<std::uint32_t>(x >> low_bits_);
-  for (int i = 0; i < kRounds; i += 2) {
-    high ^= round_function(low, keys_[i]) & high_mask_;
-    low ^= round_function(high, keys_[i + 1]) & low_mask_;
-  }
-  return static_cast<std::uint64_t>(high) << low_bits_ | low;
-}
-
-std::uint64_t Permutation::decipher(std::uint64_t x) const {
-  std::uint32_t low = static_cast<std::uint32_t>(x) & low_mask_;
-  std::uint32_t high = static_cast<std::uint32_t>(x >> low_bits_);
-  for (int i = kRounds - 2; i >= 0; i -= 2) {
-    low ^= round_function(high, keys_[i + 1]) & low_mask_;
-    high ^= round_function(low, keys_[i]) & high_mask_;
-  }
-  return static_cast<std::uint64_t>(high) << low_bits_ | low;
 }
 
 std::uint64_t Permutation::operator()(std::uint64_t position) const {
-  std::uint64_t x = encipher(position);
-  while (x >= n_) x = encipher(x);
+  std::uint64_t x = encipher(network_, position);
+  while (x >= n_) x = encipher(network_, x);
   return x;
 }
 
 std::uint64_t Permutation::invert(std::uint64_t value) const {
-  std::uint64_t x = decipher(value);
-  while (x >= n_) x = decipher(x);
+  std::uint64_t x = decipher(network_, value);
+  while (x >= n_) x = decipher(network_, x);
   return x;
+}
+
+// Those that fell outside are put together and walk on: whether one did is a coin's toss, and a
+// branch for it would cost more than the cipher.
+void Permutation::walk(bool backwards, std::uint64_t* values, std::size_t count) const {
+  auto* kernel = &feistel_portable;
+#ifdef FASTIO_X86
+  if (simd_active() >= Simd::avx2) kernel = &feistel_avx2;
+#endif
+  std::uint64_t walking[kChunk];
+  std::uint16_t places[kChunk];
+  for (std::size_t done = 0; done < count; done += kChunk, values += kChunk) {
+    std::size_t left = std::min(kChunk, count - done);
+    for (std::size_t i = 0; i < left; ++i) {
+      walking[i] = values[i];
+      places[i] = static_cast<std::uint16_t>(i);
+    }
+    while (left > 0) {
+      const std::size_t padded = (left + kFeistelGroup - 1) / kFeistelGroup * kFeistelGroup;
+      for (std::size_t i = left; i < padded; ++i) walking[i] = 0;
+      kernel(network_, backwards, walking, padded);
+      std::size_t outside = 0;
+      for (std::size_t i = 0; i < left; ++i) {
+        const std::uint64_t x = walking[i];
+        const std::uint16_t place = places[i];
+        values[place] = x;
+        walking[outside] = x;
+        places[outside] = place;
+        outside += x >= n_;
+      }
+      left = outside;
+    }
+  }
+}
+
+void Permutation::apply(std::uint64_t* positions, std::size_t count) const {
+  if (count > kFew) return walk(false, positions, count);
+  for (std::size_t i = 0; i < count; ++i) positions[i] = (*this)(positions[i]);
+}
+
+void Permutation::invert(std::uint64_t* values, std::size_t count) const {
+  if (count > kFew) return walk(true, values, count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = invert(values[i]);
 }
 
 WindowPermutation::WindowPermutation(std::uint64_t n, std::uint64_t block, std::uint64_t window,
@@ -94,31 +188,116 @@ std::uint64_t WindowPermutation::slot_start(std::uint64_t slot) const {
 
 std::uint64_t WindowPermutation::slot_of(std::uint64_t position) const {
   const std::uint64_t after_short = (short_slot_ + 1) * block_ - deficit_;
-  return position < after_short ? position / block_ : (position + deficit_) / block_;
+  return divide(position < after_short ? position : position + deficit_, block_);
+}
+
+std::uint64_t WindowPermutation::first_slot(std::uint64_t slot) const {
+  return divide(slot, window_) * window_;
+}
+
+WindowPermutation::Span WindowPermutation::span_of(std::uint64_t first) const {
+  return {slot_start(first), slot_start(first + std::min(window_, blocks_ - first))};
+}
+
+WindowPermutation::Window WindowPermutation::window_at(std::uint64_t position) const {
+  const std::uint64_t first = first_slot(slot_of(position));
+  const Span span = span_of(first);
+  return {span, Permutation(span.end - span.begin, mix_key(key_, 2 + first))};
 }
 
 std::uint64_t WindowPermutation::operator()(std::uint64_t position) const {
-  const std::uint64_t first = slot_of(position) / window_ * window_;
-  const std::uint64_t begin = slot_start(first);
-  const std::uint64_t end = std::min(n_, slot_start(std::min(first + window_, blocks_)));
-  const Permutation inside(end - begin, mix_key(key_, 2 + first));
-  const std::uint64_t mixed = begin + inside(position - begin);
-  const std::uint64_t slot = slot_of(mixed);
-  return block_order_(slot) * block_ + (mixed - slot_start(slot));
+  apply(&position, 1);
+  return position;
+}
+
+std::uint64_t WindowPermutation::invert(std::uint64_t row) const {
+  invert(&row, 1);
+  return row;
+}
+
+void WindowPermutation::mix_windows(bool backwards, std::uint64_t* positions,
+                                    std::size_t count) const {
+  const auto find = [this](std::uint64_t position) { return window_at(position); };
+  const auto mix = [&](const Window& window, std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) positions[i] -= window.span.begin;
+    if (backwards) {
+      window.inside.invert(positions + begin, end - begin);
+    } else {
+      window.inside.apply(positions + begin, end - begin);
+    }
+    for (std::size_t i = begin; i < end; ++i) positions[i] += window.span.begin;
+  };
+  in_windows(positions, count, find, mix);
+}
+
+void WindowPermutation::apply(std::uint64_t* positions, std::size_t count) const {
+  mix_windows(false, positions, count);
+  std::uint64_t slots[kChunk];
+  for (std::size_t done = 0; done < count; done += kChunk) {
+    std::uint64_t* values = positions + done;
+    const std::size_t now = std::min(kChunk, count - done);
+    for (std::size_t i = 0; i < now; ++i) {
+      slots[i] = slot_of(values[i]);
+      values[i] -= slot_start(slots[i]);
+    }
+    block_order_.apply(slots, now);
+    for (std::size_t i = 0; i < now; ++i) values[i] += slots[i] * block_;
+  }
+}
+
+void WindowPermutation::invert(std::uint64_t* rows, std::size_t count) const {
+  std::uint64_t slots[kChunk];
+  for (std::size_t done = 0; done < count; done += kChunk) {
+    std::uint64_t* values = rows + done;
+    const std::size_t now = std::min(kChunk, count - done);
+    for (std::size_t i = 0; i < now; ++i) {
+      slots[i] = divide(values[i], block_);
+      values[i] -= slots[i] * block_;
+    }
+    block_order_.invert(slots, now);
+    for (std::size_t i = 0; i < now; ++i) values[i] += slot_start(slots[i]);
+  }
+  mix_windows(true, rows, count);
 }
 
 void permute(std::uint64_t n, std::uint64_t key, const std::int64_t* positions, std::size_t count,
              std::int64_t* rows) {
   const Permutation order(n, key);
-  for (std::size_t i = 0; i < count; ++i)
-    rows[i] = static_cast<std::int64_t>(order(static_cast<std::uint64_t>(positions[i])));
+  in_chunks(positions, count, rows,
+            [&](std::uint64_t* values, std::size_t now) { order.apply(values, now); });
+}
+
+void permute_inverse(std::uint64_t n, std::uint64_t key, const std::int64_t* rows,
+                     std::size_t count, std::int64_t* positions) {
+  const Permutation order(n, key);
+  in_chunks(rows, count, positions,
+            [&](std::uint64_t* values, std::size_t now) { order.invert(values, now); });
 }
 
 void permute_window(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
                     const std::int64_t* positions, std::size_t count, std::int64_t* rows) {
   const WindowPermutation order(n, block, window, key);
-  for (std::size_t i = 0; i < count; ++i)
-    rows[i] = static_cast<std::int64_t>(order(static_cast<std::uint64_t>(positions[i])));
+  in_chunks(positions, count, rows,
+            [&](std::uint64_t* values, std::size_t now) { order.apply(values, now); });
+}
+
+void permute_window_inverse(std::uint64_t n, std::uint64_t block, std::uint64_t window,
+                            std::uint64_t key, const std::int64_t* rows, std::size_t count,
+                            std::int64_t* positions) {
+  const WindowPermutation order(n, block, window, key);
+  in_chunks(rows, count, positions,
+            [&](std::uint64_t* values, std::size_t now) { order.invert(values, now); });
+}
+
+void windows_of(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
+                const std::int64_t* blocks, std::size_t count, std::int64_t* begins,
+                std::int64_t* ends) {
+  const WindowPermutation order(n, block, window, key);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto span = order.window_of(static_cast<std::uint64_t>(blocks[i]));
+    begins[i] = static_cast<std::int64_t>(span.begin);
+    ends[i] = static_cast<std::int64_t>(span.end);
+  }
 }
 
 }  // namespace fastio

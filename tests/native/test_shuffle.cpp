@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/cpu.h"
+
 using namespace fastio;
 
 namespace {
@@ -94,7 +96,8 @@ TEST_CASE("the window order is a bijection that keeps blocks within their window
     const std::uint64_t n = 1 + rng() % 700;
     const std::uint64_t block = 1 + rng() % (round % 3 == 0 ? 900 : 20);
     const std::uint64_t window = 1 + rng() % (round % 5 == 0 ? 900 : 8);
-    const auto values = all(WindowPermutation(n, block, window, rng()), n);
+    const WindowPermutation order(n, block, window, rng());
+    const auto values = all(order, n);
     CAPTURE(n);
     CAPTURE(block);
     CAPTURE(window);
@@ -107,7 +110,14 @@ TEST_CASE("the window order is a bijection that keeps blocks within their window
       first = std::min(first, i);
       last = std::max(last, i);
     }
-    for (const auto& [first, last] : seen) REQUIRE(last - first < window * block);
+    for (std::uint64_t b = 0; b < blocks; ++b) {
+      const auto span = order.window_of(b);
+      REQUIRE(seen[b].second - seen[b].first < window * block);
+      REQUIRE(span.begin <= seen[b].first);
+      REQUIRE(seen[b].second < span.end);
+      REQUIRE(span.end <= n);
+    }
+    for (std::uint64_t i = 0; i < n; ++i) REQUIRE(order.invert(values[i]) == i);
   }
 }
 
@@ -123,22 +133,50 @@ TEST_CASE("window orders of the largest sizes stay in range") {
         for (int i = 0; i < 50; ++i) {
           const std::uint64_t position = i == 0 ? 0 : i == 1 ? n - 1 : rng() % n;
           REQUIRE(order(position) < n);
+          REQUIRE(order.invert(order(position)) == position);
+          const auto span = order.window_of(order(position) / block);
+          REQUIRE(span.begin <= position);
+          REQUIRE(position < span.end);
         }
       }
     }
   }
 }
 
-TEST_CASE("arrays of positions are what single positions are") {
-  const std::vector<std::int64_t> positions = {5, 0, 99, 5};
-  std::vector<std::int64_t> rows(4);
-  permute(100, 7, positions.data(), positions.size(), rows.data());
-  const Permutation order(100, 7);
-  for (std::size_t i = 0; i < 4; ++i)
-    CHECK(rows[i] == static_cast<std::int64_t>(order(static_cast<std::uint64_t>(positions[i]))));
-  permute_window(100, 8, 3, 7, positions.data(), positions.size(), rows.data());
-  const WindowPermutation windowed(100, 8, 3, 7);
-  for (std::size_t i = 0; i < 4; ++i)
-    CHECK(rows[i] == static_cast<std::int64_t>(windowed(static_cast<std::uint64_t>(positions[i]))));
+TEST_CASE("arrays are what single positions are, whatever the instruction set") {
+  std::mt19937_64 rng(4);
+  for (const Simd level : {Simd::portable, Simd::avx2, Simd::avx512}) {
+    simd_force(level);
+    for (const std::uint64_t n : {1ull, 2ull, 100ull, 256ull, 257ull, 1ull << 32, 1ull << 48}) {
+      for (const std::size_t count : {0u, 1u, 3u, 4u, 15u, 16u, 17u, 511u, 512u, 513u, 1500u}) {
+        const Permutation order(n, 7);
+        const WindowPermutation windowed(n, 8, 3, 7);
+        std::vector<std::int64_t> positions(count), rows(count), back(count);
+        for (auto& position : positions) position = static_cast<std::int64_t>(rng() % n);
+        CAPTURE(n);
+        CAPTURE(count);
+        permute(n, 7, positions.data(), count, rows.data());
+        for (std::size_t i = 0; i < count; ++i)
+          REQUIRE(static_cast<std::uint64_t>(rows[i]) ==
+                  order(static_cast<std::uint64_t>(positions[i])));
+        permute_inverse(n, 7, rows.data(), count, back.data());
+        REQUIRE(back == positions);
+        permute_window(n, 8, 3, 7, positions.data(), count, rows.data());
+        for (std::size_t i = 0; i < count; ++i)
+          REQUIRE(static_cast<std::uint64_t>(rows[i]) ==
+                  windowed(static_cast<std::uint64_t>(positions[i])));
+        permute_window_inverse(n, 8, 3, 7, rows.data(), count, back.data());
+        REQUIRE(back == positions);
+      }
+    }
+  }
+  simd_force(simd_best());
   permute(1, 7, nullptr, 0, nullptr);
+}
+
+TEST_CASE("an array may be permuted in place") {
+  std::vector<std::int64_t> values = {5, 0, 99, 5};
+  permute(100, 7, values.data(), values.size(), values.data());
+  permute_inverse(100, 7, values.data(), values.size(), values.data());
+  CHECK(values == std::vector<std::int64_t>{5, 0, 99, 5});
 }

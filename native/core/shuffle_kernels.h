@@ -1,0 +1,26 @@
+// The kernels of shuffle.h: a Feistel network over many values at once, portable and with AVX2.
+// Plain pointers and numbers only (see native/README.md, Instruction sets).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fastio {
+
+// A bijection of the numbers below 2**(low bits + high bits), 8 to 48 bits in all.
+struct Feistel {
+  static constexpr int kRounds = 8;
+  int low_bits;
+  std::uint32_t low_mask, high_mask;
+  std::uint32_t keys[kRounds];
+};
+
+// Values that a kernel takes at once: counts are multiples of it.
+inline constexpr std::size_t kFeistelGroup = 16;
+
+// Enciphers `count` values in place, or deciphers them.
+void feistel_portable(const Feistel& network, bool backwards, std::uint64_t* values,
+                      std::size_t count);
+void feistel_avx2(const Feistel& network, bool backwards, std::uint64_t* values, std::size_t count);
+
+}  // namespace fastio

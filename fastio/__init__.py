@@ -24,6 +24,7 @@ from fastio.errors import (
     ShardCorrupt,
     SourceNotFound,
     StateMismatch,
+    StoreError,
     TransformError,
 )
 from fastio.formats import FolderDataset
@@ -78,6 +79,7 @@ __all__ = [
     "SourceNotFound",
     "StateMismatch",
     "Stats",
+    "StoreError",
     "Text",
     "ToDtype",
     "TransformError",

@@ -6,6 +6,7 @@ Each leaf also inherits the builtin that people already catch::
     |-- SourceNotFound (FileNotFoundError)    no such file, folder or shard
     |   `-- DatasetNotFound                   a folder without a manifest
     |-- DatasetExists (FileExistsError)       the destination already holds a dataset
+    |-- StoreError (OSError)                  an object of a URL cannot be read, written or listed
     |-- ManifestInvalid (ValueError)          manifest.arrow is damaged or is not ours
     |   `-- FormatVersionUnsupported          written by a newer fastio
     |-- ShardCorrupt (ValueError)             a shard is truncated, damaged or not the manifest's
@@ -39,6 +40,10 @@ class DatasetNotFound(SourceNotFound):
 
 class DatasetExists(FastioError, FileExistsError):
     """The destination of a pack already holds a dataset."""
+
+
+class StoreError(FastioError, OSError):
+    """An object of a URL could not be read, written or listed until the deadline, or never can."""
 
 
 class ManifestInvalid(FastioError, ValueError):

@@ -1,0 +1,312 @@
+"""Store: objects below a URL, with retries, a deadline, and errors that name what happened."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from fastio.errors import SourceNotFound, StoreError
+from fastio.store.options import family_of
+from fastio.store.ranges import Span, coalesce, parallel
+from fastio.store.retry import Failed, Limits, Permanent, attempt
+from fastio.store.urls import join, redact, scheme_of, secrets_of, shown
+
+T = TypeVar("T")
+
+# A write has this much more time for what it sends: a deadline for reads would cut large ones off.
+_WRITTEN_BYTES_PER_S = 1 << 20
+_LONGEST_CAUSE = 400  # characters; servers answer with whole pages
+
+
+class Backend(Protocol):
+    """One attempt at each request, within limit_s seconds; see the two implementations.
+
+    Raises:
+        FileNotFoundError: there is no such object.
+        retry.Permanent: another attempt would end likewise.
+        Exception: anything else, which another attempt may mend.
+    """
+
+    name: str
+
+    def size(self, name: str, limit_s: float) -> int: ...
+    def read(self, name: str, offset: int, length: int | None, limit_s: float) -> memoryview: ...
+    def write(self, name: str, data: memoryview | Path, limit_s: float) -> None: ...
+    def list(self, folder: str, limit_s: float) -> list[tuple[str, int]]: ...
+    def delete(self, name: str, limit_s: float) -> None: ...
+
+
+def open_store(
+    url: str,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    deadline_s: float = 60.0,
+    timeout_s: float = 15.0,
+) -> Store:
+    """A store of the objects below a URL; nothing is requested yet.
+
+    Args:
+        url: of a folder: "s3://bucket/prefix", "https://host/path", any other that fsspec knows.
+        storage_options: credentials, endpoint and the like, in fsspec's or obstore's words.
+        deadline_s: seconds for a call, all attempts together. A write has one more for each MiB.
+        timeout_s: seconds after which an attempt without progress is given up and tried again.
+            fsspec does not tell progress: there, less than 1 MiB/s counts as none.
+
+    Raises:
+        StoreError: the URL or an option is not understood, or a package is missing for it.
+    """
+    store = Store(url, storage_options, deadline_s=deadline_s, timeout_s=timeout_s)
+    _ = store.backend
+    return store
+
+
+class Store:
+    """Objects below a URL. Thread-safe; goes through forks and pickling, and opens anew there.
+
+    Names are relative to the URL, as the store has them (not percent-encoded). Every call waits
+    without the interpreter's lock and raises
+
+    - SourceNotFound: there is no such object;
+    - StoreError: every attempt until the deadline failed, or the answer would stay the same
+      (permission denied, a range that the object does not have, a server that ignores ranges).
+
+    Attributes:
+        url: without credentials, for messages.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        deadline_s: float = 60.0,
+        timeout_s: float = 15.0,
+    ) -> None:
+        if deadline_s <= 0 or timeout_s <= 0:
+            raise ValueError(f"deadline_s={deadline_s} and timeout_s={timeout_s} must be positive")
+        self._location = url
+        self._options = dict(storage_options or {})
+        self._limits = Limits(deadline_s, timeout_s)
+        self._secrets = secrets_of(url, self._options)
+        self.url = shown(url)
+        # With the process that it belongs to: a forked child makes its own.
+        self._opened: tuple[int, Backend] | None = None
+
+    @property
+    def backend(self) -> str:
+        """The library that takes it: "obstore" or "fsspec"."""
+        return self._backend().name
+
+    def size(self, name: str) -> int:
+        """Bytes of an object; one request."""
+        return self._call(name, lambda backend, left_s: backend.size(name, left_s))
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such an object; one request."""
+        try:
+            self.size(name)
+        except SourceNotFound:
+            return False
+        return True
+
+    def read(
+        self,
+        name: str,
+        offset: int = 0,
+        length: int | None = None,
+        *,
+        stop: threading.Event | None = None,
+    ) -> memoryview:
+        """Bytes of an object, in one request; uint8, read-only, not copied from what arrived.
+
+        Args:
+            name: of the object.
+            offset: first byte.
+            length: bytes, all of which the object must have; None: to its end.
+            stop: when set, a failed attempt is the last one.
+        """
+        if offset < 0 or (length is not None and length < 0):
+            raise ValueError(f"offset {offset} and length {length} must not be negative")
+        if length == 0:
+            return memoryview(b"")
+        return self._call(
+            name, lambda backend, left_s: backend.read(name, offset, length, left_s), stop=stop
+        )
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """Several ranges (offset, length) of an object, in their order.
+
+        Neighbours with small gaps are fetched in one request, and share its memory; up to 16
+        requests run at once.
+        """
+        spans = coalesce(ranges)
+
+        def read(span: Span, stop: threading.Event) -> memoryview:
+            return self.read(name, span.offset, span.length, stop=stop)
+
+        parts = [memoryview(b"")] * len(ranges)
+        for span, data in zip(spans, parallel([partial(read, s) for s in spans]), strict=True):
+            for number in span.members:
+                offset, length = ranges[number]
+                parts[number] = data[offset - span.offset : offset - span.offset + length]
+        return parts
+
+    def write(self, name: str, data: bytes | bytearray | memoryview | str | Path) -> None:
+        """Write a whole object; readers see all of it or what was there before.
+
+        Args:
+            name: of the object; one that exists is replaced.
+            data: the bytes (anything with C-contiguous memory), or a local file's path.
+        """
+        source = Path(data) if isinstance(data, (str, Path)) else _bytes_of(data)
+        nbytes = source.stat().st_size if isinstance(source, Path) else source.nbytes
+        deadline_s = self._limits.deadline_s + nbytes / _WRITTEN_BYTES_PER_S
+        self._call(
+            name,
+            lambda backend, left_s: backend.write(name, source, left_s),
+            doing="written",
+            deadline_s=deadline_s,
+        )
+
+    def list(self, prefix: str = "") -> list[tuple[str, int]]:
+        """Names and sizes in bytes of all objects whose names begin with a prefix, sorted."""
+        folder = prefix.rpartition("/")[0]
+        found = self._call(
+            folder, lambda backend, left_s: backend.list(folder, left_s), doing="listed"
+        )
+        return sorted(item for item in found if item[0].startswith(prefix))
+
+    def delete(self, name: str) -> None:
+        """Delete an object; whether deleting none is an error is up to the server."""
+        self._call(name, lambda backend, left_s: backend.delete(name, left_s), doing="deleted")
+
+    def close(self) -> None:
+        """Let go of connections; a later call opens new ones."""
+        self._opened = None
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({self.url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        limits = self._limits
+        make = partial(Store, deadline_s=limits.deadline_s, timeout_s=limits.timeout_s)
+        return make, (self._location, self._options)
+
+    def _backend(self) -> Backend:
+        opened = self._opened
+        if opened is None or opened[0] != os.getpid():
+            # Two threads may both open one: the later stays, and the other ends with its call.
+            opened = (os.getpid(), self._open())
+            self._opened = opened
+        return opened[1]
+
+    def _open(self) -> Backend:
+        try:
+            return _open_backend(self._location, self._options, self._limits)
+        except Unopened as error:
+            text = redact(str(error), self._secrets)
+        raise StoreError(f"{self.url}: {text}")
+
+    def _call(
+        self,
+        name: str,
+        request: Callable[[Backend, float], T],
+        *,
+        doing: str = "read",
+        deadline_s: float | None = None,
+        stop: threading.Event | None = None,
+    ) -> T:
+        """What a request returns; errors are raised without the causes, which may have secrets."""
+        backend = self._backend()
+        problem: FileNotFoundError | Permanent | Failed
+        try:
+            return attempt(
+                lambda left_s: request(backend, left_s), deadline_s or self._limits.deadline_s, stop
+            )
+        except (FileNotFoundError, Permanent, Failed) as error:
+            problem = error
+        raise self._error(shown(join(self._location, name)) if name else self.url, doing, problem)
+
+    def _error(
+        self, url: str, doing: str, problem: FileNotFoundError | Permanent | Failed
+    ) -> SourceNotFound | StoreError:
+        if isinstance(problem, FileNotFoundError):
+            return SourceNotFound(f"{url}: there is no such object")
+        if isinstance(problem, Failed):
+            cause: Exception = problem.cause
+            tries = "1 attempt" if problem.attempts == 1 else f"{problem.attempts} attempts"
+            how = f"cannot be {doing}: {tries} in {problem.seconds:.1f} s, the last one: "
+        else:
+            cause, how = problem, f"cannot be {doing}: "
+        text = " ".join(redact(str(cause) or type(cause).__name__, self._secrets).split())
+        if len(text) > _LONGEST_CAUSE:
+            text = text[:_LONGEST_CAUSE] + " ..."
+        return StoreError(f"{url} {how}{text}")
+
+
+class Unopened(Exception):
+    """No library takes a URL with these options; the message says why."""
+
+
+def _open_backend(url: str, options: Mapping[str, Any], limits: Limits) -> Backend:
+    """obstore where it is installed and takes the URL and the options, else fsspec."""
+    scheme = scheme_of(url)
+    declined = ""
+    if family_of(scheme) is not None and "::" not in url:
+        opened, declined = _try_obstore(url, options, limits)
+        if opened is not None:
+            return opened
+    try:
+        from fastio.store.fsspec_backend import FsspecBackend
+
+        return FsspecBackend(url, options, limits)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, ImportError):
+            reason = f"{_missing(scheme, error)}"
+    raise Unopened("; ".join(filter(None, (declined, f"fsspec: {reason}"))))
+
+
+def _try_obstore(
+    url: str, options: Mapping[str, Any], limits: Limits
+) -> tuple[Backend | None, str]:
+    """obstore's backend, or why it is not taken."""
+    from fastio.store.options import Untranslatable
+
+    try:
+        from fastio.store import obstore_backend
+    except ImportError:
+        return None, "obstore is not installed"
+    if not obstore_backend.usable():
+        return None, "obstore does not work in a forked process (spawn and forkserver do)"
+    try:
+        return obstore_backend.ObstoreBackend(url, options, limits), ""
+    except Untranslatable as error:
+        return None, f"obstore does not take {error}"
+    except Exception as error:
+        return None, f"obstore: {str(error).partition(chr(10))[0]}"
+
+
+def _missing(scheme: str, error: ImportError) -> str:
+    """Which packages serve a scheme, and how to get them."""
+    package = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs", "http": "aiohttp"}.get(
+        family_of(scheme) or ""
+    )
+    if package is None:
+        return f"{error}"
+    return f"{error}: pip install obstore, or pip install {package}"
+
+
+def _bytes_of(data: Any) -> memoryview:
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else memoryview(b"")

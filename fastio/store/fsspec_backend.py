@@ -1,0 +1,171 @@
+"""One attempt at a request through fsspec, which serves every scheme that it knows."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fsspec.asyn import sync as run_in_loop
+from fsspec.core import url_to_fs
+
+from fastio.store.options import for_fsspec
+from fastio.store.retry import Limits, Permanent
+from fastio.store.urls import join, scheme_of
+
+# fsspec does not say how far a transfer is: one that is slower than this counts as stalled.
+_SLOWEST_BYTES_PER_S = 1 << 20
+
+_PERMANENT = (NotImplementedError, ImportError, TypeError, ValueError, IsADirectoryError)
+_NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"})
+_TRANSIENT_STATUS = frozenset({408, 425, 429})
+# Folders have to be made there before files.
+_WITH_FOLDERS = frozenset({"file", "local", "sftp", "ssh", "smb", "hdfs", "webhdfs", "arrow_hdfs"})
+
+
+class FsspecBackend:
+    """A folder through fsspec.
+
+    Args:
+        url: any that fsspec knows, chains too.
+        options: storage_options, which the file system gets as they are.
+        limits: of the store.
+
+    Raises:
+        ImportError: a package is missing for the scheme.
+        ValueError: fsspec does not know the scheme, or the file system not an option.
+    """
+
+    name = "fsspec"
+
+    def __init__(self, url: str, options: Mapping[str, Any], limits: Limits) -> None:
+        self._fs, self._root = url_to_fs(url, **for_fsspec(scheme_of(url), options))
+        self._limits = limits
+
+    def size(self, name: str, limit_s: float) -> int:
+        """Bytes of an object."""
+        info = self._call("info", self._limits.timeout_s, limit_s, self._path(name))
+        if info.get("type") == "directory":
+            raise FileNotFoundError(name)
+        if info.get("size") is None:
+            raise Permanent("the server does not say how many bytes it has")
+        return int(info["size"])
+
+    def read(self, name: str, offset: int, length: int | None, limit_s: float) -> memoryview:
+        """A range of an object, or from an offset on; one request."""
+        if length is None:
+            allowed_s = max(self._limits.timeout_s, limit_s / 2)
+        else:
+            allowed_s = self._limits.timeout_s + length / _SLOWEST_BYTES_PER_S
+        path = self._path(name)
+        start = offset if offset or length is not None else None
+        end = None if length is None else offset + length
+        data = memoryview(self._call("cat_file", allowed_s, limit_s, path, start=start, end=end))
+        if length is not None and data.nbytes != length:
+            self._complain(name, offset, length, data.nbytes, limit_s)
+        return data
+
+    def _complain(self, name: str, offset: int, length: int, came: int, limit_s: float) -> None:
+        asked = f"bytes {offset} to {offset + length}"
+        if came > length:
+            raise Permanent(f"{asked} were asked for, and {came} bytes came: ranges are ignored")
+        size = self.size(name, limit_s)
+        if offset + length > size:
+            raise Permanent(f"{asked} were asked for, of an object of {size} bytes")
+        raise OSError(f"{came} bytes came instead of {length}")
+
+    def write(self, name: str, data: memoryview | Path, limit_s: float) -> None:
+        """A whole object."""
+        path = self._path(name)
+        if _WITH_FOLDERS & _protocols(self._fs):
+            self._fs.makedirs(self._fs._parent(path), exist_ok=True)
+        if isinstance(data, Path):
+            self._call("put_file", limit_s, limit_s, str(data), path)
+        else:
+            self._call("pipe_file", limit_s, limit_s, path, bytes(data))
+
+    def list(self, folder: str, limit_s: float) -> list[tuple[str, int]]:
+        """Names and sizes of all objects below a folder."""
+        root = str(self._fs._strip_protocol(self._root)).rstrip("/")
+        found = self._call("find", limit_s / 2, limit_s, self._path(folder), detail=True)
+        if not isinstance(found, dict):
+            raise Permanent("this file system does not list with sizes")
+        return [
+            (path[len(root) :].lstrip("/"), int(info.get("size") or 0))
+            for path, info in found.items()
+        ]
+
+    def delete(self, name: str, limit_s: float) -> None:
+        """One object."""
+        self._call("rm_file", self._limits.timeout_s, limit_s, self._path(name))
+
+    def _path(self, name: str) -> str:
+        if not name:
+            return str(self._root)
+        if urlsplit(self._root).scheme in ("http", "https"):
+            return join(self._root, name)
+        return self._root.rstrip("/") + "/" + name if self._root else name
+
+    def _call(
+        self, method: str, allowed_s: float, limit_s: float, *args: Any, **options: Any
+    ) -> Any:
+        """A method of the file system within a time, without what it remembers of listings."""
+        seconds = min(allowed_s, limit_s)
+        fs = self._fs
+        try:
+            if method in ("info", "find"):
+                fs.invalidate_cache()
+            if fs.async_impl and hasattr(fs, "_" + method):
+                # A coroutine can be given up: its connection is closed.
+                function = getattr(fs, "_" + method)
+                return run_in_loop(fs.loop, function, *args, timeout=seconds, **options)
+            return _in_thread(lambda: getattr(fs, method)(*args, **options), seconds)
+        except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+            raise TimeoutError(f"no answer within {seconds:.3g} s") from None
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            raise _translated(error) from None
+
+
+def _in_thread(function: Callable[[], Any], seconds: float) -> Any:
+    """What a function returns, or TimeoutError; then its thread is left to end on its own."""
+    answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((function(), None))
+        except BaseException as error:
+            answers.put((None, error))
+
+    # A daemon: it may hang for as long as its socket does, which must not keep the process.
+    threading.Thread(target=run, daemon=True, name="fastio-store-fsspec").start()
+    try:
+        value, error = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError from None
+    if error is not None:
+        raise error
+    return value
+
+
+def _translated(error: Exception) -> Exception:
+    """An error as the retries know it: Permanent, or one that may pass."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    status = getattr(error, "status", None)
+    if isinstance(error, PermissionError) or status in (401, 403):
+        return Permanent(f"permission denied: {text}")
+    if isinstance(error, _PERMANENT) or type(error).__name__ in _NO_CREDENTIALS:
+        return Permanent(text)
+    final = isinstance(status, int) and (300 <= status < 500 or status in (501, 505))
+    if final and status not in _TRANSIENT_STATUS:
+        return Permanent(text)
+    return OSError(text)
+
+
+def _protocols(fs: Any) -> set[str]:
+    return {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)

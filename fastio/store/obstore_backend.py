@@ -1,0 +1,208 @@
+"""One attempt at a request through obstore, whose own retries are off."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import obstore
+import obstore.exceptions as errors
+import obstore.store as stores
+
+from fastio.store.options import Settings, family_of, for_obstore
+from fastio.store.retry import Limits, Permanent
+from fastio.store.urls import scheme_of
+
+# obstore's threads do not survive a fork, and a call in a forked child waits for ever. This module
+# is imported with the first client, so a process with another number is such a child.
+_PID = os.getpid()
+
+_PART_BYTES = 8 << 20
+_MOST_PARTS = 9_000  # S3 takes 10,000
+_WRITES_AT_ONCE = 4
+
+_PERMANENT = (
+    errors.NotSupportedError,
+    errors.InvalidPathError,
+    errors.UnknownConfigurationKeyError,
+    errors.PreconditionError,
+    errors.NotModifiedError,
+    errors.AlreadyExistsError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+)
+_DENIED = (errors.PermissionDeniedError, errors.UnauthenticatedError)
+# 4xx, and what a server never implements; of 4xx another attempt may change these: timeout, too
+# early, too many requests.
+_STATUS = re.compile(r"status code: ([34]\d\d|501|505)\b")
+_TRANSIENT_STATUS = frozenset({"408", "425", "429"})
+_PAGE = re.compile(r"<!doctype html|<html", re.IGNORECASE)
+_TRANSIENT_CODE = re.compile(r"RequestTimeout|SlowDown|InternalError|Throttl")
+
+
+def usable() -> bool:
+    """Whether obstore works in this process; it does not in a forked child of one that used it."""
+    return os.getpid() == _PID
+
+
+class ObstoreBackend:
+    """A folder through obstore.
+
+    Args:
+        url: with the scheme of one of obstore's stores.
+        options: storage_options in obstore's or fsspec's words.
+        limits: of the store; clients with shorter ones are made for later attempts.
+
+    Raises:
+        options.Untranslatable: the options are for another library.
+        obstore.exceptions.BaseError, ValueError: obstore does not take the URL or the options.
+    """
+
+    name = "obstore"
+
+    def __init__(self, url: str, options: Mapping[str, Any], limits: Limits) -> None:
+        family = family_of(scheme_of(url))
+        assert family is not None
+        self._family = family
+        self._url = url
+        self._limits = limits
+        self._settings = for_obstore(family, options)
+        # By total timeout and whether reads are timed. Two threads may make the same one: no harm.
+        self._clients: dict[tuple[float, bool], Any] = {}
+        self._client(limits.deadline_s)
+
+    def size(self, name: str, limit_s: float) -> int:
+        """Bytes of an object."""
+        with _Translated():
+            return int(obstore.head(self._client(limit_s), name)["size"])
+
+    def read(self, name: str, offset: int, length: int | None, limit_s: float) -> memoryview:
+        """A range of an object, or from an offset on; one request."""
+        wanted: Any = None
+        if length is not None:
+            wanted = {"range": (offset, offset + length)}
+        elif offset:
+            wanted = {"range": {"offset": offset}}
+        with _Translated():
+            answer = obstore.get(self._client(limit_s), name, options=wanted)
+            size = int(answer.meta["size"])
+            start, end = answer.range
+            expected = size - offset if length is None else length
+            if start != offset or end - start != expected:
+                _complain(offset, expected, start, end, size)
+            data = memoryview(answer.bytes())
+        if data.nbytes != expected:
+            raise OSError(f"{data.nbytes} bytes came instead of {expected}")
+        return data
+
+    def write(self, name: str, data: memoryview | Path, limit_s: float) -> None:
+        """A whole object."""
+        nbytes = data.stat().st_size if isinstance(data, Path) else data.nbytes
+        part = max(_PART_BYTES, -(-nbytes // _MOST_PARTS))
+        with _Translated():
+            obstore.put(
+                self._client(limit_s, timed_reads=False),
+                name,
+                data if isinstance(data, Path) or nbytes else b"",
+                use_multipart=self._family != "http" and nbytes > part,
+                chunk_size=part,
+                max_concurrency=_WRITES_AT_ONCE,
+            )
+
+    def list(self, folder: str, limit_s: float) -> list[tuple[str, int]]:
+        """Names and sizes of all objects below a folder."""
+        with _Translated():
+            pages = obstore.list(self._client(limit_s), folder or None, chunk_size=1000)
+            return [(str(item["path"]), int(item["size"])) for page in pages for item in page]
+
+    def delete(self, name: str, limit_s: float) -> None:
+        """One object."""
+        with _Translated():
+            obstore.delete(self._client(limit_s), name)
+
+    def _client(self, limit_s: float, timed_reads: bool = True) -> Any:
+        """A client whose requests take at most limit_s: the deadline, or a half of it, or ..."""
+        total_s = self._limits.deadline_s
+        while total_s > limit_s and total_s > 0.01:
+            total_s /= 2
+        if limit_s > self._limits.deadline_s:  # large writes
+            total_s = limit_s
+        key = (total_s, timed_reads)
+        client = self._clients.get(key)
+        if client is None:
+            client = self._make(total_s, timed_reads)
+            self._clients[key] = client
+        return client
+
+    def _make(self, total_s: float, timed_reads: bool) -> Any:
+        timeout_s = min(self._limits.timeout_s, total_s)
+        options: dict[str, Any] = {
+            "allow_http": True,
+            "timeout": timedelta(seconds=total_s),
+            "connect_timeout": timedelta(seconds=timeout_s),
+            **self._settings.client,
+        }
+        if timed_reads:
+            # It counts from the request to the first byte too, and so would stop long uploads.
+            options.setdefault("read_timeout", timedelta(seconds=timeout_s))
+        retry: Any = {"max_retries": 0, "retry_timeout": timedelta(seconds=total_s)}
+        return _connect(self._family, self._url, self._settings, options, retry)
+
+
+def _connect(family: str, url: str, settings: Settings, client: Any, retry: Any) -> Any:
+    """One of obstore's stores; of a bucket's name and a prefix, as keys may have "#" and "?"."""
+    config: Any = settings.config
+    if family == "http":
+        return stores.HTTPStore.from_url(
+            url.partition("#")[0], client_options=client, retry_config=retry
+        )
+    place = url.partition("://")[2]
+    bucket, _, prefix = place.partition("/")
+    more: Any = {"config": config, "client_options": client, "retry_config": retry}
+    if family == "s3":
+        return stores.S3Store(bucket, prefix=prefix.strip("/") or None, **more)
+    if family == "gs":
+        return stores.GCSStore(bucket, prefix=prefix.strip("/") or None, **more)
+    if "@" in bucket:  # container@account.host
+        return stores.AzureStore.from_url(url, **more)
+    return stores.AzureStore(bucket, prefix=prefix.strip("/") or None, **more)
+
+
+def _complain(offset: int, expected: int, start: int, end: int, size: int) -> None:
+    asked = f"bytes {offset} to {offset + expected}"
+    if offset + expected > size:
+        raise Permanent(f"{asked} were asked for, of an object of {size} bytes")
+    raise OSError(f"{asked} were asked for, and {start} to {end} of {size} were sent")
+
+
+class _Translated:
+    """Turns obstore's errors into FileNotFoundError, Permanent and OSError."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None or isinstance(error, (FileNotFoundError, Permanent)):
+            return
+        text = _summary(error)
+        if isinstance(error, _DENIED):
+            raise Permanent(f"permission denied: {text}") from None
+        if isinstance(error, _PERMANENT):
+            raise Permanent(text) from None
+        status = _STATUS.search(text)
+        final = status and status[1] not in _TRANSIENT_STATUS and not _TRANSIENT_CODE.search(text)
+        if final:
+            raise Permanent(text) from None
+        if isinstance(error, errors.BaseError):
+            raise OSError(text) from None
+
+
+def _summary(error: BaseException) -> str:
+    """The sentence of an error of obstore's, without the dump of its innards behind it."""
+    text = str(error).partition("\n\nDebug source:")[0]
+    return _PAGE.split(text)[0].strip(" :\n") or type(error).__name__

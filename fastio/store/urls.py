@@ -1,0 +1,107 @@
+"""Which paths are URLs, joining them with names, and what of them may be shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
+_LOCAL = frozenset({"file", "local"})
+_HTTP = frozenset({"http", "https"})
+# What stands before an "@" is a container's name here, no credential.
+_CONTAINER_BEFORE_AT = re.compile(r"^(abfss?|az|adl|wasbs?)$")
+_USERINFO = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]+)://[^/\s@'\"]*@")
+_QUERY = re.compile(r"(https?://[^\s?'\"<>]*)\?[^\s'\"<>)]*", re.IGNORECASE)
+_SECRET_OPTION = re.compile(
+    r"secret|token|password|passwd|credential|sas|signature|auth|cookie|connection_string|key",
+    re.IGNORECASE,
+)
+_SHORTEST_SECRET = 4  # shorter ones would strike out innocent parts of words
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of a URL in lower case, the first one of a chain; "" for a local path."""
+    found = _SCHEME.match(url)
+    return found[1].lower() if found else ""
+
+
+def is_remote(path: object) -> bool:
+    """Whether a path is a URL that the store serves: with a scheme other than file or local.
+
+    Args:
+        path: anything that is taken for a source: str, Path, a dataset. Only a str is remote.
+    """
+    if not isinstance(path, str):
+        return False
+    found = _SCHEME.match(path)
+    return found is not None and (found[2] == "::" or found[1].lower() not in _LOCAL)
+
+
+def join(url: str, *names: str) -> str:
+    """The URL of an object or folder below a URL.
+
+    Args:
+        url: of a folder. A query behind an http(s) URL stays behind; in a chain, the first part
+            that has a path is the one that gets the name.
+        names: relative, as the store has them: not percent-encoded, which is done for http(s).
+    """
+    head, part, tail = _first_with_path(url)
+    query = ""
+    if scheme_of(part) in _HTTP:
+        names = tuple(quote(name, safe="/~!$&'()*+,;=:@") for name in names)
+        part, mark, rest = part.partition("?")
+        query = mark + rest
+    path = part if part.endswith("://") else part.rstrip("/") + "/"
+    return head + path + "/".join(name.strip("/") for name in names) + query + tail
+
+
+def _first_with_path(url: str) -> tuple[str, str, str]:
+    """A chain before, at and behind the first of its parts that has a "://"."""
+    parts = url.split("::")
+    at = next((n for n, part in enumerate(parts) if "://" in part), len(parts) - 1)
+    head = "".join(part + "::" for part in parts[:at])
+    return head, parts[at], "".join("::" + part for part in parts[at + 1 :])
+
+
+def shown(text: str) -> str:
+    """A URL, or a text with URLs in it, without credentials and query strings."""
+
+    def without_user(found: re.Match[str]) -> str:
+        keep = _CONTAINER_BEFORE_AT.match(found[1]) and ":" not in found[0].split("://")[1]
+        return found[0] if keep else f"{found[1]}://"
+
+    return _QUERY.sub(r"\1", _USERINFO.sub(without_user, text))
+
+
+def secrets_of(url: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Every string of a URL and its options that no message may contain, longest first."""
+    found = set(_secret_values(options, inside=False))
+    for user in re.findall(r"://([^/\s@]*)@", url):
+        found.update(user.split(":")[1:] or [user])
+    for query in re.findall(r"https?://[^\s?]*\?([^#]*)", url):
+        found.update(pair.partition("=")[2] for pair in query.split("&"))
+    found |= {quote(secret, safe="") for secret in found}
+    return tuple(sorted((s for s in found if len(s) >= _SHORTEST_SECRET), key=len, reverse=True))
+
+
+def _secret_values(value: Any, inside: bool) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            hidden = inside or bool(_SECRET_OPTION.search(str(key))) or key == "headers"
+            yield from _secret_values(item, hidden)
+    elif inside and isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _secret_values(item, inside)
+    elif inside and isinstance(value, str):
+        yield value
+        yield from (word for word in value.split() if word != value)
+
+
+def redact(text: str, secrets: tuple[str, ...]) -> str:
+    """A text without URLs' credentials and without these secrets."""
+    text = shown(text)
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text

@@ -193,7 +193,7 @@ def sizes(folder: Path, files: Sequence[Path], work: Path) -> dict[str, dict[str
     ):
         packed = work / f"size-{codec}-{codebook}"
         fastio.pack(folder, packed, codec=codec, codebook=codebook)  # type: ignore[arg-type]
-        with fastio.open(packed) as dataset:
+        with fastio.Dataset(packed) as dataset:
             counts = dataset.manifest.codec_counts()["image"]
         shards = sum(path.stat().st_size for path in packed.rglob("shard-*"))
         everything = sum(path.stat().st_size for path in packed.rglob("*") if path.is_file())

@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.batch import Batch
-from fastio.dataset import Dataset
 from fastio.device import HostBatch
 from fastio.engine import BatchStream, Engine, OnError
 from fastio.errors import SampleError, TransformError
-from fastio.formats import FolderDataset
+from fastio.formats import AnyDataset, FolderDataset, TarDataset
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
 from fastio.schema import Image, Schema
@@ -211,7 +210,7 @@ class NativeFeed:
     """Batches decoded by this package's threads.
 
     Args:
-        dataset: packed or folder; not closed by the feed.
+        dataset: packed, folder or tars; not closed by the feed.
         sampling: which rows make up which batch.
         transforms: of the fields.
         settings: how.
@@ -226,7 +225,7 @@ class NativeFeed:
 
     def __init__(
         self,
-        dataset: Dataset | FolderDataset,
+        dataset: AnyDataset,
         sampling: Sampling,
         transforms: FieldTransforms,
         settings: NativeSettings,
@@ -401,10 +400,13 @@ def _only_sample(data: Any) -> Any:
     return tuple(part[0] for part in data) if isinstance(data, tuple) else data[0]
 
 
-def _upright_size(dataset: Dataset | FolderDataset, field: str, row: int) -> tuple[int, int]:
+def _upright_size(dataset: AnyDataset, field: str, row: int) -> tuple[int, int]:
     """(height, width) of an image after its EXIF orientation is applied."""
     if isinstance(dataset, FolderDataset):
         height, width = dataset[row][0].shape[:2]
+        return height, width
+    if isinstance(dataset, TarDataset):
+        height, width = dataset.image(field, row).shape[:2]
         return height, width
     shards, local = dataset.locate(np.array([row]))
     reader = dataset.shard(int(shards[0]))

@@ -1,8 +1,8 @@
 """Rows to byte ranges: which bytes of which local file the engine has to read for a batch.
 
-Packed datasets and image folders differ here and nowhere after. An `ImageSource` answers for one
-image field; its files are numbered by a `fastio._native.FileSet`, which the engine's threads read
-from. Safe to use from several threads.
+Packed datasets, image folders and tars differ here and nowhere after. An `ImageSource` answers for
+one image field; its files are numbered by a `fastio._native.FileSet`, which the engine's threads
+read from. Safe to use from several threads.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ import numpy.typing as npt
 
 from fastio import _native
 from fastio.dataset import Dataset
-from fastio.formats.folder import FolderDataset
+from fastio.dataset.remote import RemoteDataset
+from fastio.formats import AnyDataset, FolderDataset, TarDataset
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG
+from fastio.shard import ShardReader
+from fastio.staging import Stager
 
 Rows = npt.NDArray[np.int64]
 WHOLE_FILE = -1
@@ -110,8 +113,7 @@ class PackedImages:
         reads.file[places] = self._number(shard)
         reads.offset[places] = begin + reader.data_offset(self._field)
         reads.length[places] = offsets[local + 1] - begin
-        for name in ("codec", "orientation", "height", "width", "crc32c"):
-            getattr(reads, name)[places] = reader.fixed(f"{self._field}.{name}")[local]
+        _fill_columns(reads, places, reader, self._field, local)
 
     def _number(self, shard: int) -> int:
         number = self._numbers.get(shard)
@@ -177,8 +179,92 @@ class FolderImages:
         """Nothing stays open."""
 
 
-def image_source(dataset: Dataset | FolderDataset, field: str) -> ImageSource:
-    """The reads of one image field of a dataset."""
+class TarImages:
+    """An image field of tars: ranges of tars that stay open."""
+
+    def __init__(self, dataset: TarDataset, field: str) -> None:
+        self._dataset = dataset
+        self._field = field
+        self._files = _native.FileSet(keep_open=True, max_open=_most_open())
+        self._files.add(list(dataset.tars))
+
+    def reads(self, rows: Rows) -> ImageReads:
+        tar, offset, length, is_jpeg = self._dataset.extents(self._field, rows)
+        n = len(rows)
+        return ImageReads(
+            self._files,
+            tar.astype(np.int32),
+            np.ascontiguousarray(offset),
+            np.ascontiguousarray(length),
+            np.where(is_jpeg, CODEC_JPEG, CODEC_ENCODED).astype(np.uint8),
+            np.full(n, LOOK_INTO_FILE, np.uint8),
+            np.full(n, LOOK_INTO_FILE, np.int32),
+            np.full(n, LOOK_INTO_FILE, np.int32),
+            None,
+            None,
+        )
+
+    def pixels(self, row: int) -> npt.NDArray[np.uint8]:
+        return self._dataset.image(self._field, row)
+
+    def close(self) -> None:
+        self._files.close()
+
+
+class StagedImages:
+    """An image field of a remote dataset: ranges of blocks that were brought here."""
+
+    def __init__(self, dataset: RemoteDataset, field: str, stager: Stager) -> None:
+        self._dataset = dataset
+        self._field = field
+        self._stager = stager
+
+    def reads(self, rows: Rows) -> ImageReads:
+        block, offset, length = self._stager.blocks.places(self._field, rows)
+        numbers, file = np.unique(block, return_inverse=True)
+        # Numbered anew for every batch: blocks come and go, and a kept descriptor would keep the
+        # bytes of one that is gone.
+        files = _native.FileSet(keep_open=True, max_open=_most_open())
+        files.add([self._stager.path(number) for number in numbers.tolist()])
+        n = len(rows)
+        reads = ImageReads(
+            files,
+            file.astype(np.int32),
+            offset,
+            length,
+            np.empty(n, np.uint8),
+            np.empty(n, np.uint8),
+            np.empty(n, np.int32),
+            np.empty(n, np.int32),
+            np.empty(n, np.uint32),
+            self._dataset.codebook,
+        )
+        for shard, places, local in self._dataset.by_shard(rows):
+            _fill_columns(reads, places, self._dataset.shard(shard), self._field, local)
+        return reads
+
+    def pixels(self, row: int) -> npt.NDArray[np.uint8]:
+        return self._dataset.image(self._field, row)
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+def _fill_columns(
+    reads: ImageReads, places: Rows, reader: ShardReader, field: str, local: Rows
+) -> None:
+    for name in ("codec", "orientation", "height", "width", "crc32c"):
+        getattr(reads, name)[places] = reader.fixed(f"{field}.{name}")[local]
+
+
+def image_source(dataset: AnyDataset, field: str, stager: Stager | None = None) -> ImageSource:
+    """The reads of one image field of a dataset; a stager is what brings a remote one's blocks."""
+    if isinstance(dataset, RemoteDataset):
+        if stager is None:
+            raise ValueError(f"{dataset.path} is remote: there must be a stager")
+        return StagedImages(dataset, field, stager)
     if isinstance(dataset, FolderDataset):
         return FolderImages(dataset)
+    if isinstance(dataset, TarDataset):
+        return TarImages(dataset, field)
     return PackedImages(dataset, field)

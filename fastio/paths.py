@@ -6,12 +6,11 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fastio.dataset import Dataset
 from fastio.device import Device, has_pinned_memory
 from fastio.engine import OnError, available_cores
 from fastio.errors import TransformError
 from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings
-from fastio.formats import FolderDataset, open_any
+from fastio.formats import AnyDataset, TarDataset, is_tars, open_any
 from fastio.formats.torch_dataset import WorkerSettings, image_files
 from fastio.sampling import Ranks, Sampling
 from fastio.transforms import compile, from_torchvision
@@ -46,20 +45,24 @@ def make_feed(request: Request) -> Feed:
         TransformError: the transforms do not fit.
         TypeError, ValueError: the dataset or the arguments are not possible.
     """
-    source = _native_source(request.dataset)
+    source = _native_source(request.dataset, request.fields)
     if isinstance(source, str):
         return _torch_feed(request, source)
     dataset, known = source
+    if isinstance(dataset, TarDataset) and dataset is not request.dataset and request.fields:
+        request = replace(request, fields=tuple(dataset.schema.fields))  # seg_png for "seg.png"
     transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
     settings = _native_settings(request)
     return NativeFeed(dataset, request.sampling, transforms, settings, request.seed)
 
 
-def _native_source(dataset: Any) -> tuple[Dataset | FolderDataset, list[Any]] | str:
+def _native_source(
+    dataset: Any, fields: tuple[str, ...] | None
+) -> tuple[AnyDataset, list[Any]] | str:
     """A dataset of the native path and the transforms that it came with; or why there is none."""
-    if isinstance(dataset, (str, os.PathLike)):
-        return open_any(dataset), []
-    if isinstance(dataset, (Dataset, FolderDataset)):
+    if isinstance(dataset, (str, os.PathLike)) or is_tars(dataset):
+        return open_any(dataset, fields), []
+    if isinstance(dataset, AnyDataset):
         return dataset, []
     files = image_files(dataset)
     if isinstance(files, str):

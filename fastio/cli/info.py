@@ -11,21 +11,28 @@ from fastio.cli.common import clear_errors, counted, readable_bytes
 
 if TYPE_CHECKING:
     from fastio.dataset import Dataset
+    from fastio.formats import TarDataset
 
 _SHOWN_CLASSES = 8
 
 
 def info(
-    dst: Annotated[str, typer.Argument(help="A packed dataset.")],
+    dst: Annotated[str, typer.Argument(help="A packed dataset, or WebDataset tars.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a dataset consists of."""
     with clear_errors():
-        from fastio.dataset import open as open_dataset
+        from fastio.formats import TarDataset
+        from fastio.formats import open as open_dataset
 
         with open_dataset(dst) as dataset:
-            description = _describe(dataset)
-        print(json.dumps(description) if as_json else "\n".join(_lines(description)))
+            if isinstance(dataset, TarDataset):
+                description = _describe_tars(dataset)
+                lines = _tar_lines(description)
+            else:
+                description = _describe(dataset)
+                lines = _lines(description)
+        print(json.dumps(description) if as_json else "\n".join(lines))
 
 
 def _describe(dataset: Dataset) -> dict[str, Any]:
@@ -46,6 +53,31 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
         "packing": dataset.manifest.packing,
         "fingerprint": dataset.fingerprint,
     }
+
+
+def _describe_tars(dataset: TarDataset) -> dict[str, Any]:
+    return {
+        "path": dataset.path,
+        "rows": len(dataset),
+        "tars": len(dataset.tars),
+        "bytes": dataset.nbytes,
+        "bytes_per_sample": dataset.nbytes / len(dataset),
+        **dataset.schema.to_json(),
+        "fingerprint": dataset.fingerprint,
+    }
+
+
+def _tar_lines(description: dict[str, Any]) -> list[str]:
+    return [
+        _line("dataset", description["path"]),
+        _line("samples", f"{description['rows']:,}"),
+        _line("tars", f"{description['tars']:,}, {readable_bytes(description['bytes'])}"),
+        _line("a sample", readable_bytes(round(description["bytes_per_sample"]))),
+        _line("structure", description["structure"]),
+        _line("fields", ""),
+        *(_field_line(field) for field in description["fields"]),
+        _line("fingerprint", description["fingerprint"]),
+    ]
 
 
 def _codebook(dataset: Dataset) -> dict[str, Any] | None:

@@ -14,14 +14,15 @@ from fastio.cli.common import EXIT_FAILED, clear_errors, complain, counted
 from fastio.errors import SchemaError
 
 if TYPE_CHECKING:
-    from fastio.dataset import Dataset
-    from fastio.formats import FolderDataset
+    from fastio.formats import AnyDataset
 
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 def show(
-    dst: Annotated[str, typer.Argument(help="A packed dataset or an image folder.")],
+    dst: Annotated[
+        str, typer.Argument(help="A packed dataset, an image folder, or WebDataset tars.")
+    ],
     out: Annotated[Path, typer.Option(help="The image to write, as in sheet.png.")],
     count: Annotated[int, typer.Option(min=1, help="Samples to show.")] = 24,
     seed: Annotated[int, typer.Option(min=0, help="Chooses the samples and the crops.")] = 0,
@@ -73,7 +74,7 @@ def _parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
 
 
 def _transformed(
-    dataset: Dataset | FolderDataset,
+    dataset: AnyDataset,
     field: str,
     rows: list[int],
     steps: list[tuple[str, list[Any], dict[str, Any]]],
@@ -109,14 +110,14 @@ def _choose(rows: int, count: int, seed: int) -> list[int]:
     return random.Random(seed).sample(range(rows), min(count, rows))
 
 
-def _image_field(dataset: Dataset | FolderDataset) -> str:
+def _image_field(dataset: AnyDataset) -> str:
     fields = dataset.schema.image_fields
     if not fields:
         raise SchemaError(f"{dataset.path} has no images to show")
     return fields[0]
 
 
-def _image(dataset: Dataset | FolderDataset, field: str, row: int) -> Any:
+def _image(dataset: AnyDataset, field: str, row: int) -> Any:
     """One image, large enough for the sheet: uint8 (H, W, C)."""
     from fastio.formats import FolderDataset
     from fastio.report import TILE
@@ -126,7 +127,7 @@ def _image(dataset: Dataset | FolderDataset, field: str, row: int) -> Any:
     return dataset.image(field, row, at_least=TILE)
 
 
-def _captions(dataset: Dataset | FolderDataset, rows: list[int]) -> list[str]:
+def _captions(dataset: AnyDataset, rows: list[int]) -> list[str]:
     """The rows' numbers and their values that can be told in a word."""
     import numpy as np
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,21 +15,33 @@ import numpy.typing as npt
 
 from fastio import _native
 from fastio.batch import Allocate, AnyArray, Batch, Lease, SlotPool
-from fastio.dataset import Dataset
+from fastio.engine.feeder import Feeder
 from fastio.engine.fields import ImageField, check_names, image_field
 from fastio.engine.mend import replace, skip
-from fastio.engine.pending import Pending
+from fastio.engine.pending import WAIT_S, Pending
 from fastio.engine.stream import BatchStream
 from fastio.errors import ImageError, LoaderClosed, SampleError
-from fastio.formats.folder import FolderDataset
+from fastio.fetch import ImageReads
+from fastio.formats import AnyDataset
 from fastio.plan import PlannedBatch
 from fastio.schema import CODEC_ENCODED, Image
+from fastio.staging import Forecast, Lookahead, Stager
 from fastio.stats import Stats
 from fastio.transforms import Augmentation, Compiled, Pointwise, augmentation
 
 OnError = Literal["raise", "skip", "replace"]
 _FOREIGN = 6  # status.h: for Pillow to decode
 _WORD = 0xFFFFFFFFFFFFFFFF
+
+
+@dataclass(frozen=True)
+class StagingPlan:
+    """How a run over a remote dataset fetches ahead; see `Lookahead`."""
+
+    forecast: Forecast
+    position: int
+    ahead_bytes: int
+    following: Callable[[], Iterator[PlannedBatch]] | None = None
 
 
 def numpy_memory(shape: tuple[int, ...], dtype: str) -> AnyArray:
@@ -39,7 +53,7 @@ class Engine:
     """Decodes batches of one dataset with a fixed set of transforms.
 
     Args:
-        dataset: packed or folder; not closed by the engine.
+        dataset: packed, folder or tars; not closed by the engine.
         transforms: what to do with each image field; a field that is not named keeps its pixels.
         fields: names of the fields to deliver, in order; None for all.
         threads: native threads, 1 or more.
@@ -51,6 +65,7 @@ class Engine:
             then; see `tails` for what is left.
         allocate: gives slot memory; None for NumPy's.
         recycle: use slots again; False gives every batch memory of its own.
+        stager: brings a remote dataset's blocks; not closed by the engine.
 
     Raises:
         TransformError: transforms name a field that is not there or no image.
@@ -58,7 +73,7 @@ class Engine:
 
     def __init__(
         self,
-        dataset: Dataset | FolderDataset,
+        dataset: AnyDataset,
         *,
         transforms: Mapping[str, Compiled],
         fields: Sequence[str] | None = None,
@@ -69,6 +84,7 @@ class Engine:
         normalize_on_cpu: bool = False,
         allocate: Allocate | None = None,
         recycle: bool = True,
+        stager: Stager | None = None,
     ) -> None:
         if threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
@@ -81,6 +97,8 @@ class Engine:
         self._threads = threads
         self._transforms = dict(transforms)
         self._normalize_on_cpu = normalize_on_cpu
+        self._stager = stager
+        self._feeder: Feeder | None = None
         self.fields = list(dataset.schema.fields if fields is None else fields)
         check_names(dataset.schema, self.fields, transforms)
         self._images = self._make_images()
@@ -131,6 +149,7 @@ class Engine:
         epoch: int,
         ahead: int = 2,
         timeout_s: float = 0.0,
+        staging: StagingPlan | None = None,
     ) -> BatchStream:
         """Decodes a plan's batches, in order.
 
@@ -139,6 +158,7 @@ class Engine:
             epoch: keys the augmentations.
             ahead: batches in work beyond the one that next() waits for.
             timeout_s: raise LoaderTimeout when a batch takes longer; 0: wait for ever.
+            staging: of a remote dataset, how far ahead of the batches blocks are fetched.
 
         Raises:
             LoaderClosed: after close().
@@ -146,7 +166,18 @@ class Engine:
         if self._closed:
             raise LoaderClosed("the engine was closed")
         self._start()
-        stream = BatchStream(self, iter(plan), epoch, max(1, ahead), timeout_s)
+        batches = iter(plan)
+        if self._stager is not None and staging is not None:
+            self._stager.reopen()
+            batches = Lookahead(
+                batches,
+                self._stager,
+                staging.forecast,
+                staging.position,
+                staging.ahead_bytes,
+                staging.following,
+            )
+        stream = BatchStream(self, batches, epoch, max(1, ahead), timeout_s)
         self._streams.add(stream)
         return stream
 
@@ -167,6 +198,9 @@ class Engine:
         self._closed = True
         for stream in list(self._streams):
             stream.close()
+        if self._feeder is not None and self._pid == os.getpid():
+            self._feeder.close()
+        self._feeder = None
         self._pool.clear()
         if self._native is not None:
             self._native.close()
@@ -179,7 +213,12 @@ class Engine:
     def _make_images(self) -> dict[str, ImageField]:
         return {
             name: image_field(
-                self.dataset, name, kind, self._transforms.get(name), self._normalize_on_cpu
+                self.dataset,
+                name,
+                kind,
+                self._transforms.get(name),
+                self._normalize_on_cpu,
+                self._stager,
             )
             for name, kind in self.dataset.schema.fields.items()
             if name in self.fields and isinstance(kind, Image)
@@ -188,7 +227,7 @@ class Engine:
     def _start(self) -> None:
         """Starts the threads, once a process: a forked child has none of its parent's."""
         if self._pid != os.getpid():
-            self._native = self._python = None
+            self._native = self._python = self._feeder = None
             # Their locks may have been held by the parent's threads.
             self._images = self._make_images()
             self._pid = os.getpid()
@@ -206,6 +245,26 @@ class Engine:
 
     def submit(self, planned: PlannedBatch, epoch: int) -> Pending:
         pending = Pending(planned)
+        if self._stager is None:
+            self._begin(pending, epoch)
+            return pending
+        if self._feeder is None:
+            self._feeder = Feeder(self._stager, self._begin)
+        pending.blocks = self._stager.blocks.of(planned.rows)
+        pending.staged = threading.Event()
+        self._feeder.put(pending, epoch)
+        return pending
+
+    def again(self, failed: Pending, epoch: int) -> Pending:
+        """Puts a batch to work whose blocks could not be fetched."""
+        assert self._stager is not None and failed.blocks is not None
+        self._stager.want(failed.blocks)
+        self._stager.retry(failed.blocks)
+        return self.submit(failed.planned, epoch)
+
+    def _begin(self, pending: Pending, epoch: int) -> None:
+        """Gives a batch, all of whose bytes can be read, to the threads."""
+        planned = pending.planned
         try:
             if self._has_memory:
                 pending.memory = self._pool.acquire(len(planned.rows))
@@ -215,16 +274,32 @@ class Engine:
             if others:
                 pending.values |= self.dataset.gather_all(others, planned.rows)
         except Exception as error:
-            pending.abandon()
+            for slot in pending.slots.values():
+                slot.cancel()
+                while not slot.wait(WAIT_S):
+                    pass
             pending.error = error
-        return pending
 
     def _submit_images(self, pending: Pending, image: ImageField, epoch: int) -> None:
-        assert self._native is not None
         rows = np.ascontiguousarray(pending.planned.rows, np.int64)
         reads = image.source.reads(rows)
         out = None if pending.memory is None else pending.memory.arrays.get(image.name)
-        pending.slots[image.name] = self._native.submit(
+        pending.slots[image.name] = self._submit_reads(image, epoch, rows, reads, out)
+        pending.foreign[image.name] = {
+            index: self._to_pillow(pending, image, epoch, index)
+            for index in np.flatnonzero(reads.codec == CODEC_ENCODED).tolist()
+        }
+
+    def _submit_reads(
+        self,
+        image: ImageField,
+        epoch: int,
+        rows: npt.NDArray[np.int64],
+        reads: ImageReads,
+        out: AnyArray | None,
+    ) -> _native.Slot:
+        assert self._native is not None
+        return self._native.submit(
             reads.files,
             image.geometry,
             self._seed,
@@ -244,10 +319,6 @@ class Engine:
             image.affine,
             out,
         )
-        pending.foreign[image.name] = {
-            index: self._to_pillow(pending, image, epoch, index)
-            for index in np.flatnonzero(reads.codec == CODEC_ENCODED).tolist()
-        }
 
     def sort_out(self, pending: Pending, epoch: int) -> None:
         """Gives Pillow what turned out to be foreign: a PNG named .jpg is known only when read."""
@@ -273,7 +344,8 @@ class Engine:
         planned = pending.planned
         failures: dict[int, SampleError] = {}
         for name, slot in pending.slots.items():
-            self._finish_images(pending, self._images[name], slot, failures)
+            self._finish_images(pending, self._images[name], slot, epoch, failures)
+        self._let_go(pending)
         lease = None
         values = dict(pending.values)
         count = len(planned.rows)
@@ -302,6 +374,7 @@ class Engine:
         pending: Pending,
         image: ImageField,
         slot: _native.Slot,
+        epoch: int,
         failures: dict[int, SampleError],
     ) -> None:
         rows = pending.planned.rows
@@ -312,6 +385,8 @@ class Engine:
         if own_size:
             images += (slot.take(index) for index in range(len(rows)))
             pending.values[image.name] = images
+        if broken and self._stager is not None:
+            broken = self._read_again(pending, image, epoch, broken, images)
         for index, message in broken.items():
             failures.setdefault(index, self._error(int(rows[index]), message))
         for index, future in futures.items():
@@ -323,6 +398,49 @@ class Engine:
             else:
                 if own_size:
                     images[index] = pixels
+
+    def _read_again(
+        self,
+        pending: Pending,
+        image: ImageField,
+        epoch: int,
+        broken: dict[int, str],
+        images: list[AnyArray | None],
+    ) -> dict[int, str]:
+        """Rows that failed, from blocks fetched anew: what was staged may be damaged or gone.
+
+        Returns:
+            The rows that are still broken, and why.
+        """
+        assert self._stager is not None
+        indices = np.array(sorted(broken), np.int64)
+        rows = np.ascontiguousarray(pending.planned.rows[indices], np.int64)
+        blocks = self._stager.blocks.of(rows)
+        self._stager.restage(blocks.tolist())
+        while not self._stager.wait(blocks, WAIT_S):
+            if self._closed:
+                raise LoaderClosed("closed while a batch was waited for")
+        out = None if pending.memory is None else pending.memory.arrays.get(image.name)
+        place = None if out is None else np.empty((len(rows), *out.shape[1:]), out.dtype)
+        slot = self._submit_reads(image, epoch, rows, image.source.reads(rows), place)
+        while not slot.wait(WAIT_S):
+            pass
+        still = {index: message for index, code, message in slot.failures()}
+        for position, index in enumerate(indices.tolist()):
+            if position in still:
+                continue
+            if out is None:
+                images[index] = slot.take(position)
+            else:
+                assert place is not None
+                out[index] = place[position]
+        return {int(indices[position]): message for position, message in still.items()}
+
+    def _let_go(self, pending: Pending) -> None:
+        """Says that a batch's blocks are not needed any more."""
+        if self._stager is not None and pending.blocks is not None:
+            self._stager.done(pending.blocks)
+            pending.blocks = None
 
     def _error(self, row: int, cause: BaseException | str) -> SampleError:
         return ImageError(self.name, row, self.dataset.sample_name(row), cause)
@@ -346,6 +464,7 @@ class Engine:
 
     def give_back(self, pending: Pending) -> None:
         """For `BatchStream`: takes the slot of a batch that is not delivered."""
+        self._let_go(pending)
         if pending.memory is not None:
             self._pool.release(pending.memory)
             pending.memory = None

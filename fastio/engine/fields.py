@@ -9,11 +9,11 @@ import numpy as np
 
 from fastio import _native
 from fastio.batch import AnyArray
-from fastio.dataset import Dataset
 from fastio.errors import TransformError
 from fastio.fetch import ImageSource, image_source
-from fastio.formats.folder import FolderDataset
+from fastio.formats import AnyDataset
 from fastio.schema import Image, Schema
+from fastio.staging import Stager
 from fastio.transforms import Compiled, Pointwise, affine, augmentation
 
 
@@ -80,11 +80,12 @@ def check_names(schema: Schema, fields: Sequence[str], transforms: Mapping[str, 
 
 
 def image_field(
-    dataset: Dataset | FolderDataset,
+    dataset: AnyDataset,
     name: str,
     kind: Image,
     compiled: Compiled | None,
     normalize_on_cpu: bool,
+    stager: Stager | None = None,
 ) -> ImageField:
     """One image field, its transforms made ready; `compiled` None leaves the pixels alone."""
     compiled = compiled or Compiled()
@@ -93,7 +94,7 @@ def image_field(
         fused = affine(compiled.tail, kind.channels)
     return ImageField(
         name,
-        image_source(dataset, name),
+        image_source(dataset, name, stager),
         compiled,
         compiled.native(),
         kind.channels,

@@ -1,29 +1,80 @@
-"""What can be read as a dataset: packed folders, and folders of images as they are."""
+"""What can be read as a dataset: packed folders, image folders and WebDataset tars as they are."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from fastio.dataset import Dataset, is_dataset, is_half_written
+from fastio.dataset import open as open_packed
 from fastio.errors import DatasetNotFound
 from fastio.formats.folder import IMG_EXTENSIONS, FolderDataset
+from fastio.formats.tars import TarDataset, find_tars
 
-__all__ = ["IMG_EXTENSIONS", "FolderDataset", "open_any"]
+__all__ = [
+    "IMG_EXTENSIONS",
+    "AnyDataset",
+    "FolderDataset",
+    "TarDataset",
+    "is_tars",
+    "open",
+    "open_any",
+]
+
+# What the native path reads.
+AnyDataset = Dataset | FolderDataset | TarDataset
 
 
-def open_any(path: str | os.PathLike[str]) -> Dataset | FolderDataset:
-    """Open a packed dataset, or else a folder of images.
+def open(path: str | os.PathLike[str]) -> Dataset | TarDataset:
+    """Open a packed dataset, or WebDataset tars.
 
     Args:
-        path: a folder with a manifest, or one with a folder of images for each class.
+        path: the folder that `fastio pack` or `fastio.Writer` wrote; or a tar, a folder of tars,
+            or a pattern such as "train-{000000..000009}.tar".
+
+    Returns:
+        The dataset; close it, or use it in a `with` statement, to let go of its files.
+
+    Raises:
+        DatasetNotFound: the folder does not exist or has neither a manifest nor tars.
+        SourceNotFound, ShardCorrupt, SchemaError: as `TarDataset`.
+        ManifestInvalid: the manifest is damaged.
+        FormatVersionUnsupported: a newer fastio wrote it.
+    """
+    return TarDataset(path) if is_tars(path) else open_packed(path)
+
+
+def open_any(path: Any, fields: Sequence[str] | None = None) -> AnyDataset:
+    """Open a packed dataset, WebDataset tars, or else a folder of images.
+
+    Args:
+        path: a folder with a manifest; a tar, a folder of tars, a pattern of tars, or a list of
+            tars; or a folder with a folder of images for each class.
+        fields: of tars, the fields that are wanted: samples may lack others.
 
     Raises:
         SourceNotFound: it is neither.
         ManifestInvalid: the manifest is damaged.
+        ShardCorrupt, SchemaError: as `TarDataset`.
     """
+    if is_tars(path):
+        return TarDataset(path, fields=fields)
     if is_half_written(path):
         raise DatasetNotFound(
             f"{os.fspath(path)} holds a half-written dataset: finish it with `fastio pack SOURCE "
             f"{os.fspath(path)} --resume`"
         )
     return Dataset(path) if is_dataset(path) else FolderDataset(path)
+
+
+def is_tars(path: Any) -> bool:
+    """Whether a path, a pattern, or a list of them means tars.
+
+    Raises:
+        SourceNotFound: a tar that is named does not exist.
+    """
+    is_path = isinstance(path, (str, os.PathLike))
+    if is_path and (is_dataset(path) or is_half_written(path)):
+        return False
+    return find_tars(path) is not None

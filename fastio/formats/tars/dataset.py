@@ -1,0 +1,451 @@
+"""WebDataset tars as a dataset, by row number: read in place, without unpacking or packing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.dataset import open_image
+from fastio.dataset.pixels import exif_orientation, to_pixels, turn_upright
+from fastio.errors import ImageError, SampleError, SchemaError, SourceNotFound
+from fastio.formats.tars.fields import Column, choose_columns, complete_rows, lacks
+from fastio.formats.tars.index import TarIndex, build_index, by_tar, open_index
+from fastio.formats.tars.names import describe, find_tars
+from fastio.formats.tars.reader import LocalTars, TarReader
+from fastio.formats.tars.samples import KEY_FIELD, STATE_THERE
+from fastio.formats.tars.values import decode, is_integer
+from fastio.schema import Array, Image, Scalar, Schema
+
+Incomplete = Literal["raise", "skip", "keep"]
+
+
+class Extents(NamedTuple):
+    """Where the files of one image field lie.
+
+    Attributes:
+        tar: int64 (n,), numbers of tars, indices of `TarDataset.tars`.
+        offset, length: int64 (n,), their bytes.
+        is_jpeg: bool (n,), whether they are JPEGs by their extension.
+    """
+
+    tar: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    is_jpeg: NDArray[np.bool_]
+
+
+class TarDataset:
+    """The samples of WebDataset tars, in their order. Safe to use from several threads.
+
+    Samples are what the webdataset package makes of the same tars, as dicts: `__key__`, and a
+    field for each extension, named by it with underscores for dots. Images become upright RGB
+    pixels; cls, index, id and the like int64; txt text; npy arrays; JSON numbers numbers, other
+    JSON its text; anything else bytes, which are never unpickled.
+
+    Opening makes one pass over the tars' headers, whose result is kept in a cache folder until a
+    tar changes; tars are never written to.
+
+    Args:
+        path: a tar, a folder of tars, a pattern such as "train-{000000..000009}.tar", or a list of
+            tars and patterns.
+        fields: which fields, in order; None for all. "jpg;png" is whichever of the two a sample
+            has. A sample's other files are not looked at.
+        incomplete: what to do with samples that lack one of the fields, or whose number is none:
+            "raise" refuses the dataset, naming the first; "skip" leaves them out; "keep" raises
+            when they are asked for.
+        cache: folder for the index; None for `fastio/tars` in $XDG_CACHE_HOME or ~/.cache.
+
+    Attributes:
+        path: as given, in a word.
+        index: which samples there are, and where, also those that are left out.
+        schema: the fields.
+        rows: int64 (n,), rows of `index` that this dataset has; None for all.
+
+    Raises:
+        SourceNotFound: a tar does not exist, or there are no samples.
+        ShardCorrupt: a tar is none, or compressed, truncated or damaged.
+        SchemaError: there is no such field, or samples lack one.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        fields: Sequence[str] | None = None,
+        incomplete: Incomplete = "raise",
+        cache: str | os.PathLike[str] | None = None,
+    ) -> None:
+        found = find_tars(path)
+        if found is None:
+            raise SourceNotFound(f"{path} is no tar, no pattern of tars and no folder of tars only")
+        paths = [os.path.abspath(each) for each in found]
+        reader = LocalTars()
+        tars = [(each, _stamp(each)) for each in paths]
+
+        def build() -> TarIndex:
+            return build_index(reader, paths, [stamp for _, stamp in tars])
+
+        index = open_index(tars, Path(cache) if cache is not None else default_cache(), build)
+        name = describe(found) if isinstance(path, (list, tuple)) else os.fspath(path)  # type: ignore[arg-type]
+        self._fill(name, index, reader, fields, incomplete)
+        self._reopen: tuple[Any, Any] | None = (path, cache)
+
+    @classmethod
+    def from_index(
+        cls,
+        path: str,
+        index: TarIndex,
+        reader: TarReader,
+        *,
+        fields: Sequence[str] | None = None,
+        incomplete: Incomplete = "raise",
+    ) -> TarDataset:
+        """A dataset of tars that a reader knows, by an index that `build_index` made of them.
+
+        Args:
+            path: what to call it.
+            index: of the tars.
+            reader: reads them; used from several threads.
+            fields, incomplete: as above.
+
+        Raises:
+            SchemaError: as above.
+        """
+        self = cls.__new__(cls)
+        self._fill(path, index, reader, fields, incomplete)
+        self._reopen = None
+        return self
+
+    def _fill(
+        self,
+        path: str,
+        index: TarIndex,
+        reader: TarReader,
+        fields: Sequence[str] | None,
+        incomplete: Incomplete,
+    ) -> None:
+        if incomplete not in ("raise", "skip", "keep"):
+            raise ValueError(f"incomplete must be 'raise', 'skip' or 'keep', got {incomplete!r}")
+        if isinstance(fields, str):
+            raise ValueError(f"fields is a list of names: fields=[{fields!r}]")
+        self.path = path
+        self.index = index
+        self._reader = reader
+        self._given = None if fields is None else tuple(fields), incomplete
+        self._columns = {column.name: column for column in choose_columns(index, fields)}
+        self.schema = Schema({name: column.field for name, column in self._columns.items()})
+        rows, first = complete_rows(index, list(self._columns.values()))
+        if first is not None and incomplete == "raise":
+            raise SchemaError(self._incomplete(*first))
+        if rows is not None and not len(rows) and incomplete == "skip":
+            raise SourceNotFound(f"{path}: no sample has all of {', '.join(self._columns)}")
+        self.rows = rows if incomplete == "skip" else None
+        digest = xxhash.xxh3_64(index.fingerprint.encode())
+        for column in self._columns.values():
+            digest.update(repr(column).encode("utf-8", "surrogateescape"))
+        digest.update(b"" if self.rows is None else self.rows.tobytes())
+        self._fingerprint = digest.hexdigest()
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """None: tars have numbers of classes and no names."""
+        return None
+
+    @property
+    def tars(self) -> tuple[str, ...]:
+        """The tars' names for their reader; the paths of local ones."""
+        return tuple(tar.name for tar in self.index.tars)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all tars."""
+        return sum(tar.nbytes for tar in self.index.tars)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that stand for keys, fields and where they lie in the tars."""
+        return self._fingerprint
+
+    def __len__(self) -> int:
+        return len(self.index) if self.rows is None else len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"TarDataset({self.path!r}, rows={len(self)}, tars={len(self.index.tars)})"
+
+    def locate(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of the index that this dataset's rows are, int64 (n,) both.
+
+        Raises:
+            IndexError: a row number is negative or too large.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            bad = rows[(rows < 0) | (rows >= len(self))][0]
+            raise IndexError(f"row {bad} is out of range: {self.path} has {len(self)} rows")
+        return rows if self.rows is None else self.rows[rows]
+
+    def extents(self, field: str, rows: NDArray[np.int64]) -> Extents:
+        """Where a field's files lie; for images, of which nothing is in memory.
+
+        Args:
+            field: not `__key__`.
+            rows: int64 (n,), row numbers in any order.
+
+        Raises:
+            SchemaError: there is no such field.
+            IndexError: a row number is out of range.
+        """
+        column, at = self._column(field), self.locate(rows)
+        offset = column.pick(self.index, "offsets", at)
+        length = column.pick(self.index, "lengths", at)
+        tar = self.index.tar_numbers(at)
+        return Extents(tar, offset, length, column.is_jpeg(self.index, at))
+
+    def sample_extents(
+        self, rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The parts of tars to have for some rows: number of the tar, first byte and end, of each.
+
+        A part begins with the first file of the sample that is a field here, and ends with the
+        last; what the index itself knows (keys and numbers) is not counted.
+        """
+        at = self.locate(rows)
+        begin = np.full(len(at), np.iinfo(np.int64).max)
+        end = np.zeros(len(at), np.int64)
+        for column in self._columns.values():
+            if not column.extensions or all(map(is_integer, column.extensions)):
+                continue
+            offset = column.pick(self.index, "offsets", at)
+            length = column.pick(self.index, "lengths", at)
+            there = offset >= 0
+            begin[there] = np.minimum(begin, offset)[there]
+            end[there] = np.maximum(end, offset + length)[there]
+        return self.index.tar_numbers(at), np.minimum(begin, end), end
+
+    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
+        """One field of many rows.
+
+        Args:
+            field: a field that is not an image.
+            rows: int64 (n,), row numbers in any order.
+
+        Returns:
+            An array of shape (n,) for Scalar and (n, *shape) for Array; a list of n str, bytes
+            or arrays for Text, Bytes and Array of differing shapes.
+
+        Raises:
+            SchemaError: there is no such field, or it is an image.
+            IndexError: a row number is out of range.
+            SampleError: a file does not hold what the field does.
+            SourceNotFound, OSError: a tar cannot be read.
+        """
+        column, rows = self._column(field), np.asarray(rows, np.int64)
+        if isinstance(column.field, Image):
+            raise SchemaError(f"field {field!r} is an image: index the dataset, or use a Loader")
+        at = self.locate(rows)
+        if field == KEY_FIELD:
+            return [self.index.key(row) for row in at.tolist()]
+        if all(map(is_integer, column.extensions)):
+            self._check_there(column, rows, at)
+            return column.pick(self.index, "values", at)
+        values = self._read_values(column, rows, at)
+        if isinstance(column.field, Scalar):
+            return np.array(values, column.field.dtype)
+        if isinstance(column.field, Array) and column.field.shape is not None:
+            return np.array(values, column.field.dtype).reshape(-1, *column.field.shape)
+        return values
+
+    def gather_all(
+        self, fields: Sequence[str], rows: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any] | list[Any]]:
+        """`gather` for several fields."""
+        return {field: self.gather(field, rows) for field in fields}
+
+    def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
+        """One upright image, uint8 (H, W, C), by Pillow.
+
+        Args:
+            field: an image field.
+            row: row number from 0.
+            at_least: as packed datasets have it; of no effect here.
+
+        Raises:
+            SchemaError: there is no such field, or it is no image.
+            IndexError: the row number is out of range.
+            ImageError: it cannot be read or decoded.
+        """
+        column = self._column(field)
+        if not isinstance(column.field, Image):
+            raise SchemaError(f"field {field!r} is no image: use gather")
+        try:
+            with open_image(self.read(field, row)) as image:
+                orientation = exif_orientation(image)
+                pixels = turn_upright(to_pixels(image, column.field.mode), orientation)
+        except (OSError, ValueError) as error:
+            cause = error.cause if isinstance(error, SampleError) else error
+            raise ImageError(self.path, row, self.sample_name(row), cause) from error
+        return np.ascontiguousarray(pixels)
+
+    def read(self, field: str, row: int) -> bytes:
+        """The bytes of one file, as they are in the tar.
+
+        Raises:
+            SchemaError: there is no such field.
+            IndexError: the row number is out of range.
+            SampleError: the sample lacks the field, or the tar ends before.
+            SourceNotFound, OSError: the tar cannot be read.
+        """
+        rows = np.array([row], dtype=np.int64)
+        column, at = self._column(field), self.locate(rows)
+        return self._read_bytes(column, rows, at)[0]
+
+    def sample_name(self, row: int) -> str:
+        """How messages name a row: its tar and its key."""
+        (at,) = self.locate(np.array([row], dtype=np.int64))
+        return self._name(int(at))
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """One sample, with images as upright uint8 (H, W, C) arrays.
+
+        Args:
+            index: row number; negative ones count from the end.
+
+        Raises:
+            IndexError: it is out of range.
+            ImageError, SampleError: a file cannot be decoded.
+            SourceNotFound, OSError: the tar cannot be read.
+        """
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows")
+        return {name: self._value(name, row) for name in self._columns}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[row] for row in range(len(self)))
+
+    def close(self) -> None:
+        """Lets go of the tars' files."""
+        close = getattr(self._reader, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> TarDataset:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields, incomplete = self._given
+        if self._reopen is not None:
+            return _open_again, (*self._reopen, fields, incomplete)
+        return _from_index, (self.path, self.index, self._reader, fields, incomplete)
+
+    def _column(self, name: str) -> Column:
+        if name not in self._columns:
+            raise SchemaError(
+                f"{self.path} has no field {name!r}; it has {', '.join(self._columns)}"
+            )
+        return self._columns[name]
+
+    def _value(self, name: str, row: int) -> Any:
+        kind = self._columns[name].field
+        if isinstance(kind, Image):
+            return self.image(name, row)
+        value: Any = self.gather(name, np.array([row], dtype=np.int64))[0]
+        if isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool"):
+            return value.item()
+        return value
+
+    def _read_values(
+        self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]
+    ) -> list[Any]:
+        data = self._read_bytes(column, rows, at)
+        values = []
+        for place, number in enumerate(column.choice(self.index, at).tolist()):
+            extension = column.extensions[number]
+            try:
+                values.append(decode(extension, column.field, data[place]))
+            except ValueError as error:
+                raise self._sample_error(rows, at, place, f".{extension}: {error}") from error
+        return values
+
+    def _read_bytes(
+        self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]
+    ) -> list[bytes]:
+        """The files of rows, those of one tar at a time."""
+        self._check_there(column, rows, at)
+        offset = column.pick(self.index, "offsets", at)
+        length = column.pick(self.index, "lengths", at)
+        found: list[bytes] = [b""] * len(at)
+        for tar, places in by_tar(self.index.tar_numbers(at)):
+            ranges = list(zip(offset[places].tolist(), length[places].tolist(), strict=True))
+            read = self._reader.read_ranges(self.index.tars[tar].name, ranges)
+            for place, data in zip(places.tolist(), read, strict=True):
+                found[place] = bytes(data)
+                if len(found[place]) != length[place]:
+                    cause = f"{len(found[place])} of {length[place]} bytes: the tar was truncated"
+                    raise self._sample_error(rows, at, place, cause)
+        return found
+
+    def _check_there(self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]) -> None:
+        """Refuses samples that lack the field, which only a dataset that keeps them has."""
+        if self._given[1] != "keep" or not column.extensions:
+            return
+        bad = np.flatnonzero(column.pick(self.index, "states", at) != STATE_THERE)
+        if len(bad):
+            place = int(bad[0])
+            raise self._sample_error(rows, at, place, lacks(self.index, column, int(at[place])))
+
+    def _sample_error(
+        self, rows: NDArray[np.int64], at: NDArray[np.int64], place: int, cause: str
+    ) -> SampleError:
+        return SampleError(self.path, int(rows[place]), self._name(int(at[place])), cause)
+
+    def _name(self, at: int) -> str:
+        (tar,) = self.index.tar_numbers(np.array([at]))
+        return f"{self.index.tars[int(tar)].name} sample {self.index.key(at)!r}"
+
+    def _incomplete(self, column: Column, at: int, count: int) -> str:
+        return (
+            f"{self._name(at)}: {lacks(self.index, column, at)}, like {count:,} of "
+            f"{len(self.index):,} samples. Say which fields you want (fields=), or leave such "
+            "samples out: fastio.TarDataset(path, incomplete='skip')"
+        )
+
+
+def default_cache() -> Path:
+    """Where indexes are kept when nothing else is said: a user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base, "fastio", "tars")
+
+
+def _stamp(path: str) -> str:
+    """What changes when a tar changes."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise SourceNotFound(f"{path} cannot be read: {error.strerror}") from error
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _open_again(path: Any, cache: Any, fields: Any, incomplete: Incomplete) -> TarDataset:
+    return TarDataset(path, fields=fields, incomplete=incomplete, cache=cache)
+
+
+def _from_index(
+    path: str, index: TarIndex, reader: TarReader, fields: Any, incomplete: Incomplete
+) -> TarDataset:
+    return TarDataset.from_index(path, index, reader, fields=fields, incomplete=incomplete)

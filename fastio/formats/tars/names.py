@@ -1,0 +1,132 @@
+"""Which tars are meant: a file, a folder of them, a pattern with braces, or a list of these."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fastio.errors import SourceNotFound
+
+TAR_SUFFIX = ".tar"
+# Compressed ones are recognised, to say why they cannot be read.
+_SUFFIXES = (TAR_SUFFIX, ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
+_MOST_NAMES = 10_000_000
+
+
+def find_tars(path: Any) -> list[str] | None:
+    """The tars that a path means, in order; None where it means no tars.
+
+    Args:
+        path: a file or names with braces ending in .tar; a folder with tars in it and no folders;
+            or a list of the first two.
+
+    Raises:
+        SourceNotFound: a tar that is named does not exist.
+    """
+    if isinstance(path, (list, tuple)):
+        if not path or not all(isinstance(each, (str, os.PathLike)) for each in path):
+            return None
+        found = [find_tars(each) if _is_tar_name(os.fspath(each)) else None for each in path]
+        return None if None in found else [tar for tars in found for tar in tars or ()]
+    if not isinstance(path, (str, os.PathLike)):
+        return None
+    name = os.fspath(path)
+    if os.path.isdir(name):
+        return _in_folder(name)
+    if not _is_tar_name(name):
+        return None
+    if os.path.exists(name):
+        return [name]
+    names = expand_braces(name)
+    missing = next((each for each in names if not os.path.isfile(each)), None)
+    if missing is not None:
+        among = "" if names == [name] else f" ({name} means {len(names):,} tars)"
+        raise SourceNotFound(f"{missing} does not exist{among}")
+    return names
+
+
+def describe(names: Sequence[str]) -> str:
+    """Tars in a few words, for messages."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """The names that a pattern means: {000..999}, {0..9..3}, {a..c} and {train,val}, also nested.
+
+    As in bash: numbers have the zeros that their ends are written with, what stands to the right
+    counts fastest, and braces that mean nothing stay.
+
+    Raises:
+        SourceNotFound: they are more than ten million.
+    """
+    begin = pattern.find("{")
+    while begin >= 0:
+        end = _closing(pattern, begin)
+        choices = None if end < 0 else _choices(pattern[begin + 1 : end])
+        if choices is not None:
+            heads = [pattern[:begin] + each for choice in choices for each in expand_braces(choice)]
+            tails = expand_braces(pattern[end + 1 :])
+            if len(heads) * len(tails) > _MOST_NAMES:
+                raise SourceNotFound(f"{pattern} means more than {_MOST_NAMES:,} names")
+            return [head + tail for head in heads for tail in tails]
+        begin = pattern.find("{", begin + 1)
+    return [pattern]
+
+
+def _is_tar_name(name: str) -> bool:
+    return name.lower().endswith(_SUFFIXES)
+
+
+def _in_folder(folder: str) -> list[str] | None:
+    """The tars of a folder that has nothing else to be a dataset of; other files do not matter."""
+    tars = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                return None
+            if entry.name.lower().endswith(TAR_SUFFIX):
+                tars.append(entry.path)
+    return sorted(tars) or None
+
+
+def _closing(text: str, begin: int) -> int:
+    depth = 0
+    for place in range(begin, len(text)):
+        depth += (text[place] == "{") - (text[place] == "}")
+        if not depth:
+            return place
+    return -1
+
+
+def _choices(body: str) -> list[str] | None:
+    """What stands between braces: its choices, themselves patterns; None where there are none."""
+    match = _RANGE.fullmatch(body)
+    if match:
+        return _numbers(*match.groups())
+    if re.fullmatch(r"[A-Za-z]\.\.[A-Za-z]", body):
+        first, last = ord(body[0]), ord(body[-1])
+        step = 1 if first <= last else -1
+        return [chr(code) for code in range(first, last + step, step)]
+    parts, depth, start = [], 0, 0
+    for place, letter in enumerate(body):
+        depth += (letter == "{") - (letter == "}")
+        if letter == "," and not depth:
+            parts.append(body[start:place])
+            start = place + 1
+    return [*parts, body[start:]] if parts else None
+
+
+def _numbers(first: str, last: str, step: str | None) -> list[str]:
+    padded = any(re.match(r"-?0\d", end) for end in (first, last))
+    digits = max(len(first), len(last)) if padded else 0
+    begin, end = int(first), int(last)
+    stride = abs(int(step)) if step and int(step) else 1
+    if abs(end - begin) // stride >= _MOST_NAMES:
+        raise SourceNotFound(f"{{{first}..{last}}} means more than {_MOST_NAMES:,} names")
+    stop = end + 1 if begin <= end else end - 1
+    return [f"{n:0{digits}d}" for n in range(begin, stop, stride if begin <= end else -stride)]

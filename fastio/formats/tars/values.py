@@ -1,0 +1,175 @@
+"""What the files of a sample hold, by their extensions, as the webdataset package decodes them.
+
+Only the part of an extension behind its last dot counts ("seg.png" is an image), and a "gz" there
+is undone first. Nothing is ever unpickled: what is no image, number, text, JSON or array stays
+bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastio.schema import DTYPES, Array, Bytes, Field, Image, Scalar, Text
+
+Category = Literal["image", "int", "text", "json", "array", "bytes"]
+
+JPEG_EXTENSIONS = frozenset(["jpg", "jpeg", "jpe", "jfif"])
+_CATEGORIES: dict[str, Category] = {
+    **dict.fromkeys(JPEG_EXTENSIONS, "image"),
+    **dict.fromkeys(("png", "apng", "webp", "gif", "bmp", "dib", "tif", "tiff"), "image"),
+    **dict.fromkeys(("ppm", "pgm", "pbm", "pnm", "jp2", "j2k", "jpx", "tga"), "image"),
+    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), "int"),
+    **dict.fromkeys(("txt", "text", "transcript"), "text"),
+    **dict.fromkeys(("json", "jsn"), "json"),
+    "npy": "array",
+}
+_INT64 = range(-(2**63), 2**63)
+_MOST_DIGITS = 64  # of an int64, with blanks around it
+
+
+def category(extension: str) -> Category:
+    """What files of an extension hold. Images that are compressed again are bytes."""
+    *before, last = extension.split(".")
+    if last == "gz":
+        inner = category(".".join(before))
+        return "bytes" if inner == "image" else inner
+    return _CATEGORIES.get(last, "bytes")
+
+
+def is_integer(extension: str) -> bool:
+    """Whether the index keeps the values of an extension: numbers of classes and the like."""
+    return _CATEGORIES.get(extension.rpartition(".")[2]) == "int"
+
+
+def parse_integer(data: bytes) -> int | None:
+    """The number in a file of `is_integer`, or None where it holds no int64."""
+    if len(data) > _MOST_DIGITS:
+        return None
+    try:
+        number = int(data)
+    except ValueError:
+        return None
+    return number if number in _INT64 else None
+
+
+def infer_field(extension: str, examples: Sequence[bytes], same_length: bool) -> Field:
+    """The field for the files of an extension.
+
+    Args:
+        extension: theirs.
+        examples: some of them.
+        same_length: whether all of them, beyond the examples, have as many bytes as each other.
+
+    Returns:
+        For JSON: a Scalar where the examples are numbers, or are true and false, else Text, the
+        document as it is. For arrays: an Array, with a shape where all can have the same one.
+        Bytes where the examples cannot be read as what their extension says.
+    """
+    kind = category(extension)
+    if kind == "image":
+        return Image()
+    if kind == "int":
+        return Scalar("int64")
+    if kind == "text":
+        return Text()
+    try:
+        if kind == "json":
+            return _json_field([json.loads(_unzipped(extension, data)) for data in examples])
+        if kind == "array":
+            arrays = [_load_array(_unzipped(extension, data)) for data in examples]
+            return _array_field(arrays, same_length)
+    except (ValueError, RecursionError):
+        pass
+    return Bytes()
+
+
+def decode(extension: str, field: Field, data: bytes) -> Any:
+    """The value of a file that is no image.
+
+    Raises:
+        ValueError: it does not hold what the field does; the message is a reason without a name.
+    """
+    data = _unzipped(extension, data)
+    if isinstance(field, Text):
+        return data.decode("utf-8")
+    if isinstance(field, Bytes):
+        return data
+    if isinstance(field, Array):
+        return _checked_array(field, _load_array(data))
+    assert isinstance(field, Scalar)
+    kind = category(extension)
+    if kind == "array":
+        return _checked_array(Array(field.dtype), _load_array(data))[()]
+    if kind == "int":
+        number = parse_integer(data)
+        if number is None:
+            raise ValueError(f"it holds {data[:40]!r}, and no int64")
+        return number
+    return _checked_number(field.dtype, json.loads(data))
+
+
+def _unzipped(extension: str, data: bytes) -> bytes:
+    if extension.rpartition(".")[2] != "gz":
+        return data
+    try:
+        return zlib.decompress(data, wbits=31)
+    except zlib.error as error:
+        raise ValueError(f"it is no gzip file: {error}") from error
+
+
+def _json_field(values: list[Any]) -> Field:
+    if all(isinstance(value, bool) for value in values):
+        return Scalar("bool")
+    if any(isinstance(value, bool) for value in values):
+        return Text()
+    if all(isinstance(value, int) and value in _INT64 for value in values):
+        return Scalar("int64")
+    if all(isinstance(value, (int, float)) for value in values):
+        return Scalar("float64")
+    return Text()
+
+
+def _checked_number(dtype: str, value: Any) -> Any:
+    fits = {
+        "bool": isinstance(value, bool),
+        "int64": isinstance(value, int) and not isinstance(value, bool) and value in _INT64,
+        "float64": isinstance(value, (int, float)) and not isinstance(value, bool),
+    }
+    if not fits[dtype]:
+        raise ValueError(f"it holds {json.dumps(value)[:40]}, and the first ones hold {dtype}")
+    return float(value) if dtype == "float64" else value
+
+
+def _load_array(data: bytes) -> NDArray[Any]:
+    try:
+        array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+        raise ValueError(f"it is no .npy file that can be read: {error}") from error
+    if array.dtype.name not in DTYPES:
+        raise ValueError(f"its dtype is {array.dtype}; possible are {', '.join(DTYPES)}")
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)
+
+
+def _array_field(arrays: list[NDArray[Any]], same_length: bool) -> Field:
+    first = arrays[0]
+    same_shape = all(array.shape == first.shape for array in arrays)
+    if not first.ndim and same_shape:
+        return Scalar(first.dtype.name)
+    return Array(
+        first.dtype.name, first.shape if same_shape and same_length and first.size else None
+    )
+
+
+def _checked_array(field: Array, array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.name != field.dtype:
+        raise ValueError(f"its dtype is {array.dtype.name}, and that of the first {field.dtype}")
+    if field.shape is not None and array.shape != field.shape:
+        raise ValueError(f"its shape is {array.shape}, and that of the first {field.shape}")
+    return array

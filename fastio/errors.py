@@ -14,6 +14,7 @@ Each leaf also inherits the builtin that people already catch::
     |-- SampleError (ValueError)              one sample cannot be read
     |   `-- ImageError                        ... because of its image
     |-- TransformError (TypeError)            a transform that fastio cannot apply
+    |-- CacheError (OSError)                a cache folder that cannot be used
     |-- PackError (RuntimeError)              packing or exporting cannot start or go on
     |-- StateMismatch (ValueError)            a loader state that belongs to other data
     |-- LoaderTimeout (TimeoutError)          no batch within the loader's timeout
@@ -91,6 +92,10 @@ class ImageError(SampleError):
 
 class TransformError(FastioError, TypeError):
     """A transform is unknown, or does not fit the field that it is given for."""
+
+
+class CacheError(FastioError, OSError):
+    """A cache folder cannot be used: it holds something else, or cannot be written."""
 
 
 class PackError(FastioError, RuntimeError):

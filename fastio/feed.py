@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,12 +17,14 @@ import numpy.typing as npt
 
 from fastio.batch import Batch
 from fastio.device import HostBatch
-from fastio.engine import BatchStream, Engine, OnError
+from fastio.dataset.remote import RemoteDataset
+from fastio.engine import BatchStream, Engine, OnError, StagingPlan
 from fastio.errors import SampleError, TransformError
 from fastio.formats import AnyDataset, FolderDataset, TarDataset
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
 from fastio.schema import Image, Schema
+from fastio.staging import Forecast, Stager, ahead_bytes, staged
 from fastio.stats import Stats
 from fastio.tensors import (
     Finish,
@@ -99,6 +102,9 @@ class Feed(Protocol):
         self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
     ) -> list[Augmentation]:
         """What is drawn for rows in the cursor's epoch; see `Loader.augmentation`."""
+
+    def adopt_order(self, name: str) -> None:
+        """Takes over what the order of a loader's state was computed with, where it may differ."""
 
     def stats(self) -> Stats:
         """What the threads did; the counters of other stages are zero."""
@@ -215,6 +221,7 @@ class NativeFeed:
         transforms: of the fields.
         settings: how.
         seed: that the first run will have.
+        stager: brings a remote dataset's blocks; the feed closes it.
 
     Raises:
         TransformError: fields or transforms that the dataset does not have.
@@ -230,8 +237,10 @@ class NativeFeed:
         transforms: FieldTransforms,
         settings: NativeSettings,
         seed: int = 0,
+        stager: Stager | None = None,
     ) -> None:
         self.dataset = dataset
+        self._stager = stager
         self.sampling = sampling
         self.transforms = transforms
         self.settings = settings
@@ -242,7 +251,12 @@ class NativeFeed:
         self._collate_steps, self._finish = self._place_steps(engine)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_engines": {}}
+        return {**self.__dict__, "_engines": {}, "_stager": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(self.dataset, RemoteDataset):
+            self.sampling, self._stager = staged(self.dataset, self.sampling)
 
     @property
     def fingerprint(self) -> str:
@@ -261,8 +275,35 @@ class NativeFeed:
             epoch=cursor.epoch,
             ahead=self.settings.ahead,
             timeout_s=self.settings.timeout_s,
+            staging=self._staging(cursor, ranks),
         )
         return _NativeBatches(self, stream, self.sampling.first_step(cursor.position, ranks))
+
+    def _staging(self, cursor: Cursor, ranks: Ranks) -> StagingPlan | None:
+        """How far ahead the blocks of a remote dataset are fetched."""
+        if self._stager is None or not isinstance(self.dataset, RemoteDataset):
+            return None
+        rows, sampling = len(self.dataset), self.sampling
+        following = orders = None
+        if sampling.ours and cursor.order_seed is None:
+            orders = sampling.orders(rows, cursor.seed)
+            following = Cursor(cursor.epoch + 1, 0, cursor.seed)
+        return StagingPlan(
+            Forecast(orders, cursor.epoch, self._stager.blocks.block_rows),
+            cursor.position,
+            ahead_bytes(self.dataset, sampling, self._stager),
+            None if following is None else partial(sampling.plan, rows, following, ranks),
+        )
+
+    def adopt_order(self, name: str) -> None:
+        """Takes over the block and window that a loader's state counts in, if it is remote."""
+        sampling = self.sampling.adopting(name)
+        if self._stager is None or sampling == self.sampling:
+            return
+        assert isinstance(self.dataset, RemoteDataset)
+        self.close()
+        self._engines = {}
+        self.sampling, self._stager = staged(self.dataset, sampling)
 
     def stats(self) -> Stats:
         total = Stats()
@@ -273,6 +314,8 @@ class NativeFeed:
     def close(self) -> None:
         for engine in self._engines.values():
             engine.close()
+        if self._stager is not None:
+            self._stager.close()
 
     def engine(self, seed: int) -> Engine:
         """The engine whose augmentations are keyed by a seed."""
@@ -290,6 +333,7 @@ class NativeFeed:
                 normalize_on_cpu=how.on_cpu or how.collate_fn is not None,
                 allocate=None if how.pinned == "no" else pinned_allocator(),
                 recycle=how.pinned != "fresh",
+                stager=self._stager,
             )
         return self._engines[seed]
 

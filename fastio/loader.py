@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
+from fastio.cache import Cache
 from fastio.engine import OnError
 from fastio.errors import LoaderClosed
 from fastio.resume import Cursor, from_state, to_state
@@ -76,7 +77,8 @@ class Loader:
             as uint8, with Normalize, ToDtype and callables done there. None: host memory.
         seed: of the order and of all augmentations, which are a function of (seed, epoch, row).
         order: "sequential", "shuffle", "window" (large reads), or "auto": by `shuffle`.
-        cache: for remote datasets, which this version does not read: None.
+        cache: for a URL: a folder on a local disk where data is kept, or a `fastio.Cache`; None:
+            nothing is kept.
         on_error: what a sample that can't be read does: "raise" its error from next(), "skip" it
             (the batch shrinks; without any sample left it does not come, and this rank makes a
             step less than others), or "replace" it by another of its batch.
@@ -84,7 +86,7 @@ class Loader:
             where it is initialised, else RANK and WORLD_SIZE of the environment, where torchrun
             puts them, else 0 of 1.
         fields: the fields to deliver, in this order; None for all. Native path only.
-        storage_options: for remote datasets: None.
+        storage_options: for a URL: what its file system takes (keys, endpoint, ...), as in fsspec.
         channels_last: False stores image batches as (N, C, H, W) is written.
 
     Attributes:
@@ -122,19 +124,19 @@ class Loader:
         device: torch.device | str | int | None = None,
         seed: int = 0,
         order: OrderName = "auto",
-        cache: None = None,
+        cache: Cache | str | os.PathLike[str] | None = None,
         on_error: OnError = "raise",
         rank: int | None = None,
         world_size: int | None = None,
         fields: Iterable[str] | None = None,
-        storage_options: None = None,
+        storage_options: Mapping[str, Any] | None = None,
         channels_last: bool = True,
     ) -> None:
         from fastio.device import resolve_device
         from fastio.formats.torch_dataset import WorkerSettings
         from fastio.paths import Request, make_feed
 
-        _check(num_workers, timeout, prefetch_factor, cache, storage_options)
+        _check(num_workers, timeout, prefetch_factor)
         if isinstance(fields, str):
             raise ValueError(f"fields is a list of names: fields=[{fields!r}]")
         if (rank is None) != (world_size is None):
@@ -170,6 +172,8 @@ class Loader:
                 seed,
                 own_order=self._generator is None,
                 ranks=self._ranks(),
+                storage_options=storage_options,
+                cache=cache,
             )
         )
         self._owned = isinstance(dataset, (str, os.PathLike))
@@ -274,6 +278,8 @@ class Loader:
         Raises:
             StateMismatch: the state is of another dataset, version or order.
         """
+        if isinstance(state, Mapping):
+            self._feed.adopt_order(str(state.get("order")))
         name = self._feed.sampling.name
         cursor = from_state(state, fingerprint=self._feed.fingerprint, order=name)
         self._at = self._next = cursor
@@ -410,8 +416,6 @@ def _check(
     num_workers: int,
     timeout: float,
     prefetch_factor: int | None,
-    cache: object,
-    storage_options: object,
 ) -> None:
     if num_workers < 0:
         raise ValueError(
@@ -422,5 +426,3 @@ def _check(
         raise ValueError(f"timeout option should be non-negative, got {timeout}")
     if prefetch_factor is not None and prefetch_factor < 0:
         raise ValueError(f"prefetch_factor option should be non-negative, got {prefetch_factor}")
-    if cache is not None or storage_options is not None:
-        raise ValueError("cache and storage_options are for remote datasets; this reads local ones")

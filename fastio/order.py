@@ -121,6 +121,30 @@ class Order:
         return _native.mix_key(self.seed & _WORD, self.epoch)
 
 
+@dataclass(frozen=True)
+class Orders:
+    """The orders of all epochs.
+
+    Args:
+        rows, seed, block, window: as in `Order`.
+        mode: as in `Order`; or "settle": "window" in epoch 0, when data that is far away comes in,
+            and "shuffle" in the epochs after it, when it is there.
+    """
+
+    rows: int
+    seed: int = 0
+    mode: Mode | Literal["settle"] = "shuffle"
+    block: int = 64
+    window: int = 64
+
+    def epoch(self, epoch: int) -> Order:
+        """The order of an epoch."""
+        mode = self.mode
+        if mode == "settle":
+            mode = "shuffle" if epoch else "window"
+        return Order(self.rows, self.seed, epoch, mode, self.block, self.window)
+
+
 def _inside(values: npt.ArrayLike, bound: int, what: str) -> Indices:
     """As int64, all in [0, bound)."""
     values = np.ascontiguousarray(values, np.int64)

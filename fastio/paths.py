@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from fastio.cache import Cache
+from fastio.dataset.remote import RemoteDataset
 from fastio.device import Device, has_pinned_memory
 from fastio.engine import OnError, available_cores
 from fastio.errors import TransformError
@@ -13,6 +16,7 @@ from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings
 from fastio.formats import AnyDataset, TarDataset, is_tars, open_any
 from fastio.formats.torch_dataset import WorkerSettings, image_files
 from fastio.sampling import Ranks, Sampling
+from fastio.staging import staged
 from fastio.transforms import compile, from_torchvision
 from fastio.workers import TorchFeed
 
@@ -35,6 +39,8 @@ class Request:
     seed: int
     own_order: bool
     ranks: Ranks
+    storage_options: Mapping[str, Any] | None = None
+    cache: Cache | str | os.PathLike[str] | None = None
 
 
 def make_feed(request: Request) -> Feed:
@@ -45,7 +51,7 @@ def make_feed(request: Request) -> Feed:
         TransformError: the transforms do not fit.
         TypeError, ValueError: the dataset or the arguments are not possible.
     """
-    source = _native_source(request.dataset, request.fields)
+    source = _native_source(request)
     if isinstance(source, str):
         return _torch_feed(request, source)
     dataset, known = source
@@ -53,15 +59,23 @@ def make_feed(request: Request) -> Feed:
         request = replace(request, fields=tuple(dataset.schema.fields))  # seg_png for "seg.png"
     transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
     settings = _native_settings(request)
-    return NativeFeed(dataset, request.sampling, transforms, settings, request.seed)
+    if not isinstance(dataset, RemoteDataset):
+        return NativeFeed(dataset, request.sampling, transforms, settings, request.seed)
+    sampling, stager = staged(dataset, request.sampling)
+    return NativeFeed(dataset, sampling, transforms, settings, request.seed, stager)
 
 
-def _native_source(
-    dataset: Any, fields: tuple[str, ...] | None
-) -> tuple[AnyDataset, list[Any]] | str:
+def _native_source(request: Request) -> tuple[AnyDataset, list[Any]] | str:
     """A dataset of the native path and the transforms that it came with; or why there is none."""
+    dataset, options, cache = request.dataset, request.storage_options, request.cache
     if isinstance(dataset, (str, os.PathLike)) or is_tars(dataset):
-        return open_any(dataset, fields), []
+        opened = open_any(dataset, request.fields, storage_options=options, cache=cache)
+        return opened, []
+    if options is not None or cache is not None:
+        raise ValueError(
+            "storage_options and cache are for a dataset that is given as a URL; fastio.open takes "
+            "them too"
+        )
     if isinstance(dataset, AnyDataset):
         return dataset, []
     files = image_files(dataset)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, cast
 
-from fastio.order import Mode, Order
+from fastio.order import Mode, Order, Orders
 from fastio.plan import Plan, PlannedBatch, follow
 from fastio.resume import Cursor
 
@@ -40,6 +40,9 @@ class Ranks:
 class Sampling:
     """How an epoch is cut in batches; the arguments are `Loader`'s, in torch's meaning.
 
+    `block` and `window` are those of an `Order`; where they are given, the loader's state tells them.
+    `settle`: order "auto" shuffles as `Orders` does in that mode.
+
     Raises:
         ValueError: arguments that exclude each other, or are out of range.
     """
@@ -50,6 +53,9 @@ class Sampling:
     batch_sampler: Iterable[Any] | None = None
     drop_last: bool = False
     order: OrderName = "auto"
+    block: int | None = None
+    window: int | None = None
+    settle: bool = False
 
     def __post_init__(self) -> None:
         if self.sampler is not None and self.shuffle:
@@ -95,16 +101,39 @@ class Sampling:
         return self.sampler is None and self.batch_sampler is None
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> Mode | Literal["settle"]:
         """The order's mode."""
-        if self.order == "auto":
-            return "shuffle" if self.shuffle else "sequential"
-        return self.order
+        if self.order != "auto":
+            return self.order
+        if not self.shuffle:
+            return "sequential"
+        if self.settle:
+            return "settle"
+        return "shuffle" if self.window is None else "window"
 
     @property
     def name(self) -> str:
         """The kind of order that positions count in, for the loader's state."""
-        return self.mode if self.ours else "sampler"
+        if not self.ours:
+            return "sampler"
+        if self.mode in ("sequential", "shuffle") or self.window is None:
+            return self.mode
+        return f"{self.mode}:{self.block}x{self.window}"
+
+    def adopting(self, name: str) -> Sampling:
+        """This sampling with the block and window of another one's name, if both have some."""
+        kind, _, numbers = name.partition(":")
+        block, _, window = numbers.partition("x")
+        known = block.isdecimal() and window.isdecimal()
+        if not known or not self.ours or kind not in ("window", "settle"):
+            return self
+        if kind != self.mode and not (self.order == "auto" and self.shuffle):
+            return self
+        return replace(self, block=int(block), window=int(window), settle=kind == "settle")
+
+    def orders(self, rows: int, seed: int) -> Orders:
+        """The orders of all epochs, where they are ours."""
+        return Orders(rows, seed, self.mode, self.block or 64, self.window or 64)
 
     def steps(self, rows: int, ranks: Ranks) -> int:
         """Batches of a whole epoch.
@@ -113,7 +142,7 @@ class Sampling:
             TypeError: the sampler has no length.
         """
         if self.ours:
-            return len(self._plan(Order(rows, mode=self.mode), ranks, 0))
+            return len(self._plan(Order(rows, mode="sequential"), ranks, 0))
         source = self.sampler if self.batch_sampler is None else self.batch_sampler
         length = len(cast(Sized, source))
         if self.batch_sampler is not None or self.batch_size is None:
@@ -130,7 +159,7 @@ class Sampling:
         """The batches of rows from the cursor to the end of its epoch, drawn lazily."""
         if self.ours:
             seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
-            order = Order(rows, seed, cursor.epoch, self.mode)
+            order = self.orders(rows, seed).epoch(cursor.epoch)
             return iter(self._plan(order, ranks, cursor.position))
         keys = self.keys(cursor.position)
         if not self.batched:  # a list in place of a row number would pass for a batch

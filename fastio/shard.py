@@ -127,15 +127,16 @@ class ShardReader:
 
     Args:
         path: the shard's file.
+        name: how messages call it; None: by its path.
 
     Raises:
         SourceNotFound: there is no such file.
         ShardCorrupt: the file is not a whole Arrow file with one record batch without nulls.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        self._map, self._batch = map_batch(self.path, ShardCorrupt)
+    def __init__(self, path: str | os.PathLike[str], name: str | None = None) -> None:
+        self.path = os.fspath(path) if name is None else name
+        self._map, self._batch = map_batch(os.fspath(path), ShardCorrupt, name)
         self._views: dict[str, NDArray[Any]] = {}
         self._data_offsets: dict[str, int] = {}
 
@@ -235,6 +236,21 @@ class ShardReader:
             self._data_offsets[column] = begin
         return begin
 
+    def buffers(self, columns_without_data: Sequence[str] = ()) -> list[tuple[int, int]]:
+        """Where the buffers of the columns lie: (offset in the file, bytes), in the file's order.
+
+        Args:
+            columns_without_data: variable-width columns of which only the offsets are told.
+        """
+        batch = self._opened()
+        found = []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            buffers = column.buffers()
+            for buffer in buffers[:-1] if name in columns_without_data else buffers:
+                if buffer is not None and buffer.size:
+                    found.append((int(buffer.address - self._map.address), int(buffer.size)))
+        return sorted(found)
+
     def view(self, column: str, local_row: int) -> NDArray[np.uint8]:
         """The bytes of one row of a variable-width column where they lie in the map: uint8 (n,).
 
@@ -304,12 +320,15 @@ class ShardReader:
         return array
 
 
-def map_batch(path: str, error: type[FastioError]) -> tuple[pa.Buffer, pa.RecordBatch]:
+def map_batch(
+    path: str, error: type[FastioError], name: str | None = None
+) -> tuple[pa.Buffer, pa.RecordBatch]:
     """Map an Arrow IPC file and view its only record batch.
 
     Args:
         path: the file.
         error: what to raise when the file is not whole.
+        name: how messages call it; None: by its path.
 
     Returns:
         The mapped file and the batch, whose buffers lie in it.
@@ -317,30 +336,31 @@ def map_batch(path: str, error: type[FastioError]) -> tuple[pa.Buffer, pa.Record
     Raises:
         SourceNotFound: the file does not exist or cannot be opened.
     """
+    called = path if name is None else name
     try:
         with pa.memory_map(path) as file:
             # The buffer keeps the map alive; the file's descriptor is closed here.
             mapped = file.read_buffer(file.size())
     except FileNotFoundError as cause:
-        raise SourceNotFound(f"{path} does not exist") from cause
+        raise SourceNotFound(f"{called} does not exist") from cause
     except OSError as cause:
-        raise SourceNotFound(f"{path} cannot be opened: {cause}") from cause
+        raise SourceNotFound(f"{called} cannot be opened: {cause}") from cause
     except pa.ArrowException as cause:
-        raise error(f"{path} cannot be mapped: {cause}") from cause
+        raise error(f"{called} cannot be mapped: {cause}") from cause
     try:
         reader = pa.ipc.open_file(mapped)
         if reader.num_record_batches != 1:
-            raise error(f"{path} has {reader.num_record_batches} record batches, expected 1")
+            raise error(f"{called} has {reader.num_record_batches} record batches, expected 1")
         batch = reader.get_batch(0)
         batch.validate()
         _ = batch.schema.names  # decodes them, which may fail too
     except (pa.ArrowException, OSError, UnicodeDecodeError) as cause:
         raise error(
-            f"{path} is not a whole Arrow file ({mapped.size} bytes): {cause}; it is truncated or "
+            f"{called} is not a whole Arrow file ({mapped.size} bytes): {cause}; it is truncated or "
             "damaged: copy it again, or pack again"
         ) from cause
     if any(column.null_count for column in batch.columns):
-        raise error(f"{path} has nulls, which fastio never writes")
+        raise error(f"{called} has nulls, which fastio never writes")
     return mapped, batch
 
 

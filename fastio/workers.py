@@ -128,6 +128,9 @@ class TorchFeed:
     ) -> list[Augmentation]:
         raise TransformError(f"augmentations are known on the native path, and here {self.reason}")
 
+    def adopt_order(self, name: str) -> None:
+        """Nothing of torch's orders may differ."""
+
     def stats(self) -> Stats:
         return Stats(path="torch", reason=self.reason)
 

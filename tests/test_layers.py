@@ -28,6 +28,7 @@ LAYERS = [
     "resume",
     "sampling",
     "transforms",
+    "staging",
     "fetch",
     "stats",
     "batch",

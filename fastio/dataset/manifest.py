@@ -147,7 +147,8 @@ class Manifest:
     """A mapped manifest. Nothing in it costs time or memory by the shard until it is asked for.
 
     Args:
-        folder: the dataset's folder.
+        folder: the dataset's folder, or its URL.
+        file: a local copy of a remote dataset's manifest; None: the one in the folder.
 
     Attributes:
         folder: that folder.
@@ -169,12 +170,12 @@ class Manifest:
         FormatVersionUnsupported: a newer fastio wrote it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], file: str | None = None) -> None:
         self.folder = os.fspath(folder)
         self.path = os.path.join(self.folder, MANIFEST_NAME)
-        if not os.path.isfile(self.path):
+        if file is None and not os.path.isfile(self.path):
             raise DatasetNotFound(_why_no_dataset(self.folder))
-        mapped, self._batch = map_batch(self.path, ManifestInvalid)
+        mapped, self._batch = map_batch(file or self.path, ManifestInvalid, self.path)
         metadata = self._batch.schema.metadata or {}
         if METADATA_KEY not in metadata:
             raise ManifestInvalid(f"{self.path} is an Arrow file, but not a fastio manifest")

@@ -91,6 +91,7 @@ class Dataset:
 
     Args:
         path: the folder that `fastio pack` or `fastio.Writer` wrote.
+        manifest: the folder's, where it is open already.
 
     Attributes:
         path: that folder.
@@ -103,9 +104,9 @@ class Dataset:
         FormatVersionUnsupported: a newer fastio wrote it.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], manifest: Manifest | None = None) -> None:
         self.path = os.fspath(path)
-        self.manifest = Manifest(self.path)
+        self.manifest = Manifest(self.path) if manifest is None else manifest
         self.schema: Schema = self.manifest.schema
         self._shards: OrderedDict[int, ShardReader] = OrderedDict()
         self._codebook: _native.Codebook | None = None
@@ -290,7 +291,7 @@ class Dataset:
             int(reader.fixed(f"{field}.{part}")[local])
             for part in ("codec", "height", "width", "orientation", "crc32c")
         )
-        return StoredImage(reader.view(field, local), *parts)
+        return StoredImage(self._stored_bytes(reader, field, row, local), *parts)
 
     def sample_name(self, row: int) -> str:
         """How messages name a row: its shard's file name and its row there."""
@@ -366,10 +367,23 @@ class Dataset:
             )
         return self.schema.fields[name]
 
+    def _stored_bytes(
+        self, reader: ShardReader, field: str, row: int, local: int
+    ) -> NDArray[np.uint8]:
+        """An image's bytes, uint8 (n,)."""
+        return reader.view(field, local)
+
     def _open_shard(self, shard: int) -> ShardReader:
         path = self.shard_path(shard)
+        return self._checked(ShardReader(path), shard, path)
+
+    def _checked(self, reader: ShardReader, shard: int, path: str) -> ShardReader:
+        """A reader whose shard is the one that the manifest describes.
+
+        Raises:
+            ShardCorrupt: it is another.
+        """
         expected = int(self.manifest.shard_bytes[shard])
-        reader = ShardReader(path)
         if reader.nbytes != expected:
             raise ShardCorrupt(f"{path} has {reader.nbytes} bytes, the manifest says {expected}")
         rows = int(self.manifest.shard_rows[shard])

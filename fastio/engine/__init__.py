@@ -11,7 +11,14 @@ An error rides in its batch: it is raised, or skipped, or replaced, when that ba
 from __future__ import annotations
 
 from fastio.engine.cores import available_cores
-from fastio.engine.engine import Engine, OnError, numpy_memory
+from fastio.engine.engine import Engine, OnError, StagingPlan, numpy_memory
 from fastio.engine.stream import BatchStream
 
-__all__ = ["BatchStream", "Engine", "OnError", "available_cores", "numpy_memory"]
+__all__ = [
+    "BatchStream",
+    "Engine",
+    "OnError",
+    "StagingPlan",
+    "available_cores",
+    "numpy_memory",
+]

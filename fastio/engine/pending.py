@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from fastio import _native
 from fastio.batch import AnyArray, SlotMemory
@@ -24,9 +28,14 @@ class Pending:
     values: dict[str, Any] = field(default_factory=dict)
     sorted_out: bool = False  # every image that is Pillow's has its future
     error: Exception | None = None
+    blocks: npt.NDArray[np.int64] | None = None  # that were asked for, of a remote dataset
+    staged: threading.Event | None = None  # set once they are there and `slots` is complete
+    left_out: bool = False  # cancelled before it was given to the threads
 
     def wait(self, timeout_s: float) -> bool:
         """True once no native thread works on it any more."""
+        if self.staged is not None and not self.staged.wait(timeout_s):
+            return False
         return all(slot.wait(timeout_s) for slot in self.slots.values())
 
     def wait_for_pillow(self, timeout_s: float) -> bool:
@@ -37,18 +46,22 @@ class Pending:
     @property
     def cancelled(self) -> bool:
         """Whether rows of it may have been left out."""
-        return any(slot.cancelled for slot in self.slots.values())
+        return self.left_out or any(slot.cancelled for slot in self.slots.values())
 
     def cancel(self) -> None:
         """Leaves out what is not begun yet; waits for nothing."""
+        self.left_out = self.left_out or self.staged is not None
         for futures in self.foreign.values():
             for future in futures.values():
                 future.cancel()
-        for slot in self.slots.values():
+        for slot in list(self.slots.values()):
             slot.cancel()
 
     def abandon(self) -> None:
         """Ends the work on it and waits for the rows in hand: its memory is free afterwards."""
         self.cancel()
+        if self.staged is not None:
+            self.staged.wait()
+            self.cancel()  # what was given to the threads meanwhile
         while not (self.wait(WAIT_S) and self.wait_for_pillow(WAIT_S)):
             pass

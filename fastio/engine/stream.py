@@ -10,8 +10,9 @@ from typing import Protocol
 
 from fastio.batch import Batch
 from fastio.engine.pending import WAIT_S, Pending
-from fastio.errors import LoaderClosed, LoaderTimeout
+from fastio.errors import LoaderClosed, LoaderTimeout, StoreError
 from fastio.plan import PlannedBatch
+from fastio.staging import Lookahead
 
 
 class Decoder(Protocol):
@@ -29,6 +30,9 @@ class Decoder(Protocol):
 
     def finish(self, pending: Pending, epoch: int) -> Batch | None:
         """The batch, all work on it done; None when every row of it was skipped."""
+
+    def again(self, failed: Pending, epoch: int) -> Pending:
+        """Puts a batch to work again whose bytes could not be fetched."""
 
     def give_back(self, pending: Pending) -> None:
         """Takes the slot of a batch that is not delivered."""
@@ -51,6 +55,7 @@ class BatchStream:
     ) -> None:
         self._engine = engine
         self._plan: Iterator[PlannedBatch] | None = plan
+        self._source = plan
         self._epoch = epoch
         self._ahead = ahead
         self._timeout_s = timeout_s
@@ -68,6 +73,7 @@ class BatchStream:
             LoaderTimeout: it took longer than the timeout; next() goes on waiting for it.
             LoaderClosed: another thread closed the stream meanwhile; or this is a forked child,
                 whose parent has the threads.
+            StoreError: its bytes cannot be fetched; the next call tries the same batch again.
             StopIteration: there are no more.
         """
         while True:
@@ -79,9 +85,13 @@ class BatchStream:
             self._wait(pending)
             self._take(pending)
             if pending.error is not None:
+                if isinstance(pending.error, StoreError):
+                    self._pending.appendleft(self._engine.again(pending, self._epoch))
                 self._engine.give_back(pending)
                 raise pending.error
             batch = self._engine.finish(pending, self._epoch)
+            if isinstance(self._source, Lookahead):
+                self._source.finished(pending.planned)
             if batch is not None:
                 return batch
 
@@ -102,6 +112,8 @@ class BatchStream:
         for batch in pending:
             batch.abandon()
             self._engine.give_back(batch)
+        if isinstance(self._source, Lookahead):
+            self._source.close()
 
     def __del__(self) -> None:
         # Not close(): garbage may be collected on any thread, also on one of those that Pillow

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fastio.cache import Cache
 from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.dataset import open as open_packed
+from fastio.dataset.remote import RemoteDataset
 from fastio.errors import DatasetNotFound
 from fastio.formats.folder import IMG_EXTENSIONS, FolderDataset
 from fastio.formats.tars import TarDataset, find_tars
+from fastio.store import is_remote
 
 __all__ = [
     "IMG_EXTENSIONS",
@@ -26,12 +29,19 @@ __all__ = [
 AnyDataset = Dataset | FolderDataset | TarDataset
 
 
-def open(path: str | os.PathLike[str]) -> Dataset | TarDataset:
-    """Open a packed dataset, or WebDataset tars.
+def open(
+    path: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: Cache | str | os.PathLike[str] | None = None,
+) -> Dataset | TarDataset:
+    """Open a packed dataset, here or in a store, or WebDataset tars.
 
     Args:
-        path: the folder that `fastio pack` or `fastio.Writer` wrote; or a tar, a folder of tars,
-            or a pattern such as "train-{000000..000009}.tar".
+        path: the folder that `fastio pack` or `fastio.Writer` wrote, or the URL of a copy of it; or
+            a tar, a folder of tars, or a pattern such as "train-{000000..000009}.tar".
+        storage_options: for a URL: what its file system takes (keys, endpoint, ...).
+        cache: for a URL: a folder on a local disk, or a `fastio.Cache`; None: nothing is kept.
 
     Returns:
         The dataset; close it, or use it in a `with` statement, to let go of its files.
@@ -42,22 +52,52 @@ def open(path: str | os.PathLike[str]) -> Dataset | TarDataset:
         ManifestInvalid: the manifest is damaged.
         FormatVersionUnsupported: a newer fastio wrote it.
     """
+    if is_remote(path):
+        return open_remote(str(path), storage_options, cache)
+    _only_remote(path, storage_options, cache)
     return TarDataset(path) if is_tars(path) else open_packed(path)
 
 
-def open_any(path: Any, fields: Sequence[str] | None = None) -> AnyDataset:
+def open_remote(
+    url: str,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: Cache | str | os.PathLike[str] | None = None,
+) -> RemoteDataset:
+    """Open a packed dataset in a store; see `open`."""
+    kept = cache if cache is None or isinstance(cache, Cache) else Cache(cache)
+    return RemoteDataset(url, storage_options, kept)
+
+
+def _only_remote(path: Any, storage_options: Any, cache: Any) -> None:
+    if storage_options is not None or cache is not None:
+        raise ValueError(
+            f"storage_options and cache are for data behind a URL, and {path!r} is on this machine"
+        )
+
+
+def open_any(
+    path: Any,
+    fields: Sequence[str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: Cache | str | os.PathLike[str] | None = None,
+) -> AnyDataset:
     """Open a packed dataset, WebDataset tars, or else a folder of images.
 
     Args:
-        path: a folder with a manifest; a tar, a folder of tars, a pattern of tars, or a list of
+        path: a folder with a manifest, or its URL; a tar, a folder of tars, a pattern of tars, or a list of
             tars; or a folder with a folder of images for each class.
         fields: of tars, the fields that are wanted: samples may lack others.
+        storage_options, cache: for a URL; see `open`.
 
     Raises:
         SourceNotFound: it is neither.
         ManifestInvalid: the manifest is damaged.
         ShardCorrupt, SchemaError: as `TarDataset`.
     """
+    if is_remote(path):
+        return open_remote(str(path), storage_options, cache)
+    _only_remote(path, storage_options, cache)
     if is_tars(path):
         return TarDataset(path, fields=fields)
     if is_half_written(path):

@@ -102,6 +102,31 @@ void bind_image(nb::module_& m) {
         return crc32c(bytes, size);
       },
       nb::arg("data"), "CRC-32C (Castagnoli) of the bytes of a uint8 array.");
+  m.def(
+      "crc32c_mismatch",
+      [](const Bytes& data, const Vector<std::int64_t>& starts,
+         const Vector<std::uint32_t>& expected) -> std::int64_t {
+        const std::size_t rows = expected.size();
+        check_length("starts", starts.size(), rows + 1);
+        const std::uint8_t* bytes = data.data();
+        const std::int64_t* at = starts.data();
+        const std::uint32_t* sums = expected.data();
+        const auto size = static_cast<std::int64_t>(data.size());
+        const nb::gil_scoped_release release;
+        for (std::size_t i = 0; i < rows; ++i) {
+          const std::int64_t begin = at[i], end = at[i + 1];
+          const bool inside = 0 <= begin && begin <= end && end <= size;
+          const auto length = static_cast<std::size_t>(end - begin);
+          if (!inside || crc32c(bytes + begin, length) != sums[i]) {
+            return static_cast<std::int64_t>(i);
+          }
+        }
+        return -1;
+      },
+      nb::arg("data"), nb::arg("starts"), nb::arg("expected"),
+      "The first of n ranges [starts[i], starts[i + 1]) of a uint8 array whose CRC-32C is not "
+      "expected[i] (uint32), or that leaves the array; -1 if there is none. starts: int64 (n + "
+      "1,).");
   m.def("jpeg_probe", &probe, nb::arg("data"),
         "(height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 "
         "array), every coefficient of which is read. Raises ValueError if the file is damaged.");

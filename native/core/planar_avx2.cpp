@@ -64,8 +64,8 @@ inline void sum_group(const PlanarTaps& t, std::int32_t g, const std::uint8_t* c
   }
 }
 
-// Pairs of taps p .. p + 3 of 8 lanes, transposed: pair[k] has pair p + k of lane l in dword l. `at`
-// has the sample that each lane's pair p begins with.
+// Pairs of taps p .. p + 3 of 8 lanes, transposed: pair[k] has pair p + k of lane l in dword l.
+// `at` has the sample that each lane's pair p begins with.
 inline void transpose_pairs(const std::uint8_t* src, const std::int32_t* at, __m256i* pair) {
   const __m256i zero = _mm256_setzero_si256();
   __m256i lanes[4];
@@ -82,9 +82,9 @@ inline void transpose_pairs(const std::uint8_t* src, const std::int32_t* at, __m
   pair[3] = _mm256_unpackhi_epi64(high_01, high_23);
 }
 
-// The same where the samples are farther apart: 8 samples of each lane at a time, loaded one by one.
-// Gathering them is slow on many processors, and ten times slower where microcode guards it. Pairs
-// past the row's last sample have no weight: they take what stands there.
+// The same where the samples are farther apart: 8 samples of each lane at a time, loaded one by
+// one. Gathering them is slow on many processors, and ten times slower where microcode guards it.
+// Pairs past the row's last sample have no weight: they take what stands there.
 inline __m256i sum_far(const PlanarTaps& t, const PlanarWords* weights, std::int32_t group,
                        int lane, const std::uint8_t* src) {
   static_assert(kReadPad >= 16);

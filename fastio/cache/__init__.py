@@ -1,0 +1,19 @@
+"""The cache of remote data on a local disk, and files in memory where there is none."""
+
+from __future__ import annotations
+
+from fastio.cache.folder import CacheFolder, NextUse, Outcome, Run, Source
+from fastio.cache.memory import MemoryFile, memory_file
+from fastio.cache.spec import Cache, parse_budget
+
+__all__ = [
+    "Cache",
+    "CacheFolder",
+    "MemoryFile",
+    "NextUse",
+    "Outcome",
+    "Run",
+    "Source",
+    "memory_file",
+    "parse_budget",
+]

@@ -1,0 +1,128 @@
+"""What a cache folder holds, in an SQLite database that all processes of the machine share.
+
+A piece is one file of staged bytes. Its row is there before its file: `loading` while its owner
+fetches it, `ready` from the commit that follows the file's rename. The sum of all rows' bytes is kept
+by triggers, so that it is right after a kill at any point.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fastio.errors import CacheError
+
+VERSION = 1
+LOADING, READY = 0, 1
+_BUSY_S = 20.0
+_CHECKPOINT_PAGES = 64
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS sources (
+    id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, url TEXT NOT NULL,
+    fingerprint TEXT NOT NULL, rows INTEGER NOT NULL, block_rows INTEGER NOT NULL,
+    bytes INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS pieces (
+    source INTEGER NOT NULL, number INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    size INTEGER NOT NULL, xxh3 TEXT, state INTEGER NOT NULL, owner TEXT NOT NULL,
+    used REAL NOT NULL, PRIMARY KEY (source, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS runs (
+    owner TEXT NOT NULL, run INTEGER NOT NULL, source INTEGER NOT NULL, forecast TEXT NOT NULL,
+    position INTEGER NOT NULL, ahead INTEGER NOT NULL, PRIMARY KEY (owner, run));
+CREATE TABLE IF NOT EXISTS totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT OR IGNORE INTO totals VALUES
+    ('bytes', 0), ('hits', 0), ('misses', 0), ('fetched', 0), ('evicted', 0);
+CREATE TRIGGER IF NOT EXISTS piece_added AFTER INSERT ON pieces BEGIN
+    UPDATE totals SET value = value + NEW.bytes WHERE name = 'bytes'; END;
+CREATE TRIGGER IF NOT EXISTS piece_gone AFTER DELETE ON pieces BEGIN
+    UPDATE totals SET value = value - OLD.bytes WHERE name = 'bytes'; END;
+PRAGMA user_version = {VERSION};
+"""
+
+
+class Index:
+    """The database of one cache folder. Thread-safe.
+
+    Args:
+        path: the database's file; made if need be.
+
+    Raises:
+        CacheError: it cannot be opened or is of another version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        try:
+            self._open()
+        except sqlite3.DatabaseError as error:
+            raise CacheError(f"the cache's index {path} cannot be opened: {error}") from error
+
+    def _open(self) -> None:
+        self._db = sqlite3.connect(
+            self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        self._db.execute("PRAGMA journal_mode=WAL")
+        # A lost commit after a power cut costs a download; the database itself stays whole.
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+        self._db.execute(f"PRAGMA journal_size_limit={_CHECKPOINT_PAGES * 4096}")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        elif version != VERSION:
+            raise CacheError(
+                f"{self.path} is of version {version}, this fastio's caches are of version "
+                f"{VERSION}: choose another folder, or delete that one"
+            )
+        self._inode = os.stat(self.path).st_ino
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A write transaction: commits, or rolls back when an error leaves it.
+
+        Raises:
+            CacheError: the database cannot be used (locked too long, no space, gone).
+        """
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._db
+                except BaseException:
+                    with suppress(sqlite3.Error):
+                        self._db.execute("ROLLBACK")
+                    raise
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise CacheError(f"the cache's index {self.path}: {error}") from error
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The database for reading.
+
+        Raises:
+            CacheError: as `transaction`.
+        """
+        with self._lock:
+            try:
+                yield self._db
+            except sqlite3.Error as error:
+                raise CacheError(f"the cache's index {self.path}: {error}") from error
+
+    def is_there(self) -> bool:
+        """Whether the file is still the one that was opened."""
+        try:
+            return os.stat(self.path).st_ino == self._inode
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Closes the database. Idempotent."""
+        with self._lock, suppress(sqlite3.Error):
+            self._db.close()

@@ -1,0 +1,100 @@
+"""What users say of a cache, and the folder that each process opens for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+from fastio.cache.folder import CacheFolder, NextUse
+from fastio.errors import CacheError
+
+
+class Cache:
+    """A folder on a local disk where remote data is kept, for all processes of the machine.
+
+    Loaders of any datasets, runs and ranks may share one. Each piece of data is fetched once by all of
+    them; what is needed furthest in the future is deleted first. A killed process leaves nothing that
+    would have to be cleaned up.
+
+    Args:
+        path: the folder, on a local disk; made if need be, and then it must be empty.
+        budget: bytes that it may take, as a number or as text such as "200GB". None: what is free on
+            its disk, less a twentieth of the disk.
+
+    Raises:
+        CacheError: the folder holds something else, or the budget is no size.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], budget: int | str | None = None) -> None:
+        self.path = Path(path).absolute()
+        self.budget = None if budget is None else parse_budget(budget)
+        self._lock = threading.Lock()
+        self._folder: CacheFolder | None = None
+        self._pid = os.getpid()
+        self._told: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"Cache({str(self.path)!r}, budget={self.budget})"
+
+    def folder(self, next_use: NextUse | None = None) -> CacheFolder:
+        """The folder, opened by this process; opened anew where it was deleted meanwhile.
+
+        Raises:
+            CacheError: it cannot be used.
+        """
+        with self._lock:
+            if self._pid != os.getpid():
+                self._folder, self._pid = None, os.getpid()  # the parent's, not to be closed here
+            if self._folder is not None and not self._folder.is_there():
+                self._folder.close()
+                self._folder = None
+            if self._folder is None:
+                self._folder = CacheFolder(self.path, self.budget, next_use)
+            return self._folder
+
+    def give_up(self, error: Exception) -> None:
+        """Says once that the cache cannot be used, and why."""
+        reason = str(error)
+        if reason not in self._told:
+            self._told.add(reason)
+            warnings.warn(
+                f"reading without the cache {self.path}: {reason}", RuntimeWarning, stacklevel=2
+            )
+
+    def close(self) -> None:
+        """Leaves the folder. Idempotent; it is opened again when it is needed."""
+        with self._lock:
+            if self._folder is not None and self._pid == os.getpid():
+                self._folder.close()
+            self._folder = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "budget": self.budget}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"], state["budget"])  # type: ignore[misc]
+
+
+def parse_budget(budget: int | str) -> int:
+    """A number of bytes from an int or from text such as "200GB", "1.5 TiB" or "65536".
+
+    Raises:
+        CacheError: it is not a size.
+    """
+    if isinstance(budget, int):
+        size = float(budget)
+    else:
+        text = budget.strip().lower().removesuffix("b")
+        base = 1024 if text.endswith("i") else 1000
+        text = text.removesuffix("i")
+        power = "kmgt".find(text[-1:]) + 1 if text[-1:] else 0
+        try:
+            size = float(text[:-1] if power else text) * base**power
+        except ValueError:
+            size = 0
+    if not 1 <= size < float("inf"):
+        raise CacheError(f"{budget!r} is not a size: give bytes, or text such as '200GB'")
+    return int(size)

@@ -1,0 +1,60 @@
+"""Gives the batches of remote datasets to the native threads once their blocks are there."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from fastio.engine.pending import Pending
+from fastio.errors import LoaderClosed
+from fastio.staging import Stager
+
+_LOOK_S = 0.1
+
+
+class Feeder:
+    """A thread that begins batches in the order in which they came, each when it can be read.
+
+    Args:
+        stager: brings the blocks.
+        begin: gives a batch, and its epoch, to the threads; notes what fails in the batch.
+    """
+
+    def __init__(self, stager: Stager, begin: Callable[[Pending, int], None]) -> None:
+        self._stager = stager
+        self._begin = begin
+        self._queue: queue.SimpleQueue[tuple[Pending, int] | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="fastio-feeder", daemon=True)
+        self._thread.start()
+
+    def put(self, pending: Pending, epoch: int) -> None:
+        """Takes a batch, whose `staged` event it sets in the end."""
+        self._queue.put((pending, epoch))
+
+    def close(self) -> None:
+        """Ends the thread. Batches that it holds are left out."""
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            pending, epoch = item
+            try:
+                self._feed(pending, epoch)
+            except Exception as error:
+                pending.error = error
+            finally:
+                assert pending.staged is not None
+                pending.staged.set()
+
+    def _feed(self, pending: Pending, epoch: int) -> None:
+        assert pending.blocks is not None
+        while not pending.left_out:
+            if self._closed:
+                raise LoaderClosed("the engine was closed")
+            if self._stager.wait(pending.blocks, _LOOK_S):
+                self._begin(pending, epoch)
+                return

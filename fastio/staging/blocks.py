@@ -1,0 +1,127 @@
+"""A remote dataset as blocks of consecutive rows, the pieces that are fetched and kept.
+
+Block b has the rows from b * block_rows on. Its bytes are those of `RemoteDataset.extents`: shard by
+shard, field by field, row by row.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.dataset.remote import RemoteDataset
+
+Numbers = npt.NDArray[np.int64]
+_ATTEMPTS = 3
+_KEPT_STARTS = 65536
+
+
+class Places(NamedTuple):
+    """Where the images of rows lie in their blocks: (n,) each.
+
+    Attributes:
+        block: int64, number of the block.
+        offset, length: int64, of the image's bytes in it.
+    """
+
+    block: Numbers
+    offset: Numbers
+    length: Numbers
+
+
+class Blocks:
+    """The blocks of a dataset. Thread-safe.
+
+    Args:
+        dataset: not closed by this object.
+        block_rows: rows of a block.
+    """
+
+    def __init__(self, dataset: RemoteDataset, block_rows: int) -> None:
+        self.dataset = dataset
+        self.block_rows = block_rows
+        self.mean_bytes = max(1, dataset.manifest.nbytes * block_rows // max(1, len(dataset)))
+        self._starts: dict[tuple[int, int], dict[str, int]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, rows: Numbers) -> Numbers:
+        """The blocks that rows need, int64, each once, in the order of their first rows."""
+        blocks, first = np.unique(rows // self.block_rows, return_index=True)
+        return blocks[np.argsort(first, kind="stable")].astype(np.int64)
+
+    def rows(self, block: int) -> tuple[int, int]:
+        """The rows of a block, [first, last)."""
+        first = block * self.block_rows
+        return first, min(first + self.block_rows, len(self.dataset))
+
+    def size(self, block: int) -> int:
+        """Bytes of a block. Fetches heads.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
+        """
+        return sum(extent.length for extent in self.dataset.extents(*self.rows(block)))
+
+    def fetch(self, block: int) -> tuple[list[Any], str | None]:
+        """The parts of a block's bytes from the store, and what is wrong with them at the source.
+
+        What comes damaged is fetched again; what is damaged each time is damaged there.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
+        """
+        rows = self.rows(block)
+        extents = self.dataset.extents(*rows)
+        store, manifest = self.dataset.store, self.dataset.manifest
+        problem = None
+        for _ in range(_ATTEMPTS):
+            parts: list[Any] = []
+            for extent in extents:
+                name = manifest.name(extent.shard)
+                empty = extent.length == 0
+                parts.append(b"" if empty else store.read(name, extent.offset, extent.length))
+            problem = self.dataset.check_rows(*rows, parts)
+            if problem is None:
+                break
+        return parts, problem
+
+    def places(self, field: str, rows: Numbers) -> Places:
+        """Where the images of global rows lie in their blocks."""
+        block = rows // self.block_rows
+        offset, length = np.empty_like(rows), np.empty_like(rows)
+        first_row = self.dataset.manifest.first_row
+        for shard, places, local in self.dataset.by_shard(rows):
+            offsets = self.dataset.shard(shard).offsets(field)
+            blocks, inverse = np.unique(block[places], return_inverse=True)
+            first = int(first_row[shard])
+            begins = np.maximum(blocks * self.block_rows - first, 0)
+            starts = [self._start(int(number), shard, field) for number in blocks.tolist()]
+            base = np.array(starts, np.int64) - offsets[begins]
+            offset[places] = offsets[local] + base[inverse]
+            length[places] = offsets[local + 1] - offsets[local]
+        return Places(block, offset, length)
+
+    def _start(self, block: int, shard: int, field: str) -> int:
+        """Where a shard's part of a field begins in a block's bytes."""
+        starts = self._starts.get((block, shard))
+        if starts is None:
+            starts = self._find_starts(block, shard)
+            with self._lock:
+                if len(self._starts) >= _KEPT_STARTS:
+                    self._starts.clear()
+                self._starts[block, shard] = starts
+        return starts[field]
+
+    def _find_starts(self, block: int, shard: int) -> dict[str, int]:
+        at, found = 0, {}
+        for number, begin, end in self.dataset.spans(*self.rows(block)):
+            reader = self.dataset.shard(number)
+            for field in self.dataset.schema.image_fields:
+                if number == shard:
+                    found[field] = at
+                offsets = reader.offsets(field)
+                at += int(offsets[end]) - int(offsets[begin])
+        return found

@@ -1,0 +1,129 @@
+"""A plan that asks for its blocks ahead of the batches that need them."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import numpy as np
+
+from fastio.plan import PlannedBatch
+from fastio.staging.forecast import Forecast
+from fastio.staging.stager import Numbers, Stager
+
+_MOST_BATCHES = 4096
+
+
+class Lookahead:
+    """The batches of a plan, whose blocks are asked for up to `ahead_bytes` early.
+
+    Used by one thread at a time. Behind the plan's last batch come the blocks of the next epoch's
+    first ones, so that it begins without waiting; they are not yielded.
+
+    Args:
+        plan: the batches.
+        stager: which is asked.
+        forecast: what is told to other processes.
+        position: of the epoch, where the plan begins.
+        ahead_bytes: of blocks that are asked for and not done with.
+        following: the next epoch's plan; None where it is not known.
+    """
+
+    def __init__(
+        self,
+        plan: Iterator[PlannedBatch],
+        stager: Stager,
+        forecast: Forecast,
+        position: int,
+        ahead_bytes: int,
+        following: Callable[[], Iterator[PlannedBatch]] | None = None,
+    ) -> None:
+        self._plan: Iterator[PlannedBatch] | None = plan
+        self._stager = stager
+        self._forecast = forecast
+        self._ahead_bytes = ahead_bytes
+        self._following = following
+        self._next_plan: Iterator[PlannedBatch] | None = None
+        self._queue: deque[tuple[PlannedBatch, Numbers]] = deque()
+        self._carried: list[Numbers] = []
+        self._counts: Counter[int] = Counter()
+        self._done = position
+        self._ahead = position
+        self._began = False
+
+    def __iter__(self) -> Lookahead:
+        return self
+
+    def __next__(self) -> PlannedBatch:
+        self._fill()
+        if not self._queue:
+            self._stager.carry(self._carried)
+            self._carried = []
+            raise StopIteration
+        planned, blocks = self._queue.popleft()
+        self._uncount(blocks)
+        return planned
+
+    def blocks(self, planned: PlannedBatch) -> Numbers:
+        """The blocks that a batch was yielded with; its reader says when it is `done` with them."""
+        return self._stager.blocks.of(planned.rows)
+
+    def finished(self, planned: PlannedBatch) -> None:
+        """Notes that a batch was delivered."""
+        self._done = max(self._done, planned.next_position)
+        self._stager.tell(self._forecast, self._done, self._ahead)
+
+    def close(self) -> None:
+        """Lets go of what was asked for and not yielded."""
+        self._plan = self._next_plan = self._following = None
+        queue, self._queue = self._queue, deque()
+        carried, self._carried = self._carried, []
+        for blocks in (*(blocks for _, blocks in queue), *carried):
+            self._stager.done(blocks)
+
+    def _fill(self) -> None:
+        while self._plan is not None and not self._full():
+            planned = next(self._plan, None)
+            if planned is None:
+                self._plan = None
+                if self._following is not None:
+                    self._next_plan = self._following()
+                break
+            blocks = self._want(planned)
+            self._queue.append((planned, blocks))
+            self._ahead = planned.next_position
+        while self._next_plan is not None and not self._full():
+            planned = next(self._next_plan, None)
+            if planned is None:
+                self._next_plan = None
+                break
+            self._carried.append(self._want(planned))
+            if self._forecast.orders is not None:
+                self._ahead = self._forecast.orders.rows + planned.next_position
+        if not self._began:
+            self._began = True
+            self._stager.carry([])
+            self._stager.tell(self._forecast, self._done, self._ahead)
+
+    def _full(self) -> bool:
+        enough = len(self._counts) * self._stager.blocks.mean_bytes >= self._ahead_bytes
+        return bool(self._queue or self._carried) and (
+            enough or len(self._queue) + len(self._carried) >= _MOST_BATCHES
+        )
+
+    def _want(self, planned: PlannedBatch) -> Numbers:
+        blocks = self._stager.blocks.of(np.asarray(planned.rows, np.int64))
+        self._stager.want(blocks)
+        self._counts.update(blocks.tolist())
+        return blocks
+
+    def _uncount(self, blocks: Numbers) -> None:
+        for block in blocks.tolist():
+            self._counts[block] -= 1
+            if self._counts[block] <= 0:
+                del self._counts[block]
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()

@@ -7,9 +7,11 @@ the place of torch's DataLoader for it, for the folder itself, and for torch dat
 from __future__ import annotations
 
 from fastio._build import _native as _native
-from fastio.dataset import Dataset, open
+from fastio.cache import Cache
+from fastio.dataset import Dataset
 from fastio.errors import (
     BuildMissing,
+    CacheError,
     DatasetExists,
     DatasetNotFound,
     FastioError,
@@ -27,7 +29,7 @@ from fastio.errors import (
     StoreError,
     TransformError,
 )
-from fastio.formats import FolderDataset
+from fastio.formats import FolderDataset, TarDataset, open
 from fastio.loader import Loader
 from fastio.pack import ExportReport, PackReport, Writer, export, pack
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
@@ -49,6 +51,8 @@ __all__ = [
     "Augmentation",
     "BuildMissing",
     "Bytes",
+    "Cache",
+    "CacheError",
     "CenterCrop",
     "Dataset",
     "DatasetExists",
@@ -80,6 +84,7 @@ __all__ = [
     "StateMismatch",
     "Stats",
     "StoreError",
+    "TarDataset",
     "Text",
     "ToDtype",
     "TransformError",

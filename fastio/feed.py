@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.batch import Batch
-from fastio.device import HostBatch
 from fastio.dataset.remote import RemoteDataset
+from fastio.device import HostBatch
 from fastio.engine import BatchStream, Engine, OnError, StagingPlan
 from fastio.errors import SampleError, TransformError
 from fastio.formats import AnyDataset, FolderDataset, TarDataset

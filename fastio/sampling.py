@@ -40,8 +40,8 @@ class Ranks:
 class Sampling:
     """How an epoch is cut in batches; the arguments are `Loader`'s, in torch's meaning.
 
-    `block` and `window` are those of an `Order`; where they are given, the loader's state tells them.
-    `settle`: order "auto" shuffles as `Orders` does in that mode.
+    `block` and `window` are those of an `Order`; where they are given, the loader's state tells
+    them. `settle`: order "auto" shuffles as `Orders` does in that mode.
 
     Raises:
         ValueError: arguments that exclude each other, or are out of range.

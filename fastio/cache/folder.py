@@ -6,9 +6,10 @@
     data/KEY/NNN/NUMBER    the pieces of a source
     tmp/TOKEN.N            what TOKEN is writing
 
-A piece is claimed, fetched, checked, written to `tmp/`, renamed and then said to be ready. Room for it
-is reserved by the claim, and made by deleting the pieces that are needed furthest in the future. What
-a killed process left is taken back by whoever meets it next. Only files of this layout are deleted.
+A piece is claimed, fetched, checked, written to `tmp/`, renamed and then said to be ready. Room for
+it is reserved by the claim, and made by deleting the pieces that are needed furthest in the future.
+What a killed process left is taken back by whoever meets it next. Only files of this layout are
+deleted.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ Numbers = npt.NDArray[np.int64]
 MARKER = "fastio-cache.json"
 _PAGE = 4096
 _FAN_OUT = 1000
+_INDEX_BYTES = 1 << 20  # of the budget, for the index and folders
 _LEFT_FREE = 0.05  # of the disk, where no budget is given
 _RANK_ALL = 20_000  # pieces; above, victims are ranked once for this many evictions:
 _RANKED = 256
@@ -112,7 +114,7 @@ class CacheFolder:
     @property
     def room(self) -> int:
         """Bytes that pieces may have: the budget, less what the index takes."""
-        return self.budget - min(1 << 20, self.budget // 16)
+        return max(0, self.budget - _INDEX_BYTES)
 
     def is_there(self) -> bool:
         """Whether the folder is still the one that was opened."""
@@ -121,10 +123,13 @@ class CacheFolder:
     def source(self, url: str, fingerprint: str, rows: int, block_rows: int, size: int) -> Source:
         """Registers a dataset cut in blocks of so many rows.
 
+        Its fingerprint stands for all of its bytes, so copies behind other URLs are the same
+        source.
+
         Raises:
             CacheError: the index cannot be used.
         """
-        key = xxhash.xxh3_64_hexdigest(f"{url}\n{fingerprint}\n{block_rows}".encode())
+        key = f"{fingerprint}-{block_rows}"
         with self._index.transaction() as db:
             db.execute(
                 "INSERT OR IGNORE INTO sources (key, url, fingerprint, rows, block_rows, bytes) "

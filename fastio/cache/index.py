@@ -1,8 +1,8 @@
 """What a cache folder holds, in an SQLite database that all processes of the machine share.
 
 A piece is one file of staged bytes. Its row is there before its file: `loading` while its owner
-fetches it, `ready` from the commit that follows the file's rename. The sum of all rows' bytes is kept
-by triggers, so that it is right after a kill at any point.
+fetches it, `ready` from the commit that follows the file's rename. The sum of all rows' bytes is
+kept by triggers, so that it is right after a kill at any point.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which processes work in a cache folder: a locked file for each.
 
-The system drops a lock when its process ends, however it ends, so a process that is gone can be told
-from one that is slow, and no number of it is ever believed longer than it lives.
+The system drops a lock when its process ends, however it ends, so a process that is gone can be
+told from one that is slow, and no number of it is ever believed longer than it lives.
 """
 
 from __future__ import annotations

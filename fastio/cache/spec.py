@@ -15,13 +15,13 @@ from fastio.errors import CacheError
 class Cache:
     """A folder on a local disk where remote data is kept, for all processes of the machine.
 
-    Loaders of any datasets, runs and ranks may share one. Each piece of data is fetched once by all of
-    them; what is needed furthest in the future is deleted first. A killed process leaves nothing that
-    would have to be cleaned up.
+    Loaders of any datasets, runs and ranks may share one. Each piece of data is fetched once by all
+    of them; what is needed furthest in the future is deleted first. A killed process leaves nothing
+    that would have to be cleaned up.
 
     Args:
-        path: the folder, on a local disk; made if need be, and then it must be empty.
-        budget: bytes that it may take, as a number or as text such as "200GB". None: what is free on
+        path: the folder, on a local disk; made if need be, and then it must be empty. budget: bytes
+        that it may take, as a number or as text such as "200GB". None: what is free on
             its disk, less a twentieth of the disk.
 
     Raises:

@@ -1,10 +1,11 @@
-"""Packed datasets that lie in a store: what is known of the rows is fetched whole, images by ranges.
+"""Packed datasets that lie in a store: what is known of the rows is fetched whole, images by
+ranges.
 
-A shard's head is all of it but the images' bytes: schema, footer and the small columns, some tens of
-bytes a row. It is fetched when the first of its rows is needed, usually by two requests at once, and
-checked by the shard's own hash. Here it stands in a file in memory that has the shard's size and a
-hole where the images are, so that everything that reads shards reads it. Shards of datasets without
-images are heads altogether.
+A shard's head is all of it but the images' bytes: schema, footer and the small columns, some tens
+of bytes a row. It is fetched when the first of its rows is needed, usually by two requests at once,
+and checked by the shard's own hash. Here it stands in a file in memory that has the shard's size
+and a hole where the images are, so that everything that reads shards reads it. Shards of datasets
+without images are heads altogether.
 """
 
 from __future__ import annotations
@@ -245,7 +246,8 @@ class RemoteDataset(Dataset):
         back = max(front, size - -(-(16384 + 64 * rows * images) // 4096) * 4096)
         ranges = [(0, front), (back, size - back)] if back < size else [(0, front)]
         parts = self._read(name, ranges)
-        layout = ShardReader(_sparse(size, parts).path, self.shard_name(shard))
+        file = _sparse(size, parts)
+        layout = ShardReader(file.path, self.shard_name(shard))
         needed = layout.buffers(self.schema.image_fields)
         missing = [_cut(r, ranges) for r in needed if not _covered(r, ranges)]
         if missing:
@@ -363,7 +365,8 @@ def _cut(wanted: tuple[int, int], ranges: list[tuple[int, int]]) -> tuple[int, i
 
 
 def _packed(parts: list[Part]) -> list[Any]:
-    """A head as a piece of the cache: number of parts, offset and length of each; then the parts."""
+    """A head as a piece of the cache: number of parts, offset and length of each; then the
+    parts."""
     lengths = [memoryview(data).nbytes for _, data in parts]
     table = [
         n for (offset, _), length in zip(parts, lengths, strict=True) for n in (offset, length)

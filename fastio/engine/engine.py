@@ -257,7 +257,8 @@ class Engine:
 
     def again(self, failed: Pending, epoch: int) -> Pending:
         """Puts a batch to work whose blocks could not be fetched."""
-        assert self._stager is not None and failed.blocks is not None
+        assert self._stager is not None
+        assert failed.blocks is not None
         self._stager.want(failed.blocks)
         self._stager.retry(failed.blocks)
         return self.submit(failed.planned, epoch)

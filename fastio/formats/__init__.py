@@ -85,7 +85,8 @@ def open_any(
     """Open a packed dataset, WebDataset tars, or else a folder of images.
 
     Args:
-        path: a folder with a manifest, or its URL; a tar, a folder of tars, a pattern of tars, or a list of
+        path: a folder with a manifest, or its URL; a tar, a folder of tars, a pattern of tars, or a
+        list of
             tars; or a folder with a folder of images for each class.
         fields: of tars, the fields that are wanted: samples may lack others.
         storage_options, cache: for a URL; see `open`.

@@ -1,7 +1,7 @@
 """A remote dataset as blocks of consecutive rows, the pieces that are fetched and kept.
 
-Block b has the rows from b * block_rows on. Its bytes are those of `RemoteDataset.extents`: shard by
-shard, field by field, row by row.
+Block b has the rows from b * block_rows on. Its bytes are those of `RemoteDataset.extents`: shard
+by shard, field by field, row by row.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How rows are cut in blocks, and how many blocks are shuffled together.
 
 Rows of `window` blocks, which lie anywhere in the dataset, are mixed: a batch has rows of up to
-`window` places. With 32 blocks of 40 rows a batch of 256 rows has on average 8 of each block, in another
-company every epoch; a shuffle buffer of as many rows over files that are read in order has rows of one
-place, and needs as much memory.
+`window` places. With 32 blocks of 40 rows a batch of 256 rows has on average 8 of each block, in
+another company every epoch; a shuffle buffer of as many rows over files that are read in order has
+rows of one place, and needs as much memory.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Runs tell each other in the cache's index what their orders are computed from and where they stand;
 from that any process ranks any block. Deleting what is needed furthest in the future is optimal (L.
-Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal, 1966).
+Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal,
+1966).
 """
 
 from __future__ import annotations

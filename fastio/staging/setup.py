@@ -17,8 +17,8 @@ _BUDGET_SHARE = 4  # what is fetched ahead may take of a cache
 def staged(dataset: RemoteDataset, sampling: Sampling) -> tuple[Sampling, Stager]:
     """The sampling that suits a remote dataset, and what brings its blocks.
 
-    Shuffling by order "auto" is by windows of blocks, in which whatever is fetched is used up; where
-    the cache has room for all of the dataset, from the second epoch on it is of all rows.
+    Shuffling by order "auto" is by windows of blocks, in which whatever is fetched is used up;
+    where the cache has room for all of the dataset, from the second epoch on it is of all rows.
 
     Raises:
         CacheError: the cache's folder cannot be used.

@@ -1,9 +1,9 @@
 """Brings blocks to where the engine can read them: files in the cache, or in memory.
 
 Blocks are fetched in the order in which they are asked for, several at once. A block that nobody of
-this process asks for any more leaves memory at once, and the cache when its room is needed. Whatever
-is wrong with the cache (no space, not writable, deleted, all of it in use), a block comes through
-memory then: a reader never waits for room.
+this process asks for any more leaves memory at once, and the cache when its room is needed.
+Whatever is wrong with the cache (no space, not writable, deleted, all of it in use), a block comes
+through memory then: a reader never waits for room.
 """
 
 from __future__ import annotations

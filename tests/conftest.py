@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from tests.servers import S3, s3_server
 
 # No test depends on a clock, Hypothesis' own deadline included; and a run repeats another exactly.
 settings.register_profile("fastio", deadline=None, derandomize=True)
 settings.load_profile("fastio")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """An S3 server for the whole run: make a bucket of your own."""
+    pytest.importorskip("moto", reason="moto[server] is the S3 server of the tests")
+    pytest.importorskip("flask", reason="moto[server] needs it")
+    with s3_server() as server:
+        yield server

@@ -7,14 +7,16 @@ about, a damaged or truncated archive, is an error here.
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from fastio.errors import ShardCorrupt
 from fastio.formats.tars.reader import Buffer, TarReader
 
 BLOCK = 512
+# Of a ustar header (POSIX.1-2001, "pax"): name, size, checksum, type, magic, prefix.
+_HEADER = struct.Struct("<100s24x12s12x8sB100x6s82x155s12x")
 _REGULAR = b"0\x007"  # file, old file, contiguous file
 _NO_BODY = b"123456"  # links, devices, folders, pipes: whatever size their header names
 _ZEROS = bytes(BLOCK)
@@ -30,18 +32,9 @@ _COMPRESSED = {
 _MOST_EXTRA_BYTES = 16 << 20
 
 
-class Member(NamedTuple):
-    """One file in a tar.
-
-    Attributes:
-        name: as the archive has it; bytes that are no UTF-8 are surrogates.
-        offset: of its first byte in the tar.
-        length: in bytes.
-    """
-
-    name: str
-    offset: int
-    length: int
+# One file in a tar: its name, as the archive has it (bytes that are no UTF-8 are surrogates), and
+# where it lies: offset and length in bytes. A plain tuple, since there are many.
+Member = tuple[str, int, int]
 
 
 class Window:
@@ -88,63 +81,63 @@ def read_members(window: Window) -> Iterator[Member]:
     size, tar = window.size, window.name
     offset = 0
     extra = _Extra()
-    while offset < size:
-        if size - offset < BLOCK:
-            if any(window.get(offset, size - offset)):
-                raise _no_tar(window, offset)
-            return
+    while offset + BLOCK <= size:
         header = window.get(offset, BLOCK)
-        if header == _ZEROS:
+        short_name, octal, _, kind, magic, prefix = _HEADER.unpack(header)
+        if not kind and header == _ZEROS:
             return
         _check_header(window, header, offset)
-        kind = header[156]
-        length = _number(header, 124, 136)
-        if length < 0:
-            raise ShardCorrupt(f"{tar}: the header at byte {offset} has the size {length}")
         begin = offset + BLOCK
+        length = _size(octal, window, offset)
         if kind in b"xgLKX":
             extra.take(kind, window, begin, length)
             offset = begin + length + -length % BLOCK
             continue
-        name = extra.name or extra.global_name or _name(header)
-        if kind == 0 and name.endswith("/"):
-            kind = ord("5")  # how the v7 format tells a folder
-        length = _body_bytes(kind, length, extra)
-        if extra.is_sparse or kind == ord("S"):
-            raise ShardCorrupt(
-                f"{tar}: {name} is a sparse file, which cannot be read in place; make the tar "
-                "without --sparse"
-            )
-        if begin + length > size:
-            raise _truncated(tar, f"{name} ends at byte {begin + length:,}", size)
-        if kind in _REGULAR:
-            yield Member(name, begin, length)
-        extra.forget()
+        if prefix[0] and magic == b"ustar\0":  # GNU's "ustar  " has other things in this place
+            short_name = prefix.partition(b"\0")[0] + b"/" + short_name
+        name = short_name.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+        if extra.is_any:
+            name, length = extra.applied(tar, name, length)
+        if kind in _NO_BODY or (not kind and name.endswith("/")):  # the latter is a folder of v7's
+            length = 0
+        elif kind == ord("S"):
+            raise _sparse(tar, name)
+        elif kind in _REGULAR:
+            if begin + length > size:
+                raise _truncated(tar, f"{name} ends at byte {begin + length:,}", size)
+            yield name, begin, length
         offset = begin + length + -length % BLOCK
-    if offset == 0:
-        raise ShardCorrupt(f"{tar} is empty (0 bytes), and no tar")
-
-
-def _body_bytes(kind: int, length: int, extra: _Extra) -> int:
-    """Bytes behind a header: pax's size where it has one, as for files beyond 8 GiB."""
-    for given in (extra.global_length, extra.length):
-        length = length if given is None else given
-    return 0 if kind in _NO_BODY else length
+    if offset < size and any(window.get(offset, size - offset)):
+        raise _no_tar(window, offset)
+    if offset > size + BLOCK:
+        raise _truncated(tar, f"its last part ends at byte {offset:,}", size)
+    if not size:
+        raise ShardCorrupt(f"{tar} is no tar: it is empty (0 bytes)")
 
 
 class _Extra:
     """What the records before a header say of the file that it is about."""
 
     def __init__(self) -> None:
-        self.global_name = ""
-        self.global_length: int | None = None
-        self.forget()
+        self._global_name = ""
+        self._global_length: int | None = None
+        self._forget()
 
-    def forget(self) -> None:
-        """After the header that it was for."""
-        self.name = ""
-        self.length: int | None = None
-        self.is_sparse = False
+    def _forget(self) -> None:
+        self._name = ""
+        self._length: int | None = None
+        self._is_sparse = False
+        self.is_any = bool(self._global_name) or self._global_length is not None
+
+    def applied(self, tar: str, name: str, length: int) -> tuple[str, int]:
+        """The name and size of the file that the header behind the records is about."""
+        name = self._name or self._global_name or name
+        for given in (self._global_length, self._length):  # pax's size, as beyond 8 GiB
+            length = length if given is None else given
+        if self._is_sparse:
+            raise _sparse(tar, name)
+        self._forget()
+        return name, length
 
     def take(self, kind: int, window: Window, offset: int, length: int) -> None:
         """Read a GNU long name or the records of a pax header."""
@@ -154,9 +147,10 @@ class _Extra:
                 f"of {length:,} bytes: damaged"
             )
         data = window.get(offset, length)
+        self.is_any = True
         if kind == ord("L"):
             # The record that comes first counts, where there are several.
-            self.name = self.name or _text(data.split(b"\0", 1)[0])
+            self._name = self._name or _text(data.split(b"\0", 1)[0])
         elif kind != ord("K"):
             try:
                 self._take_records(_pax_records(data), is_global=kind == ord("g"))
@@ -166,18 +160,18 @@ class _Extra:
                 ) from error
 
     def _take_records(self, records: dict[bytes, bytes], is_global: bool) -> None:
-        self.is_sparse |= b"GNU.sparse.major" in records or b"GNU.sparse.map" in records
-        self.is_sparse |= b"GNU.sparse.size" in records
+        self._is_sparse |= b"GNU.sparse.major" in records or b"GNU.sparse.map" in records
+        self._is_sparse |= b"GNU.sparse.size" in records
         name = _text(records.get(b"path", b"")).rstrip("/")
         length = int(records[b"size"]) if b"size" in records else None
         if length is not None and length < 0:
             raise ValueError(f"its size is {length}")
         if is_global:
-            self.global_name = name or self.global_name
-            self.global_length = self.global_length if length is None else length
+            self._global_name = name or self._global_name
+            self._global_length = self._global_length if length is None else length
         else:
-            self.name = self.name or name
-            self.length = self.length if length is None else length
+            self._name = self._name or name
+            self._length = self._length if length is None else length
 
 
 def _pax_records(data: bytes) -> dict[bytes, bytes]:
@@ -199,25 +193,32 @@ def _pax_records(data: bytes) -> dict[bytes, bytes]:
     return records
 
 
-def _name(header: bytes) -> str:
-    name = header[:100].split(b"\0", 1)[0]
-    if header[345] and header[257:263] == b"ustar\0":
-        # GNU's format ("ustar  ") has other things in this place.
-        return _text(header[345:500].split(b"\0", 1)[0] + b"/" + name)
-    return _text(name)
-
-
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _number(header: bytes, begin: int, end: int) -> int:
-    """A number as tars write them: octal digits, or base 256 where those would not do."""
-    if header[begin] in (0x80, 0xFF):
-        number = int.from_bytes(header[begin + 1 : end], "big")
-        return number - (256 ** (end - begin - 1) if header[begin] == 0xFF else 0)
+def _size(field: bytes, window: Window, offset: int) -> int:
+    """The size of a header, of which most are eleven octal digits."""
+    if field[11] in b" \0" and field[:11].isdigit():
+        try:
+            return int(field, 8) if field[11] == ord(" ") else int(field[:11], 8)
+        except ValueError:
+            pass
+    length = _number(field)
+    if length < 0:
+        raise ShardCorrupt(f"{window.name}: the header at byte {offset:,} has an impossible size")
+    return length
+
+
+def _number(field: bytes) -> int:
+    """A number as tars write them: octal digits, or base 256 where those would not do.
+
+    -1 where it is none.
+    """
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
     try:
-        return int(header[begin:end].split(b"\0", 1)[0].strip() or b"0", 8)
+        return int(field.partition(b"\0")[0].strip() or b"0", 8)
     except ValueError:
         return -1
 
@@ -229,7 +230,9 @@ def _check_header(window: Window, header: bytes, offset: int) -> None:
     """
     field = header[148:156]
     found = (zlib.adler32(header) & 0xFFFF) - (zlib.adler32(field) & 0xFFFF) + _BLANKS
-    expected = _number(header, 148, 156)
+    if b"%06o\0 " % found == field:  # as most write it
+        return
+    expected = _number(field)
     if found == expected:
         return
     # Sums beyond 65520, and sums of signed bytes, which some old tars have.
@@ -237,6 +240,13 @@ def _check_header(window: Window, header: bytes, offset: int) -> None:
     high = sum(byte > 127 for byte in header[:148] + header[156:])
     if expected not in (unsigned, unsigned - 256 * high):
         raise _no_tar(window, offset)
+
+
+def _sparse(tar: str, name: str) -> ShardCorrupt:
+    return ShardCorrupt(
+        f"{tar}: {name} is a sparse file, which cannot be read in place; make the tar without "
+        "--sparse"
+    )
 
 
 def _no_tar(window: Window, offset: int) -> ShardCorrupt:

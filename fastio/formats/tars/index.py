@@ -249,13 +249,11 @@ def _columns(
     first = 0
     for samples in found:
         if name in samples.extensions:
-            number = samples.extensions.index(name)
-            chosen = np.flatnonzero(np.frombuffer(samples.extension, np.int64) == number)
-            places = np.frombuffer(samples.sample, np.int64)[chosen] + first
-            offset[places] = np.frombuffer(samples.offset, np.int64)[chosen]
-            length[places] = np.frombuffer(samples.length, np.int64)[chosen]
-            value[places] = np.frombuffer(samples.value, np.int64)[chosen]
-            state[places] = np.frombuffer(samples.state, np.uint8)[chosen]
+            members = np.frombuffer(samples.members, np.int64).reshape(-1, 6)
+            chosen = members[members[:, 1] == samples.extensions.index(name)]
+            places = chosen[:, 0] + first
+            offset[places], length[places] = chosen[:, 2], chosen[:, 3]
+            value[places], state[places] = chosen[:, 4], chosen[:, 5]
         first += len(samples)
     return offset, length, value, state
 

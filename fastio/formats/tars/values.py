@@ -31,7 +31,7 @@ _CATEGORIES: dict[str, Category] = {
     "npy": "array",
 }
 _INT64 = range(-(2**63), 2**63)
-_MOST_DIGITS = 64  # of an int64, with blanks around it
+MOST_DIGITS = 64  # of an int64, with blanks around it
 
 
 def category(extension: str) -> Category:
@@ -50,7 +50,7 @@ def is_integer(extension: str) -> bool:
 
 def parse_integer(data: bytes) -> int | None:
     """The number in a file of `is_integer`, or None where it holds no int64."""
-    if len(data) > _MOST_DIGITS:
+    if len(data) > MOST_DIGITS:
         return None
     try:
         number = int(data)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from fastio.cache.folder import CacheFolder, NextUse, Outcome, Run, Source
 from fastio.cache.memory import MemoryFile, memory_file
+from fastio.cache.report import CacheCheck, CachedDataset, CacheStatus, DamagedPiece, Removed
 from fastio.cache.spec import Cache, parse_budget
 
 __all__ = [
     "Cache",
+    "CacheCheck",
     "CacheFolder",
+    "CacheStatus",
+    "CachedDataset",
+    "DamagedPiece",
     "MemoryFile",
     "NextUse",
     "Outcome",
+    "Removed",
     "Run",
     "Source",
     "memory_file",

@@ -14,6 +14,7 @@ deleted.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -43,6 +44,7 @@ _INDEX_BYTES = 1 << 20  # of the budget, for the index and folders
 _LEFT_FREE = 0.05  # of the disk, where no budget is given
 _RANK_ALL = 20_000  # pieces; above, victims are ranked once for this many evictions:
 _RANKED = 256
+_CHUNK_BYTES = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,9 @@ class CacheFolder:
             twentieth of it, and what the cache has already.
         next_use: ranks pieces for eviction; None: by last use.
 
+    Attributes:
+        index: which pieces there are.
+
     Raises:
         CacheError: the folder holds something else, or cannot be used.
     """
@@ -103,10 +108,10 @@ class CacheFolder:
             _take_folder(path)
             self._member = Member(path / "members")
             (path / "tmp").mkdir(exist_ok=True)
-            self._index = Index(path / "index.sqlite")
+            self.index = Index(path / "index.sqlite")
         except OSError as error:
             raise CacheError(f"the cache folder {path} cannot be used: {error}") from error
-        self._files = 0
+        self._files = itertools.count()
         self._victims: list[tuple[int, int]] = []
         self._bury_all()
         self.budget = self._all_room() if budget is None else budget
@@ -118,7 +123,7 @@ class CacheFolder:
 
     def is_there(self) -> bool:
         """Whether the folder is still the one that was opened."""
-        return self._index.is_there() and (self.path / "members" / self._member.token).exists()
+        return self.index.is_there() and (self.path / "members" / self._member.token).exists()
 
     def source(self, url: str, fingerprint: str, rows: int, block_rows: int, size: int) -> Source:
         """Registers a dataset cut in blocks of so many rows.
@@ -130,7 +135,7 @@ class CacheFolder:
             CacheError: the index cannot be used.
         """
         key = f"{fingerprint}-{block_rows}"
-        with self._index.transaction() as db:
+        with self.index.transaction() as db:
             db.execute(
                 "INSERT OR IGNORE INTO sources (key, url, fingerprint, rows, block_rows, bytes) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
@@ -141,7 +146,11 @@ class CacheFolder:
 
     def file(self, source: Source, number: int) -> Path:
         """Where a piece's file is, if it is."""
-        return self.path / "data" / source.key / str(number // _FAN_OUT) / str(number)
+        return self.piece_path(source.key, number)
+
+    def piece_path(self, key: str, number: int) -> Path:
+        """Where a piece's file is, if it is, by the key of its source."""
+        return self.path / "data" / key / str(number // _FAN_OUT) / str(number)
 
     def has(self, source: Source, number: int, size: int) -> bool:
         """Whether a piece's file is there and has its size; asks the file system, not the index."""
@@ -173,14 +182,18 @@ class CacheFolder:
             CacheError: the index cannot be used.
         """
         outcomes: dict[int, Outcome] = {}
-        with self._index.transaction() as db:
+        with self.index.transaction() as db:
             for run, at in (told or {}).items():
                 self._tell(db, run, at)
             needed = [n for n in sizes if self._look(db, source, n, outcomes)]
             wanted = sum(_on_disk(sizes[n]) for n in needed)
             room = self.room - self._total(db)
             if wanted > room:
-                room += self._evict(db, wanted - room, source, {*keep, *sizes})
+                room += self._evict(
+                    db,
+                    wanted - room,
+                    lambda of, number: of == source.number and (number in keep or number in sizes),
+                )
             for number in needed:
                 size = _on_disk(sizes[number])
                 if size > room:
@@ -189,7 +202,7 @@ class CacheFolder:
                 room -= size
                 db.execute(
                     "INSERT INTO pieces VALUES (?, ?, ?, ?, NULL, ?, ?, ?)",
-                    (source.number, number, size, sizes[number], LOADING, self._token, time.time()),
+                    (source.number, number, size, sizes[number], LOADING, self.token, time.time()),
                 )
                 outcomes[number] = "mine"
         return outcomes
@@ -207,15 +220,29 @@ class CacheFolder:
             OSError: it cannot be written; the claim is still the caller's to abandon.
             CacheError: the index cannot be used.
         """
-        self._files += 1
-        temporary = self.path / "tmp" / f"{self._token}.{self._files}-{number}"
+        return bool(self.publish(source, {number: self.write(source, number, parts)}))
+
+    def write(self, source: Source, number: int, parts: Sequence[Any]) -> str:
+        """Writes a claimed piece's bytes, which `publish` is to say to be ready.
+
+        Returns:
+            The xxh3_64 of the bytes, as 16 hexadecimal digits.
+
+        Raises:
+            OSError: as `store`.
+        """
+        temporary = self.path / "tmp" / f"{self.token}.{next(self._files)}-{number}"
         target = self.file(source, number)
         digest = xxhash.xxh3_64()
         try:
             with open(temporary, "wb", buffering=0) as file:
                 for part in parts:
-                    _write_all(file.fileno(), memoryview(part))
-                    digest.update(part)
+                    data = memoryview(part).cast("B")
+                    for begin in range(0, data.nbytes, _CHUNK_BYTES):
+                        # Hashed and then written from the processor's cache.
+                        chunk = data[begin : begin + _CHUNK_BYTES]
+                        digest.update(chunk)
+                        _write_all(file.fileno(), chunk)
             try:
                 os.rename(temporary, target)
             except FileNotFoundError:
@@ -225,25 +252,43 @@ class CacheFolder:
             with suppress(OSError):
                 temporary.unlink()
             raise
-        return self._publish(source, number, digest.hexdigest())
+        return digest.hexdigest()
 
-    def _publish(self, source: Source, number: int, xxh3: str) -> bool:
-        with self._index.transaction() as db:
-            done = db.execute(
-                "UPDATE pieces SET state = ?, xxh3 = ?, used = ? "
-                "WHERE source = ? AND number = ? AND owner = ? AND state = ?",
-                (READY, xxh3, time.time(), source.number, number, self._token, LOADING),
-            ).rowcount
-            if done:
-                _count(db, misses=1)
+    def publish(
+        self, source: Source, written: Mapping[int, str], *, misses: bool = True
+    ) -> set[int]:
+        """Says that written pieces are ready.
+
+        Args:
+            written: what `write` returned, by the pieces' numbers.
+            misses: whether a reader waited for them.
+
+        Returns:
+            Those that are; the others' reservations are gone.
+
+        Raises:
+            CacheError: the index cannot be used.
+        """
+        ready = set()
+        with self.index.transaction() as db:
+            for number, xxh3 in written.items():
+                done = db.execute(
+                    "UPDATE pieces SET state = ?, xxh3 = ?, used = ? "
+                    "WHERE source = ? AND number = ? AND owner = ? AND state = ?",
+                    (READY, xxh3, time.time(), source.number, number, self.token, LOADING),
+                ).rowcount
+                if not done:
+                    continue
+                ready.add(number)
+                _count(db, misses=int(misses))
                 db.execute(
                     "UPDATE totals SET value = value + (SELECT size FROM pieces WHERE source = ? "
                     "AND number = ?) WHERE name = 'fetched'",
                     (source.number, number),
                 )
-        if not done:
+        for number in set(written) - ready:
             self._unlink(source.key, number)
-        return bool(done)
+        return ready
 
     def abandon(self, source: Source, numbers: Iterable[int]) -> None:
         """Gives claims back that were not stored.
@@ -251,10 +296,10 @@ class CacheFolder:
         Raises:
             CacheError: the index cannot be used.
         """
-        with self._index.transaction() as db:
+        with self.index.transaction() as db:
             db.executemany(
                 "DELETE FROM pieces WHERE source = ? AND number = ? AND owner = ? AND state = ?",
-                [(source.number, number, self._token, LOADING) for number in numbers],
+                [(source.number, number, self.token, LOADING) for number in numbers],
             )
 
     def drop(self, source: Source, numbers: Iterable[int]) -> None:
@@ -263,7 +308,7 @@ class CacheFolder:
         Raises:
             CacheError: the index cannot be used.
         """
-        with self._index.transaction() as db:
+        with self.index.transaction() as db:
             for number in numbers:
                 gone = db.execute(
                     "DELETE FROM pieces WHERE source = ? AND number = ? AND state = ?",
@@ -279,7 +324,7 @@ class CacheFolder:
             CacheError: the index cannot be used.
         """
         now = time.time()
-        with self._index.transaction() as db:
+        with self.index.transaction() as db:
             db.executemany(
                 "UPDATE pieces SET used = ? WHERE source = ? AND number = ?",
                 [(now, source.number, number) for number in numbers],
@@ -292,13 +337,13 @@ class CacheFolder:
         Raises:
             CacheError: the index cannot be used.
         """
-        with self._index.transaction() as db:
+        with self.index.transaction() as db:
             self._tell(db, run, at)
 
     def _tell(self, db: Connection, run: int, at: Run) -> None:
         db.execute(
             "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)",
-            (self._token, run, at.source, at.forecast, at.position, at.ahead),
+            (self.token, run, at.source, at.forecast, at.position, at.ahead),
         )
 
     def end_run(self, run: int) -> None:
@@ -307,14 +352,14 @@ class CacheFolder:
         Raises:
             CacheError: the index cannot be used.
         """
-        with self._index.transaction() as db:
-            db.execute("DELETE FROM runs WHERE owner = ? AND run = ?", (self._token, run))
+        with self.index.transaction() as db:
+            db.execute("DELETE FROM runs WHERE owner = ? AND run = ?", (self.token, run))
 
     def close(self) -> None:
         """Leaves the cache; claims that are open are given back. Idempotent."""
-        with suppress(CacheError), self._index.transaction() as db:
-            self._bury(db, self._token)
-        self._index.close()
+        with suppress(CacheError), self.index.transaction() as db:
+            self._bury(db, self.token)
+        self.index.close()
         self._member.leave()
 
     # --- What is there ----------------------------------------------------------------------------
@@ -331,7 +376,7 @@ class CacheFolder:
             return True
         if row[0] == READY:
             outcomes[number] = "ready"
-        elif row[1] == self._token or is_alive(self.path / "members", row[1]):
+        elif row[1] == self.token or is_alive(self.path / "members", row[1]):
             outcomes[number] = "others"
         else:
             self._bury(db, row[1])
@@ -343,27 +388,44 @@ class CacheFolder:
         return int(total)
 
     def _all_room(self) -> int:
-        with self._index.reading() as db:
+        with self.index.reading() as db:
             have = self._total(db)
         disk = shutil.disk_usage(self.path)
         return have + max(0, disk.free - int(_LEFT_FREE * disk.total))
 
     @property
-    def _token(self) -> str:
+    def token(self) -> str:
         return self._member.token
 
     # --- Making room ------------------------------------------------------------------------------
 
-    def _evict(self, db: Connection, wanted: int, source: Source, keep: Collection[int]) -> int:
+    def shrink(self, size: int) -> tuple[int, int]:
+        """Deletes pieces until all of them have `size` bytes at most, those in use excepted.
+
+        Returns:
+            The number of pieces that were deleted, and their bytes.
+
+        Raises:
+            CacheError: the index cannot be used.
+        """
+        pieces = freed = 0
+        while True:
+            with self.index.transaction() as db:
+                before = _pieces(db)
+                gone = self._evict(db, self._total(db) - size, lambda of, number: False)
+                pieces, freed = pieces + before - _pieces(db), freed + gone
+            if not gone:
+                return pieces, freed
+
+    def _evict(self, db: Connection, wanted: int, kept: Callable[[int, int], bool]) -> int:
         """Deletes what is needed furthest in the future; returns the bytes that came free."""
         freed = 0
-        if len(self._victims) == 0:
+        if not self._victims and wanted > 0:
             self._victims = self._ranked(db)
-        kept = {(source.number, number) for number in keep}
         keys: dict[int, str] = dict(db.execute("SELECT id, key FROM sources").fetchall())
         while freed < wanted and self._victims:
             victim = self._victims.pop()
-            if victim in kept:
+            if kept(*victim):
                 continue
             row = db.execute(
                 "SELECT bytes FROM pieces WHERE source = ? AND number = ? AND state = ?",
@@ -375,8 +437,7 @@ class CacheFolder:
             db.execute("DELETE FROM pieces WHERE source = ? AND number = ?", victim)
             freed += int(row[0])
             _count(db, evicted=1)
-        (count,) = db.execute("SELECT count(*) FROM pieces").fetchone()
-        if count <= _RANK_ALL:
+        if _pieces(db) <= _RANK_ALL:
             self._victims = []  # so that what has been used since counts the next time
         return freed
 
@@ -420,7 +481,7 @@ class CacheFolder:
         folder = self.path / "members"
         dead = [token for token in members(folder) if not is_alive(folder, token)]
         if dead:
-            with self._index.transaction() as db:
+            with self.index.transaction() as db:
                 for token in dead:
                     self._bury(db, token)
         with suppress(OSError):
@@ -431,7 +492,7 @@ class CacheFolder:
 
     def _bury_dead_runs(self, db: Connection) -> None:
         for (owner,) in db.execute("SELECT DISTINCT owner FROM runs").fetchall():
-            if owner != self._token and not is_alive(self.path / "members", owner):
+            if owner != self.token and not is_alive(self.path / "members", owner):
                 self._bury(db, owner)
 
     def _bury(self, db: Connection, token: str) -> None:
@@ -447,13 +508,18 @@ class CacheFolder:
         with suppress(OSError):
             for path in (self.path / "tmp").glob(f"{token}.*"):
                 path.unlink()
-        if token != self._token:
+        if token != self.token:
             with suppress(OSError):
                 (self.path / "members" / token).unlink()
 
     def _unlink(self, key: str, number: int) -> None:
         with suppress(OSError):
-            (self.path / "data" / key / str(number // _FAN_OUT) / str(number)).unlink()
+            self.piece_path(key, number).unlink()
+
+
+def _pieces(db: Connection) -> int:
+    (count,) = db.execute("SELECT count(*) FROM pieces").fetchone()
+    return int(count)
 
 
 def _bound(pieces: int) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fastio.cache import report
 from fastio.cache.folder import CacheFolder, NextUse
+from fastio.cache.report import CacheCheck, CacheStatus, Removed
 from fastio.errors import CacheError
 
 
@@ -63,6 +66,46 @@ class Cache:
             warnings.warn(
                 f"reading without the cache {self.path}: {reason}", RuntimeWarning, stacklevel=2
             )
+
+    def status(self) -> CacheStatus:
+        """What the cache holds.
+
+        Raises:
+            CacheError: there is no cache in the folder, or it cannot be used.
+        """
+        return report.status(self._existing())
+
+    def prune(self, to: int | str) -> Removed:
+        """Deletes what was used longest ago until pieces have so many bytes, or "50GB", at most.
+
+        Raises:
+            CacheError: as `status`, or `to` is no size.
+        """
+        size = parse_budget(to)
+        return report.prune(self._existing(), size)
+
+    def clear(self, url: str | None = None) -> Removed:
+        """Deletes all pieces, or those of one dataset; what is being fetched is left.
+
+        Raises:
+            CacheError: as `status`, or there is nothing of that dataset.
+        """
+        return report.clear(self._existing(), url)
+
+    def verify(self, advance: Callable[[int], object] | None = None) -> CacheCheck:
+        """Compares every piece with its checksum, and deletes damaged ones and stray files.
+
+        Args:
+            advance: called with the bytes of each piece when it was checked.
+
+        Raises:
+            CacheError: as `status`.
+        """
+        return report.verify(self._existing(), advance)
+
+    def _existing(self) -> CacheFolder:
+        report.check_is_cache(self.path)
+        return self.folder()
 
     def close(self) -> None:
         """Leaves the folder. Idempotent; it is opened again when it is needed."""

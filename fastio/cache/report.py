@@ -1,0 +1,371 @@
+"""What a cache folder holds, and keeping it in order: status, prune, clear, verify.
+
+All of it works while other processes use the folder. What they are fetching is left to them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from sqlite3 import Connection
+
+import xxhash
+
+from fastio.cache.folder import MARKER, CacheFolder
+from fastio.cache.index import LOADING, READY
+from fastio.cache.members import is_alive, members
+from fastio.errors import CacheError
+from fastio.store.urls import shown
+
+_KEY = re.compile(r"[0-9a-f]{16}-[0-9]+")
+_READ_BYTES = 1 << 20
+_READERS = 4
+_AT_ONCE = 1000  # pieces, of one transaction
+
+
+@dataclass(frozen=True)
+class CachedDataset:
+    """What a cache has of one dataset.
+
+    Attributes:
+        url: where it was first read from, without credentials.
+        fingerprint: of the dataset; copies behind other URLs have the same.
+        rows: of all of it.
+        pieces: files in the cache.
+        bytes: of these.
+        share: of the dataset that is staged, 0 to 1.
+    """
+
+    url: str
+    fingerprint: str
+    rows: int
+    pieces: int
+    bytes: int
+    share: float
+
+
+@dataclass(frozen=True)
+class CacheStatus:
+    """What a cache folder holds. What it may hold is not written in it: each process says that.
+
+    Attributes:
+        path: of the folder.
+        bytes: that all pieces take on the disk, those that are being fetched included.
+        pieces: that are there.
+        claims: pieces that are being fetched.
+        processes: that have the folder open, this one apart.
+        free_bytes: of its disk.
+        hits: pieces that readers found.
+        misses: pieces that readers had to wait for.
+        fetched_bytes: that came into the cache since it was made.
+        evicted: pieces that were deleted to make room.
+        datasets: what there is of each.
+    """
+
+    path: str
+    bytes: int
+    pieces: int
+    claims: int
+    processes: int
+    free_bytes: int
+    hits: int
+    misses: int
+    fetched_bytes: int
+    evicted: int
+    datasets: list[CachedDataset] = field(default_factory=list)
+
+    @property
+    def hit_rate(self) -> float | None:
+        """The share of pieces that readers found, 0 to 1; None before any was asked for."""
+        asked = self.hits + self.misses
+        return self.hits / asked if asked else None
+
+
+@dataclass(frozen=True)
+class Removed:
+    """Pieces that were deleted, and the bytes of the disk that they had."""
+
+    pieces: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class DamagedPiece:
+    """A piece that was not what its index says; it is deleted.
+
+    Attributes:
+        url: of the dataset.
+        path: of the file.
+        problem: what was wrong.
+    """
+
+    url: str
+    path: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class CacheCheck:
+    """What checking a cache found.
+
+    Attributes:
+        pieces: that were checked.
+        bytes: that were read.
+        damaged: pieces that were not whole; they were deleted.
+        strays: files without an entry in the index; they were deleted.
+    """
+
+    pieces: int
+    bytes: int
+    damaged: list[DamagedPiece] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A row of the index that says that a piece is there."""
+
+    source: int
+    key: str
+    url: str
+    number: int
+    size: int
+    xxh3: str
+
+
+def check_is_cache(path: Path) -> None:
+    """See to it that a folder is a cache, before it is opened, which would make it one.
+
+    Raises:
+        CacheError: it is none.
+    """
+    if not (path / MARKER).is_file():
+        state = "is no cache of fastio's" if path.exists() else "does not exist"
+        raise CacheError(f"{path} {state}: it has no file {MARKER}")
+
+
+def status(folder: CacheFolder) -> CacheStatus:
+    """What a cache holds.
+
+    Raises:
+        CacheError: the index cannot be used.
+    """
+    with folder.index.reading() as db:
+        totals = dict(db.execute("SELECT name, value FROM totals").fetchall())
+        count = "SELECT count(*) FROM pieces WHERE state = ?"
+        ((pieces,), (claims,)) = (db.execute(count, (s,)).fetchone() for s in (READY, LOADING))
+        datasets = _datasets(db)
+    return CacheStatus(
+        path=str(folder.path),
+        bytes=totals["bytes"],
+        pieces=pieces,
+        claims=claims,
+        processes=len(_others(folder)),
+        free_bytes=shutil.disk_usage(folder.path).free,
+        hits=totals["hits"],
+        misses=totals["misses"],
+        fetched_bytes=totals["fetched"],
+        evicted=totals["evicted"],
+        datasets=datasets,
+    )
+
+
+def _datasets(db: Connection) -> list[CachedDataset]:
+    """By fingerprint: a dataset may be there in several cuts, and has its heads beside them."""
+    rows = db.execute(
+        "SELECT fingerprint, url, rows, block_rows, sources.bytes, count(pieces.number), "
+        "total(pieces.bytes), total(size) FROM sources JOIN pieces ON pieces.source = sources.id "
+        "WHERE state = ? GROUP BY sources.id ORDER BY sources.id",
+        (READY,),
+    ).fetchall()
+    found: dict[str, CachedDataset] = {}
+    for fingerprint, url, count, block_rows, nbytes, pieces, on_disk, size in rows:
+        staged = pieces * block_rows / max(1, count) if block_rows else size / max(1, nbytes)
+        share = min(1.0, staged)
+        before = found.get(fingerprint)
+        if before is not None:
+            pieces, on_disk = pieces + before.pieces, on_disk + before.bytes
+            share, url = max(share, before.share), before.url
+        found[fingerprint] = CachedDataset(url, fingerprint, count, pieces, int(on_disk), share)
+    return sorted(found.values(), key=lambda dataset: dataset.url)
+
+
+def prune(folder: CacheFolder, size: int) -> Removed:
+    """Deletes what was used longest ago, until all pieces have `size` bytes at most.
+
+    Pieces that are in use stay, as far as the folder was opened with a way to know them.
+
+    Raises:
+        CacheError: the index cannot be used.
+    """
+    return Removed(*folder.shrink(size))
+
+
+def clear(folder: CacheFolder, url: str | None = None) -> Removed:
+    """Deletes all pieces, or those of one dataset.
+
+    Raises:
+        CacheError: the index cannot be used, or there is nothing of that dataset.
+    """
+    with folder.index.reading() as db:
+        sources = [
+            (number, key)
+            for number, key, of in db.execute("SELECT id, key, url FROM sources").fetchall()
+            if url is None or of.rstrip("/") == shown(url).rstrip("/")
+        ]
+        if url is not None and not sources:
+            there = sorted({u for (u,) in db.execute("SELECT url FROM sources").fetchall()})
+            raise CacheError(
+                f"{folder.path} has nothing of {shown(url)}; it has "
+                f"{', '.join(there) if there else 'no datasets'}"
+            )
+    pieces = freed = 0
+    for number, key in sources:
+        while True:
+            count, nbytes = _clear_some(folder, number, key)
+            pieces, freed = pieces + count, freed + nbytes
+            if count < _AT_ONCE:
+                break
+    _forget_sources(folder, sources)
+    return Removed(pieces, freed)
+
+
+def _clear_some(folder: CacheFolder, source: int, key: str) -> tuple[int, int]:
+    with folder.index.transaction() as db:
+        rows = db.execute(
+            "SELECT number, bytes FROM pieces WHERE source = ? AND state = ? LIMIT ?",
+            (source, READY, _AT_ONCE),
+        ).fetchall()
+        for number, _ in rows:
+            with suppress(OSError):
+                folder.piece_path(key, number).unlink()
+        db.executemany(
+            "DELETE FROM pieces WHERE source = ? AND number = ?", [(source, n) for n, _ in rows]
+        )
+    return len(rows), sum(nbytes for _, nbytes in rows)
+
+
+def _forget_sources(folder: CacheFolder, sources: list[tuple[int, str]]) -> None:
+    """Deletes the entries of empty sources and their folders, unless somebody may know them."""
+    with folder.index.transaction() as db:
+        if _others(folder):
+            return
+        for number, key in sources:
+            if db.execute("SELECT 1 FROM pieces WHERE source = ?", (number,)).fetchone():
+                continue
+            db.execute("DELETE FROM sources WHERE id = ?", (number,))
+            top = folder.path / "data" / key
+            with suppress(OSError):
+                for inner in top.iterdir():
+                    inner.rmdir()  # fails where it holds something
+                top.rmdir()
+
+
+def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) -> CacheCheck:
+    """Reads every piece, compares it with the index, and deletes what is damaged or nobody's.
+
+    Args:
+        folder: the cache.
+        advance: called with the bytes of each piece when it was checked.
+
+    Raises:
+        CacheError: the index cannot be used.
+    """
+    strays = list(_strays(folder))
+    with folder.index.reading() as db:
+        rows = db.execute(
+            "SELECT source, key, url, number, size, xxh3 FROM pieces "
+            "JOIN sources ON sources.id = pieces.source WHERE state = ?",
+            (READY,),
+        ).fetchall()
+    pieces = [_Piece(*row) for row in rows]
+    damaged = []
+    with ThreadPoolExecutor(_READERS, "fastio-verify") as pool:
+        problems = pool.map(lambda piece: _problem(folder, piece), pieces)
+        for piece, problem in zip(pieces, problems, strict=True):
+            # One that is not in the index any more was evicted meanwhile.
+            if problem is not None and _drop(folder, piece):
+                path = str(folder.piece_path(piece.key, piece.number))
+                damaged.append(DamagedPiece(piece.url, path, problem))
+            if advance is not None:
+                advance(piece.size)
+    return CacheCheck(len(pieces), sum(piece.size for piece in pieces), damaged, strays)
+
+
+def _problem(folder: CacheFolder, piece: _Piece) -> str | None:
+    digest, size = xxhash.xxh3_64(), 0
+    try:
+        with open(folder.piece_path(piece.key, piece.number), "rb", buffering=0) as file:
+            found = os.fstat(file.fileno()).st_size
+            if found != piece.size:
+                return f"it has {found:,} bytes, expected {piece.size:,}"
+            while data := file.read(_READ_BYTES):
+                digest.update(data)
+                size += len(data)
+    except FileNotFoundError:
+        return "it is missing"
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    if digest.hexdigest() != piece.xxh3:
+        return f"its xxh3 is {digest.hexdigest()}, expected {piece.xxh3}"
+    return None
+
+
+def _drop(folder: CacheFolder, piece: _Piece) -> bool:
+    """Whether a piece was still the one that was listed; it is not any more."""
+    with folder.index.transaction() as db:
+        gone = db.execute(
+            "DELETE FROM pieces WHERE source = ? AND number = ? AND state = ? AND xxh3 = ?",
+            (piece.source, piece.number, READY, piece.xxh3),
+        ).rowcount
+        if gone:
+            with suppress(OSError):
+                folder.piece_path(piece.key, piece.number).unlink()
+    return bool(gone)
+
+
+def _strays(folder: CacheFolder) -> Iterator[str]:
+    """Deletes files that lie where pieces do and have no entry; yields their paths."""
+    top = folder.path / "data"
+    for key in _names(top):
+        if not _KEY.fullmatch(key):
+            continue
+        for inner in filter(str.isdecimal, _names(top / key)):
+            numbers = [int(n) for n in _names(top / key / inner) if n.isdecimal()]
+            placed = [n for n in numbers if folder.piece_path(key, n).parent.name == inner]
+            for number in _unknown(folder, key, placed):
+                yield str(folder.piece_path(key, number))
+
+
+def _unknown(folder: CacheFolder, key: str, numbers: list[int]) -> list[int]:
+    """Those of some files' numbers that are not in the index; they are deleted."""
+    with folder.index.transaction() as db:
+        rows = db.execute(
+            "SELECT number FROM pieces JOIN sources ON sources.id = pieces.source WHERE key = ? "
+            "AND number BETWEEN ? AND ?",
+            (key, min(numbers, default=0), max(numbers, default=0)),
+        ).fetchall()
+        unknown = sorted(set(numbers) - {number for (number,) in rows})
+        for number in unknown:
+            with suppress(OSError):
+                folder.piece_path(key, number).unlink()
+    return unknown
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def _others(folder: CacheFolder) -> list[str]:
+    """The tokens of the live members, this one apart."""
+    path = folder.path / "members"
+    return [token for token in members(path) if token != folder.token and is_alive(path, token)]

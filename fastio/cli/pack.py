@@ -35,8 +35,9 @@ def pack(
     src: Annotated[
         str,
         typer.Argument(
-            help="A folder with a folder of images for each class, or a CSV or JSONL list with a "
-            "column 'path'."
+            help="A folder with a folder of images for each class, a CSV or JSONL list with a "
+            "column 'path', or WebDataset tars: one, a folder of them, or a pattern such as "
+            "'train-{000..099}.tar'."
         ),
     ],
     dst: Annotated[str, typer.Argument(help="The folder to make.")],

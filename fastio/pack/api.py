@@ -85,9 +85,11 @@ def pack(
     Args:
         src: a folder with a folder of images for each class, in torchvision's ImageFolder order;
             a CSV file with a header or a JSONL file, with a column `path` (or image, file,
-            filename) relative to the list; a dataset with `__len__` and `__getitem__`, called in
-            order by one thread; or any iterable. A torchvision ImageFolder without transforms is
-            packed as its folder is: upright, where its images' EXIF orientation turns them.
+            filename) relative to the list; WebDataset tars, as `fastio.TarDataset` takes and reads
+            them (a sample that lacks a field of the others is a bad one); a dataset with `__len__`
+            and `__getitem__`, called in order by one thread; or any iterable. A torchvision
+            ImageFolder without transforms is packed as its folder is: upright, where its images'
+            EXIF orientation turns them.
         dst: the folder to make.
         codec: "blocks" (what None means) stores JPEG files in the block codec, which loses
             nothing and is decoded several times faster, and every other image file, and JPEGs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
-from fastio.errors import FastioError, ImageError, SchemaError
+from fastio.errors import FastioError, ImageError, SampleError, SchemaError
+from fastio.formats import TarDataset
 from fastio.pack.images import (
     ImageCell,
     ImageOptions,
@@ -34,6 +36,51 @@ class ImageFile:
     """An image that still lies in a file."""
 
     path: str
+
+    def read(self) -> bytes:
+        """Its bytes.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with open(self.path, "rb") as file:
+            return file.read()
+
+    def stamp(self) -> tuple[str, int]:
+        """What changes when the file does, and its size in bytes.
+
+        Raises:
+            OSError: there is no such file.
+        """
+        status = os.stat(self.path)
+        return f"{status.st_size} {status.st_mtime_ns}", status.st_size
+
+
+@dataclass(frozen=True)
+class TarImage:
+    """An image that still lies in a tar."""
+
+    dataset: TarDataset
+    field: str
+    row: int
+
+    def read(self) -> bytes:
+        """Its bytes.
+
+        Raises:
+            ValueError: its sample has none.
+            OSError: the tar cannot be read.
+        """
+        try:
+            return self.dataset.read(self.field, self.row)
+        except SampleError as error:
+            raise ValueError(str(error.cause)) from error
+
+    def stamp(self) -> tuple[str, int]:
+        """Where it lies, and its size in bytes; the sample's key says of what state of the tar."""
+        extents = self.dataset.extents(self.field, np.array([self.row]))
+        length = int(extents.length[0])
+        return f"{int(extents.offset[0])} {length}", length
 
 
 @dataclass(frozen=True)
@@ -183,9 +230,8 @@ def _encode(field: Field, value: Any, images: ImageOptions) -> Any:
 
 
 def _encode_image(field: Image, value: Any, images: ImageOptions) -> ImageCell:
-    if isinstance(value, ImageFile):
-        with open(value.path, "rb") as file:
-            return encode_file(file.read(), field, images)
+    if isinstance(value, (ImageFile, TarImage)):
+        return encode_file(value.read(), field, images)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return encode_file(bytes(value), field, images)
     if isinstance(value, PillowImage.Image):

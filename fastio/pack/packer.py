@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -27,6 +26,7 @@ from fastio.pack.cells import (
     ImageFile,
     Item,
     Row,
+    TarImage,
     codec_counts,
     columns,
     encode_row,
@@ -368,14 +368,14 @@ def _stamp(item: Item | Bad, hold: Callable[[int], None] | None = None) -> bytes
     parts = [item.key]
     total = 0
     for value in item.values if isinstance(item, Item) else ():
-        if isinstance(value, ImageFile):
+        if isinstance(value, (ImageFile, TarImage)):
             try:
-                status = os.stat(value.path)
+                stamp, nbytes = value.stamp()
             except OSError:
                 parts.append("unreadable")
                 continue
-            parts.append(f"{status.st_size} {status.st_mtime_ns}")
-            total += status.st_size
+            parts.append(stamp)
+            total += nbytes
     if hold is not None:
         hold(total)
     return "\0".join(parts).encode("utf-8", "surrogateescape") + b"\n"

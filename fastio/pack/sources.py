@@ -1,4 +1,4 @@
-"""What can be packed, seen as numbered samples: image folders, lists, datasets, iterables."""
+"""What can be packed, seen as numbered samples: image folders, lists, tars, datasets, iterables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 from fastio.dataset import Dataset, is_dataset
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
-from fastio.formats import FolderDataset
+from fastio.formats import FolderDataset, TarDataset, is_tars
 from fastio.pack.cells import Bad, ImageFile, Item
 from fastio.pack.infer import field_values, infer_schema
 from fastio.pack.lists import LIST_SUFFIXES, ListSource
 from fastio.pack.spread import spread
+from fastio.pack.tars import TarSource
 from fastio.schema import Image, Scalar, Schema
 
 
@@ -63,6 +64,10 @@ def open_source(src: Any, schema: Schema | None) -> Source:
     """
     if isinstance(src, (str, os.PathLike)):
         return _open_path(os.fspath(src), schema)
+    if isinstance(src, TarDataset):
+        return TarSource(src, schema)
+    if is_tars(src):
+        return _open_tars(src, schema)
     if isinstance(src, FolderDataset):
         return FolderSource(src, schema)
     if isinstance(src, Dataset):
@@ -81,7 +86,7 @@ def open_source(src: Any, schema: Schema | None) -> Source:
         return IteratedSource(src, schema)
     raise PackError(
         f"a {type(src).__name__} cannot be packed: give a folder of images, a CSV or JSONL list, "
-        "an iterable, or a dataset with __len__ and __getitem__"
+        "WebDataset tars, an iterable, or a dataset with __len__ and __getitem__"
     )
 
 
@@ -225,13 +230,21 @@ def _ended(source: str, total: int, start: int) -> PackError:
 def _open_path(path: str, schema: Schema | None) -> Source:
     if is_dataset(path):
         raise PackError(f"{path} is packed already")
+    if is_tars(path):
+        return _open_tars(path, schema)
     if os.path.splitext(path)[1].lower() in LIST_SUFFIXES and os.path.isfile(path):
         return ListSource(path, schema)
     if os.path.isfile(path):
         raise SourceNotFound(
-            f"{path} is a file, but no list that fastio knows ({', '.join(LIST_SUFFIXES)})"
+            f"{path} is a file, but nothing that fastio packs ({', '.join(LIST_SUFFIXES)}, .tar)"
         )
     return FolderSource(FolderDataset(path), schema)
+
+
+def _open_tars(path: Any, schema: Schema | None) -> Source:
+    # Samples that lack a field are bad ones, for the packer to stop at or to leave out.
+    fields = None if schema is None else list(schema.fields)
+    return TarSource(TarDataset(path, fields=fields, incomplete="keep"), schema)
 
 
 def _base_name(path: str) -> str:

@@ -1,10 +1,11 @@
-"""fastio export: a dataset's images as files again."""
+"""fastio export: a dataset's images as files again, or all of it as WebDataset tars."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,30 @@ import typer
 
 from fastio.cli.common import clear_errors, counted, readable_bytes
 
+
+class Target(str, Enum):
+    """What to export to."""
+
+    folder = "folder"
+    webdataset = "webdataset"
+
+
 _ROWS = re.compile(r"(\d*):(\d*)")
 
 
 def export(
     dataset: Annotated[str, typer.Argument(help="A packed dataset.")],
     dst: Annotated[Path, typer.Argument(help="The folder to write to.")],
+    to: Annotated[
+        Target,
+        typer.Option(
+            help="'folder': images in a folder for each class, and a list of what else there is; "
+            "'webdataset': tars with all fields."
+        ),
+    ] = Target.folder,
+    shard_size: Annotated[
+        str, typer.Option(help="Of a tar, as in 256MiB, 1GB or 100000.")
+    ] = "256MiB",
     field: Annotated[
         str | None, typer.Option(help="The image field, where there are several.")
     ] = None,
@@ -35,7 +54,7 @@ def export(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Give the images of a dataset back as files, in a folder for each class."""
+    """Give the images of a dataset back as files, or the dataset as WebDataset tars."""
     wanted = _parse_rows(rows)
     with clear_errors():
         from fastio.pack import export as export_images
@@ -43,6 +62,8 @@ def export(
         report = export_images(
             dataset,
             dst,
+            to=to.value,
+            shard_size=shard_size,
             field=field,
             rows=wanted,
             overwrite=overwrite,
@@ -54,7 +75,8 @@ def export(
         elif not quiet:
             images, size = counted(report.images, "image"), readable_bytes(report.bytes)
             index = "" if report.index is None else f", and {report.index}"
-            print(f"{dst}: {images}, {size}{index}, in {report.seconds:.1f} s")
+            tars = f" in {counted(report.tars, 'tar')}" if report.tars else ""
+            print(f"{dst}: {images}, {size}{tars}{index}, in {report.seconds:.1f} s")
 
 
 def _parse_rows(text: str | None) -> slice | None:

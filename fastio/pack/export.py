@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import time
@@ -11,36 +10,27 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from PIL import Image as PillowImage
 
-from fastio import _native
-from fastio.dataset import Dataset, StoredImage, decode_image
+from fastio.dataset import Dataset
 from fastio.dataset import open as open_dataset
 from fastio.engine import available_cores
-from fastio.errors import ImageError, PackError
+from fastio.errors import PackError
+from fastio.pack.api import parse_size
 from fastio.pack.destination import writing_to
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.progress import progress_bar
-from fastio.schema import (
-    CODEC_BLOCKS,
-    CODEC_JPEG,
-    CODEC_RAW,
-    Array,
-    Bytes,
-    Image,
-    Scalar,
-    Schema,
-)
+from fastio.pack.stored import image_file
+from fastio.pack.tar_export import TarExporter, export_tars
+from fastio.schema import Array, Bytes, Image, Scalar, Schema
 
 LIST_NAME = "samples.jsonl"
 _PATH_KEY = "path"
 _CLASS_FIELDS = ("label", "class")
-# Endings that are not the lower-case name of Pillow's format.
-_SUFFIXES = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif", "JPEG2000": ".jp2"}
 _LEAST_DIGITS = 6
+DEFAULT_TAR_SIZE = "256MiB"
 _DEPTH_PER_WORKER = 16
 _BUDGET_BYTES = 256 << 20
 
@@ -50,33 +40,38 @@ class ExportReport:
     """What an export did.
 
     Attributes:
-        images: files of images written.
+        images: images written.
         bytes: size of them.
         index: path of the list of samples, or None where the folders' names say all.
         seconds: how long it took.
+        tars: tars written; 0 for files in folders.
     """
 
     images: int
     bytes: int
     index: str | None
     seconds: float
+    tars: int = 0
 
 
 def export(
     dataset: Dataset | str | os.PathLike[str],
     dst: str | os.PathLike[str],
     *,
+    to: Literal["folder", "webdataset"] = "folder",
+    shard_size: int | str = DEFAULT_TAR_SIZE,
     field: str | None = None,
     rows: slice | None = None,
     overwrite: bool = False,
     workers: int | None = None,
     progress: bool = False,
 ) -> ExportReport:
-    """Give a packed dataset's images back as files.
+    """Give a packed dataset's images back as files, or all of it as WebDataset tars.
 
-    Each image becomes `dst/CLASS/ROW.jpg`, or `dst/ROW.jpg` where the samples have no class names;
-    ROW is its number in the dataset. Files that were packed come back byte for byte. Those stored
-    as blocks become JPEGs with the same coefficients, quantisation tables and metadata, which
+    To a folder, each image becomes `dst/CLASS/ROW.jpg`, or `dst/ROW.jpg` where the samples have no
+    class names; ROW is its number in the dataset. Files that were packed come back byte for byte.
+    Those stored as blocks become JPEGs with the same coefficients, quantisation tables and
+    metadata, which
     decode to the same pixels; pixels become PNG.
 
     Where samples have more than an image and a class, `dst/samples.jsonl` has a line for each:
@@ -84,13 +79,22 @@ def export(
     is its name there. Array and Bytes are files of their own, `CLASS/ROW.FIELD.npy` and
     `CLASS/ROW.FIELD.bin`, whose paths stand in the list.
 
+    To "webdataset", samples become members of `dst/000000.tar`, `dst/000001.tar`, ... with all
+    fields, images as above. A sample's key is its field `__key__`, where it has one that can be a
+    name in a tar, else ROW. A field is named by what it holds: jpg (png, ...), cls (an integer),
+    json (other numbers), txt, npy, bin; or by its own name where that is such an extension, dots
+    for underscores, or where there are several of a kind (`left.jpg`). Class numbers stay numbers,
+    their names are not kept. The same rows give the same bytes.
+
     Args:
         dataset: a packed dataset or its folder.
         dst: the folder to write to.
-        field: the image field; may be left out where there is one.
+        to: "folder" or "webdataset".
+        shard_size: of tars: the row that reaches it is a tar's last; in bytes or as "256MiB".
+        field: the image field; may be left out where there is one, and for tars, which have all.
         rows: which rows; all by default.
         overwrite: write to a folder that is not empty. Files that are in the way are replaced, no
-            others are touched.
+            others are touched; other tars with a number for a name are in the way too.
         workers: threads; all cores that this process may use by default.
         progress: show a progress bar on stderr.
 
@@ -105,26 +109,38 @@ def export(
             stays.
     """
     start = time.monotonic()
+    index: Path | None = None
     if workers is not None and workers < 1:
         raise PackError(f"workers must be at least 1, got {workers}")
+    if to not in ("folder", "webdataset"):
+        raise PackError(f"to must be 'folder' or 'webdataset', got {to!r}")
+    tar_bytes = parse_size(shard_size)
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     try:
-        exporter = _Exporter(opened, Path(dst), field)
         numbers = range(len(opened))[rows or slice(None)]
         if not numbers:
             raise PackError(
                 f"rows {_written_slice(rows)} are none; {opened.path} has rows 0 to "
                 f"{len(opened) - 1}"
             )
-        index = Path(dst, LIST_NAME) if exporter.listed else None
+        pool = workers or available_cores()
         with writing_to(Path(dst)):
-            _prepare(Path(dst), opened, overwrite)
-            nbytes = _export(exporter, index, numbers, workers or available_cores(), progress)
+            if to == "webdataset":
+                tars = TarExporter(opened, () if field is None else (_image_field(opened, field),))
+                _prepare(Path(dst), opened, overwrite)
+                done = export_tars(tars, Path(dst), numbers, tar_bytes, pool, progress)
+                images, nbytes, count = done
+            else:
+                exporter = _Exporter(opened, Path(dst), field)
+                index = Path(dst, LIST_NAME) if exporter.listed else None
+                _prepare(Path(dst), opened, overwrite)
+                images, count = len(numbers), 0
+                nbytes = _export(exporter, index, numbers, pool, progress)
     finally:
         if opened is not dataset:
             opened.close()
-    seconds = time.monotonic() - start
-    return ExportReport(len(numbers), nbytes, None if index is None else str(index), seconds)
+    listed = None if index is None else str(index)
+    return ExportReport(images, nbytes, listed, time.monotonic() - start, count)
 
 
 @dataclass(frozen=True)
@@ -139,7 +155,6 @@ class _Exporter:
     def __init__(self, dataset: Dataset, folder: Path, field: str | None) -> None:
         self._dataset = dataset
         self._folder = folder
-        self._codebook = dataset.codebook
         self._field = _image_field(dataset, field)
         self._class_field, self._class_folders = _classes(dataset.schema)
         self._digits = max(_LEAST_DIGITS, len(str(len(dataset) - 1)))
@@ -166,14 +181,7 @@ class _Exporter:
             ImageError, ShardCorrupt: it is damaged.
             OSError: a file cannot be written.
         """
-        stored = self._dataset.stored_image(self._field, row)
-        hold(stored.data.nbytes)
-        try:
-            stored.check()
-            data, suffix = self._image_file(stored)
-        except ValueError as error:
-            name = self._dataset.sample_name(row)
-            raise ImageError(self._dataset.path, row, name, error) from error
+        data, suffix = image_file(self._dataset, self._field, row, hold)
         values = self._dataset.gather_all(list(self._others), np.array([row]))
         stem = f"{row:0{self._digits}}"
         line: dict[str, Any] = {}
@@ -186,27 +194,6 @@ class _Exporter:
         for name, kind in self._others.items():
             line[name] = self._value(name, kind, values[name][0], stem)
         return _Written(line, len(data))
-
-    def _image_file(self, stored: StoredImage) -> tuple[bytes, str]:
-        """A stored image as a file's bytes, and the ending of its name."""
-        if stored.codec == CODEC_BLOCKS:
-            if self._codebook is None:
-                raise ValueError("it is stored as blocks, but the manifest has no codebook")
-            return _native.blocks_export(stored.data, self._codebook), ".jpg"
-        if stored.codec == CODEC_RAW:
-            return self._png(stored), ".png"
-        data = stored.data.tobytes()
-        if stored.codec == CODEC_JPEG:
-            return data, ".jpg"
-        return data, _suffix(data)
-
-    def _png(self, stored: StoredImage) -> bytes:
-        kind = self._dataset.schema.fields[self._field]
-        assert isinstance(kind, Image)
-        pixels = decode_image(*stored[:5], kind.mode)
-        file = io.BytesIO()
-        PillowImage.fromarray(pixels[:, :, 0] if kind.channels == 1 else pixels).save(file, "PNG")
-        return file.getvalue()
 
     def _value(self, name: str, kind: Any, value: Any, stem: str) -> Any:
         """A field as the list has it."""
@@ -319,17 +306,3 @@ def _file_name(text: str) -> str:
     except UnicodeEncodeError:  # halves of surrogate pairs
         name = name.encode("utf-8", "replace").decode()
     return f"_{name}" if name in ("", ".", "..") else name
-
-
-def _suffix(data: bytes) -> str:
-    """How the name of an image file ends, by its contents.
-
-    Raises:
-        ValueError: Pillow does not know the format.
-    """
-    try:
-        with PillowImage.open(io.BytesIO(data)) as image:
-            kind = image.format or ""
-    except Exception as error:  # Pillow's plugins let parsers' errors of every kind through
-        raise ValueError(f"not an image that Pillow knows: {error}") from error
-    return _SUFFIXES.get(kind, f".{kind.lower()}")

@@ -1,0 +1,292 @@
+"""A packed dataset as WebDataset tars: the same bytes for the same rows."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import tarfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from fastio.dataset import Dataset
+from fastio.errors import PackError
+from fastio.formats.tars.samples import KEY_FIELD, split_name
+from fastio.formats.tars.values import category
+from fastio.pack.pipeline import OrderedPipeline
+from fastio.pack.progress import progress_bar
+from fastio.pack.stored import image_file
+from fastio.schema import Array, Field, Image, Scalar, Text
+from fastio.shard import TEMP_SUFFIX, sync_folder
+
+_LEAST_DIGITS = 6
+_CLASS_FIELDS = ("label", "class")
+_DEPTH_PER_WORKER = 16
+_BUDGET_BYTES = 256 << 20
+_OWN_NAME = re.compile(r"[0-9]{6,}\.tar")
+# What an image's ending stands for before it is known, which is row by row.
+_IMAGE = "image"
+
+
+class Files(NamedTuple):
+    """A sample's files, as (extension, bytes), under its key.
+
+    Attributes:
+        key: that the dataset has for it; None where it has none that can be used.
+        row: its number in the dataset.
+        images: how many of the files are images.
+        image_bytes: and their size.
+    """
+
+    key: str | None
+    row: int
+    images: int
+    image_bytes: int
+    files: list[tuple[str, bytes]]
+
+    def nbytes(self) -> int:
+        """Size of all files."""
+        return sum(len(data) for _, data in self.files)
+
+
+class TarExporter:
+    """Makes the files of single rows. Safe to use from several threads.
+
+    Args:
+        dataset: a packed dataset.
+        images: its image fields to export; () for all.
+    """
+
+    def __init__(self, dataset: Dataset, images: Sequence[str]) -> None:
+        self._dataset = dataset
+        wanted = {
+            name: kind
+            for name, kind in dataset.schema.fields.items()
+            if not isinstance(kind, Image) or not images or name in images
+        }
+        self._has_keys = isinstance(wanted.get(KEY_FIELD), Text)
+        self._extensions = extensions(
+            {name: kind for name, kind in wanted.items() if name != KEY_FIELD}
+        )
+        if not self._extensions:
+            raise PackError(f"{dataset.path} has no fields to export but {KEY_FIELD}")
+        self._others = [name for name, kind in wanted.items() if not isinstance(kind, Image)]
+        self._digits = max(_LEAST_DIGITS, len(str(len(dataset) - 1)))
+
+    def files(self, row: int, hold: Callable[[int], None]) -> Files:
+        """The files of a row.
+
+        Args:
+            row: its number.
+            hold: called with the bytes that are about to be in memory.
+
+        Raises:
+            ImageError, ShardCorrupt: it is damaged.
+        """
+        values = self._dataset.gather_all(self._others, np.array([row]))
+        found = []
+        images = image_bytes = 0
+        for name, (prefix, ending) in self._extensions.items():
+            kind = self._dataset.schema.fields[name]
+            if isinstance(kind, Image):
+                data, suffix = image_file(self._dataset, name, row, hold)
+                ending = suffix[1:]
+                images, image_bytes = images + 1, image_bytes + len(data)
+            else:
+                data = _encoded(kind, ending, values[name][0])
+            found.append((f"{prefix}.{ending}" if prefix else ending, data))
+        key = values[KEY_FIELD][0] if self._has_keys else None
+        usable = key is not None and _is_name(key)
+        return Files(key if usable else None, row, images, image_bytes, found)
+
+    def row_key(self, row: int) -> str:
+        """The key of a row that has none of its own."""
+        return f"{row:0{self._digits}}"
+
+
+def extensions(fields: dict[str, Field]) -> dict[str, tuple[str, str]]:
+    """The extension of each field, as what stands before its last dot, and the rest.
+
+    That of an image is "image", since the real one depends on the row.
+    """
+    chosen: dict[str, tuple[str, str]] = {}
+    for name, kind in fields.items():
+        own = _own_extension(name, kind)
+        if own is not None and own not in chosen.values():
+            chosen[name] = own
+    endings = [_ending(kind) for kind in fields.values()]
+    for name, kind in fields.items():
+        if name in chosen:
+            continue
+        ending = _ending(kind)
+        prefix = ""
+        if endings.count(ending) > 1 or ("", ending) in chosen.values():
+            prefix = re.sub(r"[/.\0]", "_", name).lower()
+            while (prefix, ending) in chosen.values():
+                prefix += "_"
+        chosen[name] = prefix, ending
+    return {name: chosen[name] for name in fields}
+
+
+def _own_extension(name: str, kind: Field) -> tuple[str, str] | None:
+    """A field's name as an extension, "seg_png" as "seg.png", where that says what it holds."""
+    if name in _CLASS_FIELDS and isinstance(kind, Scalar) and "int" in kind.dtype:
+        return "", "cls"
+    prefix, _, last = name.lower().partition(";")[0].rpartition("_")
+    holds = category(last)
+    if isinstance(kind, Image):
+        return (prefix, _IMAGE) if holds == "image" else None
+    fits = {"array"}
+    if isinstance(kind, Scalar):
+        fits |= {"json"} | ({"int"} if "int" in kind.dtype else set())
+    elif isinstance(kind, Text):
+        fits = {"text", "json"}
+    elif not isinstance(kind, Array):
+        fits = {"bytes"}
+    odd = not last or last == "gz" or "/" in last or "\0" in name or "/" in prefix
+    return (prefix, last) if holds in fits and not odd else None
+
+
+def _ending(kind: Field) -> str:
+    if isinstance(kind, Image):
+        return _IMAGE
+    if isinstance(kind, Scalar):
+        return "cls" if "int" in kind.dtype else "json"
+    if isinstance(kind, Array):
+        return "npy"
+    return "txt" if isinstance(kind, Text) else "bin"
+
+
+def _encoded(kind: Field, ending: str, value: Any) -> bytes:
+    if ending == "npy":
+        file = io.BytesIO()
+        np.save(file, value, allow_pickle=False)
+        return file.getvalue()
+    if isinstance(kind, Scalar):
+        number = value.item()
+        return (str(number) if category(ending) == "int" else json.dumps(number)).encode()
+    return value.encode("utf-8", "surrogateescape") if isinstance(kind, Text) else bytes(value)
+
+
+def _is_name(key: str) -> bool:
+    """Whether a key can be one in a tar: read back as it is, and below the folder of the tar."""
+    inside = not key.startswith("/") and ".." not in key.split("/")
+    return inside and "\0" not in key and split_name(f"{key}.x") == (key, "x")
+
+
+class _Tars:
+    """Writes tars of about one size, each of which is there whole or not at all."""
+
+    def __init__(self, folder: Path, tar_bytes: int) -> None:
+        self.count = 0
+        self._folder = folder
+        self._tar_bytes = tar_bytes
+        self._nbytes = 0
+        self._last_key: str | None = None
+        self._file: IO[bytes] | None = None
+        self._tar: tarfile.TarFile | None = None
+
+    def add(self, key: str, files: Sequence[tuple[str, bytes]]) -> None:
+        """Put a sample in. It ends its tar where that is large enough."""
+        if self._tar is None:
+            # Closed by end() or discard().
+            self._file = open(self._path(TEMP_SUFFIX), "wb")  # noqa: SIM115
+            self._tar = tarfile.open(  # noqa: SIM115
+                fileobj=self._file, mode="w", format=tarfile.PAX_FORMAT
+            )
+        for extension, data in files:
+            member = tarfile.TarInfo(f"{key}.{extension}")  # owner, group and time are 0
+            member.size = len(data)
+            self._tar.addfile(member, io.BytesIO(data))
+            self._nbytes += len(data) + -len(data) % tarfile.BLOCKSIZE + tarfile.BLOCKSIZE
+        self._tar.members = []  # which it would keep for reading them again
+        self._last_key = key
+        if self._nbytes >= self._tar_bytes:
+            self.end()
+
+    def differs(self, key: str) -> bool:
+        """Whether a key differs from that of the sample before, which it would be merged with."""
+        return key != self._last_key
+
+    def end(self) -> None:
+        """Finish the tar that is begun."""
+        if self._tar is None or self._file is None:
+            return
+        self._tar.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._path(TEMP_SUFFIX), self._path())
+        self._tar = self._file = None
+        self._nbytes = 0
+        self.count += 1
+
+    def finish(self) -> None:
+        """Finish the last one, and delete those of an earlier export that it did not replace."""
+        self.end()
+        for name in os.listdir(self._folder):
+            if _OWN_NAME.fullmatch(name) and int(name[:-4]) >= self.count:
+                (self._folder / name).unlink()
+        sync_folder(self._folder)
+
+    def discard(self) -> None:
+        """Delete the tar that is begun."""
+        if self._file is not None:
+            self._file.close()
+            with suppress(OSError):
+                self._path(TEMP_SUFFIX).unlink()
+
+    def _path(self, suffix: str = "") -> Path:
+        return self._folder / f"{self.count:06d}.tar{suffix}"
+
+
+def export_tars(
+    exporter: TarExporter,
+    folder: Path,
+    rows: Sequence[int],
+    tar_bytes: int,
+    workers: int,
+    progress: bool,
+) -> tuple[int, int, int]:
+    """Write rows as tars, in order.
+
+    Args:
+        exporter: makes the rows' files.
+        folder: to write to.
+        rows: numbers of the rows.
+        tar_bytes: the row that reaches it is a tar's last.
+        workers: threads.
+        progress: show a progress bar on stderr.
+
+    Returns:
+        How many images there were, their bytes, and the number of tars.
+
+    Raises:
+        ImageError, ShardCorrupt: a row is damaged. Tars that are finished stay.
+        OSError: a tar cannot be written.
+    """
+    pipeline = OrderedPipeline(
+        exporter.files, Files.nbytes, workers, workers * _DEPTH_PER_WORKER, _BUDGET_BYTES
+    )
+    tars = _Tars(folder, tar_bytes)
+    images = nbytes = 0
+    try:
+        with progress_bar("exporting", "samples", len(rows), progress) as advance:
+            results = (done for row in rows for done in pipeline.submit(row, 0))
+            for made in chain(results, pipeline.drain()):
+                own = made.key is not None and tars.differs(made.key)
+                key = made.key if own and made.key else exporter.row_key(made.row)
+                tars.add(key, made.files)
+                images, nbytes = images + made.images, nbytes + made.image_bytes
+                advance(1)
+        tars.finish()
+    finally:
+        tars.discard()
+        pipeline.close()
+    return images, nbytes, tars.count

@@ -309,6 +309,8 @@ class NativeFeed:
         total = Stats()
         for engine in self._engines.values():
             total += engine.stats
+        if self._stager is not None:
+            total += Stats(bytes_fetched=self._stager.bytes_fetched)
         return total
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ class Stats:
         batches: batches handed to the caller.
         samples: rows in them, padding not counted.
         bytes_read: bytes read from storage or mapped files.
+        bytes_fetched: bytes that came over the network, of remote datasets.
         images_decoded: images that came out whole.
         skipped: samples left out of their batch under on_error="skip".
         replaced: samples whose place another row took under on_error="replace".
@@ -41,6 +42,7 @@ class Stats:
     batches: int = 0
     samples: int = 0
     bytes_read: int = 0
+    bytes_fetched: int = 0
     images_decoded: int = 0
     skipped: int = 0
     replaced: int = 0

@@ -116,6 +116,10 @@ class CacheFolder:
         self._bury_all()
         self.budget = self._all_room() if budget is None else budget
 
+    def rank_by(self, next_use: NextUse) -> None:
+        """Takes another ranking for evictions."""
+        self._next_use = next_use
+
     @property
     def room(self) -> int:
         """Bytes that pieces may have: the budget, less what the index takes."""

@@ -55,7 +55,9 @@ class Cache:
                 self._folder.close()
                 self._folder = None
             if self._folder is None:
-                self._folder = CacheFolder(self.path, self.budget, next_use)
+                self._folder = CacheFolder(self.path, self.budget)
+            if next_use is not None:
+                self._folder.rank_by(next_use)
             return self._folder
 
     def give_up(self, error: Exception) -> None:

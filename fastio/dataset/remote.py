@@ -63,6 +63,7 @@ class RemoteDataset(Dataset):
         store: where the shards are.
         cache: as given.
         whole: whether shards are fetched whole: there are no images.
+        head_bytes_fetched: bytes of heads that came from the store.
 
     Raises:
         DatasetNotFound: there is no manifest.
@@ -93,6 +94,7 @@ class RemoteDataset(Dataset):
         self._heads_lock = threading.Lock()
         self._pid = os.getpid()
         self._source: tuple[CacheFolder, Source] | None = None
+        self.head_bytes_fetched = 0
 
     def shard(self, shard: int) -> ShardReader:
         """A shard's reader, whose head was fetched when it was first asked for.
@@ -226,6 +228,7 @@ class RemoteDataset(Dataset):
             except ShardCorrupt:
                 if attempt + 1 == _ATTEMPTS:
                     raise
+        self.head_bytes_fetched += sum(memoryview(data).nbytes for _, data in parts)
         self._keep_head(shard, parts)
         return reader
 

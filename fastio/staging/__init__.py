@@ -8,5 +8,17 @@ from fastio.staging.forecast import Forecast
 from fastio.staging.lookahead import Lookahead
 from fastio.staging.setup import ahead_bytes, staged
 from fastio.staging.stager import Stager
+from fastio.staging.warm import WarmReport, warm
 
-__all__ = ["Blocks", "Cut", "Forecast", "Lookahead", "Stager", "ahead_bytes", "cut", "staged"]
+__all__ = [
+    "Blocks",
+    "Cut",
+    "Forecast",
+    "Lookahead",
+    "Stager",
+    "WarmReport",
+    "ahead_bytes",
+    "cut",
+    "staged",
+    "warm",
+]

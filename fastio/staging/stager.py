@@ -70,8 +70,13 @@ class Stager:
         self.cache = cache
         self._parallel = parallel
         self._run = int.from_bytes(os.urandom(4), "little")
-        self.bytes_fetched = 0
+        self._bytes_fetched = 0
         self._begin()
+
+    @property
+    def bytes_fetched(self) -> int:
+        """Bytes that came over the network, of blocks and of heads of shards."""
+        return self._bytes_fetched + self.blocks.dataset.head_bytes_fetched
 
     def _begin(self) -> None:
         self._pid = os.getpid()
@@ -101,10 +106,10 @@ class Stager:
                 unit = self._units.get(number)
                 if unit is None:
                     unit = self._units[number] = _Unit(number, next(self._turns))
-                    if number in self._resident and self._source is not None:
-                        folder, source = self._source
+                    path = self._resident_path(number)
+                    if path is not None:
                         self._note_hit(number)
-                        unit.path, unit.state = str(folder.file(source, number)), "ready"
+                        unit.path, unit.state = path, "ready"
                     else:
                         self._enqueue(unit)
                 unit.refs += 1
@@ -228,6 +233,17 @@ class Stager:
 
     # --- Threads ----------------------------------------------------------------------------------
 
+    def _resident_path(self, number: int) -> str | None:
+        """Where a block is that was seen in the cache, unless it was evicted since."""
+        if number not in self._resident or self._source is None:
+            return None
+        folder, source = self._source
+        path = str(folder.file(source, number))
+        if os.path.exists(path):
+            return path
+        self._resident.discard(number)
+        return None
+
     def _enqueue(self, unit: _Unit) -> None:
         unit.state, unit.path = "queued", ""
         if unit.memory is not None:
@@ -296,7 +312,7 @@ class Stager:
     def _fetch(self, unit: _Unit) -> list[Any]:
         parts, unit.damaged = self.blocks.fetch(unit.number)
         with self._changed:
-            self.bytes_fetched += sum(memoryview(part).nbytes for part in parts)
+            self._bytes_fetched += sum(memoryview(part).nbytes for part in parts)
         return parts
 
     # --- The cache --------------------------------------------------------------------------------

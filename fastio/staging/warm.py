@@ -1,0 +1,374 @@
+"""Staging a whole remote dataset ahead of its first epoch, as fast as the network and disk allow.
+
+Neighbouring blocks are fetched by one large request, split, checked row by row and written as the
+pieces that a Loader looks for. What is there is not fetched again, so a warming that was
+interrupted goes on where it was; what others fetch is left to them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fastio.cache import Cache, CacheFolder, Run, Source
+from fastio.dataset.remote import HEADS, Extent, RemoteDataset
+from fastio.staging.blocks import Blocks
+from fastio.staging.choice import cut
+from fastio.staging.forecast import Distances, Forecast, Numbers
+from fastio.staging.forecast import next_use as forecast_next_use
+
+REQUEST_BYTES = 16 << 20
+PARALLEL = 16
+_HEADS_AHEAD = 16  # shards
+_OTHERS_S = 0.2  # between two looks at what others fetch
+_OTHERS_DEADLINE_S = 120.0  # for them to be done with it
+
+
+@dataclass(frozen=True)
+class WarmReport:
+    """What a warming did.
+
+    Attributes:
+        url: of the dataset.
+        rows: of all of it.
+        rows_staged: of these, how many are in the cache now, from the first on.
+        bytes: of images, that are in the cache now.
+        bytes_fetched: of these, what was fetched now.
+        damaged: what is wrong at the source, and so was not kept.
+        seconds: how long it took.
+    """
+
+    url: str
+    rows: int
+    rows_staged: int
+    bytes: int
+    bytes_fetched: int
+    damaged: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the dataset is in the cache."""
+        return self.rows_staged == self.rows
+
+
+def warm(
+    url: str,
+    cache: Cache | str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    parallel: int = PARALLEL,
+    advance: Callable[[int], object] | None = None,
+) -> WarmReport:
+    """Stage a remote dataset, or as much of its beginning as the cache has room for.
+
+    Room is made by deleting what no running loader is known to need. Loaders may use the cache
+    meanwhile.
+
+    Args:
+        url: of a packed dataset.
+        cache: where to; a folder, or a `fastio.Cache`, whose budget counts.
+        storage_options: for the store: see `fastio.open`.
+        parallel: requests that are under way at once; each has up to 16 MiB, or one block.
+        advance: called with the bytes that are staged, some at a time.
+
+    Returns:
+        What is staged.
+
+    Raises:
+        DatasetNotFound, SourceNotFound, StoreError: it cannot be read.
+        ShardCorrupt, ManifestInvalid: what describes its rows is damaged.
+        CacheError, OSError: the cache cannot be written.
+    """
+    start_s = time.monotonic()
+    given = cache if isinstance(cache, Cache) else Cache(cache)
+    own = Cache(given.path, given.budget)  # with an idea of its own of what may go
+    try:
+        folder = own.folder(_needed_by_none)
+        dataset = RemoteDataset(url, storage_options, own)
+        with dataset:
+            warming = _Warming(dataset, folder, parallel, advance or (lambda nbytes: None))
+            warming.run()
+            return warming.report(time.monotonic() - start_s)
+    finally:
+        own.close()
+
+
+def _needed_by_none(runs: Sequence[Run], numbers: Numbers) -> Distances:
+    """Pieces that a run needs at any time count as in use."""
+    until = forecast_next_use(runs, numbers)
+    return np.where(np.isfinite(until), -1.0, until)
+
+
+@dataclass
+class _Stretch:
+    """Neighbouring blocks, claimed, that are fetched together."""
+
+    first: int
+    sizes: list[int]
+
+
+class _Warming:
+    """One call of `warm`: a thread that claims in order, and threads that fetch and write."""
+
+    def __init__(
+        self,
+        dataset: RemoteDataset,
+        folder: CacheFolder,
+        parallel: int,
+        advance: Callable[[int], object],
+    ) -> None:
+        manifest = dataset.manifest
+        self._dataset = dataset
+        self._folder = folder
+        self._advance = advance
+        self._parallel = max(1, parallel)
+        block_rows = cut(manifest.rows, manifest.nbytes, folder.room).block_rows
+        self._blocks = Blocks(dataset, block_rows)
+        self._count = 0 if dataset.whole else -(-manifest.rows // block_rows)
+        self._source: Source = folder.source(
+            dataset.store.url, manifest.fingerprint, manifest.rows, block_rows, manifest.nbytes
+        )
+        # Reading from the network waits; checking and writing do not, and more threads than cores
+        # would only push each other out of the processor's cache.
+        self._cores = threading.Semaphore(len(os.sched_getaffinity(0)))
+        self._lock = threading.Lock()
+        self._staged: set[int] = set()
+        self._damaged: list[str] = []
+        self._bytes = self._fetched = 0
+
+    def run(self) -> None:
+        """Stages heads and blocks."""
+        self._tell()
+        pool = ThreadPoolExecutor(self._parallel, "fastio-warm")
+        try:
+            if self._dataset.whole:
+                self._heads_only(pool)
+            else:
+                self._stage(pool)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def report(self, seconds: float) -> WarmReport:
+        """What was done."""
+        rows = (self._blocks.rows(number) for number in self._staged)
+        if self._dataset.whole:
+            shard_rows = self._dataset.manifest.shard_rows
+            rows = ((0, int(shard_rows[shard])) for shard in self._staged)
+        return WarmReport(
+            url=self._dataset.store.url,
+            rows=len(self._dataset),
+            rows_staged=sum(last - first for first, last in rows),
+            bytes=self._bytes,
+            bytes_fetched=self._fetched,
+            damaged=sorted(self._damaged),
+            seconds=seconds,
+        )
+
+    def _tell(self) -> None:
+        """Heads are in use: this process, and others, are not to evict them for blocks."""
+        heads = self._dataset.head_source()
+        if heads is not None:
+            self._folder.tell(0, Run(heads[1].number, Forecast(None, 0, HEADS).to_json(), 0, 0))
+
+    # --- What is fetched --------------------------------------------------------------------------
+
+    def _stage(self, pool: ThreadPoolExecutor) -> None:
+        pending: deque[Future[None]] = deque()
+        others: list[int] = []
+        with ThreadPoolExecutor(min(self._parallel, _HEADS_AHEAD), "fastio-heads") as heads:
+            try:
+                for group in self._groups(heads):
+                    stretches, left, full = self._claim(group)
+                    others += left
+                    for stretch in stretches:
+                        while len(pending) >= self._parallel:
+                            pending.popleft().result()
+                        pending.append(pool.submit(self._fetch, stretch))
+                    if full:
+                        break
+            except BaseException:
+                heads.shutdown(wait=False, cancel_futures=True)
+                raise
+        for future in pending:
+            future.result()
+        self._wait_for(others)
+
+    def _groups(self, heads: ThreadPoolExecutor) -> Iterator[dict[int, int]]:
+        """Blocks and their sizes in order, about as many at a time as one request is to have."""
+        ahead = _Heads(self._dataset, heads)
+        group: dict[int, int] = {}
+        nbytes = 0
+        for number in range(self._count):
+            ahead.need(*self._blocks.rows(number))
+            size = self._blocks.size(number)
+            if group and nbytes + size > REQUEST_BYTES:
+                yield group
+                group, nbytes = {}, 0
+            group[number] = size
+            nbytes += size
+        if group:
+            yield group
+
+    def _claim(self, sizes: Mapping[int, int]) -> tuple[list[_Stretch], list[int], bool]:
+        """Stretches to fetch, blocks that others fetch, and whether there is no more room."""
+        wanted = {number: size for number, size in sizes.items() if size}
+        for number in sizes.keys() - wanted.keys():
+            self._note(number, 0)
+        stretches: list[_Stretch] = []
+        others = []
+        for number, outcome in self._claimed(wanted).items():
+            if outcome == "ready":
+                self._note(number, sizes[number])
+            elif outcome == "others":
+                others.append(number)
+            elif outcome == "mine":
+                last = stretches[-1] if stretches else None
+                if last is None or last.first + len(last.sizes) != number:
+                    last = _Stretch(number, [])
+                    stretches.append(last)
+                last.sizes.append(sizes[number])
+            else:
+                return stretches, others, True
+        return stretches, others, False
+
+    def _claimed(self, sizes: Mapping[int, int]) -> dict[int, str]:
+        """What each block's claim came to, in order; those said to be there are there."""
+        folder, source = self._folder, self._source
+        found: dict[int, str] = dict(folder.claim(source, sizes, range(self._count)))
+        missing = [
+            n for n, how in found.items() if how == "ready" and not folder.has(source, n, sizes[n])
+        ]
+        if missing:
+            folder.drop(source, missing)
+            again = {number: sizes[number] for number in missing}
+            found.update(folder.claim(source, again, range(self._count)))
+        # Of what does not fit, nothing behind it is wanted either.
+        ordered = {number: found[number] for number in sorted(found)}
+        full = next((n for n, how in ordered.items() if how == "no room"), None)
+        if full is not None:
+            late = [n for n, how in ordered.items() if n > full and how == "mine"]
+            folder.abandon(source, late)
+            ordered = {n: how for n, how in ordered.items() if n <= full}
+        return ordered
+
+    def _wait_for(self, numbers: list[int]) -> None:
+        """Waits for what others fetch; what they give up is fetched here."""
+        sizes = {number: self._blocks.size(number) for number in numbers}
+        deadline_s = time.monotonic() + _OTHERS_DEADLINE_S
+        while sizes and time.monotonic() < deadline_s:
+            time.sleep(_OTHERS_S)
+            stretches, others, full = self._claim(sizes)
+            for stretch in stretches:
+                self._fetch(stretch)
+            if full:
+                break
+            sizes = {number: sizes[number] for number in others}
+
+    # --- One stretch ------------------------------------------------------------------------------
+
+    def _fetch(self, stretch: _Stretch) -> None:
+        """Fetches, checks and writes blocks."""
+        numbers = range(stretch.first, stretch.first + len(stretch.sizes))
+        whole = _Part.read(self._dataset, self._extents(numbers))
+        with self._cores:
+            digests = {number: self._write(number, whole) for number in numbers}
+        del whole
+        written = {number: xxh3 for number, xxh3 in digests.items() if xxh3 is not None}
+        ready = self._folder.publish(self._source, written, misses=False)
+        if len(written) < len(numbers):
+            self._folder.abandon(self._source, set(numbers) - set(written))
+        for number, size in zip(numbers, stretch.sizes, strict=True):
+            if number in ready:
+                self._note(number, size, fetched=True)
+
+    def _write(self, number: int, whole: list[_Part]) -> str | None:
+        """The xxh3 of a block that was written; None for one that is damaged at the source."""
+        rows = self._blocks.rows(number)
+        parts: list[Any] = [_sliced(whole, extent) for extent in self._dataset.extents(*rows)]
+        problem = self._dataset.check_rows(*rows, parts)
+        if problem is not None:
+            parts, problem = self._blocks.fetch(number)
+        if problem is not None:
+            with self._lock:
+                self._damaged.append(problem)
+            return None
+        return self._folder.write(self._source, number, parts)
+
+    def _extents(self, numbers: range) -> list[Extent]:
+        first, _ = self._blocks.rows(numbers[0])
+        _, last = self._blocks.rows(numbers[-1])
+        return self._dataset.extents(first, last)
+
+    def _note(self, number: int, size: int, fetched: bool = False) -> None:
+        with self._lock:
+            self._staged.add(number)
+            self._bytes += size
+            self._fetched += size if fetched else 0
+        self._advance(size)
+
+    # --- Datasets without images ------------------------------------------------------------------
+
+    def _heads_only(self, pool: ThreadPoolExecutor) -> None:
+        """Shards that are heads altogether: opening one keeps it."""
+        kept = self._dataset.head_source()
+        assert kept is not None
+        folder, source = kept
+        sizes = [int(size) for size in self._dataset.manifest.shard_bytes]
+        there = [folder.has(source, shard, size) for shard, size in enumerate(sizes)]
+        for shard, _ in enumerate(pool.map(self._dataset.shard, range(len(sizes)))):
+            if not folder.has(source, shard, sizes[shard]):
+                break  # no room
+            self._note(shard, sizes[shard], fetched=not there[shard])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Bytes of one shard, in memory."""
+
+    extent: Extent
+    data: memoryview
+
+    @classmethod
+    def read(cls, dataset: RemoteDataset, extents: Sequence[Extent]) -> list[_Part]:
+        """Fetches extents, each by a request."""
+        return [
+            cls(e, dataset.store.read(dataset.manifest.name(e.shard), e.offset, e.length))
+            for e in extents
+            if e.length
+        ]
+
+
+def _sliced(whole: list[_Part], wanted: Extent) -> memoryview:
+    """The bytes of an extent that lies within a part."""
+    for part in whole:
+        begin = wanted.offset - part.extent.offset
+        inside = begin >= 0 and begin + wanted.length <= part.extent.length
+        if part.extent.shard == wanted.shard and inside:
+            return part.data[begin : begin + wanted.length]
+    return memoryview(b"")
+
+
+class _Heads:
+    """Fetches the heads of shards some shards before they are needed."""
+
+    def __init__(self, dataset: RemoteDataset, pool: ThreadPoolExecutor) -> None:
+        self._dataset = dataset
+        self._pool = pool
+        self._asked = 0
+
+    def need(self, first: int, last: int) -> None:
+        """Rows [first, last) are next."""
+        shard = self._dataset.spans(first, last)[-1][0]
+        until = min(shard + 1 + _HEADS_AHEAD, self._dataset.num_shards)
+        for number in range(self._asked, until):
+            self._pool.submit(self._dataset.shard, number)  # errors are told when it is used
+        self._asked = max(self._asked, until)

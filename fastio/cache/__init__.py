@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from fastio.cache.folder import CacheFolder, NextUse, Outcome, Run, Source
 from fastio.cache.memory import MemoryFile, memory_file
-from fastio.cache.report import CacheCheck, CachedDataset, CacheStatus, DamagedPiece, Removed
+from fastio.cache.report import (
+    CacheCheck,
+    CachedDataset,
+    CacheStatus,
+    DamagedPiece,
+    Removed,
+    check_is_cache,
+)
 from fastio.cache.spec import Cache, parse_budget
 
 __all__ = [
@@ -20,6 +27,7 @@ __all__ = [
     "Removed",
     "Run",
     "Source",
+    "check_is_cache",
     "memory_file",
     "parse_budget",
 ]

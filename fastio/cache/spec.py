@@ -116,6 +116,12 @@ class Cache:
                 self._folder.close()
             self._folder = None
 
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "budget": self.budget}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from fastio.cli.cache import cache
 from fastio.cli.export import export
 from fastio.cli.info import info
 from fastio.cli.pack import pack
@@ -22,3 +23,4 @@ main = typer.Typer(
 )
 for command in (pack, info, verify, show, export):
     main.command()(command)
+main.add_typer(cache, name="cache")

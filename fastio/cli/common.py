@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +14,16 @@ from fastio.errors import FastioError
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-options",
+        metavar="KEY=VALUE|JSON",
+        help="For a URL: keys, endpoint and the like, in fsspec's or obstore's words; several "
+        "times, or once as JSON. Others see command lines: prefer the environment for secrets.",
+    ),
+]
 
 
 @contextmanager
@@ -31,6 +43,27 @@ def clear_errors() -> Iterator[None]:
     except KeyboardInterrupt as error:
         complain("interrupted")
         raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+def parse_storage_options(given: Sequence[str] | None) -> dict[str, Any] | None:
+    """What --storage-options says: JSON objects, or KEY=VALUE where true and false are booleans.
+
+    Raises:
+        typer.BadParameter: it is neither.
+    """
+    found: dict[str, Any] = {}
+    for text in given or ():
+        key, mark, value = text.partition("=")
+        if text.lstrip().startswith("{"):
+            try:
+                found.update(json.loads(text))
+            except ValueError as error:
+                raise typer.BadParameter(f"--storage-options is no JSON: {error}") from error
+        elif mark and key:
+            found[key.strip()] = {"true": True, "false": False}.get(value.lower(), value)
+        else:
+            raise typer.BadParameter("--storage-options must read like KEY=VALUE or be JSON")
+    return found or None
 
 
 def complain(message: str) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
@@ -16,6 +17,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 from rich.text import Text
 
@@ -40,7 +42,8 @@ def progress_bar(
 
     Args:
         label: what is going on.
-        unit: what is counted, as in "120 samples/s"; None where nothing is: there is no rate then.
+        unit: what is counted, as in "120 samples/s", or "bytes"; None where nothing is: there is no
+            rate then.
         total: how many there will be, or None.
         shown: False shows nothing.
 
@@ -48,7 +51,9 @@ def progress_bar(
         A function to call with the number of units that are done since it was last called.
     """
     counts: list[ProgressColumn] = []
-    if unit is not None:
+    if unit == "bytes":
+        counts = [BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn()]
+    elif unit is not None:
         counts = [BarColumn(), MofNCompleteColumn(), _RateColumn(unit)]
     progress = Progress(
         SpinnerColumn(),

@@ -26,7 +26,6 @@ from fastio.staging.forecast import Distances, Forecast, Numbers
 from fastio.staging.forecast import next_use as forecast_next_use
 
 REQUEST_BYTES = 16 << 20
-PARALLEL = 16
 _HEADS_AHEAD = 16  # shards
 _OTHERS_S = 0.2  # between two looks at what others fetch
 _OTHERS_DEADLINE_S = 120.0  # for them to be done with it
@@ -65,7 +64,7 @@ def warm(
     cache: Cache | str | os.PathLike[str],
     *,
     storage_options: Mapping[str, Any] | None = None,
-    parallel: int = PARALLEL,
+    parallel: int | None = None,
     advance: Callable[[int], object] | None = None,
 ) -> WarmReport:
     """Stage a remote dataset, or as much of its beginning as the cache has room for.
@@ -77,7 +76,8 @@ def warm(
         url: of a packed dataset.
         cache: where to; a folder, or a `fastio.Cache`, whose budget counts.
         storage_options: for the store: see `fastio.open`.
-        parallel: requests that are under way at once; each has up to 16 MiB, or one block.
+        parallel: requests that are under way at once; each has up to 16 MiB, or one block. None:
+            by the number of cores, which are what limits it then.
         advance: called with the bytes that are staged, some at a time.
 
     Returns:
@@ -95,11 +95,18 @@ def warm(
         folder = own.folder(_needed_by_none)
         dataset = RemoteDataset(url, storage_options, own)
         with dataset:
-            warming = _Warming(dataset, folder, parallel, advance or (lambda nbytes: None))
+            warming = _Warming(
+                dataset, folder, parallel or _parallel(), advance or (lambda nbytes: None)
+            )
             warming.run()
             return warming.report(time.monotonic() - start_s)
     finally:
         own.close()
+
+
+def _parallel() -> int:
+    """Requests that keep all cores busy where an answer takes a tenth of a second to begin."""
+    return max(8, min(64, 2 * len(os.sched_getaffinity(0))))
 
 
 def _needed_by_none(runs: Sequence[Run], numbers: Numbers) -> Distances:
@@ -130,7 +137,7 @@ class _Warming:
         self._dataset = dataset
         self._folder = folder
         self._advance = advance
-        self._parallel = max(1, parallel)
+        self._parallel = parallel
         block_rows = cut(manifest.rows, manifest.nbytes, folder.room).block_rows
         self._blocks = Blocks(dataset, block_rows)
         self._count = 0 if dataset.whole else -(-manifest.rows // block_rows)

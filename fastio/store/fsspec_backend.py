@@ -43,8 +43,14 @@ class FsspecBackend:
     name = "fsspec"
 
     def __init__(self, url: str, options: Mapping[str, Any], limits: Limits) -> None:
-        self._fs, self._root = url_to_fs(url, **for_fsspec(scheme_of(url), options))
+        options = for_fsspec(scheme_of(url), options)
+        if "::" not in url:
+            options["skip_instance_cache"] = True  # our own, whose retries are not others'
+        self._fs, self._root = url_to_fs(url, **options)
+        if "::" not in url and hasattr(self._fs, "retries"):
+            self._fs.retries = 1
         self._limits = limits
+        self._connected = False
 
     def size(self, name: str, limit_s: float) -> int:
         """Bytes of an object."""
@@ -83,10 +89,12 @@ class FsspecBackend:
         path = self._path(name)
         if _WITH_FOLDERS & _protocols(self._fs):
             self._fs.makedirs(self._fs._parent(path), exist_ok=True)
+        nbytes = data.stat().st_size if isinstance(data, Path) else data.nbytes
+        allowed_s = self._limits.timeout_s + nbytes / _SLOWEST_BYTES_PER_S
         if isinstance(data, Path):
-            self._call("put_file", limit_s, limit_s, str(data), path)
+            self._call("put_file", allowed_s, limit_s, str(data), path)
         else:
-            self._call("pipe_file", limit_s, limit_s, path, bytes(data))
+            self._call("pipe_file", allowed_s, limit_s, path, bytes(data))
 
     def list(self, folder: str, limit_s: float) -> list[tuple[str, int]]:
         """Names and sizes of all objects below a folder."""
@@ -121,6 +129,7 @@ class FsspecBackend:
                 fs.invalidate_cache()
             if fs.async_impl and hasattr(fs, "_" + method):
                 # A coroutine can be given up: its connection is closed.
+                self._connect(limit_s)
                 function = getattr(fs, "_" + method)
                 return run_in_loop(fs.loop, function, *args, timeout=seconds, **options)
             return _in_thread(lambda: getattr(fs, method)(*args, **options), seconds)
@@ -130,6 +139,12 @@ class FsspecBackend:
             raise
         except Exception as error:
             raise _translated(error) from None
+
+    def _connect(self, limit_s: float) -> None:
+        """Let a file system make its client, which may take longer than a request may."""
+        if not self._connected and hasattr(self._fs, "set_session"):
+            run_in_loop(self._fs.loop, self._fs.set_session, timeout=limit_s)
+        self._connected = True
 
 
 def _in_thread(function: Callable[[], Any], seconds: float) -> Any:

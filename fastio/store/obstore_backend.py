@@ -24,6 +24,9 @@ _PID = os.getpid()
 _PART_BYTES = 8 << 20
 _MOST_PARTS = 9_000  # S3 takes 10,000
 _WRITES_AT_ONCE = 4
+# An upload's progress is not seen: one that is slower than this counts as stalled.
+_SLOWEST_BYTES_PER_S = 1 << 20
+_SHORTEST_S = 0.01
 
 _PERMANENT = (
     errors.NotSupportedError,
@@ -101,15 +104,16 @@ class ObstoreBackend:
         return data
 
     def write(self, name: str, data: memoryview | Path, limit_s: float) -> None:
-        """A whole object."""
+        """A whole object, in parts where it is large; each request has a time of its own."""
         nbytes = data.stat().st_size if isinstance(data, Path) else data.nbytes
         part = max(_PART_BYTES, -(-nbytes // _MOST_PARTS))
+        in_parts = self._family != "http" and nbytes > part
         with _Translated():
             obstore.put(
-                self._client(limit_s, timed_reads=False),
+                self._client_for_writing(part if in_parts else nbytes, limit_s),
                 name,
                 data if isinstance(data, Path) or nbytes else b"",
-                use_multipart=self._family != "http" and nbytes > part,
+                use_multipart=in_parts,
                 chunk_size=part,
                 max_concurrency=_WRITES_AT_ONCE,
             )
@@ -125,18 +129,25 @@ class ObstoreBackend:
         with _Translated():
             obstore.delete(self._client(limit_s), name)
 
-    def _client(self, limit_s: float, timed_reads: bool = True) -> Any:
-        """A client whose requests take at most limit_s: the deadline, or a half of it, or ..."""
+    def _client(self, limit_s: float) -> Any:
+        """A client whose requests take at most limit_s: the deadline, or half of it, or ..."""
         total_s = self._limits.deadline_s
-        while total_s > limit_s and total_s > 0.01:
+        while total_s > limit_s and total_s > _SHORTEST_S:
             total_s /= 2
-        if limit_s > self._limits.deadline_s:  # large writes
-            total_s = limit_s
+        return self._kept(total_s, True)
+
+    def _client_for_writing(self, nbytes: int, limit_s: float) -> Any:
+        """A client whose requests have the time for sending this much, and at most limit_s."""
+        total_s = self._limits.timeout_s
+        while total_s < self._limits.timeout_s + nbytes / _SLOWEST_BYTES_PER_S:
+            total_s *= 2
+        return self._kept(min(total_s, limit_s), False)
+
+    def _kept(self, total_s: float, timed_reads: bool) -> Any:
         key = (total_s, timed_reads)
         client = self._clients.get(key)
         if client is None:
-            client = self._make(total_s, timed_reads)
-            self._clients[key] = client
+            client = self._clients[key] = self._make(total_s, timed_reads)
         return client
 
     def _make(self, total_s: float, timed_reads: bool) -> Any:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,10 @@ from fastio.staging.choice import cut
 from fastio.staging.forecast import Distances, Forecast, Numbers
 from fastio.staging.forecast import next_use as forecast_next_use
 
-REQUEST_BYTES = 16 << 20
+# Of one request; several that are under way should fit in the processor's cache.
+REQUEST_BYTES = 8 << 20
+# Of blocks that are claimed, and said to be ready, together.
+_TOGETHER_BYTES = 64 << 20
 _HEADS_AHEAD = 16  # shards
 _OTHERS_S = 0.2  # between two looks at what others fetch
 _OTHERS_DEADLINE_S = 120.0  # for them to be done with it
@@ -76,8 +79,8 @@ def warm(
         url: of a packed dataset.
         cache: where to; a folder, or a `fastio.Cache`, whose budget counts.
         storage_options: for the store: see `fastio.open`.
-        parallel: requests that are under way at once; each has up to 16 MiB, or one block. None:
-            by the number of cores, which are what limits it then.
+        parallel: requests that are under way at once, each of up to 8 MiB, or one block; fewer
+            where more would only wait for a core. None: by the number of cores.
         advance: called with the bytes that are staged, some at a time.
 
     Returns:
@@ -122,6 +125,11 @@ class _Stretch:
     first: int
     sizes: list[int]
 
+    def takes(self, number: int, size: int) -> bool:
+        """Whether a block is the next one, and there is room in the request for it."""
+        after = self.first + len(self.sizes)
+        return number == after and sum(self.sizes) + size <= REQUEST_BYTES
+
 
 class _Warming:
     """One call of `warm`: a thread that claims in order, and threads that fetch and write."""
@@ -144,13 +152,12 @@ class _Warming:
         self._source: Source = folder.source(
             dataset.store.url, manifest.fingerprint, manifest.rows, block_rows, manifest.nbytes
         )
-        # Reading from the network waits; checking and writing do not, and more threads than cores
-        # would only push each other out of the processor's cache.
-        self._cores = threading.Semaphore(len(os.sched_getaffinity(0)))
+        self._pace = _Pace(parallel)
         self._lock = threading.Lock()
         self._staged: set[int] = set()
         self._damaged: list[str] = []
         self._bytes = self._fetched = 0
+        self._written: dict[int, str] = {}
 
     def run(self) -> None:
         """Stages heads and blocks."""
@@ -160,7 +167,10 @@ class _Warming:
             if self._dataset.whole:
                 self._heads_only(pool)
             else:
-                self._stage(pool)
+                others = self._stage(pool)
+                self._publish(at_least=1)
+                self._wait_for(others)
+                self._publish(at_least=1)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -188,36 +198,36 @@ class _Warming:
 
     # --- What is fetched --------------------------------------------------------------------------
 
-    def _stage(self, pool: ThreadPoolExecutor) -> None:
-        pending: deque[Future[None]] = deque()
+    def _stage(self, pool: ThreadPoolExecutor) -> list[int]:
+        """Fetches what is not there; returns the blocks that others are fetching."""
+        pending: list[Future[None]] = []
         others: list[int] = []
-        with ThreadPoolExecutor(min(self._parallel, _HEADS_AHEAD), "fastio-heads") as heads:
-            try:
-                for group in self._groups(heads):
-                    stretches, left, full = self._claim(group)
-                    others += left
-                    for stretch in stretches:
-                        while len(pending) >= self._parallel:
-                            pending.popleft().result()
-                        pending.append(pool.submit(self._fetch, stretch))
-                    if full:
-                        break
-            except BaseException:
-                heads.shutdown(wait=False, cancel_futures=True)
-                raise
-        for future in pending:
-            future.result()
-        self._wait_for(others)
+        heads = ThreadPoolExecutor(min(self._parallel, _HEADS_AHEAD), "fastio-heads")
+        try:
+            for group in self._groups(heads):
+                stretches, left, full = self._claim(group)
+                others += left
+                for stretch in stretches:
+                    self._pace.wait()
+                    pending = _going_on(pending)
+                    pending.append(pool.submit(self._fetch, stretch))
+                if full:
+                    break
+            for future in pending:
+                future.result()
+        finally:
+            heads.shutdown(wait=True, cancel_futures=True)
+        return others
 
     def _groups(self, heads: ThreadPoolExecutor) -> Iterator[dict[int, int]]:
-        """Blocks and their sizes in order, about as many at a time as one request is to have."""
+        """Blocks and their sizes in order, some at a time."""
         ahead = _Heads(self._dataset, heads)
         group: dict[int, int] = {}
         nbytes = 0
         for number in range(self._count):
             ahead.need(*self._blocks.rows(number))
             size = self._blocks.size(number)
-            if group and nbytes + size > REQUEST_BYTES:
+            if group and nbytes + size > _TOGETHER_BYTES:
                 yield group
                 group, nbytes = {}, 0
             group[number] = size
@@ -238,11 +248,9 @@ class _Warming:
             elif outcome == "others":
                 others.append(number)
             elif outcome == "mine":
-                last = stretches[-1] if stretches else None
-                if last is None or last.first + len(last.sizes) != number:
-                    last = _Stretch(number, [])
-                    stretches.append(last)
-                last.sizes.append(sizes[number])
+                if not (stretches and stretches[-1].takes(number, sizes[number])):
+                    stretches.append(_Stretch(number, []))
+                stretches[-1].sizes.append(sizes[number])
             else:
                 return stretches, others, True
         return stretches, others, False
@@ -275,6 +283,7 @@ class _Warming:
             time.sleep(_OTHERS_S)
             stretches, others, full = self._claim(sizes)
             for stretch in stretches:
+                self._pace.wait()
                 self._fetch(stretch)
             if full:
                 break
@@ -285,17 +294,29 @@ class _Warming:
     def _fetch(self, stretch: _Stretch) -> None:
         """Fetches, checks and writes blocks."""
         numbers = range(stretch.first, stretch.first + len(stretch.sizes))
-        whole = _Part.read(self._dataset, self._extents(numbers))
-        with self._cores:
-            digests = {number: self._write(number, whole) for number in numbers}
-        del whole
-        written = {number: xxh3 for number, xxh3 in digests.items() if xxh3 is not None}
-        ready = self._folder.publish(self._source, written, misses=False)
-        if len(written) < len(numbers):
-            self._folder.abandon(self._source, set(numbers) - set(written))
+        try:
+            whole = _Part.read(self._dataset, self._extents(numbers))
+            with self._pace.core():
+                digests = {number: self._write(number, whole) for number in numbers}
+        finally:
+            self._pace.done()
+        damaged = [number for number, xxh3 in digests.items() if xxh3 is None]
+        if damaged:
+            self._folder.abandon(self._source, damaged)
+        with self._lock:
+            self._written.update((n, xxh3) for n, xxh3 in digests.items() if xxh3 is not None)
         for number, size in zip(numbers, stretch.sizes, strict=True):
-            if number in ready:
+            if digests[number] is not None:
                 self._note(number, size, fetched=True)
+        self._publish(at_least=_TOGETHER_BYTES // self._blocks.mean_bytes)
+
+    def _publish(self, at_least: int) -> None:
+        """Says that written blocks are ready, once there are so many."""
+        with self._lock:
+            if len(self._written) < max(1, at_least):
+                return
+            written, self._written = self._written, {}
+        self._folder.publish(self._source, written, misses=False)
 
     def _write(self, number: int, whole: list[_Part]) -> str | None:
         """The xxh3 of a block that was written; None for one that is damaged at the source."""
@@ -335,6 +356,66 @@ class _Warming:
             if not folder.has(source, shard, sizes[shard]):
                 break  # no room
             self._note(shard, sizes[shard], fetched=not there[shard])
+
+
+class _Pace:
+    """How many requests are under way: as many as keep the cores busy, and not many more.
+
+    What has arrived and waits for a core has left the processor's cache when its turn comes, so the
+    number falls by one with each that has to wait, and rises by one with each that has not.
+
+    Args:
+        most: requests under way.
+    """
+
+    def __init__(self, most: int) -> None:
+        cores = len(os.sched_getaffinity(0))
+        self._most = most
+        self._least = min(most, cores + 1)
+        self._limit = self._least
+        self._under_way = 0
+        self._free_cores = cores
+        self._changed = threading.Condition()
+
+    def wait(self) -> None:
+        """Waits until one more may be under way, which it is then."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._under_way < self._limit)
+            self._under_way += 1
+
+    @contextmanager
+    def core(self) -> Iterator[None]:
+        """A core for what has arrived."""
+        with self._changed:
+            step = 1 if self._free_cores else -1
+            self._limit = min(self._most, max(self._least, self._limit + step))
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._free_cores > 0)
+            self._free_cores -= 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free_cores += 1
+                self._changed.notify_all()
+
+    def done(self) -> None:
+        """One is not under way any more."""
+        with self._changed:
+            self._under_way -= 1
+            self._changed.notify_all()
+
+
+def _going_on(futures: list[Future[None]]) -> list[Future[None]]:
+    """Those of some tasks that are not done.
+
+    Raises:
+        Exception: what one of the others failed with.
+    """
+    for future in futures:
+        if future.done():
+            future.result()
+    return [future for future in futures if not future.done()]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,14 @@ settings.register_profile("fastio", deadline=None, derandomize=True)
 settings.load_profile("fastio")
 
 
+@pytest.fixture(autouse=True)
+def _cache_of_the_run(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Indexes of tars are kept here, and not in the cache of whoever runs the tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
     """An S3 server for the whole run: make a bucket of your own."""

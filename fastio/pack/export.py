@@ -71,8 +71,7 @@ def export(
     To a folder, each image becomes `dst/CLASS/ROW.jpg`, or `dst/ROW.jpg` where the samples have no
     class names; ROW is its number in the dataset. Files that were packed come back byte for byte.
     Those stored as blocks become JPEGs with the same coefficients, quantisation tables and
-    metadata, which
-    decode to the same pixels; pixels become PNG.
+    metadata, which decode to the same pixels; pixels become PNG.
 
     Where samples have more than an image and a class, `dst/samples.jsonl` has a line for each:
     the image's `path` and the fields that are no images, which `fastio pack` takes again. A class

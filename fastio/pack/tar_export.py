@@ -120,7 +120,7 @@ def extensions(fields: dict[str, Field]) -> dict[str, tuple[str, str]]:
         own = _own_extension(name, kind)
         if own is not None and own not in chosen.values():
             chosen[name] = own
-    endings = [_ending(kind) for kind in fields.values()]
+    endings = [_ending(kind) for name, kind in fields.items() if name not in chosen]
     for name, kind in fields.items():
         if name in chosen:
             continue
@@ -205,7 +205,8 @@ class _Tars:
             member.size = len(data)
             self._tar.addfile(member, io.BytesIO(data))
             self._nbytes += len(data) + -len(data) % tarfile.BLOCKSIZE + tarfile.BLOCKSIZE
-        self._tar.members = []  # which it would keep for reading them again
+        # It keeps them for a reader; typeshed has no name for that.
+        self._tar.members = []  # type: ignore[attr-defined]
         self._last_key = key
         if self._nbytes >= self._tar_bytes:
             self.end()

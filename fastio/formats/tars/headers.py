@@ -108,7 +108,9 @@ def read_members(window: Window) -> Iterator[Member]:
             yield name, begin, length
         offset = begin + length + -length % BLOCK
     if offset < size and any(window.get(offset, size - offset)):
-        raise _no_tar(window, offset)
+        if not offset:
+            raise _no_tar(window, offset)
+        raise _truncated(tar, f"its last header ends at byte {offset + BLOCK:,}", size)
     if offset > size + BLOCK:
         raise _truncated(tar, f"its last part ends at byte {offset:,}", size)
     if not size:

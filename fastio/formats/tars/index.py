@@ -230,8 +230,10 @@ def _assemble(reader: TarReader, tars: list[Tar], found: list[TarSamples]) -> Ta
 
 def _keys(found: list[TarSamples]) -> pa.Array:
     ends = [np.zeros(1, np.int64)]
+    total = 0
     for samples in found:
-        ends.append(np.frombuffer(samples.key_ends, np.int64) + ends[-1][-1])
+        ends.append(np.frombuffer(samples.key_ends, np.int64) + total)
+        total += len(samples.keys)
     keys = b"".join(samples.keys for samples in found)
     offsets = np.concatenate(ends)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(keys)]

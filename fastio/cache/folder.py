@@ -19,6 +19,7 @@ import json
 import os
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +33,7 @@ import numpy.typing as npt
 import xxhash
 
 from fastio.cache.index import LOADING, READY, Index
-from fastio.cache.members import Member, is_alive, members
+from fastio.cache.members import Member, is_alive, members, remove_unborn, token_of
 from fastio.errors import CacheError
 
 Outcome = Literal["ready", "mine", "others", "no room"]
@@ -113,6 +114,8 @@ class CacheFolder:
             raise CacheError(f"the cache folder {path} cannot be used: {error}") from error
         self._files = itertools.count()
         self._victims: list[tuple[int, int]] = []
+        self._owed: list[tuple[Source, int]] = []
+        self._owed_lock = threading.Lock()
         self._bury_all()
         self.budget = self._all_room() if budget is None else budget
 
@@ -186,11 +189,13 @@ class CacheFolder:
             CacheError: the index cannot be used.
         """
         outcomes: dict[int, Outcome] = {}
+        self._pay()
         with self.index.transaction() as db:
             for run, at in (told or {}).items():
                 self._tell(db, run, at)
             needed = [n for n in sizes if self._look(db, source, n, outcomes)]
-            wanted = sum(_on_disk(sizes[n]) for n in needed)
+            # What can never fit is not worth an eviction.
+            wanted = sum(n for n in (_on_disk(sizes[n]) for n in needed) if n <= self.room)
             room = self.room - self._total(db)
             if wanted > room:
                 room += self._evict(
@@ -295,16 +300,32 @@ class CacheFolder:
         return ready
 
     def abandon(self, source: Source, numbers: Iterable[int]) -> None:
-        """Gives claims back that were not stored.
+        """Gives claims back that were not stored; now, or with the next claim if that fails.
 
         Raises:
             CacheError: the index cannot be used.
         """
+        with self._owed_lock:
+            self._owed += [(source, number) for number in numbers]
+        self._pay()
+
+    def _pay(self) -> None:
+        """Gives back all claims that are to be given back."""
+        with self._owed_lock:
+            owed = list(self._owed)
+        if not owed:
+            return
         with self.index.transaction() as db:
-            db.executemany(
-                "DELETE FROM pieces WHERE source = ? AND number = ? AND owner = ? AND state = ?",
-                [(source.number, number, self.token, LOADING) for number in numbers],
-            )
+            for source, number in owed:
+                gone = db.execute(
+                    "DELETE FROM pieces WHERE source = ? AND number = ? AND owner = ? "
+                    "AND state = ?",
+                    (source.number, number, self.token, LOADING),
+                ).rowcount
+                if gone:
+                    self._unlink(source.key, number)  # renamed, and not said to be ready
+        with self._owed_lock:
+            self._owed = [claim for claim in self._owed if claim not in owed]
 
     def drop(self, source: Source, numbers: Iterable[int]) -> None:
         """Deletes pieces that are missing or damaged.
@@ -314,11 +335,14 @@ class CacheFolder:
         """
         with self.index.transaction() as db:
             for number in numbers:
-                gone = db.execute(
+                db.execute(
                     "DELETE FROM pieces WHERE source = ? AND number = ? AND state = ?",
                     (source.number, number, READY),
-                ).rowcount
-                if gone:
+                )
+                claimed = db.execute(
+                    "SELECT 1 FROM pieces WHERE source = ? AND number = ?", (source.number, number)
+                ).fetchone()
+                if not claimed:  # a file that the index does not know goes too
                     self._unlink(source.key, number)
 
     def note_use(self, source: Source, numbers: Collection[int]) -> None:
@@ -361,10 +385,12 @@ class CacheFolder:
 
     def close(self) -> None:
         """Leaves the cache; claims that are open are given back. Idempotent."""
+        buried = False
         with suppress(CacheError), self.index.transaction() as db:
             self._bury(db, self.token)
+            buried = True
         self.index.close()
-        self._member.leave()
+        self._member.leave(forgotten=buried)
 
     # --- What is there ----------------------------------------------------------------------------
 
@@ -447,7 +473,8 @@ class CacheFolder:
 
     def _ranked(self, db: Connection) -> list[tuple[int, int]]:
         """Pieces that may go, the best last."""
-        self._bury_dead_runs(db)
+        for token in self._dead(db):
+            self._bury(db, token)
         distances, victims = [], []
         for (source,) in db.execute("SELECT id FROM sources").fetchall():
             rows = db.execute(
@@ -483,21 +510,28 @@ class CacheFolder:
     def _bury_all(self) -> None:
         """Takes back what killed processes have left."""
         folder = self.path / "members"
-        dead = [token for token in members(folder) if not is_alive(folder, token)]
+        dead = {token for token in members(folder) if not is_alive(folder, token)}
+        with self.index.reading() as db:
+            dead |= self._dead(db)
         if dead:
             with self.index.transaction() as db:
                 for token in dead:
                     self._bury(db, token)
+        remove_unborn(folder)
         with suppress(OSError):
             for name in os.listdir(self.path / "tmp"):
-                if not is_alive(folder, name.partition(".")[0]):
+                token = token_of(name)
+                if token is not None and not is_alive(folder, token):
                     with suppress(OSError):
                         (self.path / "tmp" / name).unlink()
 
-    def _bury_dead_runs(self, db: Connection) -> None:
-        for (owner,) in db.execute("SELECT DISTINCT owner FROM runs").fetchall():
-            if owner != self.token and not is_alive(self.path / "members", owner):
-                self._bury(db, owner)
+    def _dead(self, db: Connection) -> set[str]:
+        """Members that are gone and have runs or claims in the index."""
+        owners = db.execute(
+            "SELECT owner FROM runs UNION SELECT owner FROM pieces WHERE state = ?", (LOADING,)
+        ).fetchall()
+        folder = self.path / "members"
+        return {owner for (owner,) in owners if owner != self.token and not is_alive(folder, owner)}
 
     def _bury(self, db: Connection, token: str) -> None:
         rows = db.execute(

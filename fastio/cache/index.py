@@ -90,17 +90,14 @@ class Index:
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._db
-                except BaseException:
-                    with suppress(sqlite3.Error):
-                        self._db.execute("ROLLBACK")
-                    raise
+                yield self._db
                 self._db.execute("COMMIT")
-            except sqlite3.Error as error:
+            except BaseException as error:  # Ctrl-C too: others would wait for the lock
                 with suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
-                raise CacheError(f"the cache's index {self.path}: {error}") from error
+                if isinstance(error, sqlite3.Error):
+                    raise CacheError(f"the cache's index {self.path}: {error}") from error
+                raise
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:

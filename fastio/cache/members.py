@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import weakref
 from contextlib import suppress
 from pathlib import Path
+
+_TOKEN = re.compile(r"\d+-[0-9a-f]{12}")
 
 
 class Member:
@@ -28,22 +31,40 @@ class Member:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self.token = f"{os.getpid()}-{secrets.token_hex(6)}"
-        # Locked before it has its name: nobody ever sees it unlocked while we live.
-        hidden = folder / f".{self.token}"
-        self._descriptor = os.open(hidden, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        os.rename(hidden, folder / self.token)
+        self._descriptor = -1
+        while self._descriptor < 0:
+            # Whoever tidies up may take it for a dead one's, before it is locked.
+            with suppress(FileNotFoundError):
+                self._descriptor = self._enter(folder)
         _close_in_children(self)
 
-    def leave(self) -> None:
-        """Ends the membership. Idempotent."""
+    def _enter(self, folder: Path) -> int:
+        """Makes the file, and returns its descriptor, which holds the lock."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.token = f"{os.getpid()}-{secrets.token_hex(6)}"
+        # Locked before it has its name: nobody ever sees that unlocked while we live.
+        hidden = folder / f".{self.token}"
+        descriptor = os.open(hidden, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.rename(hidden, folder / self.token)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def leave(self, *, forgotten: bool = True) -> None:
+        """Ends the membership. Idempotent.
+
+        Args:
+            forgotten: nothing is left to take back; else others do that, as for a dead one.
+        """
         if self._descriptor < 0:
             return
-        with suppress(OSError):
-            (self._folder / self.token).unlink()
+        if forgotten:
+            with suppress(OSError):
+                (self._folder / self.token).unlink()
         os.close(self._descriptor)
         self._descriptor = -1
 
@@ -75,7 +96,8 @@ def is_alive(folder: Path, token: str) -> bool:
     except OSError:
         return True  # not ours to judge
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Shared, so that two who ask at once do not take each other for the member.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
     finally:
@@ -86,6 +108,22 @@ def is_alive(folder: Path, token: str) -> bool:
 def members(folder: Path) -> list[str]:
     """The tokens of all members, of dead ones too."""
     try:
-        return [name for name in os.listdir(folder) if not name.startswith(".")]
+        return [name for name in os.listdir(folder) if _TOKEN.fullmatch(name)]
     except OSError:
         return []
+
+
+def token_of(name: str) -> str | None:
+    """The member that a file in `tmp/` belongs to; None where it is not one of the cache's."""
+    token = name.partition(".")[0]
+    return token if _TOKEN.fullmatch(token) and token != name else None
+
+
+def remove_unborn(folder: Path) -> None:
+    """Deletes what members have left that were killed before they had their name."""
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            born = name.startswith(".") and _TOKEN.fullmatch(name[1:])
+            if born and not is_alive(folder, name):
+                with suppress(OSError):
+                    (folder / name).unlink()

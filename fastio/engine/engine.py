@@ -351,7 +351,7 @@ class Engine:
         values = dict(pending.values)
         count = len(planned.rows)
         if pending.memory is not None:
-            lease = Lease(self._pool, pending.memory)
+            lease, pending.memory = Lease(self._pool, pending.memory), None
         if failures and self.on_error == "raise":
             if lease is not None:
                 lease.release()
@@ -413,11 +413,26 @@ class Engine:
         Returns:
             The rows that are still broken, and why.
         """
+        for in_memory in (False, True):
+            broken = self._read_once_more(pending, image, epoch, broken, images, in_memory)
+            if not broken:
+                break
+        return broken
+
+    def _read_once_more(
+        self,
+        pending: Pending,
+        image: ImageField,
+        epoch: int,
+        broken: dict[int, str],
+        images: list[AnyArray | None],
+        in_memory: bool,
+    ) -> dict[int, str]:
         assert self._stager is not None
         indices = np.array(sorted(broken), np.int64)
         rows = np.ascontiguousarray(pending.planned.rows[indices], np.int64)
         blocks = self._stager.blocks.of(rows)
-        self._stager.restage(blocks.tolist())
+        self._stager.restage(blocks.tolist(), in_memory=in_memory)
         while not self._stager.wait(blocks, WAIT_S):
             if self._closed:
                 raise LoaderClosed("closed while a batch was waited for")

@@ -84,16 +84,28 @@ class BatchStream:
             pending = self._pending[0]
             self._wait(pending)
             self._take(pending)
-            if pending.error is not None:
-                if isinstance(pending.error, StoreError):
-                    self._pending.appendleft(self._engine.again(pending, self._epoch))
-                self._engine.give_back(pending)
-                raise pending.error
-            batch = self._engine.finish(pending, self._epoch)
+            batch = self._finish(pending)
             if isinstance(self._source, Lookahead):
                 self._source.finished(pending.planned)
             if batch is not None:
                 return batch
+
+    def _finish(self, pending: Pending) -> Batch | None:
+        """The batch; what could not be fetched for it, or for those behind it, is tried again."""
+        try:
+            if pending.error is not None:
+                raise pending.error
+            return self._engine.finish(pending, self._epoch)
+        except StoreError:
+            self._pending.appendleft(pending)
+            for place, failed in enumerate(self._pending):
+                if failed is pending or isinstance(failed.error, StoreError):
+                    self._pending[place] = self._engine.again(failed, self._epoch)
+                    self._engine.give_back(failed)
+            raise
+        except BaseException:
+            self._engine.give_back(pending)
+            raise
 
     def ready(self) -> bool:
         """Whether next() would return, or raise, without waiting."""

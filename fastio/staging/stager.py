@@ -51,6 +51,7 @@ class _Unit:
     memory: MemoryFile | None = None
     error: BaseException | None = None
     damaged: str | None = None  # what is wrong with it at the source
+    in_memory: bool = False  # what the cache gave could not be read twice
     waiting_s: float = 0.0  # since when others fetch it
     asked_s: float = 0.0  # when the index was asked last
     looked_s: float = 0.0  # when its file was looked for last
@@ -165,15 +166,21 @@ class Stager:
         with self._changed:
             return self._units[number].path
 
-    def restage(self, numbers: Iterable[int]) -> None:
-        """Throws blocks away whose files were damaged, and fetches them again."""
+    def restage(self, numbers: Iterable[int], *, in_memory: bool = False) -> None:
+        """Throws blocks away whose files are damaged or gone, and fetches them again.
+
+        Args:
+            numbers: of blocks that were asked for; those in memory are as they were fetched.
+            in_memory: not through the cache, where other processes may evict them at once.
+        """
         with self._changed:
             for number in numbers:
                 unit = self._units.get(number)
-                if unit is None or unit.state != "ready" or unit.damaged is not None:
+                if unit is None or unit.state != "ready" or unit.memory is not None:
                     continue
                 self._resident.discard(number)
-                if unit.memory is None and self._source is not None:
+                unit.in_memory = in_memory
+                if self._source is not None:
                     folder, source = self._source
                     with suppress(CacheError):
                         folder.drop(source, [number])
@@ -320,7 +327,7 @@ class Stager:
     def _through_cache(self, unit: _Unit, size: int) -> str | MemoryFile | None:
         """A path in the cache, a file in memory, or None while others fetch the block."""
         try:
-            opened = self._opened()
+            opened = None if unit.in_memory else self._opened()
             if opened is None:
                 return memory_file(self._fetch(unit))
             folder, source = opened

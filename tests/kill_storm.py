@@ -1,0 +1,443 @@
+"""Processes that work on one cache folder, killed at random moments; and what must hold after each.
+
+    python -m tests.kill_storm --kills 200
+
+Loaders, pairs of ranks, loaders of a table, packers and cache commands run against a server with
+some latency and a cache so small that evictions never end. One of them is killed, again and again.
+Nobody else may notice: the next loader starts as fast as ever and gets the right bytes, the folder
+stays within its budget, and only files of the cache's are ever deleted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import statistics
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+import fastio
+from fastio import Cache, Loader
+from fastio.cache import CacheFolder
+from tests.servers import FaultProxy, http_folder
+from tests.staging_support import (
+    CROPS,
+    MIB,
+    Reference,
+    disk_use,
+    noise,
+    pack_noise,
+    pack_table,
+    piece_files,
+)
+
+ROWS, TABLE_ROWS, EPOCHS = 640, 6000, 3
+BUDGET = 7 * MIB // 2
+RUNNING = 3  # victims at once
+_FOREIGN = ("NOTES.txt", "tmp/notes.txt", "members/README", "data/keep/0/7", "data/list.txt")
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where everything is.
+
+    Attributes:
+        root: with photos/ and table/ (what is served), crops-N.npy, packed/, cache/ and out/.
+        url: of root, through the proxy.
+    """
+
+    root: str
+    url: str
+
+    @property
+    def cache(self) -> Cache:
+        return Cache(Path(self.root, "cache"), BUDGET)
+
+    def failed(self, text: str) -> None:
+        """Notes a failure; the storm collects it."""
+        Path(self.root, "failures", f"{os.getpid()}-{time.time_ns()}").write_text(text)
+
+
+class NoisySource:
+    """What is packed."""
+
+    def __len__(self) -> int:
+        return 160
+
+    def __getitem__(self, row: int) -> tuple[Any, int]:
+        return noise(row), row
+
+
+# --- Victims, each a process of its own -----------------------------------------------------------
+
+
+def _child(place: Place, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    torch.set_num_threads(1)
+    warnings.simplefilter("error", RuntimeWarning)  # the cache that cannot be used
+    try:
+        work(place, *arguments)
+    except BaseException:
+        place.failed(f"{work.__name__}{arguments}:\n{traceback.format_exc()}")
+        raise
+
+
+def load(place: Place, seed: int, rank: int = 0, world_size: int = 1) -> None:
+    """Epoch after epoch of images, each batch compared."""
+    crops = [np.load(Path(place.root, f"crops-{epoch}.npy"), mmap_mode="r") for epoch in range(3)]
+    order = random.Random(seed)
+    while True:
+        with Loader(
+            f"{place.url}/photos",
+            8,
+            shuffle=True,
+            transforms=CROPS,
+            cache=place.cache,
+            num_workers=1,
+            rank=rank,
+            world_size=world_size,
+        ) as loader:
+            epochs = range(EPOCHS) if world_size > 1 else order.sample(range(EPOCHS), EPOCHS)
+            for epoch in epochs:
+                loader.set_epoch(epoch)
+                for images, labels in loader:
+                    rows = loader.batch.rows
+                    assert rows is not None
+                    if not np.array_equal(images.numpy(), crops[epoch][rows]):
+                        raise AssertionError(f"wrong pixels in epoch {epoch}, rows {rows}")
+                    if labels.tolist() != rows.tolist():
+                        raise AssertionError(f"wrong labels in epoch {epoch}, rows {rows}")
+
+
+def tabulate(place: Place, seed: int) -> None:
+    """Epoch after epoch of a table."""
+    with Loader(f"{place.url}/table", 64, shuffle=True, cache=place.cache, num_workers=1) as loader:
+        while True:
+            for batch in loader:
+                if batch["x"][:, 3].tolist() != batch["y"].tolist():
+                    raise AssertionError("wrong values")
+
+
+def pack(place: Place, number: int) -> None:
+    """One pack after another; each goes on where a killed one stopped."""
+    while True:
+        path = Path(place.root, "out", str(number))
+        if path.exists() and (path / "manifest.arrow").exists():
+            expected = _bytes_of(Path(place.root, "packed"))
+            if _bytes_of(path) != expected:
+                raise AssertionError(f"{path} is not what an undisturbed pack gives")
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+        fastio.pack(
+            NoisySource(), path, codec="raw", shard_size=MIB // 4, resume=path.exists(), workers=1
+        )
+
+
+def command(place: Place, seed: int) -> None:
+    """Commands on the cache, over and over."""
+    from fastio.staging import warm
+
+    choice = random.Random(seed)
+    while True:
+        cache = place.cache
+        match choice.choice(("warm", "prune", "verify", "status", "clear")):
+            case "warm":
+                warm(f"{place.url}/{choice.choice(('photos', 'table'))}", cache)
+            case "prune":
+                cache.prune(choice.randrange(1, BUDGET))
+            case "verify":
+                if damaged := _damaged(cache):
+                    raise AssertionError(f"verify found damage: {damaged}")
+            case "status":
+                cache.status()
+            case "clear":
+                if not choice.randrange(4):
+                    cache.clear()
+        cache.close()
+
+
+def probe(place: Place, epoch: int, answer: Any) -> None:
+    """A new loader: seconds to its first batch, and whether that is right."""
+    begin = time.perf_counter()
+    crops = np.load(Path(place.root, f"crops-{epoch}.npy"), mmap_mode="r")
+    with Loader(
+        f"{place.url}/photos", 8, shuffle=True, transforms=CROPS, cache=place.cache, num_workers=1
+    ) as loader:
+        loader.set_epoch(epoch)
+        images, _ = next(iter(loader))
+        seconds = time.perf_counter() - begin
+        rows = loader.batch.rows
+        answer.send((seconds, bool(np.array_equal(images.numpy(), crops[rows]))))
+
+
+def _bytes_of(path: Path) -> dict[str, str]:
+    return {
+        file.name: xxhash.xxh3_64_hexdigest(file.read_bytes())
+        for file in path.iterdir()
+        if file.suffix == ".arrow"
+    }
+
+
+# --- The storm ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """What a storm saw.
+
+    Attributes:
+        kills: by what was killed.
+        first_batch_s: of the loaders that were started after the kills.
+        wrong: everything that must not be, in words.
+        most_bytes: that the folder had at any time.
+    """
+
+    kills: Counter[str] = field(default_factory=Counter)
+    first_batch_s: list[float] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    most_bytes: int = 0
+
+    def table(self) -> str:
+        """As lines."""
+        times = sorted(self.first_batch_s) or [float("nan")]
+        lines = [
+            f"kills                     {sum(self.kills.values())}",
+            *(f"  {name:<24}{count}" for name, count in sorted(self.kills.items())),
+            f"first batch, median       {statistics.median(times):.2f} s",
+            f"first batch, 95%          {times[int(0.95 * (len(times) - 1))]:.2f} s",
+            f"first batch, longest      {times[-1]:.2f} s",
+            f"starts of 2 s or more     {sum(t >= 2 for t in times)}",
+            f"folder, most bytes        {self.most_bytes:,} of {BUDGET:,}",
+            f"failures                  {len(self.wrong)}",
+        ]
+        return "\n".join([*lines, *self.wrong])
+
+
+class _Watcher(threading.Thread):
+    """Sums the folder's files up, over and over."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self._folder = folder
+        self.most_bytes = 0
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        while not self.ended.wait(0.02):
+            self.most_bytes = max(self.most_bytes, disk_use(self._folder))
+
+
+def storm(root: Path, kills: int, seed: int = 0, say: Callable[[str], None] = print) -> Outcome:
+    """Kills so many processes, and looks after each."""
+    outcome = Outcome()
+    choice = random.Random(seed)
+    with ExitStack() as stack:
+        url = stack.enter_context(http_folder(root))
+        proxy = stack.enter_context(FaultProxy(url))
+        proxy.set(latency_s=0.005)
+        place = Place(str(root), proxy.url)
+        _prepare(place)
+        shared_before = set(os.listdir("/dev/shm"))
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.kill_storm"])
+        watcher = _Watcher(root / "cache")
+        watcher.start()
+        victims: list[tuple[str, Any]] = []
+        try:
+            while sum(outcome.kills.values()) < kills:
+                while len(victims) < RUNNING:
+                    victims += _start(context, place, choice)
+                time.sleep(choice.uniform(0.02, 0.6))
+                name, victim = victims.pop(choice.randrange(len(victims)))
+                ended = victim.exitcode
+                victim.kill()
+                victim.join()
+                if ended is not None:
+                    outcome.wrong.append(f"{name} ended by itself: {ended}")
+                outcome.kills[name] += 1
+                _probe(context, place, choice.randrange(EPOCHS), outcome)
+                if len(outcome.kills) and sum(outcome.kills.values()) % 20 == 0:
+                    say(f"{sum(outcome.kills.values())} kills, {len(outcome.wrong)} failures")
+        finally:
+            for _, victim in victims:
+                victim.kill()
+                victim.join()
+            watcher.ended.set()
+            watcher.join()
+        outcome.most_bytes = watcher.most_bytes
+        outcome.wrong += [path.read_text() for path in Path(root, "failures").iterdir()]
+        if outcome.most_bytes > BUDGET:
+            outcome.wrong.append(f"the folder had {outcome.most_bytes:,} bytes of {BUDGET:,}")
+        if left := set(os.listdir("/dev/shm")) - shared_before:
+            outcome.wrong.append(f"left in /dev/shm: {left}")
+        outcome.wrong += quiet_check(place)
+    return outcome
+
+
+def _prepare(place: Place) -> None:
+    root = Path(place.root)
+    photos = pack_noise(root / "photos", ROWS)
+    pack_table(root / "table", TABLE_ROWS, 64 << 10)
+    reference = Reference(photos)
+    for epoch in range(EPOCHS):
+        np.save(root / f"crops-{epoch}.npy", reference.crops(epoch).numpy())
+    fastio.pack(NoisySource(), root / "packed", codec="raw", shard_size=MIB // 4, workers=1)
+    (root / "failures").mkdir()
+    (root / "out").mkdir()
+    place.cache.folder().close()
+    for name in _FOREIGN:
+        path = root / "cache" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("not the cache's\n")
+    (root / "beside.txt").write_text("not the cache's\n")
+
+
+def _start(context: Any, place: Place, choice: random.Random) -> list[tuple[str, Any]]:
+    """One or two new victims."""
+    number = choice.randrange(1 << 30)
+    plans: dict[str, list[tuple[Any, ...]]] = {
+        "loader": [(load, (number,))],
+        "rank of 2": [(load, (number, rank, 2)) for rank in range(2)],
+        "table loader": [(tabulate, (number,))],
+        "packer": [(pack, (choice.randrange(1 << 30),))],
+        "cache command": [(command, (number,))],
+    }
+    name = choice.choices(list(plans), (4, 3, 2, 1, 2))[0]
+    if name == "packer":  # goes on with one that was killed, if any
+        left = sorted(os.listdir(Path(place.root, "out")))
+        plans[name] = [(pack, (int(left[0]) if left else 0,))]
+        if any("pack" in process.name for process in multiprocessing.active_children()):
+            name = "loader"
+    started = []
+    for work, arguments in plans[name]:
+        process = context.Process(
+            target=_child, args=(place, work, arguments), daemon=True, name=work.__name__
+        )
+        process.start()
+        started.append((name, process))
+    return started
+
+
+def _probe(context: Any, place: Place, epoch: int, outcome: Outcome) -> None:
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(place, probe, (epoch, theirs)), daemon=True)
+    process.start()
+    theirs.close()
+    if not mine.poll(60):
+        outcome.wrong.append("a new loader gave no batch in 60 s")
+        process.kill()
+        return
+    try:
+        seconds, right = mine.recv()
+    except EOFError:
+        outcome.wrong.append("a new loader ended without a batch")
+    else:
+        outcome.first_batch_s.append(seconds)
+        if not right:
+            outcome.wrong.append("a new loader's first batch was wrong")
+    process.join()
+    if process.exitcode:
+        outcome.wrong.append(f"a new loader ended with {process.exitcode}")
+
+
+def quiet_check(place: Place) -> list[str]:
+    """What is wrong with the folder when nobody works in it any more."""
+    wrong = []
+    root = Path(place.root)
+    cache = root / "cache"
+    folder = CacheFolder(cache, BUDGET)  # buries the dead
+    token = folder.token
+    folder.close()
+    members = set(os.listdir(cache / "members")) - {"README"}
+    wrong += [f"a member is left: {name}" for name in members if name.strip(".") != token]
+    wrong += [f"left in tmp: {name}" for name in os.listdir(cache / "tmp") if name != "notes.txt"]
+    for name in _FOREIGN:
+        if not (cache / name).exists():
+            wrong.append(f"a file that is not the cache's was deleted: {name}")
+    if not (root / "beside.txt").exists():
+        wrong.append("a file beside the cache was deleted")
+    if damaged := _damaged(place.cache):
+        wrong.append(f"verify: {damaged}")
+    wrong += _index_check(cache)
+    return wrong
+
+
+def _damaged(cache: Cache) -> list[Any]:
+    """What verify finds, but for pieces that are missing.
+
+    An eviction deletes the file and then the entry, so that the budget holds between the two.
+    """
+    return [piece for piece in cache.verify().damaged if "missing" not in piece.problem]
+
+
+def _index_check(cache: Path) -> list[str]:
+    wrong = []
+    db = sqlite3.connect(cache / "index.sqlite")
+    pieces = db.execute(
+        "SELECT key, number, pieces.bytes, size, xxh3, state FROM pieces "
+        "JOIN sources ON sources.id = pieces.source"
+    ).fetchall()
+    (count,) = db.execute("SELECT count(*) FROM pieces").fetchone()
+    (total,) = db.execute("SELECT value FROM totals WHERE name = 'bytes'").fetchone()
+    (runs,) = db.execute("SELECT count(*) FROM runs").fetchone()
+    db.close()
+    if count != len(pieces):
+        wrong.append("pieces without a source")
+    if total != sum(piece[2] for piece in pieces):
+        wrong.append(f"the index says {total} bytes, its pieces {sum(p[2] for p in pieces)}")
+    if runs:
+        wrong.append(f"{runs} runs of nobody are left in the index")
+    expected = set()
+    for key, number, nbytes, size, xxh3, state in pieces:
+        path = cache / "data" / key / str(number // 1000) / str(number)
+        expected.add(path)
+        if state != 1:
+            wrong.append(f"a claim is left: {key} {number}")
+        elif not path.exists():
+            wrong.append(f"in the index, and not there: {path}")
+        elif path.stat().st_size != size or nbytes < size:
+            wrong.append(f"{path} has {path.stat().st_size} bytes, the index says {size}")
+        elif xxhash.xxh3_64_hexdigest(path.read_bytes()) != xxh3:
+            wrong.append(f"{path} is damaged")
+    files = set(piece_files(cache)) - {cache / name for name in _FOREIGN}
+    wrong += [f"not in the index: {path}" for path in sorted(files - expected)]
+    return wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kill-storm-") as folder:
+        begin = time.monotonic()
+        outcome = storm(Path(folder), arguments.kills, arguments.seed)
+        print(outcome.table())
+        print(f"took                      {time.monotonic() - begin:.0f} s")
+    raise SystemExit(1 if outcome.wrong else 0)
+
+
+if __name__ == "__main__":
+    from tests import kill_storm  # so that children import it by this name
+
+    kill_storm.main()

@@ -167,7 +167,7 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry
     held.engine.submit(slot);
     return slot;
   };
-  // Queueing may open files. A closed engine opens none, and is not to be left for: see close().
+  // Queueing takes locks that threads hold. A closed engine is not to be left for: see close().
   std::shared_ptr<Slot> slot;
   if (held.engine.closed()) {
     slot = make();

@@ -10,6 +10,9 @@ namespace {
 // Rows a thread claims at a time: small, so that the last rows of a batch are shared evenly.
 constexpr std::size_t kClaim = 1;
 
+// Threads that ask for bytes ahead: as many files of a folder are opened at a time.
+constexpr int kReadAhead = 8;
+
 // Signals belong to the interpreter's main thread: a worker that took one would only delay it.
 class SignalsBlocked {
  public:
@@ -31,6 +34,7 @@ Engine::Engine(int threads)
       counters_(std::make_unique<ImageCounters>()),
       queue_(std::make_unique<SlotQueue>()) {
   const SignalsBlocked blocked;
+  ahead_ = std::make_unique<ReadAhead>(kReadAhead);
   try {
     threads_.reserve(static_cast<std::size_t>(threads));
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
@@ -46,13 +50,14 @@ Engine::~Engine() {
   // The threads cannot be joined, and the queue cannot go while its lock looks held and waited for.
   static_cast<void>(new std::vector<std::thread>(std::move(threads_)));
   static_cast<void>(queue_.release());
+  static_cast<void>(ahead_.release());
 }
 
 bool Engine::forked() const { return ::getpid() != pid_; }
 
 void Engine::submit(std::shared_ptr<Slot> slot) {
   if (forked() || closed()) return slot->cancel();
-  slot->advise();
+  ahead_->push(slot);
   queue_->push(std::move(slot));
 }
 
@@ -61,6 +66,7 @@ void Engine::close() {
   const std::lock_guard lock(closing_);
   closed_.store(true);
   queue_->close();
+  ahead_->close();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "queue.h"
+#include "readahead.h"
 #include "slot.h"
 
 namespace fastio {
@@ -43,6 +44,7 @@ class Engine {
   const pid_t pid_;
   std::unique_ptr<ImageCounters> counters_;
   std::unique_ptr<SlotQueue> queue_;
+  std::unique_ptr<ReadAhead> ahead_;
   std::atomic<bool> closed_{false};
   std::mutex closing_;
   std::vector<std::thread> threads_;  // guarded by closing_

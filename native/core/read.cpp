@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <new>
 
@@ -33,6 +34,9 @@ Status read_fully(int fd, std::uint8_t* out, std::size_t length, std::int64_t of
   }
   return Status::okay();
 }
+
+// The read-ahead window that Linux gives a device where nobody set another.
+constexpr std::int64_t kReadAheadWindow = 128 << 10;
 
 }  // namespace
 
@@ -160,11 +164,25 @@ Status FileSet::read(std::int64_t file, std::int64_t offset, std::int64_t length
 }
 
 void FileSet::advise(std::int64_t file, std::int64_t offset, std::int64_t length) {
-  if (!keep_open_ || offset < 0 || length <= 0) return;
+  if (length != kWholeFile && (offset < 0 || length <= 0)) return;
   std::shared_ptr<Descriptor> descriptor;
   // A file that cannot be opened is reported by the read that follows.
   if (const Status status = open(file, descriptor); !status.ok()) return;
-  ::posix_fadvise(descriptor->fd(), offset, length, POSIX_FADV_WILLNEED);
+  const int fd = descriptor->fd();
+  if (length == kWholeFile) {
+    struct stat info;
+    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return;
+    offset = 0;
+    length = info.st_size;
+  }
+  length = std::min(length, kMostAhead);
+  if (length <= 0 || offset > INT64_MAX - length) return;
+  ::posix_fadvise(fd, offset, length, POSIX_FADV_WILLNEED);
+  // Linux reads no more than the device's read-ahead window for one call, whatever its length. The
+  // rest again, in parts that any window holds: where it is on its way already, that costs a look.
+  for (std::int64_t done = kReadAheadWindow; done < length; done += kReadAheadWindow)
+    ::posix_fadvise(fd, offset + done, std::min(kReadAheadWindow, length - done),
+                    POSIX_FADV_WILLNEED);
 }
 
 void FileSet::close() {

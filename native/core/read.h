@@ -55,7 +55,10 @@ class FileSet {
   // is Code::corrupt.
   Status read(std::int64_t file, std::int64_t offset, std::int64_t length, Buffer& out);
 
-  // Tells the system that a range will be wanted soon. Does nothing for files not kept open.
+  // Tells the system that a range, or all of a file, will be wanted soon: it begins to read what it
+  // has not cached, kMostAhead bytes at most, and does not wait for that. A file that is not kept
+  // open is opened, which may wait for its directory.
+  static constexpr std::int64_t kMostAhead = 32 << 20;
   void advise(std::int64_t file, std::int64_t offset, std::int64_t length);
 
   // Closes every kept descriptor; reads in flight finish first on their own reference.

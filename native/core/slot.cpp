@@ -12,9 +12,16 @@ namespace {
 // parts costs more than it saves.
 constexpr std::int64_t kReadWhole = 48 << 10;
 
-// ... and above this size the system is not asked for all of one ahead: what a crop needs of a
+// ... and above this size the system is asked for the beginning alone ahead: what a crop needs of a
 // large photo may be a tenth of it.
-constexpr std::int64_t kAdviseWhole = 1 << 20;
+constexpr std::int64_t kWantWhole = 1 << 20;
+
+// Ranges with less between them are asked for as one: most of it is on pages of the two.
+constexpr std::int64_t kJoin = 8 << 10;
+
+bool before(const WantedRange& a, const WantedRange& b) {
+  return a.file != b.file ? a.file < b.file : a.offset < b.offset;
+}
 
 std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
   return static_cast<std::uint64_t>(
@@ -138,10 +145,38 @@ void Slot::finish(std::size_t rows) {
   if (left_ == 0) done_.notify_all();
 }
 
-void Slot::advise() const {
-  for (std::size_t i = 0; i < rows(); ++i)
-    if (static_cast<Codec>(reads_.codec[i]) != Codec::blocks || reads_.length[i] <= kAdviseWhole)
-      files_->advise(reads_.file[i], reads_.offset[i], reads_.length[i]);
+std::vector<WantedRange> Slot::wanted() const {
+  std::vector<WantedRange> ranges(rows());
+  for (std::size_t i = 0; i < rows(); ++i) {
+    const auto codec = static_cast<Codec>(reads_.codec[i]);
+    std::int64_t length = reads_.length[i];
+    if (codec == Codec::blocks && length > kWantWhole) length = kReadWhole;
+    const std::size_t last = codec == Codec::encoded ? WantedRange::kNeverClaimed : i;
+    ranges[i] = {reads_.file[i], reads_.offset[i], length, last};
+  }
+  std::sort(ranges.begin(), ranges.end(), before);
+  std::size_t kept = 0;
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    WantedRange& range = ranges[kept];
+    const WantedRange& next = ranges[i];
+    // Not before the offsets and lengths are known to be some: they may come from a damaged file.
+    const bool joined = next.file == range.file && range.offset >= 0 && range.length >= 0 &&
+                        next.length >= 0 && next.offset - range.offset - kJoin <= range.length &&
+                        range.length <= kWantWhole && next.length <= kWantWhole;
+    if (!joined) {
+      ranges[++kept] = next;
+      continue;
+    }
+    range.length = std::max(range.length, next.offset - range.offset + next.length);
+    range.last_row = std::max(range.last_row, next.last_row);
+  }
+  if (!ranges.empty()) ranges.resize(kept + 1);
+  return ranges;
+}
+
+void Slot::ask_for(const WantedRange& range) const {
+  if (cancelled() || range.last_row < next_.load(std::memory_order_relaxed)) return;
+  files_->advise(range.file, range.offset, range.length);
 }
 
 void Slot::cancel() {

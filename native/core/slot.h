@@ -30,6 +30,14 @@ struct ImageReads {
   std::vector<std::uint32_t> crc32c;  // of the bytes; empty: they have no checksums
 };
 
+// Bytes of a file that rows of a slot will be read from.
+struct WantedRange {
+  std::int32_t file = 0;
+  std::int64_t offset = 0, length = 0;  // or FileSet::kWholeFile
+  std::size_t last_row = 0;             // of those in it; kNeverClaimed: it is not a worker's
+  static constexpr std::size_t kNeverClaimed = SIZE_MAX;
+};
+
 struct OwnedImage {
   std::unique_ptr<std::uint8_t[]> pixels;
   std::int32_t height = 0, width = 0;
@@ -56,8 +64,11 @@ class Slot {
   void fill(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCounters& counters);
   void finish(std::size_t rows);  // so many claimed rows are done
 
-  // Asks the system for the bytes of every row, large block records aside.
-  void advise() const;
+  // What the rows will need, by file and offset, neighbours joined: see ReadAhead. Of a large block
+  // record it is the beginning, which tells what else is needed.
+  std::vector<WantedRange> wanted() const;
+  // Asks the system for it, unless workers have begun with all rows of it.
+  void ask_for(const WantedRange& range) const;
 
   // The consumer's side. cancel(): rows not yet claimed are left out. wait(): true once no thread
   // touches the slot any more, false after `timeout`.

@@ -6,11 +6,14 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fastio.errors import FastioError
+
+if TYPE_CHECKING:
+    from fastio.dataset import Dataset
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -64,6 +67,23 @@ def parse_storage_options(given: Sequence[str] | None) -> dict[str, Any] | None:
         else:
             raise typer.BadParameter("--storage-options must read like KEY=VALUE or be JSON")
     return found or None
+
+
+def open_packed(path: str, storage_options: dict[str, Any] | None) -> Dataset:
+    """A packed dataset here or behind a URL.
+
+    Raises:
+        FastioError: as `fastio.open`; storage options without a URL.
+    """
+    from fastio.dataset import open as open_dataset
+    from fastio.formats import open_remote
+    from fastio.store import is_remote
+
+    if is_remote(path):
+        return open_remote(path, storage_options)
+    if storage_options is not None:
+        raise typer.BadParameter(f"--storage-options is for URLs, and {path} is on this machine")
+    return open_dataset(path)
 
 
 def complain(message: str) -> None:

@@ -11,7 +11,14 @@ from typing import Annotated
 
 import typer
 
-from fastio.cli.common import clear_errors, counted, readable_bytes
+from fastio.cli.common import (
+    StorageOptions,
+    clear_errors,
+    counted,
+    open_packed,
+    parse_storage_options,
+    readable_bytes,
+)
 
 
 class Target(str, Enum):
@@ -25,7 +32,7 @@ _ROWS = re.compile(r"(\d*):(\d*)")
 
 
 def export(
-    dataset: Annotated[str, typer.Argument(help="A packed dataset.")],
+    dataset: Annotated[str, typer.Argument(help="A packed dataset, or its URL.")],
     dst: Annotated[Path, typer.Argument(help="The folder to write to.")],
     to: Annotated[
         Target,
@@ -49,6 +56,7 @@ def export(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads; all cores by default.")
     ] = None,
+    storage_options: StorageOptions = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")
     ] = False,
@@ -56,20 +64,22 @@ def export(
 ) -> None:
     """Give the images of a dataset back as files, or the dataset as WebDataset tars."""
     wanted = _parse_rows(rows)
+    options = parse_storage_options(storage_options)
     with clear_errors():
         from fastio.pack import export as export_images
 
-        report = export_images(
-            dataset,
-            dst,
-            to=to.value,
-            shard_size=shard_size,
-            field=field,
-            rows=wanted,
-            overwrite=overwrite,
-            workers=workers,
-            progress=not quiet,
-        )
+        with open_packed(dataset, options) as opened:
+            report = export_images(
+                opened,
+                dst,
+                to=to.value,
+                shard_size=shard_size,
+                field=field,
+                rows=wanted,
+                overwrite=overwrite,
+                workers=workers,
+                progress=not quiet,
+            )
         if as_json:
             print(json.dumps(dataclasses.asdict(report)))
         elif not quiet:

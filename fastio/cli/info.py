@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastio.cli.common import clear_errors, counted, readable_bytes
+from fastio.cli.common import (
+    StorageOptions,
+    clear_errors,
+    counted,
+    parse_storage_options,
+    readable_bytes,
+)
 
 if TYPE_CHECKING:
     from fastio.dataset import Dataset
@@ -17,15 +23,17 @@ _SHOWN_CLASSES = 8
 
 
 def info(
-    dst: Annotated[str, typer.Argument(help="A packed dataset, or WebDataset tars.")],
+    dst: Annotated[str, typer.Argument(help="A packed dataset or its URL, or WebDataset tars.")],
+    storage_options: StorageOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a dataset consists of."""
+    options = parse_storage_options(storage_options)
     with clear_errors():
         from fastio.formats import TarDataset
         from fastio.formats import open as open_dataset
 
-        with open_dataset(dst) as dataset:
+        with open_dataset(dst, storage_options=options) as dataset:
             if isinstance(dataset, TarDataset):
                 description = _describe_tars(dataset)
                 lines = _tar_lines(description)

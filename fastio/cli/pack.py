@@ -5,11 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastio.cli.common import clear_errors, complain, counted, readable_bytes
+from fastio.cli.common import (
+    StorageOptions,
+    clear_errors,
+    complain,
+    counted,
+    parse_storage_options,
+    readable_bytes,
+)
 
 if TYPE_CHECKING:
     from fastio.pack import PackReport
@@ -40,7 +48,9 @@ def pack(
             "'train-{000..099}.tar'."
         ),
     ],
-    dst: Annotated[str, typer.Argument(help="The folder to make.")],
+    dst: Annotated[
+        str, typer.Argument(help="The folder to make, or a URL such as s3://bucket/dataset.")
+    ],
     codec: Annotated[
         Codec | None,
         typer.Option(
@@ -86,12 +96,21 @@ def pack(
             help="Replace the dataset in DST; the old one is deleted when packing begins.",
         ),
     ] = False,
+    storage_options: StorageOptions = None,
+    staging: Annotated[
+        Path | None,
+        typer.Option(
+            help="For a URL: the folder for shards that are not uploaded yet; a temporary one by "
+            "default."
+        ),
+    ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Pack images into a dataset that loads fast."""
+    options = parse_storage_options(storage_options)
     with clear_errors():
         from fastio.pack import pack as pack_samples
 
@@ -108,6 +127,8 @@ def pack(
             resume=resume,
             overwrite=overwrite,
             progress=not quiet,
+            storage_options=options,
+            staging=staging,
         )
         if as_json:
             print(json.dumps(dataclasses.asdict(report)))

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastio.cli.common import EXIT_FAILED, clear_errors, complain, counted
+from fastio.cli.common import (
+    EXIT_FAILED,
+    StorageOptions,
+    clear_errors,
+    complain,
+    counted,
+    parse_storage_options,
+)
 from fastio.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -21,7 +28,8 @@ _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 def show(
     dst: Annotated[
-        str, typer.Argument(help="A packed dataset, an image folder, or WebDataset tars.")
+        str,
+        typer.Argument(help="A packed dataset or its URL, an image folder, or WebDataset tars."),
     ],
     out: Annotated[Path, typer.Option(help="The image to write, as in sheet.png.")],
     count: Annotated[int, typer.Option(min=1, help="Samples to show.")] = 24,
@@ -31,6 +39,7 @@ def show(
         typer.Option(help="As in 'RandomResizedCrop(224)'; may be given several times, in order."),
     ] = None,
     epoch: Annotated[int, typer.Option(min=0, help="Whose crops to draw, with --transform.")] = 0,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Draw samples and their labels on a contact sheet, as stored or as a Loader delivers them."""
     if out.suffix.lower() not in _IMAGE_SUFFIXES:
@@ -39,11 +48,12 @@ def show(
         complain(f"cannot write {out}: there is no folder {out.parent}")
         raise typer.Exit(EXIT_FAILED)
     steps = [_parse(text) for text in transform or []]
+    options = parse_storage_options(storage_options)
     with clear_errors():
         from fastio.formats import open_any
         from fastio.report import contact_sheet
 
-        with open_any(dst) as dataset:
+        with open_any(dst, storage_options=options) as dataset:
             field = _image_field(dataset)
             rows = _choose(len(dataset), count, seed)
             images: Iterable[Any] = (_image(dataset, field, row) for row in rows)

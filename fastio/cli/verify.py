@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastio.cli.common import EXIT_FAILED, clear_errors, complain, counted, readable_bytes
+from fastio.cli.common import (
+    EXIT_FAILED,
+    StorageOptions,
+    clear_errors,
+    complain,
+    counted,
+    open_packed,
+    parse_storage_options,
+    readable_bytes,
+)
 
 if TYPE_CHECKING:
     from fastio.dataset import BadImage, Dataset, ShardCheck
@@ -24,20 +33,20 @@ class _Images:
 
 
 def verify(
-    dst: Annotated[str, typer.Argument(help="A packed dataset.")],
+    dst: Annotated[str, typer.Argument(help="A packed dataset, or its URL.")],
     deep: Annotated[
         bool, typer.Option("--deep", help="Decode every image too, and name the damaged ones.")
     ] = False,
+    storage_options: StorageOptions = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress bar; only what is damaged.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check all checksums of a dataset; the exit code is 1 if anything is damaged."""
+    options = parse_storage_options(storage_options)
     with clear_errors():
-        from fastio.dataset import open as open_dataset
-
-        with open_dataset(dst) as dataset:
+        with open_packed(dst, options) as dataset:
             shards = _check_shards(dataset, not quiet)
             images = _check_images(dataset, not quiet) if deep else None
             _report(dataset, shards, images, quiet, as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -14,12 +15,15 @@ from fastio.engine import available_cores
 from fastio.errors import PackError, SchemaError
 from fastio.pack.cells import Bad, Item
 from fastio.pack.codebooks import DEFAULT, TRAIN, choose_codebook
+from fastio.pack.destination import Destination, LocalDestination
 from fastio.pack.images import DEFAULT_CODEC, IMAGE_CODECS, ImageCodec
 from fastio.pack.infer import field_values
 from fastio.pack.packer import Packer, PackOptions
 from fastio.pack.progress import progress_bar
 from fastio.pack.sources import open_source
+from fastio.pack.upload import RemoteDestination
 from fastio.schema import Schema
+from fastio.store import is_remote
 
 DEFAULT_SHARD_SIZE = "64MiB"
 
@@ -60,6 +64,8 @@ def pack(
     overwrite: bool = False,
     progress: bool = False,
     schema: Schema | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    staging: str | os.PathLike[str] | None = None,
 ) -> PackReport:
     """Pack samples into a dataset that `fastio.open` and `fastio.Loader` read.
 
@@ -90,7 +96,9 @@ def pack(
             and `__getitem__`, called in order by one thread; or any iterable. A torchvision
             ImageFolder without transforms is packed as its folder is: upright, where its images'
             EXIF orientation turns them.
-        dst: the folder to make.
+        dst: the folder to make; or its URL in a store, such as "s3://bucket/dataset". Shards are
+            uploaded as they are finished, and the manifest last. Any machine can resume it; two
+            that pack to one URL at once are not noticed.
         codec: "blocks" (what None means) stores JPEG files in the block codec, which loses
             nothing and is decoded several times faster, and every other image file, and JPEGs
             that it cannot hold (CMYK, arithmetic coding), byte for byte; "jpeg" keeps all files
@@ -114,6 +122,9 @@ def pack(
             folder is touched.
         progress: show a progress bar on stderr.
         schema: what samples consist of, instead of finding out.
+        storage_options: for a URL: what its file system takes (keys, endpoint, ...).
+        staging: for a URL: the folder for shards that are not uploaded yet, a few at a time; None:
+            a temporary one.
 
     Returns:
         What was packed and what was skipped.
@@ -122,16 +133,18 @@ def pack(
         SourceNotFound: `src` does not exist or has no images.
         DatasetExists: `dst` holds a dataset.
         PackError: there is nothing to pack, `dst` cannot be written, or a pack cannot be resumed.
+        StoreError: a URL is not understood, or its store cannot be listed.
         ImageError: an image is damaged, or has more than 8 bits a channel.
         SampleError: the source failed to give a sample.
         SchemaError: a value cannot be stored, or does not fit its field.
     """
     start = time.monotonic()
     options = _options(codec, codebook, max_side, quality, shard_size, workers, on_error)
+    destination = _destination(dst, storage_options, staging)
     _check_apart(src, dst)
     source = open_source(src, schema)
     packer = Packer(
-        Path(dst), source.schema, source.name, options, resume=resume, overwrite=overwrite
+        destination, source.schema, source.name, options, resume=resume, overwrite=overwrite
     )
     try:
         if packer.needs_codebook:
@@ -164,10 +177,11 @@ class Writer:
     by one thread.
 
     Args:
-        dst: the folder to make.
+        dst: the folder to make, or its URL.
         schema: what samples consist of.
-        codec, codebook, max_side, quality, shard_size, workers, on_error, overwrite: as for
-            `fastio.pack`. There are no samples yet to train a codebook on.
+        codec, codebook, max_side, quality, shard_size, workers, on_error, overwrite,
+            storage_options, staging: as for `fastio.pack`. There are no samples yet to train a
+            codebook on.
 
     Raises:
         DatasetExists: `dst` holds a dataset.
@@ -187,6 +201,8 @@ class Writer:
         workers: int | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         overwrite: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        staging: str | os.PathLike[str] | None = None,
     ) -> None:
         self._start = time.monotonic()
         self._schema = schema
@@ -197,8 +213,9 @@ class Writer:
                 "a file that tools/train_codebook wrote"
             )
         options = _options(codec, codebook, max_side, quality, shard_size, workers, on_error)
+        destination = _destination(dst, storage_options, staging)
         self._packer: Packer | None = Packer(
-            Path(dst), schema, "Writer", options, overwrite=overwrite
+            destination, schema, "Writer", options, overwrite=overwrite
         )
         self._report: PackReport | None = None
 
@@ -328,8 +345,22 @@ def _options(
     )
 
 
+def _destination(
+    dst: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None,
+    staging: str | os.PathLike[str] | None,
+) -> Destination:
+    if is_remote(dst):
+        return RemoteDestination(str(dst), storage_options, staging)
+    if storage_options is not None or staging is not None:
+        raise PackError(
+            f"storage_options and staging are for a URL, and {os.fspath(dst)} is on this machine"
+        )
+    return LocalDestination(Path(dst))
+
+
 def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:
-    if isinstance(src, (str, os.PathLike)):
+    if isinstance(src, (str, os.PathLike)) and not is_remote(dst):
         source, destination = Path(src).resolve(), Path(dst).resolve()
         if source == destination or source in destination.parents:
             raise PackError(

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -37,9 +36,9 @@ from fastio.pack.codebooks import (
     open_codebook,
     train_codebook,
 )
-from fastio.pack.destination import prepare, remove_strays, shard_name, writing_to
+from fastio.pack.destination import Destination, shard_name, writing_to
 from fastio.pack.images import ImageCodec, ImageOptions
-from fastio.pack.journal import FinishedShard, Journal
+from fastio.pack.journal import FinishedShard
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.sources import Source
 from fastio.schema import CODEC_BLOCKS, Schema
@@ -78,7 +77,7 @@ class Packer:
     """Writes one dataset. Used by one thread.
 
     Args:
-        folder: the destination.
+        destination: where to.
         schema: the samples' fields.
         source: name of what is packed, for the manifest.
         options: what to do.
@@ -97,7 +96,7 @@ class Packer:
 
     def __init__(
         self,
-        folder: Path,
+        destination: Destination,
         schema: Schema,
         source: str,
         options: PackOptions,
@@ -108,7 +107,7 @@ class Packer:
         self.entries: list[ShardEntry] = []
         self.skipped: list[tuple[str, str]] = []
         self.position = 0
-        self._folder = folder
+        self._destination = destination
         self._schema = schema
         self._source = source
         self._options = options
@@ -117,9 +116,8 @@ class Packer:
         self._skipped_before = 0
         self._stamps = xxhash.xxh3_64()
         self._arrow_schema = schema.arrow_schema()
-        with writing_to(folder, _RESUME):
-            prepare(folder, resume, overwrite)
-            self._journal = Journal(folder, self._journal_options(), resume)
+        with writing_to(destination.name, _RESUME):
+            self._journal = destination.open(self._journal_options(), resume, overwrite)
         choice = options.codebook
         self._codebook: bytes | None = None
         if choice is not None:
@@ -144,7 +142,7 @@ class Packer:
         if not finished:
             return source.items(0)
         for shard in finished:
-            self._check_finished(shard.entry)
+            self._destination.check(shard.entry)
             self.entries.append(shard.entry)
             self.skipped += shard.skipped
         last = finished[-1]
@@ -184,7 +182,7 @@ class Packer:
         """
         options = self._options
         self._codebook = train_codebook(source, options.max_side, options.quality, progress)
-        with writing_to(self._folder, _RESUME):
+        with writing_to(self._destination.name, _RESUME):
             self._journal.keep_codebook(self._codebook)
         self._images = self._image_options()
 
@@ -216,26 +214,25 @@ class Packer:
             self._write_shard(last=True)
         if not self.entries:
             raise self._nothing_packed()
-        with writing_to(self._folder, _RESUME):
+        destination = self._destination
+        with writing_to(destination.name, _RESUME):
             kept = {entry.name for entry in self.entries} | {JOURNAL_NAME, MANIFEST_NAME}
-            remove_strays(self._folder, kept)
+            destination.keep_only(kept)
             codebook = self._codebook if self._has_blocks() else None
-            write_manifest(self._folder, self._schema, self._packing(), self.entries, codebook)
-            self._journal.remove()
+            packing = self._packing()
+            write_manifest(destination.folder, self._schema, packing, self.entries, codebook)
+            destination.finish()
 
     def discard(self) -> None:
         """Stop, and delete all that was written."""
         self._pipeline.close()
-        with writing_to(self._folder, _RESUME):
-            remove_strays(self._folder, {JOURNAL_NAME})
-            self._journal.remove()
+        with writing_to(self._destination.name, _RESUME):
+            self._destination.discard()
 
     def close(self) -> None:
         """End the threads and close the journal. What is half-written stays, to be resumed."""
         self._pipeline.close()
-        if not self.entries and not self._journal.finished:
-            self._journal.remove()  # there is nothing to resume
-        self._journal.close()
+        self._destination.close(keep=bool(self.entries or self._journal.finished))
 
     def _encode(self, item: Item | Bad, hold: Callable[[int], None]) -> _Encoded:
         stamp = _stamp(item, hold)
@@ -271,27 +268,18 @@ class Packer:
         )
         name = shard_name(len(self.entries))
         codecs = codec_counts(self._schema, self._rows)
-        with writing_to(self._folder / name, _RESUME):
-            nbytes, xxh3 = write_shard(self._folder / name, batch)
+        path = self._destination.folder / name
+        with writing_to(path, _RESUME):
+            nbytes, xxh3 = write_shard(path, batch)
             entry = ShardEntry(name, len(self._rows), nbytes, xxh3, codecs)
             skipped = self.skipped[self._skipped_before :]
-            self._journal.append(
+            self._destination.add(
                 FinishedShard(entry, self.position, self._stamps.hexdigest(), skipped, last)
             )
         self.entries.append(entry)
         self._skipped_before = len(self.skipped)
         self._rows = []
         self._row_bytes = 0
-
-    def _check_finished(self, entry: ShardEntry) -> None:
-        path = self._folder / entry.name
-        found = path.stat().st_size if path.is_file() else None
-        if found != entry.nbytes:
-            state = "is missing" if found is None else f"has {found} bytes"
-            raise PackError(
-                f"cannot resume: {path} {state}, expected {entry.nbytes} bytes; start again with "
-                "overwrite"
-            )
 
     def _nothing_packed(self) -> PackError:
         if not self.skipped:

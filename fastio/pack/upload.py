@@ -1,0 +1,244 @@
+"""A destination in a store: shards are packed to a local folder and uploaded as they are finished.
+
+The store has the same files as a local destination: `pack.journal` first, which names each shard
+before it is sent, then the shards, several at once, and the manifest last. So an interrupted pack
+is no dataset, and any machine can go on with it: it believes the journal as far as the shards that
+it names are there with their sizes. A shard is deleted here when the store says that it has it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
+from fastio.errors import PackError, SourceNotFound, StoreError
+from fastio.pack.destination import check_may_pack, is_own, own_files, remove_strays
+from fastio.pack.journal import FinishedShard, Journal, check_not_in_use
+from fastio.store import open_store
+
+_UPLOADS = 4
+_WAITING = 2  # shards that are finished while all uploads are busy
+_DELETIONS = 16
+
+
+class RemoteDestination:
+    """A dataset's place in a store; see `destination.Destination`.
+
+    Args:
+        url: of the folder.
+        storage_options: for the store.
+        staging: a local folder for the shards that are not uploaded yet; None: a temporary one.
+
+    Raises:
+        StoreError: the URL or an option is not understood.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        storage_options: Mapping[str, Any] | None = None,
+        staging: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._store = open_store(url, storage_options)
+        self._staging = staging
+        self.name = self._store.url
+        self.folder = Path()
+        self._slots = threading.Semaphore(_UPLOADS + _WAITING)
+        self._pool = ThreadPoolExecutor(_UPLOADS, "fastio-upload")
+        self._uploads: list[Future[None]] = []
+        self._stopped = threading.Event()
+        self._journal_lock = threading.Lock()
+        self._journaled = 0  # bytes of the journal that the store has
+
+    def open(self, options: Mapping[str, Any], resume: bool, overwrite: bool) -> Journal:
+        """See `destination.Destination`."""
+        own = self._own_objects()
+        check_may_pack(self.name, own, resume, overwrite)
+        if overwrite:
+            self._delete(own)
+        self.folder = self._make_folder()
+        try:
+            self._journal = self._open_journal(options, resume, own)
+        except BaseException:
+            self._leave_folder()
+            raise
+        return self._journal
+
+    def _open_journal(
+        self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
+    ) -> Journal:
+        """The journal, with what is in the store."""
+        if JOURNAL_NAME in own_files(self.folder):
+            check_not_in_use(self.folder)
+        remove_strays(self.folder, {JOURNAL_NAME})
+        kept = b""
+        if resume and JOURNAL_NAME in own:
+            kept = _believed(bytes(self._store.read(JOURNAL_NAME)), own)
+        (self.folder / JOURNAL_NAME).write_bytes(kept)
+        return Journal(self.folder, options, resume)
+
+    def check(self, entry: ShardEntry) -> None:
+        """See `destination.Destination`; opening looked for all shards."""
+
+    def add(self, shard: FinishedShard) -> None:
+        """See `destination.Destination`; waits while many shards wait to be uploaded."""
+        self._journal.append(shard)
+        length = self._journal.path.stat().st_size
+        self._slots.acquire()
+        with self._advice():
+            self._collect()
+        self._uploads.append(self._pool.submit(self._upload, shard.entry, length))
+
+    def keep_only(self, names: Iterable[str]) -> None:
+        """See `destination.Destination`; waits until all shards are uploaded."""
+        with self._advice():
+            for upload in self._uploads:
+                upload.result()
+            self._delete(set(self._own_objects()) - set(names))
+
+    def finish(self) -> None:
+        """See `destination.Destination`."""
+        with self._advice():
+            path = self.folder / MANIFEST_NAME
+            self._send(MANIFEST_NAME, path.stat().st_size)
+            self._store.delete(JOURNAL_NAME)
+            path.unlink()
+            self._journal.remove()
+
+    def discard(self) -> None:
+        """See `destination.Destination`."""
+        self._end_uploads()
+        self._delete(self._own_objects())
+        remove_strays(self.folder, {JOURNAL_NAME})
+        self._journal.remove()
+        self._leave_folder()
+
+    def close(self, keep: bool) -> None:
+        """See `destination.Destination`."""
+        self._end_uploads()
+        self._journal.close()
+        self._leave_folder()
+        self._store.close()
+
+    # --- Uploads ----------------------------------------------------------------------------------
+
+    def _upload(self, entry: ShardEntry, journal_length: int) -> None:
+        """Sends a shard, after a journal that names it."""
+        try:
+            if self._stopped.is_set():
+                return
+            self._send_journal(journal_length)
+            self._send(entry.name, entry.nbytes)
+            (self.folder / entry.name).unlink()
+        except BaseException:
+            self._stopped.set()
+            raise
+        finally:
+            self._slots.release()
+
+    def _send_journal(self, length: int) -> None:
+        with self._journal_lock:
+            if self._journaled < length:
+                lines = self._journal.path.read_bytes()
+                lines = lines[: lines.rfind(b"\n") + 1]
+                self._store.write(JOURNAL_NAME, lines)
+                self._journaled = len(lines)
+
+    def _send(self, name: str, nbytes: int) -> None:
+        self._store.write(name, self.folder / name)
+        found = self._store.size(name)
+        if found != nbytes:
+            raise PackError(
+                f"{self.name.rstrip('/')}/{name} has {found:,} bytes after it was uploaded, "
+                f"expected {nbytes:,}"
+            )
+
+    def _collect(self) -> None:
+        """Raises what uploads failed with."""
+        done = [upload for upload in self._uploads if upload.done()]
+        self._uploads = [upload for upload in self._uploads if not upload.done()]
+        for upload in done:
+            upload.result()
+
+    def _end_uploads(self) -> None:
+        self._stopped.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    @contextmanager
+    def _advice(self) -> Iterator[None]:
+        """Errors of the store say what to do about what is uploaded already."""
+        try:
+            yield
+        except (StoreError, SourceNotFound) as error:
+            raise PackError(
+                f"{error}; what is uploaded stays: finish it with resume (--resume)"
+            ) from error
+
+    # --- What is there ----------------------------------------------------------------------------
+
+    def _own_objects(self) -> dict[str, int]:
+        """Names and sizes of the objects that only a pack can have written."""
+        try:
+            return {name: size for name, size in self._store.list() if is_own(name)}
+        except SourceNotFound:
+            return {}  # there is no such folder yet
+
+    def _delete(self, names: Iterable[str]) -> None:
+        """Deletes objects, the manifest first: without it, what is left is no dataset."""
+        left = set(names)
+        if MANIFEST_NAME in left:
+            left.remove(MANIFEST_NAME)
+            self._store.delete(MANIFEST_NAME)
+        with ThreadPoolExecutor(_DELETIONS, "fastio-delete") as pool:
+            for _ in pool.map(self._store.delete, sorted(left)):
+                pass
+
+    # --- The local folder -------------------------------------------------------------------------
+
+    def _make_folder(self) -> Path:
+        if self._staging is None:
+            return Path(tempfile.mkdtemp(prefix="fastio-pack-"))
+        # One for each destination: two packs never meet, and nothing of others is in it.
+        folder = Path(self._staging) / f"fastio-{xxhash.xxh3_64_hexdigest(self.name.encode())}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _leave_folder(self) -> None:
+        """Deletes the local folder: the store's journal says all that there is to know."""
+        if self._staging is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                remove_strays(self.folder, set())
+                self.folder.rmdir()
+
+
+def _believed(journal: bytes, sizes: Mapping[str, int]) -> bytes:
+    """The lines of a journal up to the first whose shard is not there with its size.
+
+    Args:
+        journal: its bytes.
+        sizes: of the objects that are there, by name.
+    """
+    kept = []
+    for line in journal.splitlines(keepends=True):
+        try:
+            parsed = json.loads(line)
+            entry = parsed.get("entry")
+            if entry is not None and sizes.get(entry["name"]) != entry["nbytes"]:
+                break
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return journal  # whoever reads it says what is wrong with it
+        kept.append(line)
+    return b"".join(kept)

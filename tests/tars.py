@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -63,18 +62,24 @@ def write_tars(folder: Path, rows: tuple[int, ...] = (5, 4, 6)) -> str:
     return f"{folder}/train-{{000..{len(rows) - 1:03d}}}.tar"
 
 
-def webdataset_samples(urls: Any, *decoders: str) -> list[dict[str, Any]]:
-    """What the webdataset package makes of tars, without what it adds of its own."""
-    webdataset = pytest.importorskip("webdataset", reason="webdataset is what to compare with")
-    samples = webdataset.WebDataset(urls, shardshuffle=False, empty_check=False)
-    if decoders:
-        samples = samples.decode(*decoders)
+def webdataset_samples(paths: Any, *decoders: str) -> list[dict[str, Any]]:
+    """What the webdataset package makes of tars, without what it adds of its own.
+
+    These are the steps of its WebDataset, which would leave the files to the garbage collector.
+
+    Args:
+        paths: a tar or a pattern, or a list of tars.
+        decoders: as of its `decode`; none leaves bytes.
+    """
+    pytest.importorskip("webdataset", reason="webdataset is what to compare with")
+    from webdataset import autodecode, shardlists, tariterators
+
     own = ("__url__", "__local_path__")
-    opener = pytest.importorskip("webdataset.tariterators").gopen
-    with ExitStack() as files:  # which the package leaves to the garbage collector
-
-        def gopen(url: str) -> Any:
-            return files.enter_context(open(url, "rb"))
-
-        files.enter_context(patch.object(opener, "gopen", gopen))
+    urls = shardlists.expand_urls(paths) if isinstance(paths, str) else paths
+    with ExitStack() as files:
+        streams = [{"url": url, "stream": files.enter_context(open(url, "rb"))} for url in urls]
+        samples = tariterators.group_by_keys(tariterators.tar_file_expander(streams))
+        if decoders:
+            handlers = [autodecode.imagehandler(name) for name in decoders]
+            samples = map(autodecode.Decoder(handlers), samples)
         return [{k: v for k, v in sample.items() if k not in own} for sample in samples]

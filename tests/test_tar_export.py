@@ -56,7 +56,8 @@ def test_a_folder_comes_back_through_tars_with_its_pixels_and_labels(tmp_path: P
         (batch,) = loader
         assert batch["__key__"] == [f"{row:06d}" for row in range(15)]
         for row, (image, label) in enumerate(dataset):
-            np.testing.assert_array_equal(batch["jpg"][row].permute(1, 2, 0).numpy(), image)
+            own = batch["jpg"][row].permute(1, 2, 0).numpy().astype(int)
+            assert np.abs(own - image).max() <= 1
             assert int(batch["cls"][row]) == label
 
 

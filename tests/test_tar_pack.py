@@ -28,7 +28,11 @@ def assert_same(first: Any, second: Any) -> None:
     for one, other in zip(first, second, strict=True):
         assert one.keys() == other.keys()
         for name, value in one.items():
-            np.testing.assert_array_equal(other[name], value)
+            if isinstance(value, np.ndarray) and value.dtype == np.uint8:
+                value = value.astype(int)  # blocks are rounded otherwise than by libjpeg
+                assert np.abs(value - other[name]).max() <= 1
+            else:
+                np.testing.assert_array_equal(other[name], value)
 
 
 def files(path: Path) -> dict[str, bytes]:
@@ -87,7 +91,7 @@ def test_samples_that_lack_a_field_are_bad_ones(tmp_path: Path) -> None:
     assert reasons == [
         ("'b'", "it has no .cls"),
         ("'c'", "it has no .jpg"),
-        ("'d'", "not an image tha"),
+        ("'d'", "not an image of "),
         ("'e'", "its .cls holds n"),
     ]
 

@@ -14,12 +14,12 @@ settings.register_profile("fastio", deadline=None, derandomize=True)
 settings.load_profile("fastio")
 
 
-@pytest.fixture(autouse=True)
-def _cache_of_the_run(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Indexes of tars are kept here, and not in the cache of whoever runs the tests."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

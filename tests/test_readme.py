@@ -83,7 +83,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 def test_all_snippets_run_in_order(names: dict[str, Any]) -> None:
     assert {path.name for path in Path().iterdir()} == {
         *("photos", "packed", "list.csv", "packed-list", "from-python", "written", "sheet.png"),
-        *("packed-jpeg", "photos-again"),
+        *("packed-jpeg", "photos-again", "tars", "from-tars"),
     }
 
 

@@ -293,14 +293,6 @@ def test_what_is_deleted_is_gone(writable: Store) -> None:
     assert not writable.exists("x")
 
 
-def test_a_long_list_has_all_pages(s3: S3, bucket: str) -> None:
-    pytest.importorskip("obstore", reason="this is about its pages")
-    for n in range(1100):
-        s3.put(bucket.removeprefix("s3://"), f"f/{n:04}", b"x")
-    found = open_store(bucket, s3.options()).list("f/")
-    assert [name for name, _ in found] == [f"f/{n:04}" for n in range(1100)]
-
-
 # --- Chains, pickling, forks -------------------------------------------------------------------
 
 

@@ -266,7 +266,7 @@ class CacheFolder:
     def publish(
         self, source: Source, written: Mapping[int, str], *, misses: bool = True
     ) -> set[int]:
-        """Says that written pieces are ready.
+        """Says that written pieces are ready. What they take is what their files take from here on.
 
         Args:
             written: what `write` returned, by the pieces' numbers.
@@ -289,6 +289,7 @@ class CacheFolder:
                 if not done:
                     continue
                 ready.add(number)
+                self._fit(db, source, number)
                 _count(db, misses=int(misses))
                 db.execute(
                     "UPDATE totals SET value = value + (SELECT size FROM pieces WHERE source = ? "
@@ -298,6 +299,20 @@ class CacheFolder:
         for number in set(written) - ready:
             self._unlink(source.key, number)
         return ready
+
+    def _fit(self, db: Connection, source: Source, number: int) -> None:
+        """Brings a piece's reservation to the size of its file, which may be smaller."""
+        with suppress(OSError):
+            size = os.stat(self.file(source, number)).st_size
+            db.execute(
+                "UPDATE totals SET value = value + ? - (SELECT bytes FROM pieces WHERE source = ? "
+                "AND number = ?) WHERE name = 'bytes'",
+                (_on_disk(size), source.number, number),
+            )
+            db.execute(
+                "UPDATE pieces SET bytes = ?, size = ? WHERE source = ? AND number = ?",
+                (_on_disk(size), size, source.number, number),
+            )
 
     def abandon(self, source: Source, numbers: Iterable[int]) -> None:
         """Gives claims back that were not stored; now, or with the next claim if that fails.
@@ -520,8 +535,8 @@ class CacheFolder:
         remove_unborn(folder)
         with suppress(OSError):
             for name in os.listdir(self.path / "tmp"):
-                token = token_of(name)
-                if token is not None and not is_alive(folder, token):
+                owner = token_of(name)
+                if owner is not None and not is_alive(folder, owner):
                     with suppress(OSError):
                         (self.path / "tmp" / name).unlink()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -56,6 +57,7 @@ class Index:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
+        _hold_while_forking(self._lock)
         try:
             self._open()
         except sqlite3.DatabaseError as error:
@@ -123,3 +125,21 @@ class Index:
         """Closes the database. Idempotent."""
         with self._lock, suppress(sqlite3.Error):
             self._db.close()
+
+
+def _hold_while_forking(lock: threading.RLock) -> None:
+    """No thread is within the database while the process forks: a child would never get it back."""
+    reference = weakref.ref(lock)
+    held: list[threading.RLock] = []
+
+    def before() -> None:
+        alive = reference()
+        if alive is not None:
+            alive.acquire()
+            held.append(alive)
+
+    def after() -> None:
+        while held:
+            held.pop().release()
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)

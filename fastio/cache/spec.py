@@ -37,7 +37,8 @@ class Cache:
         self._lock = threading.Lock()
         self._folder: CacheFolder | None = None
         self._pid = os.getpid()
-        self._told: set[str] = set()
+        self._inherited: list[CacheFolder | None] = []
+        self._told: set[tuple[str, int | None]] = set()
 
     def __repr__(self) -> str:
         return f"Cache({str(self.path)!r}, budget={self.budget})"
@@ -48,9 +49,11 @@ class Cache:
         Raises:
             CacheError: it cannot be used.
         """
+        if self._pid != os.getpid():
+            # A thread of the parent's may have held the lock. Its folder is not to be closed here.
+            self._inherited.append(self._folder)
+            self._lock, self._folder, self._pid = threading.Lock(), None, os.getpid()
         with self._lock:
-            if self._pid != os.getpid():
-                self._folder, self._pid = None, os.getpid()  # the parent's, not to be closed here
             if self._folder is not None and not self._folder.is_there():
                 self._folder.close()
                 self._folder = None
@@ -62,11 +65,11 @@ class Cache:
 
     def give_up(self, error: Exception) -> None:
         """Says once that the cache cannot be used, and why."""
-        reason = str(error)
-        if reason not in self._told:
-            self._told.add(reason)
+        kind = type(error).__name__, getattr(error, "errno", None)
+        if kind not in self._told:
+            self._told.add(kind)
             warnings.warn(
-                f"reading without the cache {self.path}: {reason}", RuntimeWarning, stacklevel=2
+                f"reading without the cache {self.path}: {error}", RuntimeWarning, stacklevel=2
             )
 
     def status(self) -> CacheStatus:

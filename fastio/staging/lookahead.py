@@ -41,6 +41,7 @@ class Lookahead:
     ) -> None:
         self._plan: Iterator[PlannedBatch] | None = plan
         self._stager = stager
+        self._generation = stager.generation
         self._forecast = forecast
         self._ahead_bytes = ahead_bytes
         self._following = following
@@ -79,6 +80,8 @@ class Lookahead:
         self._plan = self._next_plan = self._following = None
         queue, self._queue = self._queue, deque()
         carried, self._carried = self._carried, []
+        if self._stager.generation is not self._generation:
+            return
         for blocks in (*(blocks for _, blocks in queue), *carried):
             self._stager.done(blocks)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from fastio.dataset.remote import RemoteDataset
+from fastio.errors import CacheError
 from fastio.sampling import Sampling
 from fastio.staging.blocks import Blocks
 from fastio.staging.choice import Cut, cut
@@ -41,8 +43,9 @@ def staged(dataset: RemoteDataset, sampling: Sampling) -> tuple[Sampling, Stager
 def ahead_bytes(dataset: RemoteDataset, sampling: Sampling, stager: Stager) -> int:
     """Bytes of blocks that are fetched before they are needed: two windows' in window order."""
     wanted = _LEAST_AHEAD
-    if dataset.cache is not None:
-        wanted = min(wanted, dataset.cache.folder().room // _BUDGET_SHARE)
+    with suppress(CacheError):  # the stager does without it, and says so
+        if dataset.cache is not None:
+            wanted = min(wanted, dataset.cache.folder().room // _BUDGET_SHARE)
     if sampling.mode in ("window", "settle"):
         wanted = max(wanted, 2 * (sampling.window or 1) * stager.blocks.mean_bytes)
     return wanted

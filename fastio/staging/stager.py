@@ -81,7 +81,13 @@ class Stager:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)  # a unit's state
+        self._wanted = threading.Condition(lock)  # the queue, for those who stage
+        # What asked for blocks before a fork or a reopening has nothing to give back here.
+        self.generation = object()
+        self._elsewhere: dict[int, _Unit] = {}  # that others fetch
+        self._looking = False
         self._units: dict[int, _Unit] = {}
         self._queue: list[tuple[int, int]] = []
         self._turns = itertools.count()
@@ -118,6 +124,8 @@ class Stager:
 
     def done(self, numbers: Numbers) -> None:
         """Says that blocks are not needed any more, by those who asked for them once."""
+        if self._pid != os.getpid():
+            return  # they are the parent's, and so may be the lock
         with self._changed:
             for number in numbers.tolist():
                 unit = self._units.get(number)
@@ -217,10 +225,12 @@ class Stager:
             self._closed = True
             self._queue.clear()
             self._changed.notify_all()
+            self._wanted.notify_all()
             threads, source, hits = self._threads, self._source, self._hits
             self._threads, self._hits = [], []
+        deadline_s = time.monotonic() + _JOIN_S
         for thread in threads:
-            thread.join(_JOIN_S)
+            thread.join(max(0.0, deadline_s - time.monotonic()))
         with suppress(CacheError):
             if source is not None:
                 if hits:
@@ -257,7 +267,7 @@ class Stager:
             unit.memory.close()
             unit.memory = None
         heapq.heappush(self._queue, (unit.turn, unit.number))
-        self._changed.notify()
+        self._wanted.notify()
 
     def _start_threads(self) -> None:
         if not self._queue or self._closed:
@@ -273,24 +283,31 @@ class Stager:
     def _next(self) -> _Unit | None:
         """A unit to stage, after a short wait; None if there is none."""
         with self._changed:
+            look = bool(self._elsewhere) and not self._looking  # one of all threads does
             if not self._queue:
-                self._changed.wait(_POLL_S if self._others() else 0.2)
+                self._looking = self._looking or look
+                self._wanted.wait(_POLL_S if look else 0.2)
+                self._looking = self._looking and not look
             while self._queue:
                 _, number = heapq.heappop(self._queue)
                 unit = self._units.get(number)
                 if unit is not None and unit.state == "queued":
                     unit.state = "working"
                     return unit
-            now_s = time.monotonic()
-            for unit in self._others():
-                if now_s - unit.looked_s >= _POLL_S:
-                    unit.looked_s = now_s
-                    unit.state = "working"
-                    return unit
-            return None
+            return self._next_elsewhere() if look else None
 
-    def _others(self) -> list[_Unit]:
-        return [unit for unit in self._units.values() if unit.state == "others"]
+    def _next_elsewhere(self) -> _Unit | None:
+        """A unit that others fetch and that was not looked for just now."""
+        now_s = time.monotonic()
+        for number, unit in list(self._elsewhere.items()):
+            if self._units.get(number) is not unit or unit.state != "others":
+                del self._elsewhere[number]
+            elif now_s - unit.looked_s >= _POLL_S:
+                unit.looked_s = now_s
+                unit.state = "working"
+                del self._elsewhere[number]
+                return unit
+        return None
 
     def _stage(self, unit: _Unit) -> None:
         """Stages one block, or notes why it cannot be."""
@@ -314,7 +331,10 @@ class Stager:
                 return
             unit.error, unit.memory, unit.path = error, memory, path
             unit.state = "failed" if error else "others" if others else "ready"
-            self._changed.notify_all()
+            if others:
+                self._elsewhere[unit.number] = unit
+            else:
+                self._changed.notify_all()
 
     def _fetch(self, unit: _Unit) -> list[Any]:
         parts, unit.damaged = self.blocks.fetch(unit.number)

@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Protocol
 
 from fastio.batch import Batch
@@ -61,6 +62,7 @@ class BatchStream:
         self._timeout_s = timeout_s
         self._pending: deque[Pending] = deque()
         self._pid = os.getpid()
+        self._closed = False
 
     def __iter__(self) -> BatchStream:
         return self
@@ -115,17 +117,26 @@ class BatchStream:
 
     def close(self) -> None:
         """Cancels what is in work; returns when no thread works for this stream any more."""
+        self._closed = True
         self._plan = None
-        pending, self._pending = self._pending, deque()
         if self._pid != os.getpid():
+            self._pending.clear()
             return
+        self._give_up()
+        if isinstance(self._source, Lookahead):
+            self._source.close()
+
+    def _give_up(self) -> None:
+        """Takes all batches out of the queue and ends the work on them; several threads may."""
+        pending = []
+        with suppress(IndexError):
+            while True:
+                pending.append(self._pending.popleft())
         for batch in pending:
             batch.cancel()
         for batch in pending:
             batch.abandon()
             self._engine.give_back(batch)
-        if isinstance(self._source, Lookahead):
-            self._source.close()
 
     def __del__(self) -> None:
         # Not close(): garbage may be collected on any thread, also on one of those that Pillow
@@ -143,12 +154,15 @@ class BatchStream:
             raise LoaderClosed("the stream belongs to the parent process: run() again in a child")
 
     def _fill(self, wanted: int) -> None:
-        while self._plan is not None and len(self._pending) < wanted:
-            planned = next(self._plan, None)
+        while (plan := self._plan) is not None and len(self._pending) < wanted:
+            planned = next(plan, None)
             if planned is None:
                 self._plan = None
-            else:
-                self._pending.append(self._engine.submit(planned, self._epoch))
+                return
+            self._pending.append(self._engine.submit(planned, self._epoch))
+            if self._closed:  # by another thread, which may not have seen this batch
+                self._give_up()
+                raise LoaderClosed("closed while a batch was waited for")
 
     def _take(self, pending: Pending) -> None:
         """Takes the first batch out of the queue, unless another thread was faster to close it."""

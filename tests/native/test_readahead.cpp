@@ -110,8 +110,7 @@ TEST_CASE("what is wanted is sorted by file and offset, and neighbours are joine
   CHECK(same(ranges[2], 1, 0, 100));
 }
 
-TEST_CASE(
-    "ranges with a page between them are joined, those with ten are not") {
+TEST_CASE("ranges with a page between them are joined, those with ten are not") {
   CHECK(wanted({{0, 0, 100}, {0, 4096, 100}}).size() == 1);
   CHECK(wanted({{0, 0, 100}, {0, 40960, 100}}).size() == 2);
   const auto twice = wanted({{0, 7, 100}, {0, 7, 100}});

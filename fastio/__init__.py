@@ -1,7 +1,8 @@
 """fastio: a high-throughput data loader for PyTorch.
 
 `pack` turns a folder of images (or anything iterable) into a sharded dataset, and `Loader` takes
-the place of torch's DataLoader for it, for the folder itself, and for torch datasets.
+the place of torch's DataLoader for it, for the folder itself, for WebDataset tars, and for torch
+datasets.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class Loader:
     their EXIF orientation says; those of a torchvision ImageFolder as torchvision does, not turned.
 
     Args:
-        dataset: a path of a packed dataset or of an image folder, a fastio dataset, or a torch
-            dataset.
+        dataset: a path of a packed dataset, of an image folder or of WebDataset tars (one, a
+            folder of them, a pattern, or a list), a fastio dataset, or a torch dataset.
         batch_size: samples of a batch on each rank; None for single samples.
         shuffle: draw the rows in an order that (seed, epoch) decide; None is False.
         sampler, batch_sampler: iterables of row numbers, or lists of them, followed exactly; ranks

@@ -339,6 +339,32 @@ def test_a_forked_child_reads(url: str) -> None:
     assert (done.stdout, done.returncode) == ("obstore fsspec False\n", 0), done.stderr
 
 
+FORK_WITH_OBSTORE_IN_USE = """
+import multiprocessing, sys
+import obstore
+from obstore.store import HTTPStore
+
+def child(url):
+    from fastio.store import open_store
+    print(open_store(url).backend, open_store(url).exists("data"), flush=True)
+
+url = sys.argv[1]
+obstore.head(HTTPStore.from_url(url, client_options={"allow_http": True}), "data")
+process = multiprocessing.get_context("fork").Process(target=child, args=(url,))
+process.start()
+process.join(60)
+process.kill()
+"""
+
+
+def test_a_fork_of_a_process_that_used_obstore_itself_reads(url: str) -> None:
+    pytest.importorskip("aiohttp", reason="obstore cannot be used in a forked child, fsspec can")
+    pytest.importorskip("obstore", reason="without it there is nothing to change to")
+    command = [sys.executable, "-W", "ignore", "-c", FORK_WITH_OBSTORE_IN_USE, url]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "fsspec True\n", done.stderr
+
+
 # --- Secrets -----------------------------------------------------------------------------------
 
 SECRET = "s3cr3t/with+signs=="

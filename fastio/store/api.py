@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -283,6 +285,9 @@ def _try_obstore(
     """obstore's backend, or why it is not taken."""
     from fastio.store.options import Untranslatable
 
+    ours = "fastio.store.obstore_backend" in sys.modules
+    if not ours and "obstore" in sys.modules and _is_forked_worker():
+        return None, "obstore may have been used before this process was forked"
     try:
         from fastio.store import obstore_backend
     except ImportError:
@@ -295,6 +300,12 @@ def _try_obstore(
         return None, f"obstore does not take {error}"
     except Exception as error:
         return None, f"obstore: {str(error).partition(chr(10))[0]}"
+
+
+def _is_forked_worker() -> bool:
+    """Whether multiprocessing forked this process: spawned ones rename their main module."""
+    spawned = sys.modules["__main__"].__name__ == "__mp_main__"
+    return multiprocessing.parent_process() is not None and not spawned
 
 
 def _missing(scheme: str, error: ImportError) -> str:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from fsspec.asyn import sync as run_in_loop
 from fsspec.core import url_to_fs
@@ -49,6 +49,7 @@ class FsspecBackend:
         self._fs, self._root = url_to_fs(url, **options)
         if "::" not in url and hasattr(self._fs, "retries"):
             self._fs.retries = 1
+        self._on_the_web = urlsplit(self._root).scheme in ("http", "https")  # its paths are URLs
         self._limits = limits
         self._connected = False
 
@@ -102,10 +103,11 @@ class FsspecBackend:
         found = self._call("find", limit_s / 2, limit_s, self._path(folder), detail=True)
         if not isinstance(found, dict):
             raise Permanent("this file system does not list with sizes")
-        return [
-            (path[len(root) :].lstrip("/"), int(info.get("size") or 0))
-            for path, info in found.items()
-        ]
+        names = [path[len(root) :].lstrip("/") for path in found]
+        if self._on_the_web:
+            names = [unquote(name) for name in names]
+        sizes = [int(info.get("size") or 0) for info in found.values()]
+        return list(zip(names, sizes, strict=True))
 
     def delete(self, name: str, limit_s: float) -> None:
         """One object."""
@@ -114,7 +116,7 @@ class FsspecBackend:
     def _path(self, name: str) -> str:
         if not name:
             return str(self._root)
-        if urlsplit(self._root).scheme in ("http", "https"):
+        if self._on_the_web:
             return join(self._root, name)
         return self._root.rstrip("/") + "/" + name if self._root else name
 

@@ -63,6 +63,8 @@ def test_a_file_whose_name_has_braces_is_itself(tmp_path: Path) -> None:
     assert find_tars(path) == [str(path)]
 
 
-@pytest.mark.parametrize("path", ["photos", "list.csv", [], ["a.jpg"], 3, None, [1, 2]])
+@pytest.mark.parametrize(
+    "path", ["photos", "list.csv", [], ["a.jpg"], ["a.tar", 1], 3, None, [1, 2]]
+)
 def test_other_things_are_no_tars(path: object) -> None:
     assert find_tars(path) is None

@@ -27,13 +27,14 @@ def find_tars(path: Any) -> list[str] | None:
         SourceNotFound: a tar that is named does not exist.
     """
     if isinstance(path, (list, tuple)):
-        if not path or not all(isinstance(each, (str, os.PathLike)) for each in path):
+        # Samples of a torch dataset may come as a list too: the first that is no tar decides.
+        named = (isinstance(each, (str, os.PathLike)) and _is_tar_name(each) for each in path)
+        if not path or not all(named):
             return None
-        found = [find_tars(each) if _is_tar_name(os.fspath(each)) else None for each in path]
-        return None if None in found else [tar for tars in found for tar in tars or ()]
+        return [tar for each in path for tar in find_tars(each) or ()]
     if not isinstance(path, (str, os.PathLike)):
         return None
-    name = os.fspath(path)
+    name = os.fsdecode(path)
     if os.path.isdir(name):
         return _in_folder(name)
     if not _is_tar_name(name):
@@ -76,8 +77,8 @@ def expand_braces(pattern: str) -> list[str]:
     return [pattern]
 
 
-def _is_tar_name(name: str) -> bool:
-    return name.lower().endswith(_SUFFIXES)
+def _is_tar_name(name: str | os.PathLike[str]) -> bool:
+    return os.fsdecode(name).lower().endswith(_SUFFIXES)
 
 
 def _in_folder(folder: str) -> list[str] | None:

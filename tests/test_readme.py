@@ -83,7 +83,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 def test_all_snippets_run_in_order(names: dict[str, Any]) -> None:
     assert {path.name for path in Path().iterdir()} == {
         *("photos", "packed", "list.csv", "packed-list", "from-python", "written", "sheet.png"),
-        *("packed-jpeg", "photos-again", "tars", "from-tars"),
+        *("packed-jpeg", "photos-again", "cache", "tars", "from-tars"),
     }
 
 
@@ -224,9 +224,11 @@ def test_commands_name_tools_that_are_there() -> None:
 
 def test_every_command_and_its_options_are_listed() -> None:
     section = README.split("## The command line")[1].split("\n## ")[0]
-    for name in ("pack", "info", "verify", "show", "export"):
+    names = ["pack", "info", "verify", "show", "export"]
+    names += [f"cache {name}" for name in ("status", "warm", "prune", "clear", "verify")]
+    for name in names:
         shown = subprocess.run(
-            [sys.executable, "-c", RUN, name, "--help"],
+            [sys.executable, "-c", RUN, *name.split(), "--help"],
             capture_output=True,
             text=True,
             check=True,

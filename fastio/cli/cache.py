@@ -81,6 +81,8 @@ def warm(
             report = warm_dataset(
                 url, opened, storage_options=options, parallel=parallel, advance=advance
             )
+            if report.complete:
+                advance(total - report.bytes)  # what shards have beside images
         for problem in report.damaged:
             complain(f"damaged at the source: {problem}")
         if as_json:

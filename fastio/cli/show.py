@@ -21,8 +21,11 @@ from fastio.cli.common import (
 from fastio.errors import SchemaError
 
 if TYPE_CHECKING:
+    from fastio.engine import StagingPlan
     from fastio.formats import AnyDataset
+    from fastio.staging import Stager
 
+_AHEAD_BYTES = 64 << 20  # of a remote dataset
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 
@@ -106,14 +109,32 @@ def _transformed(
             made.append(kind(*arguments, **named))
         except TypeError as error:
             raise typer.BadParameter(f"--transform {name}: {error}") from error
+    stager, staging = _staging(dataset, epoch)
     engine = Engine(
-        dataset, transforms={field: transforms.compile(made)}, fields=[field], seed=seed
+        dataset,
+        transforms={field: transforms.compile(made)},
+        fields=[field],
+        seed=seed,
+        stager=stager,
     )
     try:
-        batch = next(engine.run(follow([rows], len(dataset)), epoch=epoch))
+        batch = next(engine.run(follow([rows], len(dataset)), epoch=epoch, staging=staging))
         return list(batch.fields[field])
     finally:
         engine.close()
+        if stager is not None:
+            stager.close()
+
+
+def _staging(dataset: AnyDataset, epoch: int) -> tuple[Stager | None, StagingPlan | None]:
+    """What brings the rows of a remote dataset, each by itself."""
+    from fastio.dataset.remote import RemoteDataset
+    from fastio.engine import StagingPlan
+    from fastio.staging import Blocks, Forecast, Stager
+
+    if not isinstance(dataset, RemoteDataset):
+        return None, None
+    return Stager(Blocks(dataset, 1), None), StagingPlan(Forecast(None, epoch, 1), 0, _AHEAD_BYTES)
 
 
 def _choose(rows: int, count: int, seed: int) -> list[int]:

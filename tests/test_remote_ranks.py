@@ -1,0 +1,81 @@
+"""Ranks of a torchrun on one machine share a cache: each byte comes once, each sample once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastio
+from tests.servers import FaultProxy, http_folder
+
+ROWS = 203
+SIDE = 96
+# Behind a shard's ends, which have its small columns, a little of its images comes along.
+ENDS_BYTES = 64 << 10
+
+SCRIPT = """
+import json, sys
+import torch.distributed as dist
+import fastio
+
+url, cache, out = sys.argv[1:]
+dist.init_process_group("gloo")
+with fastio.Loader(url, 8, shuffle=True, cache=cache, num_workers=1) as loader:
+    epochs = []
+    for _ in range(2):
+        steps, rows, sums = 0, [], []
+        for images, labels in loader:
+            valid = loader.batch.valid
+            rows += loader.batch.rows[:valid].tolist()
+            sums += [int(image.sum()) for image in images[:valid]]
+            steps += 1
+        epochs.append([steps, rows, sums])
+found = [None] * dist.get_world_size()
+dist.all_gather_object(found, epochs)
+if dist.get_rank() == 0:
+    open(out, "w").write(json.dumps(found))
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    samples = [
+        (rng.integers(0, 256, (SIDE, SIDE, 3), np.uint8), index % 10) for index in range(ROWS)
+    ]
+    path = tmp_path_factory.mktemp("ranks") / "packed"
+    fastio.pack(samples, path, codec="raw", shard_size="2MiB")
+    return path
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_each_byte_comes_once_and_each_sample_once(
+    packed: Path, tmp_path: Path, processes: int
+) -> None:
+    script, out = tmp_path / "train.py", tmp_path / "found.json"
+    script.write_text(SCRIPT)
+    with http_folder(packed) as url, FaultProxy(url) as proxy:
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        launch += [f"--nproc-per-node={processes}", str(script), proxy.url]
+        subprocess.run([*launch, str(tmp_path / "cache"), str(out)], check=True, timeout=240)
+        shards = len(list(packed.glob("shard-*")))
+        assert proxy.sent_twice("shard-") <= shards * ENDS_BYTES
+        total = sum(path.stat().st_size for path in packed.glob("shard-*"))
+        assert total * 0.9 <= proxy.sent("shard-") <= total + shards * ENDS_BYTES
+
+    found = json.loads(out.read_text())
+    dataset = fastio.open(packed)
+    expected = {row: int(dataset[row][0].sum(dtype=np.int64)) for row in range(ROWS)}
+    for epoch in range(2):
+        ranks = [rank[epoch] for rank in found]
+        assert len({steps for steps, _, _ in ranks}) == 1
+        rows = [row for _, own, _ in ranks for row in own]
+        assert sorted(rows) == list(range(ROWS))
+        for _, own, sums in ranks:
+            assert [expected[row] for row in own] == sums

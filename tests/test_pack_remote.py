@@ -1,0 +1,402 @@
+"""Packing to a URL: the bytes of a local pack, uploaded as it goes, whole or resumable."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from typer.testing import CliRunner
+
+import fastio
+from fastio.cli import main
+from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME
+from fastio.errors import DatasetExists, DatasetNotFound, PackError, SampleError
+from fastio.store import Store, open_store
+from tests.pictures import write_folder
+from tests.servers import S3, http_folder, s3_server
+
+SHARD_SIZE = 2000
+URL = "memory://packs/dataset"
+
+# Packs, and kills itself right before the given upload.
+KILLER = """
+import json, os, signal, sys
+
+source, destination, kill_at, shard_size, options = sys.argv[1:]
+from fastio.pack import pack
+from fastio.store import Store
+
+calls = 0
+write = Store.write
+
+
+def deadly(*args):
+    global calls
+    calls += 1
+    if calls == int(kill_at):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write(*args)
+
+
+Store.write = deadly
+pack(source, destination, shard_size=int(shard_size), storage_options=json.loads(options))
+"""
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing reaches the store behind it."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    fsspec.filesystem("memory").rm("/packs", recursive=True) if contents(URL) else None
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "images")
+
+
+@pytest.fixture
+def expected(folder: Path, tmp_path: Path) -> dict[str, bytes]:
+    """What a local pack of the folder consists of."""
+    fastio.pack(folder, tmp_path / "local", shard_size=SHARD_SIZE)
+    return {path.name: path.read_bytes() for path in (tmp_path / "local").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    pytest.importorskip("moto", reason="S3 is moto's here")
+    with s3_server() as server:
+        yield server
+
+
+def contents(url: str, options: dict[str, Any] | None = None) -> dict[str, bytes]:
+    """The objects of a folder by name."""
+    store = open_store(url, options)
+    try:
+        return {name: bytes(store.read(name)) for name, _ in store.list()}
+    except fastio.SourceNotFound:
+        return {}
+
+
+def pack(source: Any, url: str = URL, **options: Any) -> fastio.PackReport:
+    return fastio.pack(source, url, **{"shard_size": SHARD_SIZE, **options})
+
+
+def test_the_store_gets_the_bytes_of_a_local_pack(folder: Path, expected: dict[str, bytes]) -> None:
+    report = pack(folder)
+    assert contents(URL) == expected
+    assert report.shards == len(expected) - 1 > 2
+    assert report.bytes == sum(len(d) for name, d in expected.items() if name != MANIFEST_NAME)
+
+
+def test_s3_gets_them_too(folder: Path, expected: dict[str, bytes], s3: S3) -> None:
+    url = s3.bucket("packs") + "/some/where"
+    pack(folder, url, storage_options=s3.options())
+    assert contents(url, s3.options()) == expected
+    with fastio.open(url, storage_options=s3.options()) as dataset:
+        assert len(dataset) == 15
+        assert [check.problem for check in dataset.verify()] == [None] * dataset.num_shards
+
+
+def test_a_writer_takes_a_url(tmp_path: Path) -> None:
+    schema = fastio.Schema({"number": fastio.Scalar("int64")})
+    with fastio.Writer(URL, schema, shard_size=80, staging=tmp_path) as writer:
+        for number in range(40):
+            writer.write({"number": number})
+    with fastio.open(URL) as dataset:
+        assert [sample["number"] for sample in dataset] == list(range(40))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_that_fails_deletes_what_it_uploaded() -> None:
+    fsspec.filesystem("memory").pipe_file("/packs/dataset/notes.txt", b"mine")
+    schema = fastio.Schema({"number": fastio.Scalar("int64")})
+
+    def write_half() -> None:
+        with fastio.Writer(URL, schema, shard_size=80) as writer:
+            for number in range(40):
+                writer.write({"number": number})
+            raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        write_half()
+    assert set(contents(URL)) == {"notes.txt"}
+
+
+def test_shards_are_deleted_here_when_they_are_there(folder: Path, tmp_path: Path) -> None:
+    seen: list[set[str]] = []
+    before = {path.name for path in Path("/tmp").glob("fastio-pack-*")}
+    with pytest.MonkeyPatch.context() as patch:
+        write = Store.write
+
+        def noted(self: Store, name: str, data: Any) -> None:
+            write(self, name, data)
+            seen.append({path.name for path in tmp_path.glob("staging/*/shard-*")})
+
+        patch.setattr(Store, "write", noted)
+        pack(folder, staging=tmp_path / "staging", shard_size=1000)
+    assert max(len(names) for names in seen) <= 7
+    assert list((tmp_path / "staging").iterdir()) == []
+    assert {path.name for path in Path("/tmp").glob("fastio-pack-*")} == before
+
+
+def test_the_manifest_comes_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write = Store.write
+
+    def noted(self: Store, name: str, data: Any) -> None:
+        if name == MANIFEST_NAME:
+            with pytest.raises(DatasetNotFound):
+                fastio.open(URL)
+        write(self, name, data)
+        written.append(name)
+
+    monkeypatch.setattr(Store, "write", noted)
+    pack(folder)
+    assert written[-1] == MANIFEST_NAME
+    assert written.count(MANIFEST_NAME) == 1
+    for name in {name for name in written if name.startswith("shard")}:
+        assert written.index(JOURNAL_NAME) < written.index(name)
+
+
+def test_a_dataset_there_is_replaced_only_if_asked(folder: Path) -> None:
+    pack(range(50), shard_size=80)
+    before = contents(URL)
+    for resume in (False, True):
+        with pytest.raises(DatasetExists, match="overwrite"):
+            pack(folder, resume=resume)
+    assert contents(URL) == before
+    fsspec.filesystem("memory").pipe_file("/packs/dataset/notes.txt", b"mine")
+    pack([1, 2, 3], overwrite=True)
+    assert set(contents(URL)) == {MANIFEST_NAME, "shard-000000.arrow", "notes.txt"}
+
+
+def test_overwriting_deletes_the_manifest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(range(50), shard_size=80)
+    deleted: list[str] = []
+    delete = Store.delete
+
+    def noted(self: Store, name: str) -> None:
+        deleted.append(name)
+        delete(self, name)
+
+    monkeypatch.setattr(Store, "delete", noted)
+    pack([1], overwrite=True)
+    assert deleted[0] == MANIFEST_NAME
+    assert len(deleted) > 3
+
+
+def uploaded(url: str = URL) -> set[str]:
+    return {name for name in contents(url) if name.startswith("shard")}
+
+
+def test_a_pack_that_dies_at_any_request_can_be_resumed(
+    folder: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths = 0
+    while die_at(deaths + 1, folder, monkeypatch):
+        deaths += 1
+        there = uploaded()
+        if MANIFEST_NAME not in contents(URL):
+            with pytest.raises(DatasetNotFound):
+                fastio.open(URL)
+        elif JOURNAL_NAME not in contents(URL):
+            assert contents(URL) == expected
+            delete_all()
+            continue
+        if there:
+            with pytest.raises((PackError, DatasetExists), match=r"half-written|a dataset"):
+                pack(folder)
+        written = resumed(folder, monkeypatch)
+        assert contents(URL) == expected
+        # Those whose journal was there too, in a row from the first one, were not sent again.
+        row = next(n for n in range(99) if f"shard-{n:06d}.arrow" not in there)
+        assert not {f"shard-{n:06d}.arrow" for n in range(row)} & set(written)
+        delete_all()
+    assert contents(URL) == expected
+    assert deaths >= 3 * (len(expected) - 1)
+
+
+def die_at(request: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Packs; whether it died right before a request that changes the store, or asks for a size."""
+    count, lock = 0, threading.Lock()
+
+    def deadly(call: Any) -> Any:
+        def count_and_call(*args: Any) -> Any:
+            nonlocal count
+            with lock:
+                count += 1
+                if count >= request:
+                    raise Killed
+            return call(*args)
+
+        return count_and_call
+
+    with monkeypatch.context() as patch:
+        for name in ("write", "size", "delete"):
+            patch.setattr(Store, name, deadly(getattr(Store, name)))
+        try:
+            pack(folder, workers=1)
+        except Killed:
+            return True
+    return False
+
+
+def resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Resumes; the names of what was written."""
+    written: list[str] = []
+    with monkeypatch.context() as patch:
+        write = Store.write
+
+        def noted(self: Store, name: str, data: Any) -> None:
+            written.append(name)
+            write(self, name, data)
+
+        patch.setattr(Store, "write", noted)
+        pack(folder, resume=True)
+    return written
+
+
+def delete_all() -> None:
+    fsspec.filesystem("memory").rm("/packs", recursive=True)
+
+
+@pytest.mark.parametrize("upload", [3, 6])
+def test_a_killed_pack_is_resumed_on_another_machine(
+    upload: int, folder: Path, expected: dict[str, bytes], s3: S3, tmp_path: Path
+) -> None:
+    url = s3.bucket(f"killed{upload}") + "/dataset"
+    options = s3.options()
+    arguments = [str(folder), url, str(upload), str(SHARD_SIZE), json.dumps(options)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, *arguments], check=False, env=environment, timeout=120
+    )
+    assert done.returncode == -signal.SIGKILL
+    pack(folder, url, storage_options=options, resume=True)
+    assert contents(url, options) == expected
+
+
+def test_a_staging_folder_of_a_killed_pack_is_used_again(
+    folder: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    with pytest.raises(SampleError, match="interrupted"):
+        pack(interrupted(20), staging=tmp_path, shard_size=80)
+    left = tmp_path / "fastio-left"
+    left.mkdir()
+    (left / "notes.txt").write_text("mine")
+    pack(folder, overwrite=True, staging=tmp_path)
+    assert contents(URL) == expected
+    assert (left / "notes.txt").exists()
+
+
+def interrupted(count: int) -> Iterator[int]:
+    yield from range(count)
+    raise RuntimeError("interrupted")
+
+
+def test_a_shard_that_was_changed_there_is_packed_again(
+    folder: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert die_at(8, folder, monkeypatch)
+    name = sorted(uploaded())[0]
+    fsspec.filesystem("memory").pipe_file(f"/packs/dataset/{name}", b"short")
+    pack(folder, resume=True)
+    assert contents(URL) == expected
+
+
+def test_other_options_cannot_resume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert die_at(6, folder, monkeypatch)
+    with pytest.raises(PackError, match="codec was"):
+        pack(folder, resume=True, codec="raw")
+
+
+def test_an_upload_that_fails_names_the_shard_and_says_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Store.write
+
+    def refuse(self: Store, name: str, data: Any) -> None:
+        if name == "shard-000001.arrow":
+            raise fastio.StoreError(f"{self.url}/{name} cannot be written: no")
+        write(self, name, data)
+
+    monkeypatch.setattr(Store, "write", refuse)
+    with pytest.raises(PackError, match=rf"{URL}/shard-000001\.arrow .*--resume"):
+        pack(folder)
+    assert MANIFEST_NAME not in contents(URL)
+
+
+def test_an_upload_that_comes_short_is_noticed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Store, "size", lambda self, name: 5)
+    with pytest.raises(PackError, match=r"shard-\d+\.arrow has 5 bytes after it was uploaded"):
+        pack(folder)
+
+
+def test_a_web_server_is_refused_with_its_url(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "www").mkdir()
+    with (
+        http_folder(tmp_path / "www", python=True) as url,
+        pytest.raises(fastio.StoreError, match=url),
+    ):
+        pack(folder, url)
+
+
+def test_options_of_urls_need_one(tmp_path: Path) -> None:
+    for options in ({"staging": tmp_path}, {"storage_options": {}}):
+        with pytest.raises(PackError, match="are for a URL"):
+            fastio.pack([1], tmp_path / "out", **options)
+
+
+# --- The commands --------------------------------------------------------------------------------
+
+
+def run(*arguments: Any) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_commands_take_urls(folder: Path, s3: S3, tmp_path: Path) -> None:
+    url = s3.bucket("commands") + "/dataset"
+    inner = s3.options()["client_kwargs"]
+    words = ["aws_access_key_id=a-key-id", "aws_secret_access_key=a-secret"]
+    words += [f"endpoint={inner['endpoint_url']}", f"region={inner['region_name']}"]
+    options = [part for word in words for part in ("--storage-options", word)]
+    assert run("pack", folder, url, "--shard-size", "2KB", "--quiet", *options)[0] == 0
+    code, out, _ = run("info", url, "--json", *options)
+    assert (code, json.loads(out)["rows"]) == (0, 15)
+    assert run("verify", url, "--deep", "--quiet", *options)[0] == 0
+    assert run("export", url, tmp_path / "out", "--quiet", *options)[0] == 0
+    assert len([path for path in (tmp_path / "out").rglob("*.*") if path.is_file()]) == 15
+    for more in ([], ["--transform", "Resize((32, 32))"]):
+        sheet = tmp_path / f"sheet{len(more)}.png"
+        assert run("show", url, "--out", sheet, "--count", 4, *more, *options)[0] == 0
+        assert sheet.stat().st_size > 0
+
+
+def test_verify_names_what_is_damaged_behind_a_url(folder: Path) -> None:
+    pack(folder)
+    fs = fsspec.filesystem("memory")
+    data = bytearray(fs.cat_file("/packs/dataset/shard-000001.arrow"))
+    data[len(data) // 2] ^= 1
+    fs.pipe_file("/packs/dataset/shard-000001.arrow", bytes(data))
+    code, _, error = run("verify", URL, "--quiet")
+    assert code == 1
+    assert "shard-000001.arrow" in error

@@ -356,8 +356,8 @@ def map_batch(
         _ = batch.schema.names  # decodes them, which may fail too
     except (pa.ArrowException, OSError, UnicodeDecodeError) as cause:
         raise error(
-            f"{called} is not a whole Arrow file ({mapped.size} bytes): {cause}; it is truncated or
-            " "damaged: copy it again, or pack again"
+            f"{called} is not a whole Arrow file ({mapped.size} bytes): {cause}; it is truncated "
+            "or damaged: copy it again, or pack again"
         ) from cause
     if any(column.null_count for column in batch.columns):
         raise error(f"{called} has nulls, which fastio never writes")

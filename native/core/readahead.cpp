@@ -12,7 +12,7 @@ ReadAhead::ReadAhead(int threads) {
   } catch (const std::system_error&) {
     // As many as there are.
   }
-  closed_ = threads_.empty();  // workers read what nobody asked for ahead
+  if (threads_.empty()) closed_ = true;  // workers read what nobody asked for ahead
 }
 
 void ReadAhead::push(std::shared_ptr<const Slot> slot) {

@@ -12,7 +12,8 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from numpy.typing import NDArray
 import fastio
 from fastio.staging.warm import warm
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from servers import FaultProxy, http_folder
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.servers import FaultProxy, http_folder
 
 SIDE = 256  # pixels: raw images of 196,608 bytes
 LATENCY_S = 0.03
@@ -68,11 +69,12 @@ def http_part(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     found: dict[str, list[tuple[float, float]]] = {}
     with http_folder(dataset) as url:
         for _ in range(arguments.rounds):
-            for name, work_on in (
-                ("obstore get, one after the other", lambda: plain_get(url, names, 1)),
-                ("obstore get, 4 at once", lambda: plain_get(url, names, 4)),
-                ("fastio, staged and checked", lambda: staged(url, work / "cache")),
-            ):
+            contenders: dict[str, Callable[[], None]] = {
+                "obstore get, one after the other": partial(plain_get, url, names, 1),
+                "obstore get, 4 at once": partial(plain_get, url, names, 4),
+                "fastio, staged and checked": partial(staged, url, work / "cache"),
+            }
+            for name, work_on in contenders.items():
                 os.sync()
                 begin, cpu = time.perf_counter(), time.process_time()
                 work_on()

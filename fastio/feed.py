@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.batch import Batch
-from fastio.dataset.remote import RemoteDataset
 from fastio.device import HostBatch
 from fastio.engine import BatchStream, Engine, OnError, StagingPlan
 from fastio.errors import SampleError, TransformError
-from fastio.formats import AnyDataset, FolderDataset, TarDataset
+from fastio.formats import AnyDataset, FolderDataset, Remote, TarDataset
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
 from fastio.schema import Image, Schema
@@ -255,7 +254,7 @@ class NativeFeed:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if isinstance(self.dataset, RemoteDataset):
+        if isinstance(self.dataset, Remote):
             self.sampling, self._stager = staged(self.dataset, self.sampling)
 
     @property
@@ -281,7 +280,7 @@ class NativeFeed:
 
     def _staging(self, cursor: Cursor, ranks: Ranks) -> StagingPlan | None:
         """How far ahead the blocks of a remote dataset are fetched."""
-        if self._stager is None or not isinstance(self.dataset, RemoteDataset):
+        if self._stager is None or not isinstance(self.dataset, Remote):
             return None
         rows, sampling = len(self.dataset), self.sampling
         following = orders = None
@@ -300,7 +299,7 @@ class NativeFeed:
         sampling = self.sampling.adopting(name)
         if self._stager is None or sampling == self.sampling:
             return
-        assert isinstance(self.dataset, RemoteDataset)
+        assert isinstance(self.dataset, Remote)
         self.close()
         self._engines = {}
         self.sampling, self._stager = staged(self.dataset, sampling)

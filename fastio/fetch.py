@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import resource
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +19,8 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.dataset import Dataset
 from fastio.dataset.remote import RemoteDataset
-from fastio.formats import AnyDataset, FolderDataset, TarDataset
+from fastio.errors import ImageError
+from fastio.formats import AnyDataset, FolderDataset, Remote, RemoteTars, TarDataset
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG
 from fastio.shard import ShardReader
 from fastio.staging import Stager
@@ -244,6 +246,49 @@ class StagedImages:
         return reads
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:
+        with suppress(OSError, KeyError, ImageError):  # evicted or damaged meanwhile
+            return self._dataset.image(self._field, row, data=self._staged(row))
+        return self._dataset.image(self._field, row)
+
+    def _staged(self, row: int) -> npt.NDArray[np.uint8]:
+        """A row's bytes from its block, which its batch holds."""
+        block, offset, length = self._stager.blocks.places(self._field, np.array([row], np.int64))
+        path = self._stager.path(int(block[0]))
+        return np.fromfile(path, np.uint8, int(length[0]), offset=int(offset[0]))
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+class StagedTarImages:
+    """An image field of remote tars: ranges of blocks that were brought here."""
+
+    def __init__(self, dataset: RemoteTars, field: str, stager: Stager) -> None:
+        self._dataset = dataset
+        self._field = field
+        self._stager = stager
+
+    def reads(self, rows: Rows) -> ImageReads:
+        block, offset, length = self._stager.blocks.places(self._field, rows)
+        numbers, file = np.unique(block, return_inverse=True)
+        files = _native.FileSet(keep_open=True, max_open=_most_open())
+        files.add([self._stager.path(number) for number in numbers.tolist()])
+        is_jpeg = self._dataset.extents(self._field, rows).is_jpeg
+        n = len(rows)
+        return ImageReads(
+            files,
+            file.astype(np.int32),
+            offset,
+            length,
+            np.where(is_jpeg, CODEC_JPEG, CODEC_ENCODED).astype(np.uint8),
+            np.full(n, LOOK_INTO_FILE, np.uint8),
+            np.full(n, LOOK_INTO_FILE, np.int32),
+            np.full(n, LOOK_INTO_FILE, np.int32),
+            None,
+            None,
+        )
+
+    def pixels(self, row: int) -> npt.NDArray[np.uint8]:
         return self._dataset.image(self._field, row)
 
     def close(self) -> None:
@@ -259,9 +304,11 @@ def _fill_columns(
 
 def image_source(dataset: AnyDataset, field: str, stager: Stager | None = None) -> ImageSource:
     """The reads of one image field of a dataset; a stager is what brings a remote one's blocks."""
-    if isinstance(dataset, RemoteDataset):
+    if isinstance(dataset, Remote):
         if stager is None:
             raise ValueError(f"{dataset.path} is remote: there must be a stager")
+        if isinstance(dataset, RemoteTars):
+            return StagedTarImages(dataset, field, stager)
         return StagedImages(dataset, field, stager)
     if isinstance(dataset, FolderDataset):
         return FolderImages(dataset)

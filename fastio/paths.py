@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fastio.cache import Cache
-from fastio.dataset.remote import RemoteDataset
 from fastio.device import Device, has_pinned_memory
 from fastio.engine import OnError, available_cores
 from fastio.errors import TransformError
 from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings
-from fastio.formats import AnyDataset, TarDataset, is_tars, open_any
+from fastio.formats import AnyDataset, Remote, TarDataset, is_tars, open_any
 from fastio.formats.torch_dataset import WorkerSettings, image_files
 from fastio.sampling import Ranks, Sampling
 from fastio.staging import staged
@@ -59,7 +58,7 @@ def make_feed(request: Request) -> Feed:
         request = replace(request, fields=tuple(dataset.schema.fields))  # seg_png for "seg.png"
     transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
     settings = _native_settings(request)
-    if not isinstance(dataset, RemoteDataset):
+    if not isinstance(dataset, Remote):
         return NativeFeed(dataset, request.sampling, transforms, settings, request.seed)
     sampling, stager = staged(dataset, request.sampling)
     return NativeFeed(dataset, sampling, transforms, settings, request.seed, stager)

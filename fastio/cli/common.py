@@ -75,12 +75,17 @@ def open_packed(path: str, storage_options: dict[str, Any] | None) -> Dataset:
     Raises:
         FastioError: as `fastio.open`; storage options without a URL.
     """
+    from fastio.dataset import Dataset
     from fastio.dataset import open as open_dataset
+    from fastio.errors import DatasetNotFound
     from fastio.formats import open_remote
     from fastio.store import is_remote
 
     if is_remote(path):
-        return open_remote(path, storage_options)
+        opened = open_remote(path, storage_options)
+        if not isinstance(opened, Dataset):
+            raise DatasetNotFound(f"{path} has tars, and this is for packed datasets")
+        return opened
     if storage_options is not None:
         raise typer.BadParameter(f"--storage-options is for URLs, and {path} is on this machine")
     return open_dataset(path)

@@ -244,7 +244,14 @@ class Dataset:
             name: _gathered(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
         }
 
-    def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
+    def image(
+        self,
+        field: str,
+        row: int,
+        *,
+        at_least: int | None = None,
+        data: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
         """One upright image.
 
         Args:
@@ -253,6 +260,7 @@ class Dataset:
             at_least: for thumbnails: pixels of the longer side that are enough. An image that is
                 stored as blocks may then come 2, 4 or 8 times smaller, which costs less; an
                 eighth is read from a sixth of its bytes.
+            data: uint8 (n,), the row's stored bytes where they were read already; they are checked.
 
         Returns:
             uint8 (H, W, C).
@@ -263,7 +271,7 @@ class Dataset:
             ImageError: it cannot be decoded.
             SourceNotFound, ShardCorrupt: the shard cannot be read.
         """
-        stored = self.stored_image(field, row)
+        stored = self.stored_image(field, row, data)
         codebook = self.codebook
         mode: Literal["RGB", "L"] = self._field(field).mode
         try:
@@ -273,12 +281,15 @@ class Dataset:
         except ValueError as error:
             raise ImageError(self.path, row, self.sample_name(row), error) from error
 
-    def stored_image(self, field: str, row: int) -> StoredImage:
+    def stored_image(
+        self, field: str, row: int, data: NDArray[np.uint8] | None = None
+    ) -> StoredImage:
         """One image as it is stored, neither decoded nor checked.
 
         Args:
             field: an image field.
             row: global row number from 0.
+            data: uint8 (n,), its bytes where they were read already.
 
         Raises:
             SchemaError, IndexError, SourceNotFound, ShardCorrupt: as `image`.
@@ -291,7 +302,9 @@ class Dataset:
             int(reader.fixed(f"{field}.{part}")[local])
             for part in ("codec", "height", "width", "orientation", "crc32c")
         )
-        return StoredImage(self._stored_bytes(reader, field, row, local), *parts)
+        if data is None:
+            data = self._stored_bytes(reader, field, row, local)
+        return StoredImage(data, *parts)
 
     def sample_name(self, row: int) -> str:
         """How messages name a row: its shard's file name and its row there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -19,12 +20,18 @@ from fastio.cache import Cache, CacheFolder, Source, memory_file
 from fastio.dataset.heads import HEADS, Heads
 from fastio.dataset.manifest import MANIFEST_NAME, Manifest
 from fastio.dataset.packed import Dataset
-from fastio.errors import DatasetNotFound, SourceNotFound
+from fastio.errors import (
+    DatasetNotFound,
+    FormatVersionUnsupported,
+    ManifestInvalid,
+    SourceNotFound,
+)
 from fastio.shard import ShardReader
 from fastio.store import Store, open_store
 
 _KEPT_HEADS = 4096
-_KEPT_WHOLE = 64  # shards that were fetched whole
+_KEPT_WHOLE_BYTES = 256 << 20  # of shards that were fetched whole and nobody uses now
+_ATTEMPTS = 3  # to fetch a manifest that comes damaged
 _VERIFY_BYTES = 16 << 20
 
 
@@ -65,20 +72,31 @@ class RemoteDataset(Dataset):
         self._given = url, storage_options, cache
         self.store: Store = open_store(url, storage_options)
         self.cache = cache
-        try:
-            file = memory_file([self.store.read(MANIFEST_NAME)])
-        except SourceNotFound as error:
-            raise DatasetNotFound(
-                f"{self.store.url} has no {MANIFEST_NAME}: it is no packed dataset, or one that "
-                f"was not copied to its end ({error})"
-            ) from error
-        super().__init__(self.store.url, Manifest(self.store.url, file.path))
-        file.close()  # the manifest has mapped it
+        super().__init__(self.store.url, self._fetch_manifest())
         self.whole = not self.schema.image_fields
         self._heads: OrderedDict[int, Future[ShardReader]] = OrderedDict()
+        self._in_use: weakref.WeakValueDictionary[int, ShardReader] = weakref.WeakValueDictionary()
         self._heads_lock = threading.Lock()
         self._pid = os.getpid()
         self._fetch = Heads(self.store, self.manifest, cache, self.whole, self._checked)
+
+    def _fetch_manifest(self) -> Manifest:
+        for attempt in range(_ATTEMPTS):
+            try:
+                file = memory_file([self.store.read(MANIFEST_NAME)])
+                manifest = Manifest(self.store.url, file.path)
+            except SourceNotFound as error:
+                raise DatasetNotFound(
+                    f"{self.store.url} has no {MANIFEST_NAME}: it is no packed dataset, or one "
+                    f"that was not copied to its end ({error})"
+                ) from error
+            except ManifestInvalid as error:  # on the way, perhaps
+                if attempt + 1 == _ATTEMPTS or isinstance(error, FormatVersionUnsupported):
+                    raise
+            else:
+                file.close()  # the manifest has mapped it
+                return manifest
+        raise AssertionError("unreachable")
 
     def shard(self, shard: int) -> ShardReader:
         """A shard's reader, whose head was fetched when it was first asked for.
@@ -93,7 +111,9 @@ class RemoteDataset(Dataset):
         future, ours = self._head_future(shard)
         if ours:
             try:
-                future.set_result(self._fetch.open(shard))
+                reader = self._fetch.open(shard)
+                self._in_use[shard] = reader
+                future.set_result(reader)
             except BaseException as error:
                 with self._heads_lock:
                     self._heads.pop(shard, None)
@@ -102,22 +122,42 @@ class RemoteDataset(Dataset):
 
     def _head_future(self, shard: int) -> tuple[Future[ShardReader], bool]:
         """The head that is there or on its way; or a new one, to be fetched by the caller."""
+        if self._pid != os.getpid():
+            self._after_fork()
         with self._lock:
             if self._closed:
                 raise ValueError(f"{self.path}: this dataset was closed")
         with self._heads_lock:
-            if self._pid != os.getpid():
-                # What the parent's threads were fetching comes to nobody here.
-                done = {k: v for k, v in self._heads.items() if v.done()}
-                self._heads, self._pid = OrderedDict(done), os.getpid()
             future = self._heads.get(shard)
             if future is not None:
                 self._heads.move_to_end(shard)
                 return future, False
             future = self._heads[shard] = Future()
-            if len(self._heads) > (_KEPT_WHOLE if self.whole else _KEPT_HEADS):
-                self._heads.popitem(last=False)
-            return future, True
+            reader = self._in_use.get(shard)
+            if reader is not None:
+                future.set_result(reader)
+            self._forget_heads()
+            return future, reader is None
+
+    def _forget_heads(self) -> None:
+        """Lets go of the heads that were used longest ago, where there are many."""
+        kept = len(self._heads)
+        if self.whole:
+            latest = self.manifest.shard_bytes[list(reversed(self._heads))]
+            kept = max(1, int(np.searchsorted(np.cumsum(latest), _KEPT_WHOLE_BYTES, "right")))
+        while len(self._heads) > min(kept, _KEPT_HEADS):
+            self._heads.popitem(last=False)
+
+    def _after_fork(self) -> None:
+        """What the parent's threads were fetching, or had locked, comes to nobody here."""
+        done = {k: v for k, v in self._heads.items() if v.done()}
+        self._lock, self._heads_lock = threading.Lock(), threading.Lock()
+        self._heads, self._pid = OrderedDict(done), os.getpid()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all shards."""
+        return self.manifest.nbytes
 
     @property
     def head_bytes_fetched(self) -> int:

@@ -10,15 +10,18 @@ from fastio.cache import Cache
 from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.dataset import open as open_packed
 from fastio.dataset.remote import RemoteDataset
-from fastio.errors import DatasetNotFound
+from fastio.errors import DatasetNotFound, SourceNotFound, StoreError
 from fastio.formats.folder import IMG_EXTENSIONS, FolderDataset
 from fastio.formats.tars import TarDataset, find_tars
+from fastio.formats.tars.remote import RemoteTars, is_tar_url
 from fastio.store import is_remote
 
 __all__ = [
     "IMG_EXTENSIONS",
     "AnyDataset",
     "FolderDataset",
+    "Remote",
+    "RemoteTars",
     "TarDataset",
     "is_tars",
     "open",
@@ -27,6 +30,8 @@ __all__ = [
 
 # What the native path reads.
 AnyDataset = Dataset | FolderDataset | TarDataset
+# What of it lies in a store.
+Remote = RemoteDataset | RemoteTars
 
 
 def open(
@@ -62,10 +67,19 @@ def open_remote(
     url: str,
     storage_options: Mapping[str, Any] | None = None,
     cache: Cache | str | os.PathLike[str] | None = None,
-) -> RemoteDataset:
-    """Open a packed dataset in a store; see `open`."""
+    fields: Sequence[str] | None = None,
+) -> RemoteDataset | RemoteTars:
+    """Open a packed dataset or WebDataset tars in a store; see `open`."""
     kept = cache if cache is None or isinstance(cache, Cache) else Cache(cache)
-    return RemoteDataset(url, storage_options, kept)
+    if is_tar_url(url):
+        return RemoteTars(url, storage_options, kept, fields=fields)
+    try:
+        return RemoteDataset(url, storage_options, kept)
+    except DatasetNotFound as error:
+        try:
+            return RemoteTars(url, storage_options, kept, fields=fields)
+        except (SourceNotFound, StoreError):
+            raise error from None
 
 
 def _only_remote(path: Any, storage_options: Any, cache: Any) -> None:
@@ -85,9 +99,8 @@ def open_any(
     """Open a packed dataset, WebDataset tars, or else a folder of images.
 
     Args:
-        path: a folder with a manifest, or its URL; a tar, a folder of tars, a pattern of tars, or a
-        list of
-            tars; or a folder with a folder of images for each class.
+        path: a folder with a manifest, or its URL; a tar, a folder of tars, a pattern of tars, or
+            a list of tars; or a folder with a folder of images for each class.
         fields: of tars, the fields that are wanted: samples may lack others.
         storage_options, cache: for a URL; see `open`.
 
@@ -97,7 +110,7 @@ def open_any(
         ShardCorrupt, SchemaError: as `TarDataset`.
     """
     if is_remote(path):
-        return open_remote(str(path), storage_options, cache)
+        return open_remote(str(path), storage_options, cache, fields)
     _only_remote(path, storage_options, cache)
     if is_tars(path):
         return TarDataset(path, fields=fields)

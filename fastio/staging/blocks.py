@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fastio.dataset.remote import RemoteDataset
+from fastio.shard import ShardReader
 
 Numbers = npt.NDArray[np.int64]
 _ATTEMPTS = 3
@@ -40,10 +40,10 @@ class Blocks:
         block_rows: rows of a block.
     """
 
-    def __init__(self, dataset: RemoteDataset, block_rows: int) -> None:
+    def __init__(self, dataset: Any, block_rows: int) -> None:
         self.dataset = dataset
         self.block_rows = block_rows
-        self.mean_bytes = max(1, dataset.manifest.nbytes * block_rows // max(1, len(dataset)))
+        self.mean_bytes = max(1, dataset.nbytes * block_rows // max(1, len(dataset)))
         self._starts: dict[tuple[int, int], dict[str, int]] = {}
         self._lock = threading.Lock()
 
@@ -64,6 +64,16 @@ class Blocks:
             StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
         """
         return sum(extent.length for extent in self.dataset.extents(*self.rows(block)))
+
+    def whole_shards(self, block: int) -> list[ShardReader]:
+        """The shards of a block, where they are fetched whole: they stay while somebody has them.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
+        """
+        if not self.dataset.whole:
+            return []
+        return [self.dataset.shard(shard) for shard, _, _ in self.dataset.spans(*self.rows(block))]
 
     def fetch(self, block: int) -> tuple[list[Any], str | None]:
         """The parts of a block's bytes from the store, and what is wrong with them at the source.

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from fastio.dataset.remote import RemoteDataset
 from fastio.errors import CacheError
+from fastio.formats import Remote, RemoteTars
 from fastio.sampling import Sampling
 from fastio.staging.blocks import Blocks
 from fastio.staging.choice import Cut, cut
 from fastio.staging.stager import Stager
+from fastio.staging.tar_blocks import TarBlocks
 
 _LEAST_AHEAD = 64 << 20
 _BUDGET_SHARE = 4  # what is fetched ahead may take of a cache
 
 
-def staged(dataset: RemoteDataset, sampling: Sampling) -> tuple[Sampling, Stager]:
+def staged(dataset: Remote, sampling: Sampling) -> tuple[Sampling, Stager]:
     """The sampling that suits a remote dataset, and what brings its blocks.
 
     Shuffling by order "auto" is by windows of blocks, in which whatever is fetched is used up;
@@ -28,7 +31,7 @@ def staged(dataset: RemoteDataset, sampling: Sampling) -> tuple[Sampling, Stager
     room = None if dataset.cache is None else dataset.cache.folder().room
     chosen = _chosen_cut(dataset, sampling, room)
     if sampling.window is None:
-        fits = room is not None and dataset.manifest.nbytes <= room
+        fits = room is not None and dataset.nbytes <= room
         sampling = replace(
             sampling,
             block=chosen.block_rows,
@@ -37,10 +40,15 @@ def staged(dataset: RemoteDataset, sampling: Sampling) -> tuple[Sampling, Stager
         )
     assert sampling.block is not None
     rows = sampling.block if sampling.mode in ("window", "settle") else chosen.block_rows
-    return sampling, Stager(Blocks(dataset, rows), dataset.cache)
+    if not isinstance(dataset, RemoteTars):
+        return sampling, Stager(Blocks(dataset, rows), dataset.cache)
+    blocks = TarBlocks(dataset, rows)
+    stager = Stager(blocks, dataset.cache)
+    dataset.staged = partial(blocks.staged, stager)
+    return sampling, stager
 
 
-def ahead_bytes(dataset: RemoteDataset, sampling: Sampling, stager: Stager) -> int:
+def ahead_bytes(dataset: Remote, sampling: Sampling, stager: Stager) -> int:
     """Bytes of blocks that are fetched before they are needed: two windows' in window order."""
     wanted = _LEAST_AHEAD
     with suppress(CacheError):  # the stager does without it, and says so
@@ -51,11 +59,10 @@ def ahead_bytes(dataset: RemoteDataset, sampling: Sampling, stager: Stager) -> i
     return wanted
 
 
-def _chosen_cut(dataset: RemoteDataset, sampling: Sampling, room: int | None) -> Cut:
-    manifest = dataset.manifest
-    fits = room is not None and manifest.nbytes <= room
+def _chosen_cut(dataset: Remote, sampling: Sampling, room: int | None) -> Cut:
+    fits = room is not None and dataset.nbytes <= room
     scattered = not sampling.ours or sampling.order == "shuffle"
-    chosen = cut(manifest.rows, manifest.nbytes, room, by_rows=scattered and not fits)
-    if dataset.whole:
-        return replace(chosen, block_rows=int(manifest.shard_rows[0]), window=4)
+    chosen = cut(len(dataset), dataset.nbytes, room, by_rows=scattered and not fits)
+    if isinstance(dataset, RemoteDataset) and dataset.whole:
+        return replace(chosen, block_rows=int(dataset.manifest.shard_rows[0]), window=4)
     return chosen

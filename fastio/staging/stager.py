@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ import numpy.typing as npt
 from fastio.cache import Cache, CacheFolder, MemoryFile, Run, Source, memory_file
 from fastio.dataset.remote import HEADS
 from fastio.errors import CacheError
+from fastio.shard import ShardReader
 from fastio.staging.blocks import Blocks
 from fastio.staging.forecast import Forecast, next_use
 
@@ -51,6 +52,7 @@ class _Unit:
     memory: MemoryFile | None = None
     error: BaseException | None = None
     damaged: str | None = None  # what is wrong with it at the source
+    heads: list[ShardReader] = field(default_factory=list)  # that have all of its bytes
     in_memory: bool = False  # what the cache gave could not be read twice
     waiting_s: float = 0.0  # since when others fetch it
     asked_s: float = 0.0  # when the index was asked last
@@ -64,7 +66,12 @@ class Stager:
         blocks: of the dataset.
         cache: None: blocks stay in memory as long as they are wanted.
         parallel: blocks that are fetched at once.
+
+    Attributes:
+        with_images: whether the blocks' bytes are wanted, or only what the heads have.
     """
+
+    with_images = True
 
     def __init__(self, blocks: Blocks, cache: Cache | None, parallel: int = _PARALLEL) -> None:
         self.blocks = blocks
@@ -77,7 +84,7 @@ class Stager:
     @property
     def bytes_fetched(self) -> int:
         """Bytes that came over the network, of blocks and of heads of shards."""
-        return self._bytes_fetched + self.blocks.dataset.head_bytes_fetched
+        return self._bytes_fetched + int(self.blocks.dataset.head_bytes_fetched)
 
     def _begin(self) -> None:
         self._pid = os.getpid()
@@ -173,6 +180,12 @@ class Stager:
         """Where a block is that is there."""
         with self._changed:
             return self._units[number].path
+
+    def staged_path(self, number: int) -> str | None:
+        """Where a block is, if it is there and wanted."""
+        with self._changed:
+            unit = self._units.get(number)
+            return unit.path if unit is not None and unit.state == "ready" else None
 
     def restage(self, numbers: Iterable[int], *, in_memory: bool = False) -> None:
         """Throws blocks away whose files are damaged or gone, and fetches them again.
@@ -313,7 +326,9 @@ class Stager:
         """Stages one block, or notes why it cannot be."""
         memory, path, error, others = None, "", None, False
         try:
-            size = self.blocks.size(unit.number)
+            size = self.blocks.size(unit.number)  # fetches the heads
+            size = size if self.with_images else 0
+            unit.heads = self.blocks.whole_shards(unit.number)
             found = self._through_cache(unit, size) if size else os.devnull
             if isinstance(found, str):
                 path = found
@@ -423,13 +438,12 @@ class Stager:
             if self._source is not None and self._source[0] is folder:
                 return self._source
         dataset = self.blocks.dataset
-        manifest = dataset.manifest
         source = folder.source(
             dataset.store.url,
-            manifest.fingerprint,
-            manifest.rows,
+            dataset.fingerprint,
+            len(dataset),
             self.blocks.block_rows,
-            manifest.nbytes,
+            dataset.nbytes,
         )
         heads = dataset.head_source()
         with self._changed:

@@ -1,0 +1,74 @@
+"""Blocks of rows of remote tars: the parts of tars that have their files, one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fastio.errors import StoreError
+from fastio.formats.tars.remote import RemoteTars
+from fastio.shard import ShardReader
+from fastio.staging.blocks import Blocks, Numbers, Places
+from fastio.staging.stager import Stager
+
+
+class TarBlocks(Blocks):
+    """The blocks of a dataset of tars. Thread-safe; see `Blocks`."""
+
+    def __init__(self, dataset: RemoteTars, block_rows: int) -> None:
+        super().__init__(dataset, block_rows)
+        self._tars = dataset
+
+    def size(self, block: int) -> int:
+        """Bytes of a block."""
+        return sum(end - begin for _, begin, end in self._segments(block))
+
+    def whole_shards(self, block: int) -> list[ShardReader]:
+        """None: tars are not fetched whole."""
+        return []
+
+    def fetch(self, block: int) -> tuple[list[Any], str | None]:
+        """The parts of a block's bytes from the store.
+
+        Raises:
+            StoreError, SourceNotFound: they cannot be read.
+        """
+        parts = []
+        for tar, begin, end in self._segments(block):
+            name = self._tars.tars[tar]
+            data = self._tars.store.read(name, begin, end - begin) if end > begin else b""
+            if memoryview(data).nbytes != end - begin:
+                raise StoreError(f"{self._tars.store.url}: {name} ends before byte {end:,}")
+            parts.append(data)
+        return parts, None
+
+    def places(self, field: str, rows: Numbers) -> Places:
+        """Where the files of a field lie in the blocks of global rows."""
+        block = rows // self.block_rows
+        found = self._tars.extents(field, rows)
+        offset = found.offset - self._starts_of(block, found.tar)
+        return Places(block, offset, np.ascontiguousarray(found.length))
+
+    def staged(self, stager: Stager, rows: Numbers) -> list[tuple[str, int] | None]:
+        """Where the blocks of rows are here, and which byte of a row's tar comes first there."""
+        (tars, _, _), block = self._tars.sample_extents(rows), rows // self.block_rows
+        starts = self._starts_of(block, tars)
+        found: list[tuple[str, int] | None] = []
+        for number, start in zip(block.tolist(), starts.tolist(), strict=True):
+            path = stager.staged_path(number)
+            found.append(None if path is None else (path, start))
+        return found
+
+    def _segments(self, block: int) -> list[tuple[int, int, int]]:
+        return self._tars.segments(np.arange(*self.rows(block), dtype=np.int64))
+
+    def _starts_of(self, blocks: Numbers, tars: Numbers) -> Numbers:
+        """The byte of each row's tar that would stand first in its block's bytes, int64 (n,)."""
+        starts = np.empty(len(blocks), np.int64)
+        for block in np.unique(blocks).tolist():
+            base = 0
+            for tar, begin, end in self._segments(block):
+                starts[(blocks == block) & (tars == tar)] = begin - base
+                base += end - begin
+        return starts

@@ -1,9 +1,10 @@
-"""Getting at the bytes: orders, cold local reads.
+"""Getting at the bytes: orders, cold local reads, remote data and its cache.
 
     .venv/bin/python benchmarks/access.py [PART ...] [--json FILE] [--folder DIR] [--rounds 5]
 
-Parts: order, cold, folder; all where none is named. Each prints one table. The data lie in a
-temporary folder of --folder, which must be on the disk that is to be measured.
+Parts: order, cold, folder, and over loopback http, latency, budget (`access_remote`); all where
+none is named. Each prints one table. The data lie in a temporary folder of --folder, which must be
+on the disk that is to be measured.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from access_remote import budget_part, http_part, latency_part
 from common import console, machine, machine_line, new_table, resident_mb, write_json
 
 import fastio
@@ -261,7 +263,14 @@ def torch_epoch_s(folder: Path, seed: int) -> float:
 
 # --- The command line -----------------------------------------------------------------------------
 
-PARTS: dict[str, Part] = {"order": order_part, "cold": cold_part, "folder": folder_part}
+PARTS: dict[str, Part] = {
+    "order": order_part,
+    "cold": cold_part,
+    "folder": folder_part,
+    "http": http_part,
+    "latency": latency_part,
+    "budget": budget_part,
+}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -255,6 +255,3 @@ def misses(accesses: list[int], room: int, *, optimal: bool) -> int:
                 del kept[victim]
         kept[block] = mark
     return count
-
-
-PARTS = {"http": http_part, "latency": latency_part, "budget": budget_part}

@@ -25,8 +25,10 @@ from fastio.staging.choice import cut
 from fastio.staging.forecast import Distances, Forecast, Numbers
 from fastio.staging.forecast import next_use as forecast_next_use
 
-# Of one request; several that are under way should fit in the processor's cache.
-REQUEST_BYTES = 8 << 20
+# Of one request where the network is what limits it, and where the cores are: then several that are
+# under way should fit in the processor's cache.
+_REQUEST_BYTES = 16 << 20
+_SMALL_REQUEST_BYTES = 4 << 20
 # Of blocks that are claimed, and said to be ready, together.
 _TOGETHER_BYTES = 64 << 20
 _HEADS_AHEAD = 16  # shards
@@ -79,7 +81,7 @@ def warm(
         url: of a packed dataset.
         cache: where to; a folder, or a `fastio.Cache`, whose budget counts.
         storage_options: for the store: see `fastio.open`.
-        parallel: requests that are under way at once, each of up to 8 MiB, or one block; fewer
+        parallel: requests that are under way at once, each of up to 16 MiB, or one block; fewer
             where more would only wait for a core. None: by the number of cores.
         advance: called with the bytes that are staged, some at a time.
 
@@ -125,10 +127,10 @@ class _Stretch:
     first: int
     sizes: list[int]
 
-    def takes(self, number: int, size: int) -> bool:
-        """Whether a block is the next one, and there is room in the request for it."""
+    def takes(self, number: int, size: int, most: int) -> bool:
+        """Whether a block is the next one, and a request of `most` bytes has room for it."""
         after = self.first + len(self.sizes)
-        return number == after and sum(self.sizes) + size <= REQUEST_BYTES
+        return number == after and sum(self.sizes) + size <= most
 
 
 class _Warming:
@@ -241,6 +243,7 @@ class _Warming:
         for number in sizes.keys() - wanted.keys():
             self._note(number, 0)
         stretches: list[_Stretch] = []
+        most = self._pace.request_bytes
         others = []
         for number, outcome in self._claimed(wanted).items():
             if outcome == "ready":
@@ -248,7 +251,7 @@ class _Warming:
             elif outcome == "others":
                 others.append(number)
             elif outcome == "mine":
-                if not (stretches and stretches[-1].takes(number, sizes[number])):
+                if not (stretches and stretches[-1].takes(number, sizes[number], most)):
                     stretches.append(_Stretch(number, []))
                 stretches[-1].sizes.append(sizes[number])
             else:
@@ -376,6 +379,12 @@ class _Pace:
         self._under_way = 0
         self._free_cores = cores
         self._changed = threading.Condition()
+
+    @property
+    def request_bytes(self) -> int:
+        """What one request should ask for."""
+        waits_for_network = self._limit > min(self._most - 1, 2 * self._least)
+        return _REQUEST_BYTES if waits_for_network else _SMALL_REQUEST_BYTES
 
     def wait(self) -> None:
         """Waits until one more may be under way, which it is then."""

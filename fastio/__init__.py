@@ -34,6 +34,7 @@ from fastio.formats import FolderDataset, TarDataset, open
 from fastio.loader import Loader
 from fastio.pack import ExportReport, PackReport, Writer, export, pack
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
+from fastio.staging import WarmReport, warm
 from fastio.stats import Stats
 from fastio.transforms import (
     Augmentation,
@@ -89,8 +90,10 @@ __all__ = [
     "Text",
     "ToDtype",
     "TransformError",
+    "WarmReport",
     "Writer",
     "export",
     "open",
     "pack",
+    "warm",
 ]

@@ -8,7 +8,7 @@ from fastio.staging.forecast import Forecast
 from fastio.staging.lookahead import Lookahead
 from fastio.staging.setup import ahead_bytes, staged
 from fastio.staging.stager import Stager
-from fastio.staging.warm import WarmReport, warm
+from fastio.staging.warming import WarmReport, warm
 
 __all__ = [
     "Blocks",

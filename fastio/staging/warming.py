@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,11 +23,8 @@ from fastio.staging.blocks import Blocks
 from fastio.staging.choice import cut
 from fastio.staging.forecast import Distances, Forecast, Numbers
 from fastio.staging.forecast import next_use as forecast_next_use
+from fastio.staging.pace import Pace
 
-# Of one request where the network is what limits it, and where the cores are: then several that are
-# under way should fit in the processor's cache.
-_REQUEST_BYTES = 16 << 20
-_SMALL_REQUEST_BYTES = 4 << 20
 # Of blocks that are claimed, and said to be ready, together.
 _TOGETHER_BYTES = 64 << 20
 _HEADS_AHEAD = 16  # shards
@@ -154,7 +150,7 @@ class _Warming:
         self._source: Source = folder.source(
             dataset.store.url, manifest.fingerprint, manifest.rows, block_rows, manifest.nbytes
         )
-        self._pace = _Pace(parallel)
+        self._pace = Pace(parallel)
         self._lock = threading.Lock()
         self._staged: set[int] = set()
         self._damaged: list[str] = []
@@ -359,60 +355,6 @@ class _Warming:
             if not folder.has(source, shard, sizes[shard]):
                 break  # no room
             self._note(shard, sizes[shard], fetched=not there[shard])
-
-
-class _Pace:
-    """How many requests are under way: as many as keep the cores busy, and not many more.
-
-    What has arrived and waits for a core has left the processor's cache when its turn comes, so the
-    number falls by one with each that has to wait, and rises by one with each that has not.
-
-    Args:
-        most: requests under way.
-    """
-
-    def __init__(self, most: int) -> None:
-        cores = len(os.sched_getaffinity(0))
-        self._most = most
-        self._least = min(most, cores + 1)
-        self._limit = self._least
-        self._under_way = 0
-        self._free_cores = cores
-        self._changed = threading.Condition()
-
-    @property
-    def request_bytes(self) -> int:
-        """What one request should ask for."""
-        waits_for_network = self._limit > min(self._most - 1, 2 * self._least)
-        return _REQUEST_BYTES if waits_for_network else _SMALL_REQUEST_BYTES
-
-    def wait(self) -> None:
-        """Waits until one more may be under way, which it is then."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._under_way < self._limit)
-            self._under_way += 1
-
-    @contextmanager
-    def core(self) -> Iterator[None]:
-        """A core for what has arrived."""
-        with self._changed:
-            step = 1 if self._free_cores else -1
-            self._limit = min(self._most, max(self._least, self._limit + step))
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._free_cores > 0)
-            self._free_cores -= 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._free_cores += 1
-                self._changed.notify_all()
-
-    def done(self) -> None:
-        """One is not under way any more."""
-        with self._changed:
-            self._under_way -= 1
-            self._changed.notify_all()
 
 
 def _going_on(futures: list[Future[None]]) -> list[Future[None]]:

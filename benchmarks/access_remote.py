@@ -23,7 +23,7 @@ from common import console, new_table
 from numpy.typing import NDArray
 
 import fastio
-from fastio.staging.warm import warm
+from fastio.staging import warm
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.servers import FaultProxy, http_folder

@@ -255,7 +255,7 @@ class NativeFeed:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if isinstance(self.dataset, Remote):
-            self.sampling, self._stager = staged(self.dataset, self.sampling)
+            self.sampling, self._stager = staged(self.dataset, self.sampling, self.settings.fields)
 
     @property
     def fingerprint(self) -> str:
@@ -302,7 +302,7 @@ class NativeFeed:
         assert isinstance(self.dataset, Remote)
         self.close()
         self._engines = {}
-        self.sampling, self._stager = staged(self.dataset, sampling)
+        self.sampling, self._stager = staged(self.dataset, sampling, self.settings.fields)
 
     def stats(self) -> Stats:
         total = Stats()

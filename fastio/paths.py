@@ -60,7 +60,7 @@ def make_feed(request: Request) -> Feed:
     settings = _native_settings(request)
     if not isinstance(dataset, Remote):
         return NativeFeed(dataset, request.sampling, transforms, settings, request.seed)
-    sampling, stager = staged(dataset, request.sampling)
+    sampling, stager = staged(dataset, request.sampling, request.fields)
     return NativeFeed(dataset, sampling, transforms, settings, request.seed, stager)
 
 

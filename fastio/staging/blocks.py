@@ -38,10 +38,12 @@ class Blocks:
     Args:
         dataset: not closed by this object.
         block_rows: rows of a block.
+        images: False where only other fields are wanted: then blocks are empty, and heads suffice.
     """
 
-    def __init__(self, dataset: Any, block_rows: int) -> None:
+    def __init__(self, dataset: Any, block_rows: int, images: bool = True) -> None:
         self.dataset = dataset
+        self.images = images
         self.block_rows = block_rows
         self.mean_bytes = max(1, dataset.nbytes * block_rows // max(1, len(dataset)))
         self._starts: dict[tuple[int, int], dict[str, int]] = {}
@@ -63,7 +65,8 @@ class Blocks:
         Raises:
             StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
         """
-        return sum(extent.length for extent in self.dataset.extents(*self.rows(block)))
+        extents = self.dataset.extents(*self.rows(block))
+        return sum(extent.length for extent in extents) if self.images else 0
 
     def whole_shards(self, block: int) -> list[ShardReader]:
         """The shards of a block, where they are fetched whole: they stay while somebody has them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,11 +20,18 @@ _LEAST_AHEAD = 64 << 20
 _BUDGET_SHARE = 4  # what is fetched ahead may take of a cache
 
 
-def staged(dataset: Remote, sampling: Sampling) -> tuple[Sampling, Stager]:
+def staged(
+    dataset: Remote, sampling: Sampling, fields: Sequence[str] | None
+) -> tuple[Sampling, Stager]:
     """The sampling that suits a remote dataset, and what brings its blocks.
 
     Shuffling by order "auto" is by windows of blocks, in which whatever is fetched is used up;
     where the cache has room for all of the dataset, from the second epoch on it is of all rows.
+
+    Args:
+        dataset: what is loaded.
+        sampling: as it was asked for.
+        fields: that are delivered; None for all.
 
     Raises:
         CacheError: the cache's folder cannot be used.
@@ -41,7 +49,9 @@ def staged(dataset: Remote, sampling: Sampling) -> tuple[Sampling, Stager]:
     assert sampling.block is not None
     rows = sampling.block if sampling.mode in ("window", "settle") else chosen.block_rows
     if not isinstance(dataset, RemoteTars):
-        return sampling, Stager(Blocks(dataset, rows), dataset.cache)
+        names = dataset.schema.image_fields
+        images = fields is None or any(name in names for name in fields)
+        return sampling, Stager(Blocks(dataset, rows, images), dataset.cache)
     blocks = TarBlocks(dataset, rows)
     stager = Stager(blocks, dataset.cache)
     dataset.staged = partial(blocks.staged, stager)

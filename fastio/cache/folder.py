@@ -216,11 +216,14 @@ class CacheFolder:
                 outcomes[number] = "mine"
         return outcomes
 
-    def store(self, source: Source, number: int, parts: Sequence[Any]) -> bool:
+    def store(
+        self, source: Source, number: int, parts: Sequence[Any], *, misses: bool = True
+    ) -> bool:
         """Writes a claimed piece's bytes and says that it is ready.
 
         Args:
             parts: bytes-like objects, which follow one another in the file.
+            misses: as in `publish`.
 
         Returns:
             False where the reservation is gone (the folder was deleted and made again).
@@ -229,7 +232,8 @@ class CacheFolder:
             OSError: it cannot be written; the claim is still the caller's to abandon.
             CacheError: the index cannot be used.
         """
-        return bool(self.publish(source, {number: self.write(source, number, parts)}))
+        written = {number: self.write(source, number, parts)}
+        return bool(self.publish(source, written, misses=misses))
 
     def write(self, source: Source, number: int, parts: Sequence[Any]) -> str:
         """Writes a claimed piece's bytes, which `publish` is to say to be ready.

@@ -136,7 +136,7 @@ class Heads:
             data = [data for _, data in parts] if self._whole else _packed(parts)
             try:
                 if sum(memoryview(part).nbytes for part in data) <= bound:
-                    stored = folder.store(source, shard, data)
+                    stored = folder.store(source, shard, data, misses=False)
             except (CacheError, OSError) as error:
                 assert self._cache is not None
                 self._cache.give_up(error)

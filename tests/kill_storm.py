@@ -15,6 +15,7 @@ import ctypes
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import statistics
@@ -145,9 +146,9 @@ def pack(place: Place, number: int) -> None:
             expected = _bytes_of(Path(place.root, "packed"))
             if _bytes_of(path) != expected:
                 raise AssertionError(f"{path} is not what an undisturbed pack gives")
-            for file in path.iterdir():
-                file.unlink()
-            path.rmdir()
+            done = Path(tempfile.mkdtemp(dir=place.root))
+            os.rename(path, done / "done")
+            shutil.rmtree(done)
         fastio.pack(
             NoisySource(), path, codec="raw", shard_size=MIB // 4, resume=path.exists(), workers=1
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +19,8 @@ class MemoryFile:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self._descriptor = -1
         self._descriptor = os.memfd_create("fastio", os.MFD_CLOEXEC)
-        self._end = weakref.finalize(self, os.close, self._descriptor)
         os.truncate(self._descriptor, size)
 
     @property
@@ -38,7 +37,13 @@ class MemoryFile:
 
     def close(self) -> None:
         """Lets go of it; what is mapped or open stays readable. Idempotent."""
-        self._end()
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    # Not weakref.finalize: the interpreter's exit stumbles over one that a thread makes meanwhile.
+    def __del__(self) -> None:
+        self.close()
 
 
 def memory_file(parts: Sequence[Any]) -> MemoryFile:

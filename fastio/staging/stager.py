@@ -8,6 +8,7 @@ through memory then: a reader never waits for room.
 
 from __future__ import annotations
 
+import atexit
 import heapq
 import itertools
 import os
@@ -17,6 +18,7 @@ import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -79,6 +81,7 @@ class Stager:
         self._parallel = parallel
         self._run = int.from_bytes(os.urandom(4), "little")
         self._bytes_fetched = 0
+        self._at_exit = partial(_close_at_exit, weakref.ref(self))
         self._begin()
 
     @property
@@ -88,6 +91,9 @@ class Stager:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
+        # A thread that comes back from a request when the interpreter has gone ends the process
+        # with an error.
+        atexit.register(self._at_exit)
         lock = threading.RLock()
         self._changed = threading.Condition(lock)  # a unit's state
         self._wanted = threading.Condition(lock)  # the queue, for those who stage
@@ -108,6 +114,9 @@ class Stager:
         self._told_s = 0.0
         self._without_until_s = 0.0
         self._closed = False
+
+    def __del__(self) -> None:
+        atexit.unregister(self._at_exit)
 
     # --- For readers ------------------------------------------------------------------------------
 
@@ -234,6 +243,7 @@ class Stager:
         """Ends the threads; what was fetched so far stays in the cache. Idempotent."""
         if self._pid != os.getpid():
             return
+        atexit.unregister(self._at_exit)
         with self._changed:
             self._closed = True
             self._queue.clear()
@@ -465,6 +475,12 @@ class Stager:
         assert self.cache is not None
         self._without_until_s = time.monotonic() + _WITHOUT_CACHE_S
         self.cache.give_up(error)
+
+
+def _close_at_exit(reference: weakref.ref[Stager]) -> None:
+    stager = reference()
+    if stager is not None:
+        stager.close()
 
 
 def _work(reference: weakref.ref[Stager]) -> None:

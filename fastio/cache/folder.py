@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from fastio.cache.direct import write_direct
 from fastio.cache.index import LOADING, READY, Index
 from fastio.cache.members import Member, is_alive, members, remove_unborn, token_of
 from fastio.errors import CacheError
@@ -235,8 +236,14 @@ class CacheFolder:
         written = {number: self.write(source, number, parts)}
         return bool(self.publish(source, written, misses=misses))
 
-    def write(self, source: Source, number: int, parts: Sequence[Any]) -> str:
+    def write(
+        self, source: Source, number: int, parts: Sequence[Any], *, direct: bool = False
+    ) -> str:
         """Writes a claimed piece's bytes, which `publish` is to say to be ready.
+
+        Args:
+            parts: as in `store`.
+            direct: past the system's page cache, where the file system can.
 
         Returns:
             The xxh3_64 of the bytes, as 16 hexadecimal digits.
@@ -248,14 +255,15 @@ class CacheFolder:
         target = self.file(source, number)
         digest = xxhash.xxh3_64()
         try:
-            with open(temporary, "wb", buffering=0) as file:
-                for part in parts:
-                    data = memoryview(part).cast("B")
-                    for begin in range(0, data.nbytes, _CHUNK_BYTES):
-                        # Hashed and then written from the processor's cache.
-                        chunk = data[begin : begin + _CHUNK_BYTES]
-                        digest.update(chunk)
-                        _write_all(file.fileno(), chunk)
+            if not (direct and write_direct(temporary, parts, digest)):
+                with open(temporary, "wb", buffering=0) as file:
+                    for part in parts:
+                        data = memoryview(part).cast("B")
+                        for begin in range(0, data.nbytes, _CHUNK_BYTES):
+                            # Hashed and then written from the processor's cache.
+                            chunk = data[begin : begin + _CHUNK_BYTES]
+                            digest.update(chunk)
+                            _write_all(file.fileno(), chunk)
             try:
                 os.rename(temporary, target)
             except FileNotFoundError:

@@ -71,7 +71,8 @@ def warm(
     """Stage a remote dataset, or as much of its beginning as the cache has room for.
 
     Room is made by deleting what no running loader is known to need. Loaders may use the cache
-    meanwhile.
+    meanwhile. Pieces are written past the system's page cache, where the file system can: see
+    `fastio.cache.direct`.
 
     Args:
         url: of a packed dataset.
@@ -328,7 +329,7 @@ class _Warming:
             with self._lock:
                 self._damaged.append(problem)
             return None
-        return self._folder.write(self._source, number, parts)
+        return self._folder.write(self._source, number, parts, direct=True)
 
     def _extents(self, numbers: range) -> list[Extent]:
         first, _ = self._blocks.rows(numbers[0])

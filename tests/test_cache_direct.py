@@ -1,0 +1,75 @@
+"""Files written past the page cache have the bytes of any other, or are left to the usual way."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+
+from fastio.cache import CacheFolder
+from fastio.cache.direct import write_direct
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "sizes", [[], [0], [1], [4095, 1], [4097], [MIB], [MIB - 1, 2], [3, 0, 2 * MIB + 5, 4096]]
+)
+def test_a_file_has_the_bytes_of_its_parts(sizes: list[int], tmp_path: Path) -> None:
+    rng = np.random.default_rng(len(sizes))
+    parts = [rng.integers(0, 256, size, dtype=np.uint8) for size in sizes]
+    expected = b"".join(part.tobytes() for part in parts)
+    digest = xxhash.xxh3_64()
+    (tmp_path / "file").write_bytes(b"before" * 1000)
+    if not write_direct(tmp_path / "file", parts, digest):
+        pytest.skip("this file system has no direct writes")
+    assert (tmp_path / "file").read_bytes() == expected
+    assert digest.digest() == xxhash.xxh3_64_digest(expected)
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without direct writes."""
+    opened = os.open
+
+    def refuse(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return opened(path, flags, *more, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+
+
+@pytest.mark.usefixtures("refusing")
+def test_where_there_are_no_direct_writes_pieces_are_written_as_usual(tmp_path: Path) -> None:
+    folder = CacheFolder(tmp_path / "cache", 10 * MIB)
+    source = folder.source("memory://a", "0" * 16, 10, 1, 10)
+    assert folder.claim(source, {0: 6}) == {0: "mine"}
+    xxh3 = folder.write(source, 0, [b"abc", b"def"], direct=True)
+    assert xxh3 == xxhash.xxh3_64_hexdigest(b"abcdef")
+    assert folder.publish(source, {0: xxh3}) == {0}
+    assert folder.file(source, 0).read_bytes() == b"abcdef"
+    folder.close()
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = CacheFolder(tmp_path / "cache", 10 * MIB)
+    source = folder.source("memory://a", "0" * 16, 10, 1, 10)
+    folder.claim(source, {0: 6})
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            folder.write(source, 0, [b"abcdef"], direct=True)
+    assert list((tmp_path / "cache" / "tmp").iterdir()) == []
+    folder.close()

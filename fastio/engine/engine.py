@@ -254,6 +254,7 @@ class Engine:
             self._feeder = Feeder(self._stager, self._begin)
         pending.blocks = self._stager.blocks.of(planned.rows)
         pending.staged = threading.Event()
+        self._stager.retry(pending.blocks)  # those that failed while nobody waited for them
         self._feeder.put(pending, epoch)
         return pending
 
@@ -262,7 +263,6 @@ class Engine:
         assert self._stager is not None
         assert failed.blocks is not None
         self._stager.want(failed.blocks)
-        self._stager.retry(failed.blocks)
         return self.submit(failed.planned, epoch)
 
     def _begin(self, pending: Pending, epoch: int) -> None:

@@ -119,7 +119,10 @@ def test_a_dataset_of_one_row(proxy: FaultProxy, cache: Cache | None) -> None:
 def test_two_image_fields_text_and_arrays(
     proxy: FaultProxy, root: Path, cache: Cache | None
 ) -> None:
-    options = {"transforms": {"left": CROPS, "right": [Resize((8, 8))]}, "num_workers": 2}
+    options: dict[str, Any] = {
+        "transforms": {"left": CROPS, "right": [Resize((8, 8))]},
+        "num_workers": 2,
+    }
     with (
         Loader(root / "mixed", 10, **options) as local,
         Loader(f"{proxy.url}/mixed", 10, cache=cache, **options) as remote,
@@ -131,7 +134,8 @@ def test_two_image_fields_text_and_arrays(
 
 
 def test_without_image_fields_each_shard_comes_once(proxy: FaultProxy, cache: Cache | None) -> None:
-    for options in ({"shuffle": True}, {"sampler": list(range(7999, -1, -1))}):
+    orders: list[dict[str, Any]] = [{"shuffle": True}, {"sampler": list(range(7999, -1, -1))}]
+    for options in orders:
         proxy.forget()
         with Loader(f"{proxy.url}/table", 64, cache=cache, **options) as loader:
             seen = [
@@ -282,11 +286,18 @@ def ranks(url: str, caches: list[Cache | None], state: Any = None, steps: int = 
     return found
 
 
-def test_two_ranks_on_one_cache_fetch_every_byte_once(proxy: FaultProxy, tmp_path: Path) -> None:
+def test_two_ranks_on_one_cache_fetch_what_one_would(
+    proxy: FaultProxy, reference: Reference, tmp_path: Path
+) -> None:
+    with remote_loader(f"{proxy.url}/photos", Cache(tmp_path / "alone")) as loader:
+        loader.set_epoch(0)
+        reference.epoch(loader)
+    alone, twice = proxy.sent("shard"), proxy.sent_twice("shard")  # heads and blocks overlap a bit
+    proxy.forget()
     one, two = ranks(f"{proxy.url}/photos", [Cache(tmp_path / "cache")] * 2)
     assert sorted(one[0] + two[0]) == ALL
     assert one[2] == two[2]
-    assert proxy.sent_twice("shard") == 0
+    assert (proxy.sent("shard"), proxy.sent_twice("shard")) == (alone, twice)
 
 
 @pytest.mark.parametrize("world", [1, 3])

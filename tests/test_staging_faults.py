@@ -103,7 +103,8 @@ def test_after_an_outage_every_batch_comes_once(
     short_deadlines(monkeypatch)
     proxy.fail(fault, p=1.0, match="shard-000001")
     with remote_loader(f"{proxy.url}/photos", cache) as loader:
-        rows, batches = [], iter(loader)
+        rows: list[int] = []
+        batches = iter(loader)
         with pytest.raises(StoreError, match="shard-000001"):
             rows.extend(row for batch in batches for row in reference.check(loader, batch))
         with pytest.raises(StoreError):

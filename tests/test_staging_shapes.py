@@ -200,7 +200,8 @@ def test_two_iterators_of_one_loader_and_a_validation_between(
         remote_loader(f"{proxy.url}/photos", cache) as loader,
         remote_loader(f"{proxy.url}/photos", cache, shuffle=False) as validation,
     ):
-        runs, rows = [iter(loader), iter(loader)], [[], []]
+        runs = [iter(loader), iter(loader)]
+        rows: list[list[int]] = [[], []]
         for number in range(-(-ROWS // 8)):
             for run, seen in zip(runs, rows, strict=True):
                 seen += reference.check(loader, next(run))
@@ -307,7 +308,9 @@ def test_an_epoch_goes_on_at_another_world_size_with_another_cache(
     url = f"{proxy.url}/photos"
     one, two = ranks(url, [Cache(tmp_path / "one", 3 * MIB)] * 2, steps=7)
     assert one[1] == two[1]
-    caches = {1: [None], 3: [Cache(tmp_path / "two", 16 * MIB)] * 3}[world]
+    caches: list[Cache | None] = [None]
+    if world > 1:
+        caches = [Cache(tmp_path / "two", 16 * MIB)] * world
     rest = ranks(url, caches, one[1])
     assert len({steps for _, _, steps in rest}) == 1
     assert sorted(one[0] + two[0] + [row for rows, _, _ in rest for row in rows]) == ALL

@@ -278,7 +278,7 @@ class Loader:
         Raises:
             StateMismatch: the state is of another dataset, version or order.
         """
-        if isinstance(state, Mapping):
+        if isinstance(state, Mapping) and state.get("fingerprint") == self._feed.fingerprint:
             self._feed.adopt_order(str(state.get("order")))
         name = self._feed.sampling.name
         cursor = from_state(state, fingerprint=self._feed.fingerprint, order=name)

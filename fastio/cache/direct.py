@@ -44,8 +44,7 @@ def write_direct(path: Path, parts: Sequence[Any], digest: Digest) -> bool:
         if error.errno in _REFUSED:
             return False
         raise
-    memory = mmap.mmap(-1, _BUFFER_BYTES)  # aligned to pages
-    buffer = memoryview(memory)
+    buffer = memoryview(mmap.mmap(-1, _BUFFER_BYTES))  # aligned to pages
     try:
         held = total = 0
         for part in parts:

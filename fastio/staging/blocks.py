@@ -108,14 +108,27 @@ class Blocks:
         first_row = self.dataset.manifest.first_row
         for shard, places, local in self.dataset.by_shard(rows):
             offsets = self.dataset.shard(shard).offsets(field)
-            blocks, inverse = np.unique(block[places], return_inverse=True)
-            first = int(first_row[shard])
-            begins = np.maximum(blocks * self.block_rows - first, 0)
-            starts = [self._start(int(number), shard, field) for number in blocks.tolist()]
-            base = np.array(starts, np.int64) - offsets[begins]
-            offset[places] = offsets[local] + base[inverse]
+            begins = block[places] * self.block_rows - int(first_row[shard])
+            starts = self._starts_in(shard, field, block[places], begins < 0)
+            offset[places] = offsets[local] - offsets[np.maximum(begins, 0)] + starts
             length[places] = offsets[local + 1] - offsets[local]
         return Places(block, offset, length)
+
+    def _starts_in(
+        self, shard: int, field: str, blocks: Numbers, across: npt.NDArray[np.bool_]
+    ) -> Numbers:
+        """Where a shard's part of a field begins in the bytes of blocks.
+
+        Args:
+            across: which of them begin in an earlier shard.
+        """
+        starts = np.zeros(len(blocks), np.int64)
+        if len(self.dataset.schema.image_fields) > 1:
+            across = np.ones(len(blocks), np.bool_)
+        if across.any():
+            for number in np.unique(blocks[across]).tolist():
+                starts[blocks == number] = self._start(number, shard, field)
+        return starts
 
     def _start(self, block: int, shard: int, field: str) -> int:
         """Where a shard's part of a field begins in a block's bytes."""

@@ -278,7 +278,7 @@ class Stager:
         if number not in self._resident or self._source is None:
             return None
         folder, source = self._source
-        path = str(folder.file(source, number))
+        path = folder.path_of(source, number)
         if os.path.exists(path):
             return path
         self._resident.discard(number)
@@ -378,7 +378,7 @@ class Stager:
             folder, source = opened
             if folder.has(source, unit.number, size):
                 self._found(unit.number)
-                return str(folder.file(source, unit.number))
+                return folder.path_of(source, unit.number)
             now_s = time.monotonic()
             if unit.waiting_s and now_s - unit.asked_s < _OTHERS_S:
                 return None
@@ -393,7 +393,7 @@ class Stager:
                 return None
         if outcome == "ready":
             self._found(unit.number)
-            return str(folder.file(source, unit.number))
+            return folder.path_of(source, unit.number)
         if outcome == "mine":
             return self._fetch_to_cache(folder, source, unit)
         return memory_file(self._fetch(unit))
@@ -416,7 +416,7 @@ class Stager:
             if unit.damaged is None and folder.store(source, unit.number, parts):
                 with self._changed:
                     self._resident.add(unit.number)
-                return str(folder.file(source, unit.number))
+                return folder.path_of(source, unit.number)
             folder.abandon(source, [unit.number])
         except (OSError, CacheError) as error:
             with suppress(CacheError):

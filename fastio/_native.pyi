@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
+
 class Simd(enum.Enum):
     """Instruction sets that the kernels are written for, in order."""
 
@@ -32,65 +33,23 @@ def simd_force(level: Simd) -> None:
 def mix_key(a: int, b: int) -> int:
     """Mixes two 64-bit words into a key."""
 
-def permute(
-    n: int,
-    key: int,
-    positions: Annotated[
-        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
-) -> None:
+def permute(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
     rows[i] = the keyed permutation of [0, n) at positions[i]. int64 arrays of one length.
     """
 
-def permute_inverse(
-    n: int,
-    key: int,
-    rows: Annotated[
-        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
-) -> None:
+def permute_inverse(n: int, key: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """The inverse of permute(): positions[i] is where rows[i] stands."""
 
-def permute_window(
-    n: int,
-    block: int,
-    window: int,
-    key: int,
-    positions: Annotated[
-        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
-) -> None:
+def permute_window(n: int, block: int, window: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
     As permute(), for the window order: blocks of rows, shuffled within windows of blocks.
     """
 
-def permute_window_inverse(
-    n: int,
-    block: int,
-    window: int,
-    key: int,
-    rows: Annotated[
-        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
-) -> None:
+def permute_window_inverse(n: int, block: int, window: int, key: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """The inverse of permute_window()."""
 
-def windows_of(
-    n: int,
-    block: int,
-    window: int,
-    key: int,
-    blocks: Annotated[
-        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    begins: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
-    ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
-) -> None:
+def windows_of(n: int, block: int, window: int, key: int, blocks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], begins: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
     The positions [begins[i], ends[i]) of the window of permute_window() that holds the block blocks[i], of rows [blocks[i] * block, ...). int64 arrays of one length.
     """
@@ -108,87 +67,39 @@ class Geometry:
     """A chain of crops, resizes and flips; see geometry.h."""
 
     def __init__(self) -> None: ...
-    def random_resized_crop(
-        self,
-        height: int,
-        width: int,
-        scale_low: float,
-        scale_high: float,
-        ratio_low: float,
-        ratio_high: float,
-        filter: Filter,
-        antialias: bool,
-    ) -> None: ...
-    def resize(
-        self, height: int, width: int, max_size: int, filter: Filter, antialias: bool
-    ) -> None:
+
+    def random_resized_crop(self, height: int, width: int, scale_low: float, scale_high: float, ratio_low: float, ratio_high: float, filter: Filter, antialias: bool) -> None: ...
+
+    def resize(self, height: int, width: int, max_size: int, filter: Filter, antialias: bool) -> None:
         """width 0: the shorter edge becomes height."""
 
     def center_crop(self, height: int, width: int) -> None: ...
+
     def random_crop(self, height: int, width: int, padding: int) -> None: ...
+
     def horizontal_flip(self, p: float) -> None: ...
+
     def vertical_flip(self, p: float) -> None: ...
-    def plans(
-        self,
-        seed: int,
-        epoch: int,
-        rows: Annotated[
-            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        heights: Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        widths: Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        out: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu")],
-    ) -> None:
+
+    def plans(self, seed: int, epoch: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], heights: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], widths: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
         """
         What the chain does to images of heights x widths (upright): int32 rows of crop y, x, height, width; resampled height, width; window y, x, height, width; flips horizontal, vertical.
         """
 
-def crc32c(
-    data: Annotated[
-        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-) -> int:
+def crc32c(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
     """CRC-32C (Castagnoli) of the bytes of a uint8 array."""
 
-def crc32c_mismatch(
-    data: Annotated[
-        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    starts: Annotated[
-        NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    expected: Annotated[
-        NDArray[numpy.uint32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-) -> int:
+def crc32c_mismatch(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], expected: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
     """
     The first of n ranges [starts[i], starts[i + 1]) of a uint8 array whose CRC-32C is not expected[i] (uint32), or that leaves the array; -1 if there is none. starts: int64 (n + 1,).
     """
 
-def jpeg_probe(
-    data: Annotated[
-        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-) -> tuple:
+def jpeg_probe(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple:
     """
     (height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 array), every coefficient of which is read. Raises ValueError if the file is damaged.
     """
 
-def transform(
-    geometry: Geometry,
-    seed: int,
-    epoch: int,
-    row: int,
-    pixels: Annotated[
-        NDArray[numpy.uint8],
-        dict(shape=(None, None, None), order="C", device="cpu", writable=False),
-    ],
-    out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu")],
-) -> None:
+def transform(geometry: Geometry, seed: int, epoch: int, row: int, pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu')]) -> None:
     """
     Applies a geometry to uint8 pixels (H, W, C), C 1, 3 or 4, giving uint8 out (H, W, C), C 1 or 3, of the size that the geometry gives.
     """
@@ -199,12 +110,7 @@ class SharedCodebook:
 class Codebook(SharedCodebook):
     """The classes of a dataset's blocks; see codebook.h."""
 
-    def __init__(
-        self,
-        data: Annotated[
-            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-    ) -> None:
+    def __init__(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
         From the 16,640 bytes of a manifest (uint8 array). ValueError where they are none.
         """
@@ -212,46 +118,22 @@ class Codebook(SharedCodebook):
     @property
     def data(self) -> bytes: ...
 
-def blocks_encode(
-    jpeg: Annotated[
-        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    codebook: Codebook,
-) -> tuple | None:
+def blocks_encode(jpeg: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> tuple | None:
     """
     (block record, height, width, EXIF orientation) of a JPEG file's bytes (uint8 array), every coefficient of which is read; None where a record cannot hold it (CMYK, arithmetic coding, ...). Raises ValueError if the file is damaged.
     """
 
-def blocks_export(
-    record: Annotated[
-        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    codebook: Codebook,
-) -> bytes:
+def blocks_export(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> bytes:
     """
     The JPEG file of a record: the same coefficients, quantisers and metadata. Raises ValueError if the record is damaged.
     """
 
-def blocks_check(
-    record: Annotated[
-        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    codebook: Codebook,
-) -> tuple:
+def blocks_check(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> tuple:
     """
     (height, width) of a record, every byte of which is checked. Raises ValueError if it is damaged.
     """
 
-def blocks_pixels(
-    record: Annotated[
-        NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    codebook: Codebook,
-    orientation: int = 1,
-    denominator: int = 1,
-    channels: int = 3,
-    record_size: int = 0,
-) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))]:
+def blocks_pixels(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook, orientation: int = 1, denominator: int = 1, channels: int = 3, record_size: int = 0) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))]:
     """
     The image of a record, upright, at 1/denominator of its size (1, 2, 4 or 8), as uint8 (H, W, C). At 1/8 the first blocks_header_bytes() of a record of record_size do.
     """
@@ -261,16 +143,7 @@ def blocks_header_bytes(height: int, width: int) -> int:
     The most bytes that the header and the DC section of a record of this size take.
     """
 
-def train_codebook(
-    jpegs: Sequence[
-        Annotated[
-            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ]
-    ],
-    seed: int = 0,
-    iterations: int = 40,
-    most_blocks: int = 500000,
-) -> bytes:
+def train_codebook(jpegs: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], seed: int = 0, iterations: int = 40, most_blocks: int = 500000) -> bytes:
     """
     The 16,640 bytes of a codebook for JPEG files (uint8 arrays). Damaged ones are left out; ValueError where none is left. Ctrl-C ends it.
     """
@@ -279,10 +152,12 @@ class FileSet:
     """Local files by number; see read.h."""
 
     def __init__(self, keep_open: bool, max_open: int = 256) -> None: ...
+
     def add(self, paths: Sequence[str]) -> int:
         """Returns the first new file's number."""
 
     def __len__(self) -> int: ...
+
     def close(self) -> None: ...
 
 class Slot:
@@ -292,14 +167,14 @@ class Slot:
         """True once no thread touches the slot any more."""
 
     def cancel(self) -> None: ...
+
     @property
     def cancelled(self) -> bool: ...
+
     def failures(self) -> list:
         """Rows that failed, as (row, code, message). After wait()."""
 
-    def take(
-        self, row: int
-    ) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))] | None:
+    def take(self, row: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))] | None:
         """
         An image that keeps its own size, as uint8 (H, W, C), once; None where the row failed. After wait().
         """
@@ -308,50 +183,13 @@ class Engine:
     """The worker threads; see engine.h."""
 
     def __init__(self, threads: int) -> None: ...
-    def submit(
-        self,
-        files: FileSet,
-        geometry: Geometry,
-        seed: int,
-        epoch: int,
-        file: Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        offset: Annotated[
-            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        length: Annotated[
-            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        codec: Annotated[
-            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        orientation: Annotated[
-            NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        height: Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        width: Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        row: Annotated[
-            NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        crc32c: Annotated[
-            NDArray[numpy.uint32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ]
-        | None,
-        codebook: SharedCodebook | None,
-        channels: int,
-        channels_last: bool,
-        normalize: Sequence[Sequence[float]] | None,
-        out: Annotated[NDArray, dict(order="C", device="cpu")] | None,
-    ) -> Slot:
+
+    def submit(self, files: FileSet, geometry: Geometry, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None) -> Slot:
         """
         Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for that. normalize: (scale, bias) a channel for float32, None for uint8.
         """
 
     def close(self) -> None: ...
+
     def counters(self) -> tuple:
         """(images, bytes, read ns, decode ns, resample ns), all threads."""

@@ -76,9 +76,8 @@ class Loader:
         device: where batches are delivered; on CUDA they are copied ahead of the consumer, images
             as uint8, with Normalize, ToDtype and callables done there. None: host memory.
         seed: of the order and of all augmentations, which are a function of (seed, epoch, row).
-        order: "sequential", "shuffle", "window" (large reads), or "auto": by `shuffle`; data behind
-        a
-            URL is then shuffled by windows, see README.
+        order: "sequential", "shuffle", "window" (large reads), or "auto": by `shuffle`; what is
+            behind a URL is then shuffled by windows, see README.
         cache: for a URL: a folder on a local disk where data is kept, or a `fastio.Cache`; None:
             nothing is kept.
         on_error: what a sample that can't be read does: "raise" its error from next(), "skip" it

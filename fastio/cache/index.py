@@ -8,8 +8,10 @@ kept by triggers, so that it is right after a kill at any point.
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -64,6 +66,19 @@ class Index:
             raise CacheError(f"the cache's index {path} cannot be opened: {error}") from error
 
     def _open(self) -> None:
+        """Opens the database; of several that make it at once, some are told that it is locked at
+        once, whatever the timeout, and try again."""
+        deadline_s = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                return self._open_once()
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline_s:
+                    raise
+            self._db.close()
+            time.sleep(random.uniform(0.005, 0.05))
+
+    def _open_once(self) -> None:
         self._db = sqlite3.connect(
             self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
         )

@@ -24,7 +24,7 @@ from fastio.shard import ShardReader
 from fastio.store import Store, join
 
 HEADS = 0  # in place of the rows of a block, for sources whose pieces are heads
-_ATTEMPTS = 3  # to fetch what comes damaged
+_ATTEMPTS = 6  # to fetch what comes damaged
 _METADATA_BYTES = 8 << 10  # about what schema and footer take, at either end
 _ROW_BYTES = 8, 40  # about what a row takes before and behind an image field's data
 _PAGE = 4096

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fastio.shard import ShardReader
 
 Numbers = npt.NDArray[np.int64]
-_ATTEMPTS = 3
+_ATTEMPTS = 6  # what comes damaged each time is damaged at the source
 _KEPT_STARTS = 65536
 
 

@@ -68,8 +68,9 @@ def parallel(tasks: Sequence[Callable[[threading.Event], T]], threads: int = PAR
         whatever the first task to fail raised; the others end on their own.
     """
     work = _Work(tasks)
+    # Daemons: the interpreter's exit does not wait for a server that does not answer.
     helpers = [
-        threading.Thread(target=work.run, name=f"fastio-store-{n}")
+        threading.Thread(target=work.run, name=f"fastio-store-{n}", daemon=True)
         for n in range(min(threads, len(tasks)) - 1)
     ]
     try:

@@ -102,8 +102,6 @@ class Engine:
         self.fields = list(dataset.schema.fields if fields is None else fields)
         check_names(dataset.schema, self.fields, transforms)
         self._images = self._make_images()
-        if stager is not None:
-            stager.with_images = bool(self._images)
         shapes = {
             name: shape
             for name, image in self._images.items()

@@ -68,12 +68,7 @@ class Stager:
         blocks: of the dataset.
         cache: None: blocks stay in memory as long as they are wanted.
         parallel: blocks that are fetched at once.
-
-    Attributes:
-        with_images: whether the blocks' bytes are wanted, or only what the heads have.
     """
-
-    with_images = True
 
     def __init__(self, blocks: Blocks, cache: Cache | None, parallel: int = _PARALLEL) -> None:
         self.blocks = blocks
@@ -337,7 +332,6 @@ class Stager:
         memory, path, error, others = None, "", None, False
         try:
             size = self.blocks.size(unit.number)  # fetches the heads
-            size = size if self.with_images else 0
             unit.heads = self.blocks.whole_shards(unit.number)
             found = self._through_cache(unit, size) if size else os.devnull
             if isinstance(found, str):

@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "fastio"
 LAYERS = [
     "errors",
     "_build",
+    "sizes",
     "schema",
     "store",
     "cache",

@@ -13,6 +13,7 @@ from fastio.cache import report
 from fastio.cache.folder import CacheFolder, NextUse
 from fastio.cache.report import CacheCheck, CacheStatus, Removed
 from fastio.errors import CacheError
+from fastio.sizes import size_in_bytes
 
 
 class Cache:
@@ -138,17 +139,7 @@ def parse_budget(budget: int | str) -> int:
     Raises:
         CacheError: it is not a size.
     """
-    if isinstance(budget, int):
-        size = float(budget)
-    else:
-        text = budget.strip().lower().removesuffix("b")
-        base = 1024 if text.endswith("i") else 1000
-        text = text.removesuffix("i")
-        power = "kmgt".find(text[-1:]) + 1 if text[-1:] else 0
-        try:
-            size = float(text[:-1] if power else text) * base**power
-        except ValueError:
-            size = 0
-    if not 1 <= size < float("inf"):
-        raise CacheError(f"{budget!r} is not a size: give bytes, or text such as '200GB'")
-    return int(size)
+    try:
+        return size_in_bytes(budget)
+    except ValueError as error:
+        raise CacheError(str(error)) from None

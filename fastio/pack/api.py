@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,11 +22,10 @@ from fastio.pack.progress import progress_bar
 from fastio.pack.sources import open_source
 from fastio.pack.upload import RemoteDestination
 from fastio.schema import Schema
+from fastio.sizes import size_in_bytes
 from fastio.store import is_remote
 
 DEFAULT_SHARD_SIZE = "64MiB"
-
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -295,17 +293,10 @@ def parse_size(size: int | str) -> int:
     Raises:
         PackError: it is not a size, or less than 1 byte.
     """
-    nbytes = 0
-    if isinstance(size, str):
-        match = _SIZE.fullmatch(size)
-        if match:
-            power = " kmgt".index(match[2].lower() or " ")
-            nbytes = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
-    else:
-        nbytes = int(size)
-    if nbytes < 1:
-        raise PackError(f"{size!r} is not a size: give bytes, or text such as '64MiB' or '1GB'")
-    return nbytes
+    try:
+        return size_in_bytes(size)
+    except ValueError as error:
+        raise PackError(str(error)) from None
 
 
 def _options(

@@ -11,7 +11,7 @@ import resource
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -192,19 +192,7 @@ class TarImages:
 
     def reads(self, rows: Rows) -> ImageReads:
         tar, offset, length, is_jpeg = self._dataset.extents(self._field, rows)
-        n = len(rows)
-        return ImageReads(
-            self._files,
-            tar.astype(np.int32),
-            np.ascontiguousarray(offset),
-            np.ascontiguousarray(length),
-            np.where(is_jpeg, CODEC_JPEG, CODEC_ENCODED).astype(np.uint8),
-            np.full(n, LOOK_INTO_FILE, np.uint8),
-            np.full(n, LOOK_INTO_FILE, np.int32),
-            np.full(n, LOOK_INTO_FILE, np.int32),
-            None,
-            None,
-        )
+        return _described_by_files(self._files, tar, offset, length, is_jpeg)
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:
         return self._dataset.image(self._field, row)
@@ -222,16 +210,11 @@ class StagedImages:
         self._stager = stager
 
     def reads(self, rows: Rows) -> ImageReads:
-        block, offset, length = self._stager.blocks.places(self._field, rows)
-        numbers, file = np.unique(block, return_inverse=True)
-        # Numbered anew for every batch: blocks come and go, and a kept descriptor would keep the
-        # bytes of one that is gone.
-        files = _native.FileSet(keep_open=True, max_open=_most_open())
-        files.add([self._stager.path(number) for number in numbers.tolist()])
+        files, file, offset, length = _staged_places(self._stager, self._field, rows)
         n = len(rows)
         reads = ImageReads(
             files,
-            file.astype(np.int32),
+            file,
             offset,
             length,
             np.empty(n, np.uint8),
@@ -269,30 +252,51 @@ class StagedTarImages:
         self._stager = stager
 
     def reads(self, rows: Rows) -> ImageReads:
-        block, offset, length = self._stager.blocks.places(self._field, rows)
-        numbers, file = np.unique(block, return_inverse=True)
-        files = _native.FileSet(keep_open=True, max_open=_most_open())
-        files.add([self._stager.path(number) for number in numbers.tolist()])
+        files, file, offset, length = _staged_places(self._stager, self._field, rows)
         is_jpeg = self._dataset.extents(self._field, rows).is_jpeg
-        n = len(rows)
-        return ImageReads(
-            files,
-            file.astype(np.int32),
-            offset,
-            length,
-            np.where(is_jpeg, CODEC_JPEG, CODEC_ENCODED).astype(np.uint8),
-            np.full(n, LOOK_INTO_FILE, np.uint8),
-            np.full(n, LOOK_INTO_FILE, np.int32),
-            np.full(n, LOOK_INTO_FILE, np.int32),
-            None,
-            None,
-        )
+        return _described_by_files(files, file, offset, length, is_jpeg)
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:
         return self._dataset.image(self._field, row)
 
     def close(self) -> None:
         """Nothing stays open."""
+
+
+def _staged_places(
+    stager: Stager, field: str, rows: Rows
+) -> tuple[_native.FileSet, npt.NDArray[np.int32], Rows, Rows]:
+    """The files of the blocks of rows, and the number, offset and length of each row's in them."""
+    block, offset, length = stager.blocks.places(field, rows)
+    numbers, file = np.unique(block, return_inverse=True)
+    # Numbered anew for every batch: blocks come and go, and a kept descriptor would keep the bytes
+    # of one that is gone.
+    files = _native.FileSet(keep_open=True, max_open=_most_open())
+    files.add([stager.path(number) for number in numbers.tolist()])
+    return files, file.astype(np.int32), offset, length
+
+
+def _described_by_files(
+    files: _native.FileSet,
+    file: npt.NDArray[Any],
+    offset: Rows,
+    length: Rows,
+    is_jpeg: npt.NDArray[np.bool_],
+) -> ImageReads:
+    """Reads of image files of which all but the kind stands in their own headers."""
+    unknown = np.full(len(file), LOOK_INTO_FILE, np.int32)
+    return ImageReads(
+        files,
+        file.astype(np.int32),
+        np.ascontiguousarray(offset),
+        np.ascontiguousarray(length),
+        np.where(is_jpeg, CODEC_JPEG, CODEC_ENCODED).astype(np.uint8),
+        unknown.astype(np.uint8),
+        unknown,
+        unknown,
+        None,
+        None,
+    )
 
 
 def _fill_columns(

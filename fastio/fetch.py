@@ -92,18 +92,8 @@ class PackedImages:
 
     def reads(self, rows: Rows) -> ImageReads:
         n = len(rows)
-        reads = ImageReads(
-            self._files,
-            np.empty(n, np.int32),
-            np.empty(n, np.int64),
-            np.empty(n, np.int64),
-            np.empty(n, np.uint8),
-            np.empty(n, np.uint8),
-            np.empty(n, np.int32),
-            np.empty(n, np.int32),
-            np.empty(n, np.uint32),
-            self._dataset.codebook,
-        )
+        file, offset, length = np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n, np.int64)
+        reads = _unfilled(self._files, file, offset, length, self._dataset.codebook)
         for shard, places, local in self._dataset.by_shard(rows):
             self._fill(reads, places, shard, local)
         return reads
@@ -211,19 +201,7 @@ class StagedImages:
 
     def reads(self, rows: Rows) -> ImageReads:
         files, file, offset, length = _staged_places(self._stager, self._field, rows)
-        n = len(rows)
-        reads = ImageReads(
-            files,
-            file,
-            offset,
-            length,
-            np.empty(n, np.uint8),
-            np.empty(n, np.uint8),
-            np.empty(n, np.int32),
-            np.empty(n, np.int32),
-            np.empty(n, np.uint32),
-            self._dataset.codebook,
-        )
+        reads = _unfilled(files, file, offset, length, self._dataset.codebook)
         for shard, places, local in self._dataset.by_shard(rows):
             _fill_columns(reads, places, self._dataset.shard(shard), self._field, local)
         return reads
@@ -296,6 +274,29 @@ def _described_by_files(
         unknown,
         None,
         None,
+    )
+
+
+def _unfilled(
+    files: _native.FileSet,
+    file: npt.NDArray[np.int32],
+    offset: Rows,
+    length: Rows,
+    codebook: _native.Codebook | None,
+) -> ImageReads:
+    """Reads of a packed dataset, with room for what `_fill_columns` puts in."""
+    n = len(file)
+    return ImageReads(
+        files,
+        file,
+        offset,
+        length,
+        np.empty(n, np.uint8),
+        np.empty(n, np.uint8),
+        np.empty(n, np.int32),
+        np.empty(n, np.int32),
+        np.empty(n, np.uint32),
+        codebook,
     )
 
 

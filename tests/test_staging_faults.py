@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ import pytest
 import fastio
 from fastio import Cache
 from fastio.errors import StoreError
+from fastio.staging import Blocks
 from tests.servers import FaultProxy, http_folder
 from tests.staging_support import (
     MIB,
@@ -115,6 +118,33 @@ def test_after_an_outage_every_batch_comes_once(
         assert sorted(rows) == ALL
         loader.set_epoch(0)
         assert reference.epoch(loader) == rows
+
+
+def test_what_was_begun_before_an_outage_was_told_of_is_not_told_of_again(
+    proxy: FaultProxy, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = threading.Event()
+    late = itertools.count()
+    fetch = Blocks.fetch
+
+    def fail_late(blocks: Blocks, number: int) -> Any:
+        if told.is_set():
+            return fetch(blocks, number)
+        if number:
+            next(late)
+            assert told.wait(60)
+        raise StoreError(f"block {number}")
+
+    monkeypatch.setattr(Blocks, "fetch", fail_late)
+    with remote_loader(f"{proxy.url}/photos", shuffle=False) as loader:
+        batches = iter(loader)
+        with pytest.raises(StoreError):
+            next(batches)
+        while not next(late):
+            time.sleep(0.01)
+        told.set()
+        rows = [row for batch in batches for row in reference.check(loader, batch)]
+    assert rows == ALL
 
 
 def test_an_outage_while_damage_is_repaired_loses_no_batch(

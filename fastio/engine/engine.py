@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -19,6 +21,7 @@ from fastio.engine.feeder import Feeder
 from fastio.engine.fields import ImageField, check_names, image_field
 from fastio.engine.mend import replace, skip
 from fastio.engine.pending import WAIT_S, Pending
+from fastio.engine.pillow import PillowThreads
 from fastio.engine.stream import BatchStream
 from fastio.errors import ImageError, LoaderClosed, SampleError
 from fastio.fetch import ImageReads
@@ -30,6 +33,7 @@ from fastio.stats import Stats
 from fastio.transforms import Augmentation, Compiled, Pointwise, augmentation
 
 OnError = Literal["raise", "skip", "replace"]
+_END_S = 1.0  # for the feeder's thread, when the interpreter exits
 _FOREIGN = 6  # status.h: for Pillow to decode
 _WORD = 0xFFFFFFFFFFFFFFFF
 
@@ -110,10 +114,11 @@ class Engine:
         self._pool = SlotPool(shapes, allocate or numpy_memory, 8 if recycle else 0)
         self._has_memory = bool(shapes)
         self._native: _native.Engine | None = None
-        self._python: ThreadPoolExecutor | None = None
+        self._python: PillowThreads | None = None
         self._pid = os.getpid()
         self._closed = False
         self._streams: weakref.WeakSet[BatchStream] = weakref.WeakSet()
+        self._at_exit = partial(_close_at_exit, weakref.ref(self))
         self._skipped = self._replaced = 0
 
     @property
@@ -195,6 +200,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends all streams, joins the threads, closes the files. May be called again."""
+        atexit.unregister(self._at_exit)
         self._closed = True
         for stream in list(self._streams):
             stream.close()
@@ -205,10 +211,25 @@ class Engine:
         if self._native is not None:
             self._native.close()
         if self._python is not None and self._pid == os.getpid():
-            self._python.shutdown(wait=True, cancel_futures=True)
+            self._python.close()
         self._python = None
         for image in self._images.values():
             image.source.close()
+
+    def _end(self) -> None:
+        """When the interpreter exits: ends the threads without waiting for any server."""
+        if self._pid != os.getpid():
+            return
+        self._closed = True
+        for stream in list(self._streams):
+            stream.cancel()
+        if self._feeder is not None:
+            self._feeder.close(_END_S)
+        if self._native is not None:
+            self._native.close()
+
+    def __del__(self) -> None:
+        atexit.unregister(self._at_exit)
 
     def _make_images(self) -> dict[str, ImageField]:
         return {
@@ -233,14 +254,14 @@ class Engine:
             self._pid = os.getpid()
         if self._native is None:
             self._native = _native.Engine(self._threads)
-            # Also when the interpreter exits: close() has every thread that waits for a batch back.
-            # A daemon thread that came back later, when it cannot be given the interpreter's lock
-            # any more, would end the process with an error.
             weakref.finalize(self, self._native.close)
+            # A daemon thread that came back from native code when the interpreter has gone would
+            # end the process with an error, and one that waits in Python never comes back then.
+            atexit.register(self._at_exit)
 
-    def _pillow(self) -> ThreadPoolExecutor:
+    def _pillow(self) -> PillowThreads:
         if self._python is None:
-            self._python = ThreadPoolExecutor(self._threads, "fastio-pillow")
+            self._python = PillowThreads(self._threads)
         return self._python
 
     def submit(self, planned: PlannedBatch, epoch: int) -> Pending:
@@ -484,3 +505,9 @@ class Engine:
         if pending.memory is not None:
             self._pool.release(pending.memory)
             pending.memory = None
+
+
+def _close_at_exit(reference: weakref.ref[Engine]) -> None:
+    engine = reference()
+    if engine is not None:
+        engine._end()

@@ -33,11 +33,11 @@ class Feeder:
         """Takes a batch, whose `staged` event it sets in the end."""
         self._queue.put((pending, epoch))
 
-    def close(self) -> None:
-        """Ends the thread. Batches that it holds are left out."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Ends the thread, for which it waits so long. Batches that it holds are left out."""
         self._closed = True
         self._queue.put(None)
-        self._thread.join()
+        self._thread.join(timeout_s)
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -45,6 +45,8 @@ class Feeder:
             try:
                 self._feed(pending, epoch)
             except Exception as error:
+                assert pending.blocks is not None
+                pending.began_s = self._stager.failed_since_s(pending.blocks)
                 pending.error = error
             finally:
                 assert pending.staged is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import threading
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ class Pending:
     values: dict[str, Any] = field(default_factory=dict)
     sorted_out: bool = False  # every image that is Pillow's has its future
     error: Exception | None = None
+    began_s: float = math.inf  # when the fetching of its blocks began that ended with `error`
     blocks: npt.NDArray[np.int64] | None = None  # that were asked for, of a remote dataset
     staged: threading.Event | None = None  # set once they are there and `slots` is complete
     left_out: bool = False  # cancelled before it was given to the threads
@@ -61,7 +64,9 @@ class Pending:
         """Ends the work on it and waits for the rows in hand: its memory is free afterwards."""
         self.cancel()
         if self.staged is not None:
-            self.staged.wait()
+            while not self.staged.wait(WAIT_S):
+                if sys.is_finalizing():
+                    return  # the thread that would set it has ended
             self.cancel()  # what was given to the threads meanwhile
         while not (self.wait(WAIT_S) and self.wait_for_pillow(WAIT_S)):
             pass

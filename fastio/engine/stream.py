@@ -61,6 +61,7 @@ class BatchStream:
         self._ahead = ahead
         self._timeout_s = timeout_s
         self._pending: deque[Pending] = deque()
+        self._told_s = 0.0  # when next() last raised what could not be fetched
         self._pid = os.getpid()
         self._closed = False
 
@@ -86,28 +87,37 @@ class BatchStream:
             pending = self._pending[0]
             self._wait(pending)
             self._take(pending)
-            batch = self._finish(pending)
+            try:
+                batch = self._finish(pending)
+            except StoreError:
+                self._try_again(pending)
+                if pending.began_s < self._told_s:
+                    continue  # the outage that was told of already
+                self._told_s = time.monotonic()
+                raise
             if isinstance(self._source, Lookahead):
                 self._source.finished(pending.planned)
             if batch is not None:
                 return batch
 
     def _finish(self, pending: Pending) -> Batch | None:
-        """The batch; what could not be fetched for it, or for those behind it, is tried again."""
         try:
             if pending.error is not None:
                 raise pending.error
             return self._engine.finish(pending, self._epoch)
         except StoreError:
-            self._pending.appendleft(pending)
-            for place, failed in enumerate(self._pending):
-                if failed is pending or isinstance(failed.error, StoreError):
-                    self._pending[place] = self._engine.again(failed, self._epoch)
-                    self._engine.give_back(failed)
             raise
         except BaseException:
             self._engine.give_back(pending)
             raise
+
+    def _try_again(self, pending: Pending) -> None:
+        """Puts the batch to work again, and those behind it that could not be fetched either."""
+        self._pending.appendleft(pending)
+        for place, failed in enumerate(self._pending):
+            if failed is pending or isinstance(failed.error, StoreError):
+                self._pending[place] = self._engine.again(failed, self._epoch)
+                self._engine.give_back(failed)
 
     def ready(self) -> bool:
         """Whether next() would return, or raise, without waiting."""
@@ -125,6 +135,13 @@ class BatchStream:
         self._give_up()
         if isinstance(self._source, Lookahead):
             self._source.close()
+
+    def cancel(self) -> None:
+        """Leaves out what is not begun yet; waits for nothing."""
+        self._closed = True
+        self._plan = None
+        for pending in list(self._pending):
+            pending.cancel()
 
     def _give_up(self) -> None:
         """Takes all batches out of the queue and ends the work on them; several threads may."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import heapq
 import itertools
+import math
 import os
 import threading
 import time
@@ -56,6 +57,7 @@ class _Unit:
     damaged: str | None = None  # what is wrong with it at the source
     heads: list[ShardReader] = field(default_factory=list)  # that have all of its bytes
     in_memory: bool = False  # what the cache gave could not be read twice
+    began_s: float = 0.0  # when it was last taken from the queue
     waiting_s: float = 0.0  # since when others fetch it
     asked_s: float = 0.0  # when the index was asked last
     looked_s: float = 0.0  # when its file was looked for last
@@ -100,6 +102,7 @@ class Stager:
         self._queue: list[tuple[int, int]] = []
         self._turns = itertools.count()
         self._threads: list[threading.Thread] = []
+        self._busy: set[threading.Thread] = set()
         self._resident: set[int] = set()
         self._carried: list[Numbers] = []
         self._hits: list[int] = []
@@ -179,6 +182,16 @@ class Stager:
                     unit.error = None
                     self._enqueue(unit)
             self._start_threads()
+
+    def failed_since_s(self, numbers: Numbers) -> float:
+        """When the earliest attempt began, by time.monotonic(), of these blocks' that failed.
+
+        -inf where none is left that failed: it is fetched again already.
+        """
+        with self._changed:
+            units = (self._units.get(number) for number in numbers.tolist())
+            failed = (u.began_s for u in units if u is not None and u.state == "failed")
+            return min(failed, default=-math.inf)
 
     def path(self, number: int) -> str:
         """Where a block is that is there."""
@@ -291,7 +304,9 @@ class Stager:
         if not self._queue or self._closed:
             return
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        for _ in range(min(self._parallel, len(self._queue) + 1) - len(self._threads)):
+        idle = sum(thread not in self._busy for thread in self._threads)
+        free = self._parallel - len(self._threads)
+        for _ in range(min(free, len(self._queue) + 1 - idle)):
             thread = threading.Thread(
                 target=_work, args=(weakref.ref(self),), name="fastio-fetch", daemon=True
             )
@@ -310,7 +325,8 @@ class Stager:
                 _, number = heapq.heappop(self._queue)
                 unit = self._units.get(number)
                 if unit is not None and unit.state == "queued":
-                    unit.state = "working"
+                    unit.state, unit.began_s = "working", time.monotonic()
+                    self._busy.add(threading.current_thread())
                     return unit
             return self._next_elsewhere() if look else None
 
@@ -323,9 +339,15 @@ class Stager:
             elif now_s - unit.looked_s >= _POLL_S:
                 unit.looked_s = now_s
                 unit.state = "working"
+                self._busy.add(threading.current_thread())
                 del self._elsewhere[number]
                 return unit
         return None
+
+    def _is_idle(self) -> None:
+        """Says that a thread is done with what it took."""
+        with self._changed:
+            self._busy.discard(threading.current_thread())
 
     def _stage(self, unit: _Unit) -> None:
         """Stages one block, or notes why it cannot be."""
@@ -486,4 +508,5 @@ def _work(reference: weakref.ref[Stager]) -> None:
         unit = stager._next()
         if unit is not None:
             stager._stage(unit)
+            stager._is_idle()
         del stager, unit

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def script(code: str, folder: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", _START + code, str(folder)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    _running.append(process)
+    return process
+
+
+_running: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def no_script_goes_on() -> Iterator[None]:
+    yield
+    while _running:
+        with _running.pop() as process:
+            process.kill()
 
 
 @pytest.mark.parametrize(
@@ -94,3 +108,23 @@ def test_an_interrupt_ends_a_program_that_waits_for_batches(folder: Path) -> Non
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in messages
     assert "terminate" not in messages
+
+
+def test_an_interrupt_while_a_thread_is_started_ends_the_program(folder: Path) -> None:
+    process = script(
+        """
+start = threading.Thread.start
+
+def interrupted(thread):
+    start(thread)
+    if "pillow" in thread.name:
+        raise KeyboardInterrupt
+
+threading.Thread.start = interrupted
+run_for_ever(engine(), threading.Event())
+""",
+        folder,
+    )
+    _, messages = process.communicate(timeout=_HANGS_S)
+    assert process.returncode == -signal.SIGINT
+    assert messages.rstrip().endswith("KeyboardInterrupt")

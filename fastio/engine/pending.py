@@ -69,4 +69,5 @@ class Pending:
                     return  # the thread that would set it has ended
             self.cancel()  # what was given to the threads meanwhile
         while not (self.wait(WAIT_S) and self.wait_for_pillow(WAIT_S)):
-            pass
+            if sys.is_finalizing():
+                return

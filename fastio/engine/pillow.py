@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import queue
 import threading
 import weakref
@@ -30,19 +31,24 @@ class PillowThreads:
         self._count = count
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._closed = False
+        self._pid = os.getpid()
         # At exit they are waited for: one that came back from native code when the interpreter has
         # gone would end the process with an error.
         self._at_exit = partial(_close_at_exit, weakref.ref(self))
         atexit.register(self._at_exit)
 
     def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Has one of the threads call `work`."""
+        """Has one of the threads call `work`; after `close`, nobody, and the future is cancelled."""
+        future: Future[T] = Future()
+        if self._closed:
+            _cancel(future)
+            return future
         while len(self._threads) < self._count:
             name = f"fastio-pillow-{len(self._threads)}"
             thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
             thread.start()
             self._threads.append(thread)  # not before it runs: an interrupt may come in between
-        future: Future[T] = Future()
         self._tasks.put((future, partial(work, *args, **kwargs)))
         return future
 
@@ -52,25 +58,37 @@ class PillowThreads:
         for thread in self._threads:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join()
+        self._cancel_all()  # what another thread put there meanwhile
 
     def _end(self) -> None:
+        self._closed = True
         atexit.unregister(self._at_exit)
+        self._cancel_all()
+        self._tasks.put(None)
+
+    def _cancel_all(self) -> None:
         while True:
             try:
                 task = self._tasks.get_nowait()
             except queue.Empty:
-                break
+                return
             if task is not None:
-                task[0].cancel()
-        self._tasks.put(None)
+                _cancel(task[0])
 
     def __del__(self) -> None:
-        self._end()
+        if self._pid == os.getpid():  # else the threads, and the locks they hold, are the parent's
+            self._end()
+
+
+def _cancel(future: Future[Any]) -> None:
+    """So that those who wait for it know, too."""
+    future.cancel()
+    future.set_running_or_notify_cancel()
 
 
 def _close_at_exit(reference: weakref.ref[PillowThreads]) -> None:
     threads = reference()
-    if threads is not None:
+    if threads is not None and threads._pid == os.getpid():
         threads.close()
 
 

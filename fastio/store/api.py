@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from fastio.errors import SourceNotFound, StoreError
 from fastio.store.options import family_of
 from fastio.store.ranges import Span, coalesce, parallel
+from fastio.store.receive import Receiver
 from fastio.store.retry import Failed, Limits, Permanent, attempt
 from fastio.store.urls import join, redact, scheme_of, secrets_of, shown
 
@@ -97,6 +98,7 @@ class Store:
         self.url = shown(url)
         # With the process that it belongs to: a forked child makes its own.
         self._opened: tuple[int, Backend] | None = None
+        self._receiver: Receiver | None = None
 
     @property
     def backend(self) -> str:
@@ -138,6 +140,30 @@ class Store:
         return self._call(
             name, lambda backend, left_s: backend.read(name, offset, length, left_s), stop=stop
         )
+
+    def read_into(self, name: str, offset: int, views: Sequence[memoryview]) -> None:
+        """Bytes of an object, in one request, into memory of the caller's.
+
+        Args:
+            name: of the object.
+            offset: first byte.
+            views: of writable bytes, filled one after the other. The object must have as many.
+        """
+        length = sum(view.nbytes for view in views)
+
+        def request(backend: Backend, left_s: float) -> None:
+            if self._receiver is not None:
+                if self._receiver.receive(name, offset, views, left_s):
+                    return
+                self._receiver = None  # the server does not answer plainly, nor will it next time
+            data = backend.read(name, offset, length, left_s)
+            at = 0
+            for view in views:
+                view[:] = data[at : at + view.nbytes]
+                at += view.nbytes
+
+        if length:
+            self._call(name, request)
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Several ranges (offset, length) of an object, in their order.
@@ -188,7 +214,7 @@ class Store:
 
     def close(self) -> None:
         """Let go of connections; a later call opens new ones."""
-        self._opened = None
+        self._opened = self._receiver = None
 
     def __enter__(self) -> Store:
         return self
@@ -210,6 +236,9 @@ class Store:
             # Two threads may both open one: the later stays, and the other ends with its call.
             opened = (os.getpid(), self._open())
             self._opened = opened
+            # Options may say anything about how requests are made, which the backends know.
+            plain = not self._options and Receiver.serves(self._location)
+            self._receiver = Receiver(self._location, self._limits) if plain else None
         return opened[1]
 
     def _open(self) -> Backend:

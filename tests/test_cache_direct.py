@@ -11,25 +11,36 @@ import numpy as np
 import pytest
 import xxhash
 
-from fastio.cache import CacheFolder
+from fastio.cache import Aligned, Buffers, CacheFolder
 from fastio.cache.direct import write_direct
 
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
-    "sizes", [[], [0], [1], [4095, 1], [4097], [MIB], [MIB - 1, 2], [3, 0, 2 * MIB + 5, 4096]]
-)
-def test_a_file_has_the_bytes_of_its_parts(sizes: list[int], tmp_path: Path) -> None:
-    rng = np.random.default_rng(len(sizes))
-    parts = [rng.integers(0, 256, size, dtype=np.uint8) for size in sizes]
-    expected = b"".join(part.tobytes() for part in parts)
-    digest = xxhash.xxh3_64()
+def aligned(data: bytes) -> Aligned:
+    with Buffers().take(len(data)) as memory:
+        memory[: len(data)] = data
+        return Aligned(memory, len(data))
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 2 * MIB, 2 * MIB + 1, 5 * MIB - 7])
+def test_a_file_has_the_bytes_of_the_memory(size: int, tmp_path: Path) -> None:
+    expected = np.random.default_rng(size).bytes(size)
     (tmp_path / "file").write_bytes(b"before" * 1000)
-    if not write_direct(tmp_path / "file", parts, digest):
+    if not write_direct(tmp_path / "file", aligned(expected)):
         pytest.skip("this file system has no direct writes")
     assert (tmp_path / "file").read_bytes() == expected
-    assert digest.digest() == xxhash.xxh3_64_digest(expected)
+
+
+def test_memory_is_used_again() -> None:
+    buffers = Buffers()
+    with buffers.take(10) as first, buffers.take(3 * MIB) as second:
+        assert first.nbytes >= 10
+        assert second.nbytes >= 3 * MIB
+        first[:10], second[:10] = b"a" * 10, b"b" * 10
+        assert bytes(first[:10]) == b"a" * 10
+    with buffers.take(3 * MIB) as again:
+        assert again is second
 
 
 @pytest.fixture
@@ -50,7 +61,7 @@ def test_where_there_are_no_direct_writes_pieces_are_written_as_usual(tmp_path: 
     folder = CacheFolder(tmp_path / "cache", 10 * MIB)
     source = folder.source("memory://a", "0" * 16, 10, 1, 10)
     assert folder.claim(source, {0: 6}) == {0: "mine"}
-    xxh3 = folder.write(source, 0, [b"abc", b"def"], direct=True)
+    xxh3 = folder.write(source, 0, aligned(b"abcdef"))
     assert xxh3 == xxhash.xxh3_64_hexdigest(b"abcdef")
     assert folder.publish(source, {0: xxh3}) == {0}
     assert folder.file(source, 0).read_bytes() == b"abcdef"
@@ -70,6 +81,6 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
         with pytest.raises(OSError, match="No space left"):
-            folder.write(source, 0, [b"abcdef"], direct=True)
+            folder.write(source, 0, aligned(b"abcdef"))
     assert list((tmp_path / "cache" / "tmp").iterdir()) == []
     folder.close()

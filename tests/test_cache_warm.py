@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,6 @@ from fastio.cache.index import LOADING
 from fastio.cli import main
 from fastio.errors import CacheError, DatasetNotFound, StoreError
 from fastio.staging import warm
-from fastio.staging.pace import Pace
 from fastio.store import Store
 
 ROWS = 300
@@ -52,7 +50,14 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         done.append((name, data.nbytes))
         return data
 
+    read_into = Store.read_into
+
+    def noted_into(self: Store, name: str, offset: int, views: Any) -> None:
+        read_into(self, name, offset, views)
+        done.append((name, sum(view.nbytes for view in views)))
+
     monkeypatch.setattr(Store, "read", noted)
+    monkeypatch.setattr(Store, "read_into", noted_into)
     return done
 
 
@@ -249,46 +254,3 @@ def test_the_command_says_what_it_did(url: str, tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     assert found["complete"]
     assert found["rows_staged"] == ROWS
-
-
-def arrive(pace: Pace) -> None:
-    """A request that gets a core at once."""
-    pace.wait()
-    with pace.core():
-        pass
-    pace.done()
-
-
-def test_requests_grow_in_number_and_size_while_cores_are_free(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    pace = Pace(16)
-    assert (pace.limit, pace.request_bytes) == (3, 4 << 20)
-    for _ in range(20):
-        arrive(pace)
-    assert (pace.limit, pace.request_bytes) == (16, 16 << 20)
-
-
-def test_requests_become_fewer_where_they_wait_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
-    pace = Pace(16)
-    for _ in range(20):
-        arrive(pace)
-    busy = threading.Event()
-
-    def wait_for_the_core() -> None:
-        pace.wait()
-        with pace.core():
-            busy.wait(60)
-        pace.done()
-
-    threads = [threading.Thread(target=wait_for_the_core) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    while pace.limit != 12:  # the first found a core, and four did not
-        time.sleep(0.001)
-    busy.set()
-    for thread in threads:
-        thread.join()
-    assert pace.limit == 12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastio.cache.direct import Aligned, Buffers, aligned_size
 from fastio.cache.folder import CacheFolder, NextUse, Outcome, Run, Source
 from fastio.cache.memory import MemoryFile, memory_file
 from fastio.cache.report import (
@@ -15,6 +16,8 @@ from fastio.cache.report import (
 from fastio.cache.spec import Cache, parse_budget
 
 __all__ = [
+    "Aligned",
+    "Buffers",
     "Cache",
     "CacheCheck",
     "CacheFolder",
@@ -27,6 +30,7 @@ __all__ = [
     "Removed",
     "Run",
     "Source",
+    "aligned_size",
     "check_is_cache",
     "memory_file",
     "parse_budget",

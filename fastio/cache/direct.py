@@ -1,4 +1,4 @@
-"""Writing files past the system's page cache.
+"""Writing files past the system's page cache, from memory that disks can read.
 
 What is staged hours before it is read would only push other things out of the page cache, and
 copying it there costs more processor time than all the rest of staging it.
@@ -9,31 +9,83 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 _ALIGNMENT = 4096  # of addresses, offsets and lengths; no disk asks for more
-_BUFFER_BYTES = 1 << 20
+_HUGE_PAGE = 2 << 20
 _REFUSED = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
-class Digest(Protocol):
-    """A hash that bytes are added to."""
+@dataclass(frozen=True)
+class Aligned:
+    """Bytes of a file in memory that `write_direct` takes.
 
-    def update(self, data: Any, /) -> Any: ...
+    Attributes:
+        memory: uint8, that begins at a page and is a whole number of them.
+        nbytes: of it that are the file's.
+    """
+
+    memory: memoryview
+    nbytes: int
+
+    @property
+    def data(self) -> memoryview:
+        """The file's bytes."""
+        return self.memory[: self.nbytes]
 
 
-def write_direct(path: Path, parts: Sequence[Any], digest: Digest) -> bool:
-    """Writes a file of bytes-like objects that follow one another, if the file system can.
+def aligned_size(nbytes: int) -> int:
+    """Bytes of `Aligned.memory` for so many."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+class Buffers:
+    """Memory for `Aligned`, used again: fresh pages cost more than what is done with them.
+
+    In huge pages where the system has some, of which a disk's driver needs fewer. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[memoryview] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def take(self, nbytes: int) -> Iterator[memoryview]:
+        """Memory of so many bytes at least, with anything in it, until the end of the block."""
+        with self._lock:
+            # The one that was used last may still be in the processor's cache.
+            newest_first = reversed(range(len(self._idle)))
+            found = next((n for n in newest_first if self._idle[n].nbytes >= nbytes), None)
+            memory = None if found is None else self._idle.pop(found)
+        memory = memory or _pages(nbytes)
+        try:
+            yield memory
+        finally:
+            with self._lock:
+                self._idle.append(memory)
+
+
+def _pages(nbytes: int) -> memoryview:
+    size = -(-max(nbytes, 1) // _HUGE_PAGE) * _HUGE_PAGE
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):  # small pages do as well
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
+
+
+def write_direct(path: Path, file: Aligned) -> bool:
+    """Writes a file, if the file system can without its page cache.
 
     Args:
-        path: the file, which is made.
-        parts: what it is to hold.
-        digest: gets all bytes, unless False is returned.
+        path: the file, which is made, or written anew.
+        file: what it is to hold.
 
     Returns:
-        Whether it was written; False: nothing was, and nothing was hashed.
+        Whether it was written; False: nothing was.
 
     Raises:
         OSError: it cannot be written.
@@ -44,27 +96,11 @@ def write_direct(path: Path, parts: Sequence[Any], digest: Digest) -> bool:
         if error.errno in _REFUSED:
             return False
         raise
-    buffer = memoryview(mmap.mmap(-1, _BUFFER_BYTES))  # aligned to pages
     try:
-        held = total = 0
-        for part in parts:
-            data = memoryview(part).cast("B")
-            while data:
-                count = min(data.nbytes, _BUFFER_BYTES - held)
-                buffer[held : held + count] = data[:count]
-                digest.update(buffer[held : held + count])
-                data, held, total = data[count:], held + count, total + count
-                if held == _BUFFER_BYTES:
-                    _write(descriptor, buffer)
-                    held = 0
-        if held:
-            _write(descriptor, buffer[: -(-held // _ALIGNMENT) * _ALIGNMENT])
-            os.truncate(descriptor, total)
+        left = file.memory[: aligned_size(file.nbytes)]
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.truncate(descriptor, file.nbytes)
     finally:
         os.close(descriptor)
     return True
-
-
-def _write(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from fastio.cache.direct import write_direct
+from fastio.cache.direct import Aligned, write_direct
 from fastio.cache.index import LOADING, READY, Index
 from fastio.cache.members import Member, is_alive, members, remove_unborn, token_of
 from fastio.errors import CacheError
@@ -241,14 +241,12 @@ class CacheFolder:
         written = {number: self.write(source, number, parts)}
         return bool(self.publish(source, written, misses=misses))
 
-    def write(
-        self, source: Source, number: int, parts: Sequence[Any], *, direct: bool = False
-    ) -> str:
+    def write(self, source: Source, number: int, parts: Sequence[Any] | Aligned) -> str:
         """Writes a claimed piece's bytes, which `publish` is to say to be ready.
 
         Args:
-            parts: as in `store`.
-            direct: past the system's page cache, where the file system can.
+            parts: as in `store`; or all bytes in memory from which they are written past the
+                system's page cache, where the file system can.
 
         Returns:
             The xxh3_64 of the bytes, as 16 hexadecimal digits.
@@ -260,15 +258,12 @@ class CacheFolder:
         target = self.file(source, number)
         digest = xxhash.xxh3_64()
         try:
-            if not (direct and write_direct(temporary, parts, digest)):
-                with open(temporary, "wb", buffering=0) as file:
-                    for part in parts:
-                        data = memoryview(part).cast("B")
-                        for begin in range(0, data.nbytes, _CHUNK_BYTES):
-                            # Hashed and then written from the processor's cache.
-                            chunk = data[begin : begin + _CHUNK_BYTES]
-                            digest.update(chunk)
-                            _write_all(file.fileno(), chunk)
+            if not isinstance(parts, Aligned):
+                _write_file(temporary, parts, digest)
+            else:
+                digest.update(parts.data)  # from the processor's cache, which the disk would empty
+                if not write_direct(temporary, parts):
+                    _write_file(temporary, [parts.data])
             try:
                 os.rename(temporary, target)
             except FileNotFoundError:
@@ -606,6 +601,19 @@ def _count(db: Connection, **counts: int) -> None:
         "UPDATE totals SET value = value + ? WHERE name = ?",
         [(count, name) for name, count in counts.items()],
     )
+
+
+def _write_file(path: Path, parts: Sequence[Any], digest: Any = None) -> None:
+    """Writes parts that follow one another, and adds them to a hash."""
+    with open(path, "wb", buffering=0) as file:
+        for part in parts:
+            data = memoryview(part).cast("B")
+            for begin in range(0, data.nbytes, _CHUNK_BYTES):
+                # Hashed and then written from the processor's cache.
+                chunk = data[begin : begin + _CHUNK_BYTES]
+                if digest is not None:
+                    digest.update(chunk)
+                _write_all(file.fileno(), chunk)
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

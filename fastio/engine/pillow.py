@@ -39,7 +39,7 @@ class PillowThreads:
         atexit.register(self._at_exit)
 
     def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Has one of the threads call `work`; after `close`, nobody, and the future is cancelled."""
+        """Has one of the threads call `work`; after `close` the future is a cancelled one."""
         future: Future[T] = Future()
         if self._closed:
             _cancel(future)

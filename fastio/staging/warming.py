@@ -1,23 +1,25 @@
 """Staging a whole remote dataset ahead of its first epoch, as fast as the network and disk allow.
 
-Neighbouring blocks are fetched by one large request, split, checked row by row and written as the
-pieces that a Loader looks for. What is there is not fetched again, so a warming that was
-interrupted goes on where it was; what others fetch is left to them.
+Blocks are received into memory that the disk writes from, checked row by row, and written as the
+pieces that a Loader looks for; small neighbours come by one request. What is there is not fetched
+again, so a warming that was interrupted goes on where it was; what others fetch is left to them.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fastio.cache import Cache, CacheFolder, Run, Source
+from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Run, Source, aligned_size
 from fastio.dataset.remote import HEADS, Extent, RemoteDataset
 from fastio.staging.blocks import Blocks
 from fastio.staging.choice import cut
@@ -27,6 +29,7 @@ from fastio.staging.pace import Pace
 
 # Of blocks that are claimed, and said to be ready, together.
 _TOGETHER_BYTES = 64 << 20
+_REQUEST_BYTES = 4 << 20
 _HEADS_AHEAD = 16  # shards
 _OTHERS_S = 0.2  # between two looks at what others fetch
 _OTHERS_DEADLINE_S = 120.0  # for them to be done with it
@@ -78,8 +81,8 @@ def warm(
         url: of a packed dataset.
         cache: where to; a folder, or a `fastio.Cache`, whose budget counts.
         storage_options: for the store: see `fastio.open`.
-        parallel: requests that are under way at once, each of up to 16 MiB, or one block; fewer
-            where more would only wait for a core. None: by the number of cores.
+        parallel: requests that are under way at once, each of up to 4 MiB, or one block. None: by
+            the number of cores.
         advance: called with the bytes that are staged, some at a time.
 
     Returns:
@@ -107,8 +110,8 @@ def warm(
 
 
 def _parallel() -> int:
-    """Requests that keep all cores busy where an answer takes a tenth of a second to begin."""
-    return max(8, min(64, 2 * len(os.sched_getaffinity(0))))
+    """Requests that keep the network busy where an answer takes a tenth of a second to begin."""
+    return max(16, min(64, 2 * len(os.sched_getaffinity(0))))
 
 
 def _needed_by_none(runs: Sequence[Run], numbers: Numbers) -> Distances:
@@ -124,10 +127,14 @@ class _Stretch:
     first: int
     sizes: list[int]
 
-    def takes(self, number: int, size: int, most: int) -> bool:
-        """Whether a block is the next one, and a request of `most` bytes has room for it."""
-        after = self.first + len(self.sizes)
-        return number == after and sum(self.sizes) + size <= most
+    @property
+    def numbers(self) -> range:
+        """The blocks."""
+        return range(self.first, self.first + len(self.sizes))
+
+    def takes(self, number: int, size: int) -> bool:
+        """Whether a block is the next one, and a request has room for it."""
+        return number == self.numbers.stop and sum(self.sizes) + size <= _REQUEST_BYTES
 
 
 class _Warming:
@@ -151,6 +158,7 @@ class _Warming:
         self._source: Source = folder.source(
             dataset.store.url, manifest.fingerprint, manifest.rows, block_rows, manifest.nbytes
         )
+        self._buffers = Buffers()
         self._pace = Pace(parallel)
         self._lock = threading.Lock()
         self._staged: set[int] = set()
@@ -207,8 +215,7 @@ class _Warming:
                 stretches, left, full = self._claim(group)
                 others += left
                 for stretch in stretches:
-                    self._pace.wait()
-                    pending = _going_on(pending)
+                    pending = _going_on(pending, 2 * self._parallel)
                     pending.append(pool.submit(self._fetch, stretch))
                 if full:
                     break
@@ -240,7 +247,6 @@ class _Warming:
         for number in sizes.keys() - wanted.keys():
             self._note(number, 0)
         stretches: list[_Stretch] = []
-        most = self._pace.request_bytes
         others = []
         for number, outcome in self._claimed(wanted).items():
             if outcome == "ready":
@@ -248,7 +254,7 @@ class _Warming:
             elif outcome == "others":
                 others.append(number)
             elif outcome == "mine":
-                if not (stretches and stretches[-1].takes(number, sizes[number], most)):
+                if not (stretches and stretches[-1].takes(number, sizes[number])):
                     stretches.append(_Stretch(number, []))
                 stretches[-1].sizes.append(sizes[number])
             else:
@@ -283,7 +289,6 @@ class _Warming:
             time.sleep(_OTHERS_S)
             stretches, others, full = self._claim(sizes)
             for stretch in stretches:
-                self._pace.wait()
                 self._fetch(stretch)
             if full:
                 break
@@ -293,19 +298,23 @@ class _Warming:
 
     def _fetch(self, stretch: _Stretch) -> None:
         """Fetches, checks and writes blocks."""
-        numbers = range(stretch.first, stretch.first + len(stretch.sizes))
-        try:
-            whole = _Part.read(self._dataset, self._extents(numbers))
-            with self._pace.core():
-                digests = {number: self._write(number, whole) for number in numbers}
-        finally:
-            self._pace.done()
+        nbytes = sum(map(aligned_size, stretch.sizes))
+        with ExitStack() as until_written:
+            with self._pace.request():
+                memory = until_written.enter_context(self._buffers.take(nbytes))
+                files: dict[int, Aligned] = {}
+                for number, size in zip(stretch.numbers, stretch.sizes, strict=True):
+                    files[number] = Aligned(memory[: aligned_size(size)], size)
+                    memory = memory[aligned_size(size) :]
+                self._receive(files)
+            with self._pace.write():
+                digests = {number: self._write(number, file) for number, file in files.items()}
         damaged = [number for number, xxh3 in digests.items() if xxh3 is None]
         if damaged:
             self._folder.abandon(self._source, damaged)
         with self._lock:
             self._written.update((n, xxh3) for n, xxh3 in digests.items() if xxh3 is not None)
-        for number, size in zip(numbers, stretch.sizes, strict=True):
+        for number, size in zip(stretch.numbers, stretch.sizes, strict=True):
             if digests[number] is not None:
                 self._note(number, size, fetched=True)
         self._publish(at_least=_TOGETHER_BYTES // self._blocks.mean_bytes)
@@ -318,23 +327,44 @@ class _Warming:
             written, self._written = self._written, {}
         self._folder.publish(self._source, written, misses=False)
 
-    def _write(self, number: int, whole: list[_Part]) -> str | None:
-        """The xxh3 of a block that was written; None for one that is damaged at the source."""
-        rows = self._blocks.rows(number)
-        parts: list[Any] = [_sliced(whole, extent) for extent in self._dataset.extents(*rows)]
-        problem = self._dataset.check_rows(*rows, parts)
-        if problem is not None:
-            parts, problem = self._blocks.fetch(number)
-        if problem is not None:
-            with self._lock:
-                self._damaged.append(problem)
-            return None
-        return self._folder.write(self._source, number, parts, direct=True)
+    def _receive(self, files: Mapping[int, Aligned]) -> None:
+        """Fetches the bytes of blocks; those that adjoin in a shard by one request."""
+        wanted = [
+            (extent.shard, extent.offset, view)
+            for number, file in files.items()
+            for extent, view in zip(*self._parts(number, file), strict=True)
+            if extent.length
+        ]
+        wanted.sort(key=lambda each: each[:2])
+        at = 0
+        while at < len(wanted):
+            shard, begin, _ = wanted[at]
+            end, views = begin, []
+            while at < len(wanted) and wanted[at][:2] == (shard, end):
+                views.append(wanted[at][2])
+                end += views[-1].nbytes
+                at += 1
+            self._dataset.store.read_into(self._dataset.manifest.name(shard), begin, views)
 
-    def _extents(self, numbers: range) -> list[Extent]:
-        first, _ = self._blocks.rows(numbers[0])
-        _, last = self._blocks.rows(numbers[-1])
-        return self._dataset.extents(first, last)
+    def _parts(self, number: int, file: Aligned) -> tuple[list[Extent], list[memoryview]]:
+        """Where the parts of a block are in the store, and where in memory."""
+        extents = self._dataset.extents(*self._blocks.rows(number))
+        ends = list(itertools.accumulate(extent.length for extent in extents))
+        return extents, [
+            file.data[end - extent.length : end] for extent, end in zip(extents, ends, strict=True)
+        ]
+
+    def _write(self, number: int, file: Aligned) -> str | None:
+        """The xxh3 of a block that was written; None for one that is damaged at the source."""
+        problem = self._dataset.check_rows(*self._blocks.rows(number), self._parts(number, file)[1])
+        if problem is None:
+            return self._folder.write(self._source, number, file)
+        parts, problem = self._blocks.fetch(number)  # again, as it may come undamaged
+        if problem is None:
+            return self._folder.write(self._source, number, parts)
+        with self._lock:
+            self._damaged.append(problem)
+        return None
 
     def _note(self, number: int, size: int, fetched: bool = False) -> None:
         with self._lock:
@@ -358,43 +388,18 @@ class _Warming:
             self._note(shard, sizes[shard], fetched=not there[shard])
 
 
-def _going_on(futures: list[Future[None]]) -> list[Future[None]]:
-    """Those of some tasks that are not done.
+def _going_on(futures: list[Future[None]], most: int) -> list[Future[None]]:
+    """Those of some tasks that are not done, once they are fewer than `most`.
 
     Raises:
         Exception: what one of the others failed with.
     """
+    if len(futures) >= most:
+        wait(futures, return_when=FIRST_COMPLETED)
     for future in futures:
         if future.done():
             future.result()
     return [future for future in futures if not future.done()]
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Bytes of one shard, in memory."""
-
-    extent: Extent
-    data: memoryview
-
-    @classmethod
-    def read(cls, dataset: RemoteDataset, extents: Sequence[Extent]) -> list[_Part]:
-        """Fetches extents, each by a request."""
-        return [
-            cls(e, dataset.store.read(dataset.manifest.name(e.shard), e.offset, e.length))
-            for e in extents
-            if e.length
-        ]
-
-
-def _sliced(whole: list[_Part], wanted: Extent) -> memoryview:
-    """The bytes of an extent that lies within a part."""
-    for part in whole:
-        begin = wanted.offset - part.extent.offset
-        inside = begin >= 0 and begin + wanted.length <= part.extent.length
-        if part.extent.shard == wanted.shard and inside:
-            return part.data[begin : begin + wanted.length]
-    return memoryview(b"")
 
 
 class _Heads:

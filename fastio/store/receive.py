@@ -53,9 +53,7 @@ class Receiver:
         through = "http" in proxies or "all" in proxies
         return not through or bool(urllib.request.proxy_bypass(parts.netloc))
 
-    def receive(
-        self, name: str, offset: int, views: Sequence[memoryview], limit_s: float
-    ) -> bool:
+    def receive(self, name: str, offset: int, views: Sequence[memoryview], limit_s: float) -> bool:
         """Receives a range of an object.
 
         Args:
@@ -80,6 +78,8 @@ class Receiver:
             "Accept-Encoding": "identity",
         }
         connection, kept = self._connection(limit_s)
+        answer = None
+        reusable = False
         try:
             try:
                 answer = _ask(connection, target, headers)
@@ -90,22 +90,19 @@ class Receiver:
                 connection.connect()
                 answer = _ask(connection, target, headers)
             if not _is_plain(answer, offset, length):
-                connection.close()
                 return False
             for view in views:
-                self._fill(answer, view, connection, until_s)
+                _fill(view, answer, until_s)
             reusable = not answer.will_close
-            answer.close()
         except http.client.HTTPException as error:
-            connection.close()
             raise OSError(f"{type(error).__name__}: {error}") from None
-        except BaseException:
-            connection.close()
-            raise
-        if reusable and len(self._idle) < _KEPT:
-            self._idle.append((time.monotonic(), connection))
-        else:
-            connection.close()
+        finally:
+            if answer is not None:
+                answer.close()  # the connection's too, where the server ends it
+            if reusable and len(self._idle) < _KEPT:
+                self._idle.append((time.monotonic(), connection))
+            else:
+                connection.close()
         return True
 
     def close(self) -> None:
@@ -137,26 +134,17 @@ class Receiver:
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection, False
 
-    def _fill(
-        self,
-        answer: http.client.HTTPResponse,
-        view: memoryview,
-        connection: http.client.HTTPConnection,
-        until_s: float,
-    ) -> None:
-        """Receives as many bytes as a view has; what stalls ends with the socket's timeout."""
-        body = answer.fp
-        at = 0
-        while at < view.nbytes:
-            count = body.readinto1(view[at:])  # type: ignore[attr-defined]
-            if not count:
-                raise OSError(f"the connection ended {view.nbytes - at} bytes too early")
-            at += count
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError("it took too long")
-            if left_s < self._limits.timeout_s:
-                connection.sock.settimeout(left_s)
+
+def _fill(view: memoryview, answer: http.client.HTTPResponse, until_s: float) -> None:
+    """Receives as many bytes as a view has; what stalls ends with the socket's timeout."""
+    at = 0
+    while at < view.nbytes:
+        count = answer.fp.readinto1(view[at:])  # what has arrived, at most
+        if not count:
+            raise OSError(f"the connection ended {view.nbytes - at} bytes too early")
+        at += count
+        if time.monotonic() > until_s:
+            raise TimeoutError("it took too long")
 
 
 def _ask(
@@ -179,7 +167,7 @@ def _is_plain(answer: http.client.HTTPResponse, offset: int, length: int) -> boo
     unit, _, found = answer.getheader("Content-Range", "").partition(" ")
     return (
         answer.status == 206
-        and not answer.chunked  # type: ignore[attr-defined]
+        and not answer.chunked
         and answer.length == length
         and answer.getheader("Content-Encoding", "identity") == "identity"
         and unit.lower() == "bytes"

@@ -372,8 +372,12 @@ class CacheFolder:
                 if not claimed:  # a file that the index does not know goes too
                     self._unlink(source.key, number)
 
-    def note_use(self, source: Source, numbers: Collection[int]) -> None:
+    def note_use(self, source: Source, numbers: Collection[int], hits: int | None = None) -> None:
         """Counts hits and keeps the times of last use.
+
+        Args:
+            numbers: of pieces that were used.
+            hits: how often all together; None: each once.
 
         Raises:
             CacheError: the index cannot be used.
@@ -384,7 +388,7 @@ class CacheFolder:
                 "UPDATE pieces SET used = ? WHERE source = ? AND number = ?",
                 [(now, source.number, number) for number in numbers],
             )
-            _count(db, hits=len(numbers))
+            _count(db, hits=len(numbers) if hits is None else hits)
 
     def tell(self, run: int, at: Run) -> None:
         """Tells other processes where a run of this one stands.

@@ -90,6 +90,7 @@ class Engine:
         recycle: bool = True,
         stager: Stager | None = None,
     ) -> None:
+        self._at_exit = partial(_close_at_exit, weakref.ref(self))
         if threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
         if on_error not in ("raise", "skip", "replace"):
@@ -118,7 +119,6 @@ class Engine:
         self._pid = os.getpid()
         self._closed = False
         self._streams: weakref.WeakSet[BatchStream] = weakref.WeakSet()
-        self._at_exit = partial(_close_at_exit, weakref.ref(self))
         self._skipped = self._replaced = 0
 
     @property
@@ -269,9 +269,12 @@ class Engine:
         if self._stager is None:
             self._begin(pending, epoch)
             return pending
+        pending.blocks = self._stager.blocks.of(planned.rows)
+        if self._stager.has(pending.blocks):
+            self._begin(pending, epoch)
+            return pending
         if self._feeder is None:
             self._feeder = Feeder(self._stager, self._begin)
-        pending.blocks = self._stager.blocks.of(planned.rows)
         pending.staged = threading.Event()
         self._stager.retry(pending.blocks)  # those that failed while nobody waited for them
         self._feeder.put(pending, epoch)

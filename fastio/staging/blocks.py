@@ -104,30 +104,32 @@ class Blocks:
     def places(self, field: str, rows: Numbers) -> Places:
         """Where the images of global rows lie in their blocks."""
         block = rows // self.block_rows
-        offset, length = np.empty_like(rows), np.empty_like(rows)
-        first_row = self.dataset.manifest.first_row
-        for shard, places, local in self.dataset.by_shard(rows):
-            offsets = self.dataset.shard(shard).offsets(field)
-            begins = block[places] * self.block_rows - int(first_row[shard])
-            starts = self._starts_in(shard, field, block[places], begins < 0)
-            offset[places] = offsets[local] - offsets[np.maximum(begins, 0)] + starts
-            length[places] = offsets[local + 1] - offsets[local]
-        return Places(block, offset, length)
+        shards, local = self.dataset.locate(rows)
+        # Where the block's part of the shard begins; negative where it begins in an earlier shard.
+        begins = block * self.block_rows - self.dataset.manifest.first_row[shards]
+        wanted = np.stack((local, local + 1, np.maximum(begins, 0)))
+        found = np.empty_like(wanted)
+        for shard, places, _ in self.dataset.by_shard(rows):
+            found[:, places] = self.dataset.shard(shard).offsets(field)[wanted[:, places]]
+        starts = self._part_starts(shards, field, block, begins < 0)
+        return Places(block, found[0] - found[2] + starts, found[1] - found[0])
 
-    def _starts_in(
-        self, shard: int, field: str, blocks: Numbers, across: npt.NDArray[np.bool_]
+    def _part_starts(
+        self, shards: Numbers, field: str, blocks: Numbers, across: npt.NDArray[np.bool_]
     ) -> Numbers:
-        """Where a shard's part of a field begins in the bytes of blocks.
+        """Where the parts of a field in rows' shards begin in the bytes of their blocks.
 
         Args:
-            across: which of them begin in an earlier shard.
+            across: whose blocks begin in an earlier shard.
         """
         starts = np.zeros(len(blocks), np.int64)
         if len(self.dataset.schema.image_fields) > 1:
             across = np.ones(len(blocks), np.bool_)
         if across.any():
-            for number in np.unique(blocks[across]).tolist():
-                starts[blocks == number] = self._start(number, shard, field)
+            for shard, block in {
+                *zip(shards[across].tolist(), blocks[across].tolist(), strict=True)
+            }:
+                starts[(shards == shard) & (blocks == block)] = self._start(block, shard, field)
         return starts
 
     def _start(self, block: int, shard: int, field: str) -> int:

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,16 +32,17 @@ from fastio.errors import CacheError
 from fastio.shard import ShardReader
 from fastio.staging.blocks import Blocks
 from fastio.staging.forecast import Forecast, next_use
+from fastio.staging.resident import Resident
 
 Numbers = npt.NDArray[np.int64]
 _PARALLEL = 16
 _POLL_S = 0.005
 _OTHERS_S = 0.5  # between two looks at whether those that fetch a block still live
 _TELL_S = 0.5
+_HITS_TELL_S = 5.0
 _OTHERS_DEADLINE_S = 120.0  # then a block that another process fetches is fetched here too
 _WITHOUT_CACHE_S = 5.0  # after it failed
 _JOIN_S = 1.0
-_HITS = 256  # are counted together
 
 
 @dataclass(eq=False)
@@ -103,13 +105,13 @@ class Stager:
         self._turns = itertools.count()
         self._threads: list[threading.Thread] = []
         self._busy: set[threading.Thread] = set()
-        self._resident: set[int] = set()
+        self._resident = Resident()
         self._carried: list[Numbers] = []
-        self._hits: list[int] = []
+        self._hits: Counter[int] = Counter()
         self._source: tuple[CacheFolder, Source] | None = None
         self._told: dict[int, Run] = {}
         self._position: tuple[Forecast, int, int] | None = None
-        self._told_s = 0.0
+        self._told_s = self._hits_told_s = 0.0
         self._without_until_s = 0.0
         self._closed = False
 
@@ -173,6 +175,12 @@ class Stager:
                     return False
                 self._changed.wait(left_s)
 
+    def has(self, numbers: Numbers) -> bool:
+        """Whether all of these blocks, which were asked for, are there."""
+        with self._changed:
+            units = (self._units.get(number) for number in numbers.tolist())
+            return all(unit is None or unit.state == "ready" for unit in units)
+
     def retry(self, numbers: Numbers) -> None:
         """Fetches again those of these blocks that failed."""
         with self._changed:
@@ -216,7 +224,7 @@ class Stager:
                 unit = self._units.get(number)
                 if unit is None or unit.state != "ready" or unit.memory is not None:
                     continue
-                self._resident.discard(number)
+                self._resident.discard(unit.path, number)
                 unit.in_memory = in_memory
                 if self._source is not None:
                     folder, source = self._source
@@ -232,13 +240,15 @@ class Stager:
             if time.monotonic() - self._told_s < _TELL_S or self._source is None:
                 return
             self._told_s = time.monotonic()
-            folder, told, hits = self._source[0], self._runs(), self._hits
-            self._hits = []
+            folder, told, hits = self._source[0], self._runs(), Counter[int]()
+            if self._told_s - self._hits_told_s > _HITS_TELL_S:
+                self._hits_told_s = self._told_s
+                hits, self._hits = self._hits, hits
         with suppress(CacheError):
             for run, at in told.items():
                 folder.tell(run, at)
             if hits:
-                folder.note_use(self._source[1], hits)
+                folder.note_use(self._source[1], hits, hits.total())
 
     def carry(self, numbers: list[Numbers]) -> None:
         """Takes over blocks that the next epoch asked for already."""
@@ -258,14 +268,14 @@ class Stager:
             self._changed.notify_all()
             self._wanted.notify_all()
             threads, source, hits = self._threads, self._source, self._hits
-            self._threads, self._hits = [], []
+            self._threads, self._hits = [], Counter()
         deadline_s = time.monotonic() + _JOIN_S
         for thread in threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         with suppress(CacheError):
             if source is not None:
                 if hits:
-                    source[0].note_use(source[1], hits)
+                    source[0].note_use(source[1], hits, hits.total())
                 source[0].end_run(self._run)
                 source[0].end_run(self._run + 1)
         with self._changed:
@@ -283,14 +293,11 @@ class Stager:
 
     def _resident_path(self, number: int) -> str | None:
         """Where a block is that was seen in the cache, unless it was evicted since."""
-        if number not in self._resident or self._source is None:
+        if self._source is None:
             return None
         folder, source = self._source
         path = folder.path_of(source, number)
-        if os.path.exists(path):
-            return path
-        self._resident.discard(number)
-        return None
+        return path if self._resident.has(path, number) else None
 
     def _enqueue(self, unit: _Unit) -> None:
         unit.state, unit.path = "queued", ""
@@ -393,8 +400,7 @@ class Stager:
                 return memory_file(self._fetch(unit))
             folder, source = opened
             if folder.has(source, unit.number, size):
-                self._found(unit.number)
-                return folder.path_of(source, unit.number)
+                return self._found(folder.path_of(source, unit.number), unit.number)
             now_s = time.monotonic()
             if unit.waiting_s and now_s - unit.asked_s < _OTHERS_S:
                 return None
@@ -408,8 +414,7 @@ class Stager:
             if now_s - unit.waiting_s < _OTHERS_DEADLINE_S:
                 return None
         if outcome == "ready":
-            self._found(unit.number)
-            return folder.path_of(source, unit.number)
+            return self._found(folder.path_of(source, unit.number), unit.number)
         if outcome == "mine":
             return self._fetch_to_cache(folder, source, unit)
         return memory_file(self._fetch(unit))
@@ -430,9 +435,10 @@ class Stager:
         try:
             parts = self._fetch(unit)
             if unit.damaged is None and folder.store(source, unit.number, parts):
+                path = folder.path_of(source, unit.number)
                 with self._changed:
-                    self._resident.add(unit.number)
-                return folder.path_of(source, unit.number)
+                    self._resident.add(path, unit.number)
+                return path
             folder.abandon(source, [unit.number])
         except (OSError, CacheError) as error:
             with suppress(CacheError):
@@ -446,14 +452,14 @@ class Stager:
             raise
         return memory_file(parts)
 
-    def _found(self, number: int) -> None:
+    def _found(self, path: str, number: int) -> str:
         with self._changed:
-            self._resident.add(number)
+            self._resident.add(path, number)
             self._note_hit(number)
+        return path
 
     def _note_hit(self, number: int) -> None:
-        if len(self._hits) < _HITS * 64:
-            self._hits.append(number)
+        self._hits[number] += 1
 
     def _opened(self) -> tuple[CacheFolder, Source] | None:
         """The cache's folder and the dataset's part of it; None for now or for ever."""

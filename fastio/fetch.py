@@ -277,9 +277,6 @@ def _described_by_files(
     )
 
 
-_COLUMNS = ("codec", "orientation", "height", "width", "crc32c")
-
-
 def _unfilled(
     files: _native.FileSet,
     file: npt.NDArray[np.int32],
@@ -306,10 +303,8 @@ def _unfilled(
 def _fill_columns(
     reads: ImageReads, places: Rows, reader: ShardReader, field: str, local: Rows
 ) -> None:
-    table = reader.table(tuple(f"{field}.{name}" for name in _COLUMNS))
-    values = table[:, local]
-    for number, name in enumerate(_COLUMNS):
-        getattr(reads, name)[places] = values[number]
+    for name in ("codec", "orientation", "height", "width", "crc32c"):
+        getattr(reads, name)[places] = reader.fixed(f"{field}.{name}")[local]
 
 
 def image_source(dataset: AnyDataset, field: str, stager: Stager | None = None) -> ImageSource:

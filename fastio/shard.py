@@ -138,7 +138,6 @@ class ShardReader:
         self.path = os.fspath(path) if name is None else name
         self._map, self._batch = map_batch(os.fspath(path), ShardCorrupt, name)
         self._views: dict[str, NDArray[Any]] = {}
-        self._tables: dict[tuple[str, ...], NDArray[np.uint32]] = {}
         self._data_offsets: dict[str, int] = {}
 
     @property
@@ -179,18 +178,6 @@ class ShardReader:
         """Size of the file in bytes."""
         self._opened()
         return int(self._map.size)
-
-    def table(self, columns: tuple[str, ...]) -> NDArray[np.uint32]:
-        """Columns of non-negative integers of up to 32 bits, kept together: (len(columns), rows).
-
-        Raises:
-            ShardCorrupt: as `fixed`.
-        """
-        kept = self._tables.get(columns)
-        if kept is None:
-            kept = np.stack([self.fixed(column).astype(np.uint32) for column in columns])
-            self._tables[columns] = kept
-        return kept
 
     def fixed(self, column: str) -> NDArray[Any]:
         """A fixed-width column as a read-only view of the map.
@@ -310,7 +297,7 @@ class ShardReader:
     def close(self) -> None:
         """Let go of the map. Views taken before keep it alive; the reader cannot be used again."""
         self._map = self._batch = None
-        self._views, self._tables, self._data_offsets = {}, {}, {}
+        self._views, self._data_offsets = {}, {}
 
     def _opened(self) -> pa.RecordBatch:
         if self._batch is None:

@@ -21,8 +21,9 @@ import pytest
 
 import fastio
 from fastio import Cache
+from fastio.engine import Engine
 from fastio.errors import StoreError
-from fastio.staging import Blocks
+from fastio.staging import Blocks, Stager
 from tests.servers import FaultProxy, http_folder
 from tests.staging_support import (
     MIB,
@@ -123,25 +124,32 @@ def test_after_an_outage_every_batch_comes_once(
 def test_what_was_begun_before_an_outage_was_told_of_is_not_told_of_again(
     proxy: FaultProxy, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = threading.Event()
-    late = itertools.count()
-    fetch = Blocks.fetch
+    told, late, submitted = threading.Event(), threading.Event(), threading.Event()
+    first = itertools.count()
+    fetch, retry = Blocks.fetch, Stager.retry
 
     def fail_late(blocks: Blocks, number: int) -> Any:
-        if told.is_set():
-            return fetch(blocks, number)
-        if number:
-            next(late)
+        assert blocks.block_rows == 21  # a batch each
+        if number == 0 and not next(first):
+            assert submitted.wait(60)
+            assert late.wait(60)
+            raise StoreError("block 0")
+        if number and not told.is_set():
+            late.set()
             assert told.wait(60)
-        raise StoreError(f"block {number}")
+            raise StoreError(f"block {number}")
+        return fetch(blocks, number)
+
+    def retry_and_tell(stager: Stager, numbers: Any) -> None:
+        retry(stager, numbers)
+        submitted.set()
 
     monkeypatch.setattr(Blocks, "fetch", fail_late)
-    with remote_loader(f"{proxy.url}/photos", shuffle=False) as loader:
+    monkeypatch.setattr(Stager, "retry", retry_and_tell)
+    with remote_loader(f"{proxy.url}/photos", batch_size=21, shuffle=False) as loader:
         batches = iter(loader)
-        with pytest.raises(StoreError):
+        with pytest.raises(StoreError, match="block 0"):
             next(batches)
-        while not next(late):
-            time.sleep(0.01)
         told.set()
         rows = [row for batch in batches for row in reference.check(loader, batch)]
     assert rows == ALL
@@ -355,6 +363,7 @@ SCRIPT = """
     import sys
     sys.path.insert(0, sys.argv[3])
     from fastio import Cache
+from fastio.engine import Engine
     from tests.staging_support import remote_loader
     loader = remote_loader(sys.argv[1], Cache(sys.argv[2]) if sys.argv[2] else None)
     batches = iter(loader)
@@ -378,6 +387,34 @@ def test_the_interpreter_ends_without_close(
         process = script("next(batches); next(batches)", f"{proxy.url}/photos", cache)
         _, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
+
+
+def test_ctrl_c_while_a_batch_is_begun_loses_none(
+    proxy: FaultProxy, reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, calls = Engine._begin, itertools.count()
+
+    def interrupted(engine: Engine, *arguments: Any) -> None:
+        begin(engine, *arguments)
+        if threading.current_thread() is threading.main_thread() and next(calls) == 5:
+            raise KeyboardInterrupt
+
+    with remote_loader(f"{proxy.url}/photos", Cache(tmp_path / "cache", 16 * MIB)) as loader:
+        assert sorted(reference.epoch(loader)) == ALL  # the next epoch is begun by this thread
+        reference.crops(1)
+        monkeypatch.setattr(Engine, "_begin", interrupted)
+        batches, rows, interrupts = iter(loader), [], 0
+        while True:
+            try:
+                batch = next(batches)
+            except KeyboardInterrupt:
+                interrupts += 1
+            except StopIteration:
+                break
+            else:
+                rows += reference.check(loader, batch)
+    assert interrupts == 1
+    assert sorted(rows) == ALL
 
 
 def test_ctrl_c_ends_a_wait_for_a_server_that_does_not_answer(

@@ -149,6 +149,21 @@ def test_a_server_that_ignores_ranges_is_named(tmp_path: Path) -> None:
         assert store._receiver is None
 
 
+@pytest.mark.parametrize("folder", ["my data", "donn\u00e9es"])
+def test_a_url_that_is_not_encoded_is_read_as_ever(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "x").write_bytes(DATA[:1000])
+    with http_folder(tmp_path) as url, open_store(f"{url}/{folder}") as store:
+        given = views(20)
+        store.read_into("x", 10, given)
+        assert bytes(given[0]) == DATA[10:30]
+
+
+def test_an_address_of_colons_has_a_port_of_its_own() -> None:
+    receiver = Receiver("http://[::1]/a", Limits(1, 1))
+    assert (receiver._host, receiver._port) == ("::1", 80)
+
+
 def test_what_is_missing_is_named(url: str) -> None:
     with open_store(url) as store, pytest.raises(SourceNotFound, match=f"{url}/y"):
         store.read_into("y", 0, views(4))
@@ -192,6 +207,12 @@ def test_a_stall_ends_at_the_deadline(url: str) -> None:
         ("http://user:word@host/a", False),
         ("s3://bucket/a", False),
         ("memory://a", False),
+        ("http://host/a b", False),
+        ("http://host/\u00e9", False),
+        ("http://host/a#b", False),
+        ("http://host/a?sig=x%20y", True),
+        ("http://[::1]/a", True),
+        ("http://", False),
     ],
 )
 def test_only_plain_http_is_taken(url: str, served: bool, monkeypatch: pytest.MonkeyPatch) -> None:

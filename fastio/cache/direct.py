@@ -60,6 +60,8 @@ class Buffers:
             # The one that was used last may still be in the processor's cache.
             newest_first = reversed(range(len(self._idle)))
             found = next((n for n in newest_first if self._idle[n].nbytes >= nbytes), None)
+            if found is None and self._idle:
+                self._idle.pop(0)  # too small: as many as are used at once are kept, no more
             memory = None if found is None else self._idle.pop(found)
         memory = memory or _pages(nbytes)
         try:
@@ -90,6 +92,8 @@ def write_direct(path: Path, file: Aligned) -> bool:
     Raises:
         OSError: it cannot be written.
     """
+    if not hasattr(os, "O_DIRECT"):
+        return False
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o666)
     except OSError as error:

@@ -120,6 +120,14 @@ class RemoteDataset(Dataset):
                 future.set_exception(error)
         return future.result()
 
+    def has_head(self, shard: int) -> bool:
+        """Whether `shard` would return at once."""
+        if self._pid != os.getpid():
+            return False
+        with self._heads_lock:
+            future = self._heads.get(shard)
+            return future is not None and future.done()
+
     def _head_future(self, shard: int) -> tuple[Future[ShardReader], bool]:
         """The head that is there or on its way; or a new one, to be fetched by the caller."""
         if self._pid != os.getpid():

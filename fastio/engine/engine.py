@@ -116,6 +116,7 @@ class Engine:
         self._has_memory = bool(shapes)
         self._native: _native.Engine | None = None
         self._python: PillowThreads | None = None
+        self._python_lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
         self._streams: weakref.WeakSet[BatchStream] = weakref.WeakSet()
@@ -249,6 +250,7 @@ class Engine:
         """Starts the threads, once a process: a forked child has none of its parent's."""
         if self._pid != os.getpid():
             self._native = self._python = self._feeder = None
+            self._python_lock = threading.Lock()
             # Their locks may have been held by the parent's threads.
             self._images = self._make_images()
             self._pid = os.getpid()
@@ -260,9 +262,10 @@ class Engine:
             atexit.register(self._at_exit)
 
     def _pillow(self) -> PillowThreads:
-        if self._python is None:
-            self._python = PillowThreads(self._threads)
-        return self._python
+        with self._python_lock:  # batches are begun by the feeder's thread and the consumer's
+            if self._python is None:
+                self._python = PillowThreads(self._threads)
+            return self._python
 
     def submit(self, planned: PlannedBatch, epoch: int) -> Pending:
         pending = Pending(planned)
@@ -270,8 +273,14 @@ class Engine:
             self._begin(pending, epoch)
             return pending
         pending.blocks = self._stager.blocks.of(planned.rows)
-        if self._stager.has(pending.blocks):
-            self._begin(pending, epoch)
+        if self._stager.has(pending.blocks) and self._stager.blocks.describes(planned.rows):
+            try:
+                self._begin(pending, epoch)
+            except BaseException:  # an interrupt
+                pending.abandon()
+                if pending.memory is not None:
+                    self._pool.release(pending.memory)
+                raise
             return pending
         if self._feeder is None:
             self._feeder = Feeder(self._stager, self._begin)

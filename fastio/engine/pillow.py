@@ -50,6 +50,7 @@ class PillowThreads:
             thread.start()
             self._threads.append(thread)  # not before it runs: an interrupt may come in between
         self._tasks.put((future, partial(work, *args, **kwargs)))
+        self._end_if_closed()  # by another thread meanwhile
         return future
 
     def close(self) -> None:
@@ -59,6 +60,10 @@ class PillowThreads:
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join()
         self._cancel_all()  # what another thread put there meanwhile
+
+    def _end_if_closed(self) -> None:
+        if self._closed:
+            self._end()
 
     def _end(self) -> None:
         self._closed = True

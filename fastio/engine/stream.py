@@ -61,6 +61,7 @@ class BatchStream:
         self._ahead = ahead
         self._timeout_s = timeout_s
         self._pending: deque[Pending] = deque()
+        self._left: PlannedBatch | None = None  # taken from the plan, and not put to work
         self._told_s = 0.0  # when next() last raised what could not be fetched
         self._pid = os.getpid()
         self._closed = False
@@ -172,11 +173,14 @@ class BatchStream:
 
     def _fill(self, wanted: int) -> None:
         while (plan := self._plan) is not None and len(self._pending) < wanted:
-            planned = next(plan, None)
+            planned = self._left or next(plan, None)
             if planned is None:
                 self._plan = None
                 return
-            self._pending.append(self._engine.submit(planned, self._epoch))
+            self._left = planned  # so that an interrupt does not lose it
+            pending = self._engine.submit(planned, self._epoch)
+            self._left = None
+            self._pending.append(pending)
             if self._closed:  # by another thread, which may not have seen this batch
                 self._give_up()
                 raise LoaderClosed("closed while a batch was waited for")

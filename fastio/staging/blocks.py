@@ -68,6 +68,11 @@ class Blocks:
         extents = self.dataset.extents(*self.rows(block))
         return sum(extent.length for extent in extents) if self.images else 0
 
+    def describes(self, rows: Numbers) -> bool:
+        """Whether all that says what rows consist of is in memory."""
+        shards = np.unique(self.dataset.locate(rows)[0])
+        return all(self.dataset.has_head(shard) for shard in shards.tolist())
+
     def whole_shards(self, block: int) -> list[ShardReader]:
         """The shards of a block, where they are fetched whole: they stay while somebody has them.
 

@@ -24,6 +24,10 @@ class TarBlocks(Blocks):
         """Bytes of a block."""
         return sum(end - begin for _, begin, end in self._segments(block))
 
+    def describes(self, rows: Numbers) -> bool:
+        """False: fields that are no images are read from the files of blocks."""
+        return False
+
     def whole_shards(self, block: int) -> list[ShardReader]:
         """None: tars are not fetched whole."""
         return []

@@ -111,7 +111,7 @@ def warm(
 
 def _parallel() -> int:
     """Requests that keep the network busy where an answer takes a tenth of a second to begin."""
-    return max(16, min(64, 2 * len(os.sched_getaffinity(0))))
+    return max(16, min(64, 2 * (os.cpu_count() or 1)))
 
 
 def _needed_by_none(runs: Sequence[Run], numbers: Numbers) -> Distances:

@@ -152,8 +152,9 @@ class Store:
         length = sum(view.nbytes for view in views)
 
         def request(backend: Backend, left_s: float) -> None:
-            if self._receiver is not None:
-                if self._receiver.receive(name, offset, views, left_s):
+            receiver = self._receiver
+            if receiver is not None:
+                if receiver.receive(name, offset, views, left_s):
                     return
                 self._receiver = None  # the server does not answer plainly, nor will it next time
             data = backend.read(name, offset, length, left_s)
@@ -235,10 +236,10 @@ class Store:
         if opened is None or opened[0] != os.getpid():
             # Two threads may both open one: the later stays, and the other ends with its call.
             opened = (os.getpid(), self._open())
-            self._opened = opened
             # Options may say anything about how requests are made, which the backends know.
             plain = not self._options and Receiver.serves(self._location)
             self._receiver = Receiver(self._location, self._limits) if plain else None
+            self._opened = opened
         return opened[1]
 
     def _open(self) -> Backend:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import socket
 import time
 import urllib.request
@@ -24,6 +25,7 @@ from fastio.store.urls import join
 
 _KEPT = 64  # connections
 _IDLE_S = 20.0  # servers close what is idle for longer, some after half a minute
+_PLAIN_URL = re.compile(r"(?i:http)://[^@/?#\s]+(/[^#\s]*)?")
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -39,16 +41,18 @@ class Receiver:
         self._url = url
         self._limits = limits
         parts = urlsplit(url)
-        self._host, self._port = parts.hostname or "", parts.port
+        self._host, self._port = parts.hostname or "", parts.port or http.client.HTTP_PORT
         self._idle: deque[tuple[float, http.client.HTTPConnection]] = deque()
         self._pid = os.getpid()
 
     @staticmethod
     def serves(url: str) -> bool:
         """Whether objects below a URL can be asked for without credentials, TLS or a proxy."""
-        parts = urlsplit(url)
-        if parts.scheme.lower() != "http" or "@" in parts.netloc or not parts.hostname:
+        # What would have to be encoded, or stripped, is left to those who do it.
+        plain = url.isascii() and url.isprintable() and _PLAIN_URL.fullmatch(url)
+        if not plain or not urlsplit(url).hostname:
             return False
+        parts = urlsplit(url)
         proxies = urllib.request.getproxies()
         through = "http" in proxies or "all" in proxies
         return not through or bool(urllib.request.proxy_bypass(parts.netloc))
@@ -87,6 +91,8 @@ class Receiver:
                 if not kept:  # which the server may have closed meanwhile
                     raise
                 connection.close()
+                if time.monotonic() > until_s:
+                    raise
                 connection.connect()
                 answer = _ask(connection, target, headers)
             if not _is_plain(answer, offset, length):
@@ -122,6 +128,7 @@ class Receiver:
             while True:
                 since_s, connection = self._idle.pop()
                 if time.monotonic() - since_s < _IDLE_S and connection.sock is not None:
+                    connection.timeout = timeout_s  # of a socket that is opened again
                     connection.sock.settimeout(timeout_s)
                     return connection, True
                 connection.close()

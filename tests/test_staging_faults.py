@@ -363,7 +363,6 @@ SCRIPT = """
     import sys
     sys.path.insert(0, sys.argv[3])
     from fastio import Cache
-from fastio.engine import Engine
     from tests.staging_support import remote_loader
     loader = remote_loader(sys.argv[1], Cache(sys.argv[2]) if sys.argv[2] else None)
     batches = iter(loader)

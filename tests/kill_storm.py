@@ -324,6 +324,8 @@ def storm(root: Path, kills: int, seed: int = 0, say: Callable[[str], None] = pr
         _prepare(place)
         shared_before = set(os.listdir("/dev/shm"))
         context = multiprocessing.get_context("forkserver")
+        # One that runs already has not imported this: victims would be killed while they do.
+        multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
         context.set_forkserver_preload(["tests.kill_storm"])
         watcher = _Watcher(root / "cache")
         watcher.start()

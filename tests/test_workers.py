@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections import namedtuple
 from collections.abc import Iterator
 from itertools import islice
@@ -137,7 +138,8 @@ def test_batches_are_those_of_data_loader(structure: str, workers: int) -> None:
         {"num_workers": 1, "multiprocessing_context": "fork"},
         {"num_workers": 1, "timeout": 100},
     ],
-    ids=str,
+    # Addresses are others in each process that collects the tests.
+    ids=lambda options: re.sub(r" object at 0x[0-9a-f]+", "", str(options)),
 )
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_arguments_mean_what_they_mean_to_data_loader(options: dict[str, Any]) -> None:

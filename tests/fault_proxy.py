@@ -27,6 +27,7 @@ from typing import Any
 PIPE_BYTES = 1 << 20
 LIMITED_PIECE_S = 0.005  # with a bandwidth, pieces of this much time
 LATE_S = 0.25  # what a thread that woke late may catch up; an idle limit saves nothing up
+LOG_S = 0.5  # for answers to end that are under way
 
 
 @dataclass
@@ -50,6 +51,7 @@ class State:
     log: list[list[Any]] = field(default_factory=list)  # method, path, start, status, body bytes
     struck: Counter[str] = field(default_factory=Counter)
     connections: int = 0
+    answering: int = 0  # answers that are not in the log yet
     lock: threading.Lock = field(default_factory=threading.Lock)
     free_at: float = 0.0  # when all that was let through has gone, at the limit's speed
     paid_at: float = 0.0
@@ -193,9 +195,11 @@ class Connection:
         found = re.match(r"bytes (\d+)-", header(head, "content-range"))
         start = int(found[1]) if found else 0
         length = int(header(head, "content-length") or 0)
-        self.client.sock.sendall(head)
+        with self.state.lock:
+            self.state.answering += 1
         sent = 0
         try:
+            self.client.sock.sendall(head)
             if method == "HEAD" or status in (204, 304):
                 return
             if length and (fault := self.fault_in_body(path)):
@@ -213,6 +217,8 @@ class Connection:
                 sent = self.body(head, self.upstream, self.client, answer=True)
         finally:
             self.log(method, path, start, status, sent)
+            with self.state.lock:
+                self.state.answering -= 1
 
     def fault_in_body(self, path: str) -> str:
         names = ("reset", "truncate", "stall_body", "flip")
@@ -319,6 +325,10 @@ def accept(listener: socket.socket, target: tuple[str, int], state: State) -> No
 
 def obey(state: State, command: str, arguments: dict[str, Any]) -> Any:
     """Do what a line says, and return the answer."""
+    if command == "log":  # a client may have all of an answer before it is noted here
+        until_s = time.monotonic() + LOG_S
+        while state.answering and time.monotonic() < until_s:
+            time.sleep(0.001)
     with state.lock:
         if command == "fail":
             name = arguments.pop("fault")

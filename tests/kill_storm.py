@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -279,7 +280,7 @@ class _Watcher(threading.Thread):
 
 def _workers() -> list[int]:
     """The processes that the fork server started."""
-    server = multiprocessing.forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     children = Path(f"/proc/{server}/task/{server}/children")
     return [int(pid) for pid in children.read_text().split()]
 
@@ -325,7 +326,7 @@ def storm(root: Path, kills: int, seed: int = 0, say: Callable[[str], None] = pr
         shared_before = set(os.listdir("/dev/shm"))
         context = multiprocessing.get_context("forkserver")
         # One that runs already has not imported this: victims would be killed while they do.
-        multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
         context.set_forkserver_preload(["tests.kill_storm"])
         watcher = _Watcher(root / "cache")
         watcher.start()

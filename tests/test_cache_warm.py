@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from fastio.cache.index import LOADING
 from fastio.cli import main
 from fastio.errors import CacheError, DatasetNotFound, StoreError
 from fastio.staging import warm
+from fastio.staging.pace import Pace
 from fastio.store import Store
 
 ROWS = 300
@@ -254,3 +257,30 @@ def test_the_command_says_what_it_did(url: str, tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     assert found["complete"]
     assert found["rows_staged"] == ROWS
+
+
+def test_requests_grow_in_number_while_a_writer_is_free_and_shrink_while_none_is() -> None:
+    pace = Pace(8)
+    assert pace.limit == 2
+    for _ in range(20):
+        with pace.request():
+            pass
+        with pace.write():
+            pass
+    assert pace.limit == 8
+
+    def write_late() -> None:
+        with pace.write():
+            pass
+
+    late = threading.Thread(target=write_late)
+    with ExitStack() as writers:
+        for _ in range(3):
+            writers.enter_context(pace.write())
+        late.start()
+        while pace.limit == 8:
+            time.sleep(0.001)
+        assert pace.limit == 7
+        assert late.is_alive()
+    late.join(60)
+    assert not late.is_alive()

@@ -213,6 +213,11 @@ def test_a_stall_ends_at_the_deadline(url: str) -> None:
         ("http://host/a?sig=x%20y", True),
         ("http://[::1]/a", True),
         ("http://", False),
+        ("http://:80/a", False),
+        ("http://host:abc/a", False),
+        ("http://host:99999/a", False),
+        ("http://[::1/a", False),
+        ("http://[1:2:3]/a", False),
     ],
 )
 def test_only_plain_http_is_taken(url: str, served: bool, monkeypatch: pytest.MonkeyPatch) -> None:

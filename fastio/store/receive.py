@@ -10,9 +10,7 @@ redirects and errors among it, is left to those who know it all.
 from __future__ import annotations
 
 import http.client
-import os
 import re
-import socket
 import time
 import urllib.request
 from collections import deque
@@ -25,7 +23,7 @@ from fastio.store.urls import join
 
 _KEPT = 64  # connections
 _IDLE_S = 20.0  # servers close what is idle for longer, some after half a minute
-_PLAIN_URL = re.compile(r"(?i:http)://[^@/?#\s]+(/[^#\s]*)?")
+_PLAIN_URL = re.compile(r"(?i:http)://([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?(/[^#\s]*)?")
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -43,16 +41,18 @@ class Receiver:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or http.client.HTTP_PORT
         self._idle: deque[tuple[float, http.client.HTTPConnection]] = deque()
-        self._pid = os.getpid()
 
     @staticmethod
     def serves(url: str) -> bool:
         """Whether objects below a URL can be asked for without credentials, TLS or a proxy."""
-        # What would have to be encoded, or stripped, is left to those who do it.
-        plain = url.isascii() and url.isprintable() and _PLAIN_URL.fullmatch(url)
-        if not plain or not urlsplit(url).hostname:
+        # What would have to be encoded, stripped or refused is left to those who do it.
+        if not (url.isascii() and url.isprintable() and _PLAIN_URL.fullmatch(url)):
             return False
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            _ = parts.port  # checked when it is asked for
+        except ValueError:
+            return False
         proxies = urllib.request.getproxies()
         through = "http" in proxies or "all" in proxies
         return not through or bool(urllib.request.proxy_bypass(parts.netloc))
@@ -138,7 +138,6 @@ class Receiver:
         except BaseException:
             connection.close()
             raise
-        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection, False
 
 

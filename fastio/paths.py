@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fastio.cache import Cache
+from fastio.cores import available_cores
 from fastio.device import Device, has_pinned_memory
-from fastio.engine import OnError, available_cores
+from fastio.engine import OnError
 from fastio.errors import TransformError
 from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings
 from fastio.formats import AnyDataset, Remote, TarDataset, is_tars, open_any

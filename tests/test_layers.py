@@ -18,6 +18,7 @@ LAYERS = [
     "errors",
     "_build",
     "sizes",
+    "cores",
     "schema",
     "store",
     "cache",

@@ -69,8 +69,8 @@ def _check_shards(dataset: Dataset, shown: bool) -> list[ShardCheck]:
 
 def _check_images(dataset: Dataset, shown: bool) -> _Images:
     """Decode them all."""
+    from fastio.cores import available_cores
     from fastio.dataset import check_images
-    from fastio.engine import available_cores
     from fastio.pack.progress import progress_bar
 
     images = _Images()

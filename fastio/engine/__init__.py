@@ -10,7 +10,6 @@ An error rides in its batch: it is raised, or skipped, or replaced, when that ba
 
 from __future__ import annotations
 
-from fastio.engine.cores import available_cores
 from fastio.engine.engine import Engine, OnError, StagingPlan, numpy_memory
 from fastio.engine.stream import BatchStream
 
@@ -19,6 +18,5 @@ __all__ = [
     "Engine",
     "OnError",
     "StagingPlan",
-    "available_cores",
     "numpy_memory",
 ]

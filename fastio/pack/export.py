@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fastio.cores import available_cores
 from fastio.dataset import Dataset
 from fastio.dataset import open as open_dataset
-from fastio.engine import available_cores
 from fastio.errors import PackError
 from fastio.pack.api import parse_size
 from fastio.pack.destination import writing_to

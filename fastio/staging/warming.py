@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Run, Source, aligned_size
+from fastio.cores import available_cores
 from fastio.dataset.remote import HEADS, Extent, RemoteDataset
 from fastio.staging.blocks import Blocks
 from fastio.staging.choice import cut
@@ -111,7 +112,7 @@ def warm(
 
 def _parallel() -> int:
     """Requests that keep the network busy where an answer takes a tenth of a second to begin."""
-    return max(16, min(64, 2 * (os.cpu_count() or 1)))
+    return max(16, min(64, 2 * available_cores()))
 
 
 def _needed_by_none(runs: Sequence[Run], numbers: Numbers) -> Distances:

@@ -34,10 +34,17 @@ import xxhash
 
 from fastio.cache.direct import Aligned, write_direct
 from fastio.cache.index import LOADING, READY, Index
-from fastio.cache.members import Member, is_alive, members, remove_unborn, token_of
+from fastio.cache.members import (
+    Member,
+    is_alive,
+    is_stopped,
+    members,
+    remove_unborn,
+    token_of,
+)
 from fastio.errors import CacheError
 
-Outcome = Literal["ready", "mine", "others", "no room"]
+Outcome = Literal["ready", "mine", "others", "stopped", "no room"]
 Numbers = npt.NDArray[np.int64]
 MARKER = "fastio-cache.json"
 _PAGE = 4096
@@ -178,18 +185,24 @@ class CacheFolder:
         sizes: Mapping[int, int],
         keep: Collection[int] = (),
         told: Mapping[int, Run] | None = None,
+        if_stopped: Outcome = "no room",
     ) -> dict[int, Outcome]:
         """Asks for pieces that are to be there.
 
         "ready": it is said to be there. "mine": the caller fetches it, and calls `store` or
         `abandon`. "others": another thread or process fetches it. "no room": all that could be
-        evicted is needed sooner.
+        evicted is needed sooner; the caller does without the cache.
+
+        What a process fetches that is stopped (SIGSTOP, Ctrl-Z) stays its own, with the room that
+        it has reserved: it may be continued at any time, even in the middle of a write. Who cannot
+        wait for that does without the cache here too.
 
         Args:
             source: theirs.
             sizes: bytes of each piece, by number.
             keep: pieces of the source that must stay.
             told: where this process's runs stand, as `tell` takes it.
+            if_stopped: the outcome of pieces that a stopped process fetches.
 
         Raises:
             CacheError: the index cannot be used.
@@ -199,7 +212,7 @@ class CacheFolder:
         with self.index.transaction() as db:
             for run, at in (told or {}).items():
                 self._tell(db, run, at)
-            needed = [n for n in sizes if self._look(db, source, n, outcomes)]
+            needed = [n for n in sizes if self._look(db, source, n, outcomes, if_stopped)]
             # What can never fit is not worth an eviction.
             wanted = sum(n for n in (_on_disk(sizes[n]) for n in needed) if n <= self.room)
             room = self.room - self._total(db)
@@ -426,7 +439,12 @@ class CacheFolder:
     # --- What is there ----------------------------------------------------------------------------
 
     def _look(
-        self, db: Connection, source: Source, number: int, outcomes: dict[int, Outcome]
+        self,
+        db: Connection,
+        source: Source,
+        number: int,
+        outcomes: dict[int, Outcome],
+        if_stopped: Outcome,
     ) -> bool:
         """Whether a piece is nobody's yet; else its outcome is noted."""
         row = db.execute(
@@ -438,7 +456,7 @@ class CacheFolder:
         if row[0] == READY:
             outcomes[number] = "ready"
         elif row[1] == self.token or is_alive(self.path / "members", row[1]):
-            outcomes[number] = "others"
+            outcomes[number] = if_stopped if is_stopped(row[1]) else "others"
         else:
             self._bury(db, row[1])
             return True

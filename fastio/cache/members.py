@@ -105,6 +105,20 @@ def is_alive(folder: Path, token: str) -> bool:
     return False
 
 
+def is_stopped(token: str) -> bool:
+    """Whether a member's process is suspended (SIGSTOP, Ctrl-Z, a debugger), where that is told.
+
+    The number of a process means another one in another container: who asks must be able to bear a
+    wrong answer.
+    """
+    try:
+        status = Path("/proc", token.partition("-")[0], "stat").read_bytes()
+    except OSError:
+        return False
+    # Behind the program's name, which is in brackets and may hold anything.
+    return status.rpartition(b") ")[2][:1] in (b"T", b"t")
+
+
 def members(folder: Path) -> list[str]:
     """The tokens of all members, of dead ones too."""
     try:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -242,18 +243,21 @@ class _Warming:
         if group:
             yield group
 
-    def _claim(self, sizes: Mapping[int, int]) -> tuple[list[_Stretch], list[int], bool]:
-        """Stretches to fetch, blocks that others fetch, and whether there is no more room."""
+    def _claim(self, sizes: Mapping[int, int]) -> tuple[list[_Stretch], dict[int, str], bool]:
+        """Stretches to fetch, blocks that others fetch, and whether there is no more room.
+
+        The others are "others", or "stopped" ones, which are not worth waiting for.
+        """
         wanted = {number: size for number, size in sizes.items() if size}
         for number in sizes.keys() - wanted.keys():
             self._note(number, 0)
         stretches: list[_Stretch] = []
-        others = []
+        others: dict[int, str] = {}
         for number, outcome in self._claimed(wanted).items():
             if outcome == "ready":
                 self._note(number, sizes[number])
-            elif outcome == "others":
-                others.append(number)
+            elif outcome in ("others", "stopped"):
+                others[number] = outcome
             elif outcome == "mine":
                 if not (stretches and stretches[-1].takes(number, sizes[number])):
                     stretches.append(_Stretch(number, []))
@@ -265,14 +269,14 @@ class _Warming:
     def _claimed(self, sizes: Mapping[int, int]) -> dict[int, str]:
         """What each block's claim came to, in order; those said to be there are there."""
         folder, source = self._folder, self._source
-        found: dict[int, str] = dict(folder.claim(source, sizes, range(self._count)))
+        claim = partial(folder.claim, source, keep=range(self._count), if_stopped="stopped")
+        found: dict[int, str] = dict(claim(sizes))
         missing = [
             n for n, how in found.items() if how == "ready" and not folder.has(source, n, sizes[n])
         ]
         if missing:
             folder.drop(source, missing)
-            again = {number: sizes[number] for number in missing}
-            found.update(folder.claim(source, again, range(self._count)))
+            found.update(claim({number: sizes[number] for number in missing}))
         # Of what does not fit, nothing behind it is wanted either.
         ordered = {number: found[number] for number in sorted(found)}
         full = next((n for n, how in ordered.items() if how == "no room"), None)
@@ -283,7 +287,7 @@ class _Warming:
         return ordered
 
     def _wait_for(self, numbers: list[int]) -> None:
-        """Waits for what others fetch; what they give up is fetched here."""
+        """Waits for what others fetch, unless they are stopped; fetches what they give up."""
         sizes = {number: self._blocks.size(number) for number in numbers}
         deadline_s = time.monotonic() + _OTHERS_DEADLINE_S
         while sizes and time.monotonic() < deadline_s:
@@ -293,7 +297,7 @@ class _Warming:
                 self._fetch(stretch)
             if full:
                 break
-            sizes = {number: sizes[number] for number in others}
+            sizes = {number: sizes[number] for number, how in others.items() if how == "others"}
 
     # --- One stretch ------------------------------------------------------------------------------
 

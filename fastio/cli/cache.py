@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,12 +48,19 @@ def status(folder: Folder, as_json: AsJson = False) -> None:
 
 @cache.command()
 def warm(
-    url: Annotated[str, typer.Argument(metavar="URL", help="A packed dataset in a store.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="A packed dataset or tars in a store.")],
     folder: Folder,
     budget: Annotated[
         str | None,
         typer.Option(
             help="What the cache may take, as in 200GB; what is free on its disk by default."
+        ),
+    ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of tars: a field that the loader is given; several times, in its order. All by "
+            "default."
         ),
     ] = None,
     storage_options: StorageOptions = None,
@@ -70,19 +78,25 @@ def warm(
     options = parse_storage_options(storage_options)
     with clear_errors():
         from fastio.cache import Cache
-        from fastio.dataset.remote import RemoteDataset
+        from fastio.formats import open_remote
         from fastio.pack.progress import progress_bar
         from fastio.staging import warm as warm_dataset
 
         opened = Cache(folder, budget)
-        with RemoteDataset(url, options) as dataset:
-            total = min(dataset.manifest.nbytes, opened.budget or dataset.manifest.nbytes)
+        # With the cache, where the index of tars stays: making it costs a pass over them.
+        with opened, closing(open_remote(url, options, opened, field or None)) as dataset:
+            total = min(dataset.nbytes, opened.budget or dataset.nbytes)
         with progress_bar("fetching", "bytes", total, not quiet) as advance:
             report = warm_dataset(
-                url, opened, storage_options=options, parallel=parallel, advance=advance
+                url,
+                opened,
+                fields=field or None,
+                storage_options=options,
+                parallel=parallel,
+                advance=advance,
             )
             if report.complete:
-                advance(total - report.bytes)  # what shards have beside images
+                advance(total - report.bytes)  # what shards have beside images, tars beside samples
         for problem in report.damaged:
             complain(f"damaged at the source: {problem}")
         if as_json:

@@ -26,6 +26,7 @@ __all__ = [
     "is_tars",
     "open",
     "open_any",
+    "open_remote",
 ]
 
 # What the native path reads.

@@ -7,6 +7,7 @@ by shard, field by field, row by row.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,14 @@ from fastio.shard import ShardReader
 Numbers = npt.NDArray[np.int64]
 _ATTEMPTS = 6  # what comes damaged each time is damaged at the source
 _KEPT_STARTS = 65536
+
+
+class Range(NamedTuple):
+    """Bytes of an object in the store: its name there, the first byte, and how many."""
+
+    name: str
+    offset: int
+    length: int
 
 
 class Places(NamedTuple):
@@ -83,6 +92,21 @@ class Blocks:
             return []
         return [self.dataset.shard(shard) for shard, _, _ in self.dataset.spans(*self.rows(block))]
 
+    def ranges(self, block: int) -> list[Range]:
+        """Where the parts of a block's bytes are in the store. Fetches heads.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
+        """
+        name = self.dataset.manifest.name
+        extents = self.dataset.extents(*self.rows(block))
+        return [Range(name(extent.shard), extent.offset, extent.length) for extent in extents]
+
+    def check(self, block: int, parts: Sequence[Any]) -> str | None:
+        """What is wrong with the parts of a block's bytes; None if they are what was written."""
+        problem: str | None = self.dataset.check_rows(*self.rows(block), parts)
+        return problem
+
     def fetch(self, block: int) -> tuple[list[Any], str | None]:
         """The parts of a block's bytes from the store, and what is wrong with them at the source.
 
@@ -91,17 +115,11 @@ class Blocks:
         Raises:
             StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
         """
-        rows = self.rows(block)
-        extents = self.dataset.extents(*rows)
-        store, manifest = self.dataset.store, self.dataset.manifest
+        ranges, read = self.ranges(block), self.dataset.store.read
         problem = None
         for _ in range(_ATTEMPTS):
-            parts: list[Any] = []
-            for extent in extents:
-                name = manifest.name(extent.shard)
-                empty = extent.length == 0
-                parts.append(b"" if empty else store.read(name, extent.offset, extent.length))
-            problem = self.dataset.check_rows(*rows, parts)
+            parts: list[Any] = [read(*each) if each.length else b"" for each in ranges]
+            problem = self.check(block, parts)
             if problem is None:
                 break
         return parts, problem

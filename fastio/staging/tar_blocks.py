@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from fastio.errors import StoreError
 from fastio.formats.tars.remote import RemoteTars
 from fastio.shard import ShardReader
-from fastio.staging.blocks import Blocks, Numbers, Places
+from fastio.staging.blocks import Blocks, Numbers, Places, Range
 from fastio.staging.stager import Stager
 
 
@@ -32,20 +33,21 @@ class TarBlocks(Blocks):
         """None: tars are not fetched whole."""
         return []
 
-    def fetch(self, block: int) -> tuple[list[Any], str | None]:
-        """The parts of a block's bytes from the store.
+    def ranges(self, block: int) -> list[Range]:
+        """Where the parts of a block's bytes are in the store."""
+        names = self._tars.tars
+        return [Range(names[tar], begin, end - begin) for tar, begin, end in self._segments(block)]
+
+    def check(self, block: int, parts: Sequence[Any]) -> None:
+        """Nothing is wrong with parts that have all their bytes: tars have no checksums.
 
         Raises:
-            StoreError, SourceNotFound: they cannot be read.
+            StoreError: a tar has become shorter.
         """
-        parts = []
-        for tar, begin, end in self._segments(block):
-            name = self._tars.tars[tar]
-            data = self._tars.store.read(name, begin, end - begin) if end > begin else b""
-            if memoryview(data).nbytes != end - begin:
-                raise StoreError(f"{self._tars.store.url}: {name} ends before byte {end:,}")
-            parts.append(data)
-        return parts, None
+        for (name, offset, length), part in zip(self.ranges(block), parts, strict=True):
+            if memoryview(part).nbytes != length:
+                where = f"{self._tars.store.url}: {name}"
+                raise StoreError(f"{where} ends before byte {offset + length:,}")
 
     def places(self, field: str, rows: Numbers) -> Places:
         """Where the files of a field lie in the blocks of global rows."""

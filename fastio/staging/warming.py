@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,17 +22,20 @@ import numpy as np
 
 from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Run, Source, aligned_size
 from fastio.cores import available_cores
-from fastio.dataset.remote import HEADS, Extent, RemoteDataset
+from fastio.dataset.remote import HEADS, RemoteDataset
+from fastio.formats import Remote, RemoteTars, open_remote
 from fastio.staging.blocks import Blocks
 from fastio.staging.choice import cut
 from fastio.staging.forecast import Distances, Forecast, Numbers
 from fastio.staging.forecast import next_use as forecast_next_use
+from fastio.staging.heads_ahead import HEADS_AHEAD, HeadsAhead
 from fastio.staging.pace import Pace
+from fastio.staging.receive import receive
+from fastio.staging.tar_blocks import TarBlocks
 
 # Of blocks that are claimed, and said to be ready, together.
 _TOGETHER_BYTES = 64 << 20
 _REQUEST_BYTES = 4 << 20
-_HEADS_AHEAD = 16  # shards
 _OTHERS_S = 0.2  # between two looks at what others fetch
 _OTHERS_DEADLINE_S = 120.0  # for them to be done with it
 
@@ -45,7 +48,7 @@ class WarmReport:
         url: of the dataset.
         rows: of all of it.
         rows_staged: of these, how many are in the cache now, from the first on.
-        bytes: of images, that are in the cache now.
+        bytes: of images, or of tars' samples, that are in the cache now.
         bytes_fetched: of these, what was fetched now.
         damaged: what is wrong at the source, and so was not kept.
         seconds: how long it took.
@@ -69,6 +72,7 @@ def warm(
     url: str,
     cache: Cache | str | os.PathLike[str],
     *,
+    fields: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     parallel: int | None = None,
     advance: Callable[[int], object] | None = None,
@@ -80,8 +84,10 @@ def warm(
     `fastio.cache.direct`.
 
     Args:
-        url: of a packed dataset.
+        url: of a packed dataset; or of a tar, a folder of tars, or a pattern of tars.
         cache: where to; a folder, or a `fastio.Cache`, whose budget counts.
+        fields: of tars, those that the Loader will be given, in its order: what it looks for
+            depends on them. Packed datasets are staged whole.
         storage_options: for the store: see `fastio.open`.
         parallel: requests that are under way at once, each of up to 4 MiB, or one block. None: by
             the number of cores.
@@ -93,6 +99,7 @@ def warm(
     Raises:
         DatasetNotFound, SourceNotFound, StoreError: it cannot be read.
         ShardCorrupt, ManifestInvalid: what describes its rows is damaged.
+        SchemaError: there is no such field, or samples of tars lack one.
         CacheError, OSError: the cache cannot be written.
     """
     start_s = time.monotonic()
@@ -100,8 +107,7 @@ def warm(
     own = Cache(given.path, given.budget)  # with an idea of its own of what may go
     try:
         folder = own.folder(_needed_by_none)
-        dataset = RemoteDataset(url, storage_options, own)
-        with dataset:
+        with closing(open_remote(url, storage_options, own, fields)) as dataset:
             warming = _Warming(
                 dataset, folder, parallel or _parallel(), advance or (lambda nbytes: None)
             )
@@ -144,21 +150,25 @@ class _Warming:
 
     def __init__(
         self,
-        dataset: RemoteDataset,
+        dataset: Remote,
         folder: CacheFolder,
         parallel: int,
         advance: Callable[[int], object],
     ) -> None:
-        manifest = dataset.manifest
         self._dataset = dataset
         self._folder = folder
         self._advance = advance
         self._parallel = parallel
-        block_rows = cut(manifest.rows, manifest.nbytes, folder.room).block_rows
-        self._blocks = Blocks(dataset, block_rows)
-        self._count = 0 if dataset.whole else -(-manifest.rows // block_rows)
+        rows, nbytes = len(dataset), dataset.nbytes
+        block_rows = cut(rows, nbytes, folder.room).block_rows
+        self._blocks = (
+            TarBlocks(dataset, block_rows)
+            if isinstance(dataset, RemoteTars)
+            else Blocks(dataset, block_rows)
+        )
+        self._count = 0 if dataset.whole else -(-rows // block_rows)
         self._source: Source = folder.source(
-            dataset.store.url, manifest.fingerprint, manifest.rows, block_rows, manifest.nbytes
+            dataset.store.url, dataset.fingerprint, rows, block_rows, nbytes
         )
         self._buffers = Buffers()
         self._pace = Pace(parallel)
@@ -173,8 +183,8 @@ class _Warming:
         self._tell()
         pool = ThreadPoolExecutor(self._parallel, "fastio-warm")
         try:
-            if self._dataset.whole:
-                self._heads_only(pool)
+            if isinstance(self._dataset, RemoteDataset) and self._dataset.whole:
+                self._heads_only(self._dataset, pool)
             else:
                 others = self._stage(pool)
                 self._publish(at_least=1)
@@ -186,7 +196,7 @@ class _Warming:
     def report(self, seconds: float) -> WarmReport:
         """What was done."""
         rows = (self._blocks.rows(number) for number in self._staged)
-        if self._dataset.whole:
+        if isinstance(self._dataset, RemoteDataset) and self._dataset.whole:
             shard_rows = self._dataset.manifest.shard_rows
             rows = ((0, int(shard_rows[shard])) for shard in self._staged)
         return WarmReport(
@@ -211,7 +221,7 @@ class _Warming:
         """Fetches what is not there; returns the blocks that others are fetching."""
         pending: list[Future[None]] = []
         others: list[int] = []
-        heads = ThreadPoolExecutor(min(self._parallel, _HEADS_AHEAD), "fastio-heads")
+        heads = ThreadPoolExecutor(min(self._parallel, HEADS_AHEAD), "fastio-heads")
         try:
             for group in self._groups(heads):
                 stretches, left, full = self._claim(group)
@@ -229,7 +239,7 @@ class _Warming:
 
     def _groups(self, heads: ThreadPoolExecutor) -> Iterator[dict[int, int]]:
         """Blocks and their sizes in order, some at a time."""
-        ahead = _Heads(self._dataset, heads)
+        ahead = HeadsAhead(self._dataset, heads)
         group: dict[int, int] = {}
         nbytes = 0
         for number in range(self._count):
@@ -333,35 +343,22 @@ class _Warming:
         self._folder.publish(self._source, written, misses=False)
 
     def _receive(self, files: Mapping[int, Aligned]) -> None:
-        """Fetches the bytes of blocks; those that adjoin in a shard by one request."""
-        wanted = [
-            (extent.shard, extent.offset, view)
+        """Fetches the bytes of blocks."""
+        parts = (
+            zip(self._blocks.ranges(number), self._parts(number, file), strict=True)
             for number, file in files.items()
-            for extent, view in zip(*self._parts(number, file), strict=True)
-            if extent.length
-        ]
-        wanted.sort(key=lambda each: each[:2])
-        at = 0
-        while at < len(wanted):
-            shard, begin, _ = wanted[at]
-            end, views = begin, []
-            while at < len(wanted) and wanted[at][:2] == (shard, end):
-                views.append(wanted[at][2])
-                end += views[-1].nbytes
-                at += 1
-            self._dataset.store.read_into(self._dataset.manifest.name(shard), begin, views)
+        )
+        receive(self._dataset.store, itertools.chain.from_iterable(parts))
 
-    def _parts(self, number: int, file: Aligned) -> tuple[list[Extent], list[memoryview]]:
-        """Where the parts of a block are in the store, and where in memory."""
-        extents = self._dataset.extents(*self._blocks.rows(number))
-        ends = list(itertools.accumulate(extent.length for extent in extents))
-        return extents, [
-            file.data[end - extent.length : end] for extent, end in zip(extents, ends, strict=True)
-        ]
+    def _parts(self, number: int, file: Aligned) -> list[memoryview]:
+        """Where in memory the parts of a block are."""
+        lengths = [each.length for each in self._blocks.ranges(number)]
+        ends = itertools.accumulate(lengths)
+        return [file.data[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
     def _write(self, number: int, file: Aligned) -> str | None:
         """The xxh3 of a block that was written; None for one that is damaged at the source."""
-        problem = self._dataset.check_rows(*self._blocks.rows(number), self._parts(number, file)[1])
+        problem = self._blocks.check(number, self._parts(number, file))
         if problem is None:
             return self._folder.write(self._source, number, file)
         parts, problem = self._blocks.fetch(number)  # again, as it may come undamaged
@@ -380,14 +377,14 @@ class _Warming:
 
     # --- Datasets without images ------------------------------------------------------------------
 
-    def _heads_only(self, pool: ThreadPoolExecutor) -> None:
+    def _heads_only(self, dataset: RemoteDataset, pool: ThreadPoolExecutor) -> None:
         """Shards that are heads altogether: opening one keeps it."""
-        kept = self._dataset.head_source()
+        kept = dataset.head_source()
         assert kept is not None
         folder, source = kept
-        sizes = [int(size) for size in self._dataset.manifest.shard_bytes]
+        sizes = [int(size) for size in dataset.manifest.shard_bytes]
         there = [folder.has(source, shard, size) for shard, size in enumerate(sizes)]
-        for shard, _ in enumerate(pool.map(self._dataset.shard, range(len(sizes)))):
+        for shard, _ in enumerate(pool.map(dataset.shard, range(len(sizes)))):
             if not folder.has(source, shard, sizes[shard]):
                 break  # no room
             self._note(shard, sizes[shard], fetched=not there[shard])
@@ -405,20 +402,3 @@ def _going_on(futures: list[Future[None]], most: int) -> list[Future[None]]:
         if future.done():
             future.result()
     return [future for future in futures if not future.done()]
-
-
-class _Heads:
-    """Fetches the heads of shards some shards before they are needed."""
-
-    def __init__(self, dataset: RemoteDataset, pool: ThreadPoolExecutor) -> None:
-        self._dataset = dataset
-        self._pool = pool
-        self._asked = 0
-
-    def need(self, first: int, last: int) -> None:
-        """Rows [first, last) are next."""
-        shard = self._dataset.spans(first, last)[-1][0]
-        until = min(shard + 1 + _HEADS_AHEAD, self._dataset.num_shards)
-        for number in range(self._asked, until):
-            self._pool.submit(self._dataset.shard, number)  # errors are told when it is used
-        self._asked = max(self._asked, until)

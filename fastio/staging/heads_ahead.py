@@ -1,0 +1,34 @@
+"""What says where rows lie, fetched some shards before they are needed."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from fastio.dataset.remote import RemoteDataset
+from fastio.formats import Remote
+
+HEADS_AHEAD = 16  # shards
+
+
+class HeadsAhead:
+    """Fetches the heads of a packed dataset's shards; tars have none.
+
+    Args:
+        dataset: theirs.
+        pool: whose threads fetch them.
+    """
+
+    def __init__(self, dataset: Remote, pool: ThreadPoolExecutor) -> None:
+        self._dataset = dataset
+        self._pool = pool
+        self._asked = 0
+
+    def need(self, first: int, last: int) -> None:
+        """Rows [first, last) are next."""
+        if not isinstance(self._dataset, RemoteDataset):
+            return
+        shard = self._dataset.spans(first, last)[-1][0]
+        until = min(shard + 1 + HEADS_AHEAD, self._dataset.num_shards)
+        for number in range(self._asked, until):
+            self._pool.submit(self._dataset.shard, number)  # errors are told when it is used
+        self._asked = max(self._asked, until)

@@ -4,16 +4,22 @@ A field is one value of a sample. Some fields need several columns: an image sto
 name ``image`` has its bytes in ``image`` and one small column each for what is stored
 (``image.codec``), its size and its orientation, so that reads and crops are planned without
 touching a pixel. A dot in a column's name therefore always means "part of a field".
+
+A schema may also keep all fields of fixed width side by side, row by row, in one column,
+``.record``. A shuffled gather of 160-byte rows then touches three cache lines and one page of
+each row, where a column each for the same fields costs six and three: it is twice as fast.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeGuard, cast
 
+import numpy as np
 import pyarrow as pa
 
 from fastio.errors import SchemaError
@@ -24,6 +30,11 @@ CODEC_RAW = 1  # uint8 pixels (H, W, C), row-major
 CODEC_ENCODED = 2  # any other image file, byte for byte; Pillow decodes it
 CODEC_BLOCKS = 3  # a JPEG's coefficients as a block record
 CODEC_NAMES = ("jpeg", "raw", "encoded", "blocks")
+
+# The column of the fields that lie side by side.
+RECORD_COLUMN = ".record"
+_RECORD_STEP = 32  # bytes: half a cache line, what two neighbouring rows had better not straddle
+_RECORD_SLACK = 8  # the step may add an eighth
 
 Structure = Literal["tuple", "dict", "single"]
 
@@ -116,6 +127,26 @@ _FIELD_TYPES: dict[str, type[Field]] = {
 
 
 @dataclass(frozen=True)
+class RecordLayout:
+    """Where each fixed-width field lies in a row of the column ".record".
+
+    Fields stand in the schema's order, each at a multiple of its item size. Bytes between them
+    and behind the last one are zero.
+
+    Attributes:
+        nbytes: of a row: a multiple of the largest item size, and of 32 where that adds an eighth
+            at most.
+        offsets: in bytes, of each field in the row.
+        dtype: the row as a NumPy structured dtype. The column's bytes seen as it and indexed by a
+            field give an array (rows, *shape) of the field's own dtype.
+    """
+
+    nbytes: int
+    offsets: Mapping[str, int]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
 class Schema:
     """The fields of a dataset's samples, in order.
 
@@ -125,17 +156,25 @@ class Schema:
             name, or the "single" field itself.
         classes: names of the classes, when the numbers of an integer field `label` (or `class`)
             stand for them, else None.
+        records: whether the fixed-width fields (Scalar, and Array with a shape) lie side by side,
+            row by row, in one column ".record", instead of a column each.
+        vocabularies: for integer Scalar fields, the strings that their numbers 0, 1, ... stand for.
 
     Raises:
-        SchemaError: no fields, an impossible name, or "single" with several fields.
+        SchemaError: no fields, an impossible name, "single" with several fields, or a vocabulary
+            of what is no integer Scalar.
     """
 
     fields: Mapping[str, Field]
     structure: Structure = "dict"
     classes: tuple[str, ...] | None = None
+    records: bool = False
+    vocabularies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", dict(self.fields))
+        words = {name: tuple(words) for name, words in self.vocabularies.items()}
+        object.__setattr__(self, "vocabularies", words)
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))
         if self.structure not in ("tuple", "dict", "single"):
@@ -148,28 +187,52 @@ class Schema:
             raise SchemaError(
                 f"structure 'single' means one field, got {len(self.fields)}: {list(self.fields)}"
             )
-        for name, field in self.fields.items():
-            _check_field(name, field)
+        for name, kind in self.fields.items():
+            _check_field(name, kind)
+        for name in self.vocabularies:
+            _check_vocabulary(name, self.fields.get(name))
 
     def __hash__(self) -> int:
-        return hash((tuple(self.fields.items()), self.structure, self.classes))
+        words = frozenset(self.vocabularies.items())
+        fields = tuple(self.fields.items())
+        return hash((fields, self.structure, self.classes, self.records, words))
 
     @cached_property
     def image_fields(self) -> tuple[str, ...]:
         """Names of the fields that are images, in order."""
-        return tuple(name for name, field in self.fields.items() if isinstance(field, Image))
+        return tuple(name for name, kind in self.fields.items() if isinstance(kind, Image))
+
+    @cached_property
+    def record_layout(self) -> RecordLayout | None:
+        """How fields lie in the column ".record"; None without records or fixed-width fields."""
+        fixed = {name: kind for name, kind in self.fields.items() if is_fixed_width(kind)}
+        return _record_layout(fixed) if self.records and fixed else None
 
     def arrow_schema(self) -> pa.Schema:
         """The columns that hold these fields, none of them nullable, without metadata."""
+        layout = self.record_layout
         columns: list[tuple[str, pa.DataType]] = []
-        for name, field in self.fields.items():
-            columns += field_columns(name, field)
+        if layout is not None:
+            columns.append((RECORD_COLUMN, pa.binary(layout.nbytes)))
+        for name, kind in self.fields.items():
+            if layout is None or name not in layout.offsets:
+                columns += field_columns(name, kind)
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
 
     def to_json(self) -> dict[str, Any]:
         """This schema as JSON values, as manifests store it."""
-        fields = [{"name": name, **_field_json(field)} for name, field in self.fields.items()]
-        return {"structure": self.structure, "fields": fields, "classes": self.classes}
+        fields = [{"name": name, **_field_json(kind)} for name, kind in self.fields.items()]
+        value: dict[str, Any] = {
+            "structure": self.structure,
+            "fields": fields,
+            "classes": self.classes,
+        }
+        # What version 2 of the format did not have is only there where it is used.
+        if self.records:
+            value["records"] = True
+        if self.vocabularies:
+            value["vocabularies"] = {name: list(w) for name, w in self.vocabularies.items()}
+        return value
 
     @classmethod
     def from_json(cls, value: Any) -> Schema:
@@ -183,16 +246,26 @@ class Schema:
             if len(fields) != len(value["fields"]):
                 raise SchemaError("two fields have the same name")
             classes = value["classes"]
+            records = value.get("records", False)
+            if not isinstance(records, bool):
+                raise TypeError(f"records is {records!r}")
             return cls(
                 fields,
                 value["structure"],
                 None if classes is None else tuple(str(name) for name in classes),
+                records,
+                _vocabularies_from_json(value.get("vocabularies", {})),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, SchemaError):
                 raise
             text = json.dumps(value, default=repr)[:200]
             raise SchemaError(f"not a schema: {text} ({type(error).__name__}: {error})") from error
+
+
+def is_fixed_width(kind: Field) -> TypeGuard[Scalar | Array]:
+    """Whether all rows of a field take the same bytes: Scalar, and Array with a shape."""
+    return isinstance(kind, Scalar) or (isinstance(kind, Array) and kind.shape is not None)
 
 
 def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
@@ -209,13 +282,37 @@ def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
     if isinstance(field, Array):
         if field.shape is None:
             return [(name, pa.large_binary()), (f"{name}.shape", pa.list_(_item(pa.int64())))]
-        size = 1
-        for extent in field.shape:
-            size *= extent
-        return [(name, pa.list_(_item(_ARROW_TYPES[field.dtype]), size))]
+        return [(name, pa.list_(_item(_ARROW_TYPES[field.dtype]), math.prod(field.shape)))]
     if isinstance(field, Scalar):
         return [(name, _ARROW_TYPES[field.dtype])]
     return [(name, pa.large_utf8() if isinstance(field, Text) else pa.large_binary())]
+
+
+def _record_layout(fixed: Mapping[str, Scalar | Array]) -> RecordLayout:
+    """The layout of the given fixed-width fields."""
+    formats: list[tuple[np.dtype[Any], tuple[int, ...]]] = []
+    offsets = {}
+    end = largest = 0
+    for name, kind in fixed.items():
+        item = np.dtype(kind.dtype)
+        shape = (kind.shape or ()) if isinstance(kind, Array) else ()
+        formats.append((item, shape))
+        offsets[name] = end + -end % item.itemsize
+        end = offsets[name] + item.itemsize * math.prod(shape)
+        largest = max(largest, item.itemsize)
+    nbytes = end + -end % largest
+    more = -nbytes % _RECORD_STEP
+    if more * _RECORD_SLACK <= nbytes:
+        nbytes += more
+    dtype = np.dtype(
+        {
+            "names": list(offsets),
+            "formats": formats,
+            "offsets": list(offsets.values()),
+            "itemsize": nbytes,
+        }
+    )
+    return RecordLayout(nbytes, offsets, dtype)
 
 
 def _item(kind: pa.DataType) -> pa.Field:
@@ -239,8 +336,23 @@ def _check_field(name: object, field: object) -> None:
         )
 
 
+def _check_vocabulary(name: str, kind: Field | None) -> None:
+    if not isinstance(kind, Scalar) or np.dtype(kind.dtype).kind not in "iu":
+        raise SchemaError(
+            f"the vocabulary {name!r} belongs to no integer Scalar field: "
+            f"{'there is no such field' if kind is None else f'{name!r} is {kind}'}"
+        )
+
+
 def _field_json(field: Field) -> dict[str, Any]:
     return {"type": type(field).__name__.lower(), **vars(field)}
+
+
+def _vocabularies_from_json(value: Any) -> dict[str, tuple[str, ...]]:
+    for words in value.values():
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise TypeError(f"a vocabulary must be a list of strings, got {words!r}"[:200])
+    return {str(name): tuple(words) for name, words in value.items()}
 
 
 def _field_from_json(item: dict[str, Any]) -> Field:

@@ -13,7 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio.errors import SchemaError
-from fastio.schema import DTYPES, Array, Bytes, Field, Image, Scalar, Schema, Text
+from fastio.schema import (
+    DTYPES,
+    RECORD_COLUMN,
+    Array,
+    Bytes,
+    Field,
+    Image,
+    Scalar,
+    Schema,
+    Text,
+    is_fixed_width,
+)
 
 FIELDS: st.SearchStrategy[Any] = st.one_of(
     st.builds(Image, st.sampled_from(["RGB", "L"])),
@@ -32,6 +43,7 @@ SCHEMAS = st.builds(
     st.dictionaries(NAMES, FIELDS, min_size=1, max_size=6),
     st.sampled_from(["tuple", "dict"]),
     st.none() | st.lists(st.text()).map(tuple),
+    st.booleans(),
 )
 
 
@@ -149,8 +161,87 @@ def test_what_is_no_field_is_refused() -> None:
         {"fields": [{"type": "text"}], "structure": "dict", "classes": None},
         {"fields": {"a": "text"}, "structure": "dict", "classes": None},
         {"fields": [{"name": "a", "type": "text"}], "structure": "dict", "classes": 7},
+        {
+            "fields": [{"name": "a", "type": "text"}],
+            "structure": "dict",
+            "classes": None,
+            "records": 1,
+        },
+        {
+            "fields": [{"name": "a", "type": "scalar", "dtype": "int32"}],
+            "structure": "dict",
+            "classes": None,
+            "vocabularies": {"a": "xy"},
+        },
     ],
 )
 def test_json_that_describes_no_schema_is_refused(value: Any) -> None:
     with pytest.raises(SchemaError):
         Schema.from_json(value)
+
+
+@given(SCHEMAS)
+def test_a_record_has_all_fixed_width_fields_at_their_alignment(schema: Schema) -> None:
+    layout = schema.record_layout
+    fixed = [name for name, kind in schema.fields.items() if is_fixed_width(kind)]
+    if not schema.records or not fixed:
+        assert layout is None
+        return
+    assert layout is not None
+    assert list(layout.offsets) == fixed == list(layout.dtype.names or ())
+    assert layout.dtype.itemsize == layout.nbytes
+    end = 0
+    records = np.zeros(3, np.uint8).repeat(layout.nbytes).view(layout.dtype)
+    for name, offset in layout.offsets.items():
+        values = records[name]
+        kind: Any = schema.fields[name]
+        assert values.dtype.name == kind.dtype
+        assert values.shape == (3, *(getattr(kind, "shape", None) or ()))
+        assert offset % values.dtype.itemsize == 0
+        assert end <= offset < end + values.dtype.itemsize
+        end = offset + values[0].nbytes
+
+
+@pytest.mark.parametrize(
+    ("fields", "nbytes"),
+    [
+        ([Array("float32", (13,)), Array("int32", (26,)), Scalar("float32")], 160),
+        ([Scalar("int8")], 1),
+        ([Scalar("int8"), Scalar("float64")], 16),
+        ([Array("uint8", (27,)), Scalar("bool")], 28),  # 32 would be more than an eighth
+        ([Array("uint8", (29,))], 32),
+        ([Array("float32", (64,)), Scalar("int8")], 288),
+    ],
+)
+def test_a_record_is_rounded_up_to_32_where_that_costs_little(
+    fields: list[Field], nbytes: int
+) -> None:
+    schema = Schema({f"f{n}": kind for n, kind in enumerate(fields)}, records=True)
+    assert schema.record_layout is not None
+    assert schema.record_layout.nbytes == nbytes
+
+
+def test_a_record_is_one_column_before_those_of_other_fields() -> None:
+    fields = {"t": Text(), "a": Scalar("int8"), "v": Array("int8"), "b": Array("int16", (2,))}
+    columns = Schema(fields, records=True).arrow_schema()
+    assert columns.names == [RECORD_COLUMN, "t", "v", "v.shape"]
+    assert columns.types[0] == pa.binary(6)
+
+
+def test_a_schema_without_records_or_vocabularies_is_the_json_that_it_was() -> None:
+    assert set(Schema({"a": Scalar("int8")}).to_json()) == {"structure", "fields", "classes"}
+
+
+def test_vocabularies_come_back_from_json() -> None:
+    schema = Schema({"a": Scalar("int32")}, vocabularies={"a": ("x", "y")})
+    found = Schema.from_json(json.loads(json.dumps(schema.to_json())))
+    assert found == schema
+    assert hash(found) == hash(schema)
+    assert found.vocabularies == {"a": ("x", "y")}
+
+
+@pytest.mark.parametrize("kind", [None, Scalar("float32"), Text(), Array("int32", (2,))])
+def test_only_integer_scalars_have_vocabularies(kind: Field | None) -> None:
+    fields: dict[str, Field] = {"b": Text()} if kind is None else {"a": kind}
+    with pytest.raises(SchemaError, match="'a'"):
+        Schema(fields, vocabularies={"a": ("x",)})

@@ -17,7 +17,8 @@ The schema metadata has two keys. `fastio` is JSON with `format_version`, `schem
 dataset, and costs the same for any number of shards.
 
 Version 1, which is read for ever, had neither the block codec's column, nor its codebook, nor
-`fastio.xxh3`.
+`fastio.xxh3`. Version 3 is version 2 with fields in a column of records; only datasets that have
+one are of it, and all others are written as version 2.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from fastio.errors import (
 from fastio.schema import CODEC_NAMES, Schema
 from fastio.shard import map_batch, write_shard
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # The codecs that each version counts in columns, for the versions that can be read.
-_CODECS = {1: CODEC_NAMES[:3], FORMAT_VERSION: CODEC_NAMES}
+_CODECS = {1: CODEC_NAMES[:3], 2: CODEC_NAMES, FORMAT_VERSION: CODEC_NAMES}
 CODEBOOK_BYTES = 16_640
 MANIFEST_NAME = "manifest.arrow"
 JOURNAL_NAME = "pack.journal"
@@ -74,6 +75,11 @@ class ShardEntry:
     nbytes: int
     xxh3: str
     codecs: Mapping[str, tuple[int, ...]]
+
+
+def format_version(schema: Schema) -> int:
+    """The oldest format version that can hold datasets of a schema."""
+    return FORMAT_VERSION if schema.record_layout is not None else 2
 
 
 def write_manifest(
@@ -118,12 +124,13 @@ def manifest_batch(
     rows = columns["rows"].to_numpy()
     first_row = np.zeros(len(rows), dtype=np.int64)
     np.cumsum(rows[:-1], out=first_row[1:])
+    version = format_version(schema)
     arrays = [
         pa.array(first_row) if name == "first_row" else columns[name]
-        for name in _column_names(schema, FORMAT_VERSION)
+        for name in _column_names(schema, version)
     ]
     description = {
-        "format_version": FORMAT_VERSION,
+        "format_version": version,
         "schema": schema.to_json(),
         "packing": dict(packing),
         "codebook": None if codebook is None else base64.b64encode(codebook).decode(),
@@ -133,7 +140,7 @@ def manifest_batch(
         "columns_xxh3": _hash_columns(arrays),
     }
     return pa.RecordBatch.from_arrays(
-        arrays, schema=_arrow_schema(schema, FORMAT_VERSION, manifest_metadata(description))
+        arrays, schema=_arrow_schema(schema, version, manifest_metadata(description))
     )
 
 
@@ -154,7 +161,7 @@ class Manifest:
         folder: that folder.
         schema: the samples' fields.
         packing: how the dataset was made.
-        version: of the format, 1 or 2.
+        version: of the format, 1 to 3.
         codebook: the block codec's, 16,640 bytes not yet looked at; None where there is none.
         fingerprint: 16 hexadecimal digits that stand for the dataset's contents.
         rows: number of rows of all shards.
@@ -200,7 +207,7 @@ class Manifest:
             self.first_row[0] != 0 or self.first_row[-1] + self.shard_rows[-1] != self.rows
         ):
             raise ManifestInvalid(f"{self.path}: its shards do not add up to {self.rows} rows")
-        if mapped.size <= _CHECKED_BYTES:
+        if len(mapped.data) <= _CHECKED_BYTES:
             self.check()
 
     def check(self) -> None:

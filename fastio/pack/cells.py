@@ -28,7 +28,17 @@ from fastio.pack.images import (
     encode_pillow,
     encode_pixels,
 )
-from fastio.schema import CODEC_NAMES, Array, Field, Image, Scalar, Schema, Text, field_columns
+from fastio.schema import (
+    CODEC_NAMES,
+    Array,
+    Field,
+    Image,
+    Scalar,
+    Schema,
+    Text,
+    field_columns,
+    is_fixed_width,
+)
 
 
 @dataclass(frozen=True)
@@ -195,10 +205,26 @@ def is_tensor(value: Any) -> bool:
 
 def columns(schema: Schema, rows: Sequence[Row]) -> list[pa.Array]:
     """The Arrow columns of a shard, in the order of `Schema.arrow_schema`."""
-    arrays: list[pa.Array] = []
+    layout = schema.record_layout
+    records = None if layout is None else np.zeros(len(rows), layout.dtype)
+    arrays: list[pa.Array] = [] if records is None else [record_array(records)]
     for number, (name, field) in enumerate(schema.fields.items()):
-        arrays += _field_arrays(name, field, [row.cells[number] for row in rows])
+        cells = [row.cells[number] for row in rows]
+        if records is not None and is_fixed_width(field):
+            records[name] = _fixed_values(field, cells)
+        else:
+            arrays += _field_arrays(name, field, cells)
     return arrays
+
+
+def record_array(records: NDArray[Any]) -> pa.Array:
+    """The column ".record" over the memory of an array.
+
+    Args:
+        records: (rows,) of a `RecordLayout`'s dtype, C-contiguous.
+    """
+    kind = pa.binary(records.dtype.itemsize)
+    return pa.Array.from_buffers(kind, len(records), [None, pa.py_buffer(records)])
 
 
 def codec_counts(schema: Schema, rows: Sequence[Row]) -> dict[str, tuple[int, ...]]:
@@ -315,17 +341,24 @@ def _field_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
             _variable(types[0], data),
             *(pa.array(values, kind) for values, kind in zip(small, types[1:], strict=True)),
         ]
-    if isinstance(field, Scalar):
-        values = np.array(cells, dtype=field.dtype)
-        return [pa.array(values.view(np.uint8) if field.dtype == "bool" else values)]
     if isinstance(field, Array) and field.shape is None:
         data, shapes = zip(*cells, strict=True)
         return [_variable(types[0], data), pa.array(shapes, types[1])]
-    if isinstance(field, Array):
-        stored = "uint8" if field.dtype == "bool" else field.dtype
-        flat = pa.array(np.frombuffer(b"".join(cells), dtype=stored))
+    if isinstance(field, (Array, Scalar)):
+        values = _fixed_values(field, cells).reshape(-1)
+        flat = pa.array(values.view(np.uint8) if field.dtype == "bool" else values)
+        if isinstance(field, Scalar):
+            return [flat]
         return [pa.FixedSizeListArray.from_arrays(flat, type=types[0])]
     return [_variable(types[0], cells)]
+
+
+def _fixed_values(field: Array | Scalar, cells: list[Any]) -> NDArray[Any]:
+    """The cells of a fixed-width field as an array (rows, *shape) of its dtype."""
+    if isinstance(field, Scalar):
+        return np.array(cells, dtype=field.dtype)
+    flat = np.frombuffer(b"".join(cells), dtype=field.dtype)
+    return flat.reshape(len(cells), *(field.shape or ()))
 
 
 def _variable(kind: pa.DataType, data: Sequence[bytes]) -> pa.Array:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
+from fastio import _native
 from fastio.dataset import (
-    FORMAT_VERSION,
     JOURNAL_NAME,
     MANIFEST_NAME,
     ShardEntry,
     write_manifest,
 )
-from fastio.dataset.manifest import METADATA_KEY
+from fastio.dataset.manifest import METADATA_KEY, format_version
 from fastio.errors import FastioError, PackError
 from fastio.pack.cells import (
     Bad,
@@ -261,7 +262,7 @@ class Packer:
 
     def _write_shard(self, last: bool) -> None:
         arrays = columns(self._schema, self._rows)
-        metadata = self._shard_metadata(hash_columns(arrays, self._payloads))
+        metadata = self._shard_metadata(arrays)
         batch = pa.RecordBatch.from_arrays(
             arrays,
             schema=self._arrow_schema.with_metadata({METADATA_KEY: json.dumps(metadata).encode()}),
@@ -296,13 +297,18 @@ class Packer:
         names = self._arrow_schema.names
         return [names.index(field) for field in self._schema.image_fields]
 
-    def _shard_metadata(self, columns_xxh3: str) -> dict[str, Any]:
+    def _shard_metadata(self, arrays: Sequence[pa.Array]) -> dict[str, Any]:
         """What makes a shard readable, and its small columns checkable, without its manifest."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "schema": {**self._schema.to_json(), "classes": None},
-            "columns_xxh3": columns_xxh3,
+        names = replace(self._schema, classes=None, vocabularies={})
+        metadata = {
+            "format_version": format_version(self._schema),
+            "schema": names.to_json(),
+            "columns_xxh3": hash_columns(arrays, self._payloads),
         }
+        if self._schema.record_layout is not None:
+            records = np.frombuffer(arrays[0].buffers()[1], np.uint8)
+            metadata["record_crc32c"] = f"{_native.crc32c(records):08x}"
+        return metadata
 
     def _has_blocks(self) -> bool:
         counts = (counts for entry in self.entries for counts in entry.codecs.values())
@@ -311,7 +317,7 @@ class Packer:
     def _journal_options(self) -> dict[str, Any]:
         codebook = self._options.codebook
         return {
-            "format_version": FORMAT_VERSION,
+            "format_version": format_version(self._schema),
             "codec": self._options.codec,
             "codebook": None if codebook is None else codebook.identity,
             "max_side": self._options.max_side,

@@ -148,6 +148,41 @@ def train_codebook(jpegs: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(N
     The 16,640 bytes of a codebook for JPEG files (uint8 arrays). Damaged ones are left out; ValueError where none is left. Ctrl-C ends it.
     """
 
+class Mapping:
+    """A file in memory; see mapping.h."""
+
+    def __init__(self, path: str) -> None: ...
+
+    @property
+    def data(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+        """Its bytes: uint8 (n,), read-only."""
+
+    @property
+    def damaged(self) -> bool: ...
+
+class Table:
+    """Fixed-width columns of shards; see table.h."""
+
+    def __init__(self, first_row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], strides: Sequence[int], fields: Sequence[tuple[int, int, int]]) -> None:
+        """
+        first_row: int64 (shards + 1,). strides: bytes from row to row of each column. fields: (column, offset, width) of each.
+        """
+
+    def set(self, shard: int, mapping: Mapping, columns: Sequence[tuple[int, int | None]]) -> None:
+        """columns: (offset in the file, CRC-32C of its bytes or None) of each."""
+
+    def unset(self, shard: int) -> None: ...
+
+    def missing(self, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """The shards of rows that are not set."""
+
+    def make_resident(self) -> None: ...
+
+    @property
+    def resident(self) -> int: ...
+
+    def close(self) -> None: ...
+
 class FileSet:
     """Local files by number; see read.h."""
 
@@ -161,7 +196,7 @@ class FileSet:
     def close(self) -> None: ...
 
 class Slot:
-    """One image field of one batch while it is filled; see slot.h."""
+    """A part of a batch while it is filled; see slot.h."""
 
     def wait(self, timeout_s: float) -> bool:
         """True once no thread touches the slot any more."""
@@ -187,6 +222,11 @@ class Engine:
     def submit(self, files: FileSet, geometry: Geometry, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None) -> Slot:
         """
         Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for that. normalize: (scale, bias) a channel for float32, None for uint8.
+        """
+
+    def gather(self, table: Table, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Sequence[Annotated[NDArray, dict(order='C', device='cpu')] | None]) -> Slot:
+        """
+        Queues rows of a table, in [0, rows). `out`: of each of its fields an array with room for them, or None; they are the slot's as in submit().
         """
 
     def close(self) -> None: ...

@@ -1,16 +1,17 @@
 """Batches, and the memory that they lease.
 
-The pixels of a batch lie in a slot: memory that is allocated once and used again for a later
-batch, when nobody looks at it any more. Whoever holds an array of a batch, or a view of one (a
-tensor made with `torch.from_numpy` keeps its array), holds the lease; the last one to let go gives
-the slot back. A consumer that keeps many batches makes the ring grow instead of waiting for ever.
+The values of a field of a batch lie in a slot: memory that is allocated once and used again for a
+later batch, when nobody looks at it any more. Whoever holds the array, or a view of it (a tensor
+made with `torch.from_numpy` keeps its array), holds the lease; the last one to let go gives the
+slot back. Each field has slots of its own, so that who keeps labels does not keep images. A
+consumer that keeps many batches makes the ring grow instead of waiting for ever.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,54 +24,52 @@ AnyArray = npt.NDArray[Any]
 Allocate = Callable[[tuple[int, ...], str], AnyArray]
 
 
-class SlotMemory:
-    """The arrays of one slot, one a field, each (rows, ...)."""
-
-    def __init__(self, arrays: dict[str, AnyArray], rows: int) -> None:
-        self.arrays = arrays
-        self.rows = rows
-
-
 class SlotPool:
-    """Slots that are lent and come back. Thread-safe: leases end on any thread.
+    """Slots of one field that are lent and come back. Thread-safe: leases end on any thread.
 
     Args:
-        shapes: shape of one row and dtype name of every field's array.
+        shape: of one row.
+        dtype: its name.
         allocate: gives an array of a shape and dtype; called for new slots only.
         keep: slots kept for later use; with 0 every batch gets memory of its own.
-
-    Attributes:
-        reuses: whether a slot is ever used again.
+        smallest: bytes of a batch below which it gets memory of its own too.
     """
 
     def __init__(
-        self, shapes: Mapping[str, tuple[tuple[int, ...], str]], allocate: Allocate, keep: int
+        self,
+        shape: tuple[int, ...],
+        dtype: str,
+        allocate: Allocate,
+        keep: int,
+        smallest: int = 0,
     ) -> None:
-        self._shapes = shapes
+        self._shape = shape
+        self._dtype = dtype
+        self._row_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         self._allocate = allocate
         self._keep = keep
-        self.reuses = keep > 0
-        self._free: deque[SlotMemory] = deque()
+        self._smallest = smallest
+        self._free: deque[AnyArray] = deque()
         self.leases: set[Lease] = set()  # those whose views are out
 
-    def acquire(self, rows: int) -> SlotMemory:
-        """A slot with room for so many rows, used before or new."""
+    def acquire(self, rows: int) -> AnyArray:
+        """An array (at least `rows`, *shape), used before or new; the one used last if possible."""
         try:
             while True:
                 memory = self._free.pop()
-                if memory.rows >= rows:
+                if len(memory) >= rows:
                     return memory
         except IndexError:
             pass
-        arrays = {
-            name: self._allocate((rows, *shape), dtype)
-            for name, (shape, dtype) in self._shapes.items()
-        }
-        return SlotMemory(arrays, rows)
+        return self._allocate((rows, *self._shape), self._dtype)
 
-    def release(self, memory: SlotMemory) -> None:
+    def reuses(self, memory: AnyArray) -> bool:
+        """Whether a slot is used again after its batch."""
+        return self._keep > 0 and len(memory) * self._row_bytes >= self._smallest
+
+    def release(self, memory: AnyArray) -> None:
         """Takes a slot back."""
-        if len(self._free) < self._keep:
+        if len(self._free) < self._keep and self.reuses(memory):
             self._free.append(memory)
 
     def clear(self) -> None:
@@ -86,37 +85,35 @@ class Lease:
     lock, and what decides is one atomic pop.
     """
 
-    def __init__(self, pool: SlotPool, memory: SlotMemory) -> None:
+    def __init__(self, pool: SlotPool, memory: AnyArray) -> None:
         self._pool = pool
         self._memory = deque([memory])
-        self._watched: dict[int, weakref.ref[Any]] = {}
+        self._watched: weakref.ref[Any] | None = None
 
-    def views(self, rows: int) -> dict[str, AnyArray]:
-        """The slot's arrays, the first `rows` rows of each, as views that hold the lease.
+    def view(self, rows: int) -> AnyArray:
+        """The slot's first `rows` rows, as a view that holds the lease.
 
         Views from an earlier call hold it no longer.
         """
-        views = {name: array[:rows] for name, array in self._memory[0].arrays.items()}
-        if not self._pool.reuses:
-            return views
+        view = self._memory[0][:rows]
+        if not self._pool.reuses(self._memory[0]):
+            return view
         # A view of an array's view holds the array alone, in NumPy: a part of a batch would not
         # hold the lease. It does where a memoryview stands in between, which is what is watched.
-        views = {name: np.asarray(view.data) for name, view in views.items()}
-        holders: list[Any] = [view.base for view in views.values()]  # NumPy's own memoryviews
-        watched = [weakref.ref(holder, self._gone) for holder in holders]
-        self._watched = {id(reference): reference for reference in watched}
-        # Only the references know of the lease from here on: without this, both are garbage.
+        view = np.asarray(view.data)
+        holder: Any = view.base  # NumPy's own memoryview
+        self._watched = weakref.ref(holder, self._gone)
+        # Only the reference knows of the lease from here on: without this, both are garbage.
         self._pool.leases.add(self)
-        return views
+        return view
 
     def _gone(self, reference: weakref.ref[Any]) -> None:
-        self._watched.pop(id(reference), None)
-        if not self._watched:
+        if reference is self._watched:
             self.release()
 
     def release(self) -> None:
         """Ends the lease: the slot will be written again."""
-        self._watched = {}
+        self._watched = None
         self._pool.leases.discard(self)
         try:
             memory = self._memory.pop()
@@ -139,6 +136,7 @@ class Batch:
         step: its number in the plan that was run.
         next_position: samples of the epoch, over all ranks, that are done with this batch.
         errors: what was skipped or replaced in it.
+        leases: of the fields whose values lie in a slot.
     """
 
     fields: dict[str, Any]
@@ -148,9 +146,9 @@ class Batch:
     step: int
     next_position: int
     errors: list[SampleError] = field(default_factory=list)
-    lease: Lease | None = field(default=None, repr=False)
+    leases: dict[str, Lease] = field(default_factory=dict, repr=False)
 
     def release(self) -> None:
-        """Gives the slot back now: nothing may use the arrays of `fields` any more."""
-        if self.lease is not None:
-            self.lease.release()
+        """Gives the slots back now: nothing may use the arrays of `fields` any more."""
+        for lease in self.leases.values():
+            lease.release()

@@ -268,6 +268,15 @@ def is_fixed_width(kind: Field) -> TypeGuard[Scalar | Array]:
     return isinstance(kind, Scalar) or (isinstance(kind, Array) and kind.shape is not None)
 
 
+def row_shape(kind: Field) -> tuple[tuple[int, ...], str]:
+    """The shape and dtype name of one row of a field for which `is_fixed_width` holds."""
+    if isinstance(kind, Scalar):
+        return (), kind.dtype
+    assert isinstance(kind, Array)
+    assert kind.shape is not None
+    return kind.shape, kind.dtype
+
+
 def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
     """The Arrow columns (name, type) that hold a field, its main column first."""
     if isinstance(field, Image):

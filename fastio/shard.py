@@ -22,7 +22,9 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from fastio import _native
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
+from fastio.schema import RECORD_COLUMN, RecordLayout
 
 ALIGNMENT = 64
 TEMP_SUFFIX = ".tmp"
@@ -128,15 +130,25 @@ class ShardReader:
     Args:
         path: the shard's file.
         name: how messages call it; None: by its path.
+        layout: where the fields lie in the column of records, if there is one.
 
     Raises:
         SourceNotFound: there is no such file.
         ShardCorrupt: the file is not a whole Arrow file with one record batch without nulls.
     """
 
-    def __init__(self, path: str | os.PathLike[str], name: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str | None = None,
+        layout: RecordLayout | None = None,
+    ) -> None:
         self.path = os.fspath(path) if name is None else name
-        self._map, self._batch = map_batch(os.fspath(path), ShardCorrupt, name)
+        self._layout = layout
+        mapping, self._batch = map_batch(os.fspath(path), ShardCorrupt, name)
+        self._mapping: _native.Mapping | None = mapping
+        self._size = len(mapping.data)
+        self._address = mapping.data.ctypes.data
         self._views: dict[str, NDArray[Any]] = {}
         self._data_offsets: dict[str, int] = {}
 
@@ -177,22 +189,49 @@ class ShardReader:
     def nbytes(self) -> int:
         """Size of the file in bytes."""
         self._opened()
-        return int(self._map.size)
+        return self._size
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the file was found cut off while it was read: what is missing reads as zeros."""
+        return self.mapping.damaged
+
+    @property
+    def mapping(self) -> _native.Mapping:
+        """The file in memory, for the engine's threads."""
+        self._opened()
+        assert self._mapping is not None
+        return self._mapping
+
+    def extent(self, column: str) -> tuple[int, int | None]:
+        """Where a fixed-width column begins in the file, and the CRC-32C of its bytes if known.
+
+        Raises:
+            ShardCorrupt: there is no such column, or its rows have no fixed width.
+        """
+        if column == RECORD_COLUMN:
+            records = self._records().buffers()[1]
+            return int(records.address - self._address), self._record_crc32c()
+        return int(self.fixed(column).ctypes.data - self._address), None
 
     def fixed(self, column: str) -> NDArray[Any]:
         """A fixed-width column as a read-only view of the map.
 
         Args:
-            column: a numeric column, or one of fixed-size lists.
+            column: a numeric column, one of fixed-size lists, or a field in the records.
 
         Returns:
-            Array of shape (rows,), or (rows, length) for lists.
+            Array of shape (rows,), or (rows, length) for lists, or (rows, *shape) for a field in
+            the records, whose rows are apart by a record.
 
         Raises:
             ShardCorrupt: there is no such column, or its rows have no fixed width.
         """
         view = self._views.get(column)
         if view is None:
+            if self._layout is not None and column in self._layout.offsets:
+                view = self._views[column] = self._record_view()[column]
+                return view
             array = flat = self._column(column)
             if pa.types.is_fixed_size_list(array.type):
                 flat = array.values
@@ -232,7 +271,7 @@ class ShardReader:
         begin = self._data_offsets.get(column)
         if begin is None:
             data = self._variable(column).buffers()[2]
-            begin = 0 if data is None else int(data.address - self._map.address)
+            begin = 0 if data is None else int(data.address - self._address)
             self._data_offsets[column] = begin
         return begin
 
@@ -248,7 +287,7 @@ class ShardReader:
             buffers = column.buffers()
             for buffer in buffers[:-1] if name in columns_without_data else buffers:
                 if buffer is not None and buffer.size:
-                    found.append((int(buffer.address - self._map.address), int(buffer.size)))
+                    found.append((int(buffer.address - self._address), int(buffer.size)))
         return sorted(found)
 
     def view(self, column: str, local_row: int) -> NDArray[np.uint8]:
@@ -296,13 +335,33 @@ class ShardReader:
 
     def close(self) -> None:
         """Let go of the map. Views taken before keep it alive; the reader cannot be used again."""
-        self._map = self._batch = None
+        self._mapping = self._batch = None
         self._views, self._data_offsets = {}, {}
 
     def _opened(self) -> pa.RecordBatch:
         if self._batch is None:
             raise ValueError(f"{self.path}: this shard reader was closed")
         return self._batch
+
+    def _records(self) -> pa.Array:
+        array = self._column(RECORD_COLUMN)
+        nbytes = 0 if self._layout is None else self._layout.nbytes
+        if array.type != pa.binary(nbytes):
+            raise ShardCorrupt(f"{self.path}: its records are {array.type}, expected {nbytes} bytes")
+        return array
+
+    def _record_view(self) -> NDArray[Any]:
+        assert self._layout is not None
+        array = self._records()
+        return _view(array.buffers()[1], self._layout.dtype, len(array))
+
+    def _record_crc32c(self) -> int:
+        """Of the records' bytes, as the shard's description says."""
+        try:
+            text = json.loads(self._opened().schema.metadata[_METADATA_KEY])["record_crc32c"]
+            return int(text, 16)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ShardCorrupt(f"{self.path}: its description is damaged: {error!r}") from error
 
     def _column(self, name: str) -> pa.Array:
         batch = self._opened()
@@ -322,7 +381,7 @@ class ShardReader:
 
 def map_batch(
     path: str, error: type[FastioError], name: str | None = None
-) -> tuple[pa.Buffer, pa.RecordBatch]:
+) -> tuple[_native.Mapping, pa.RecordBatch]:
     """Map an Arrow IPC file and view its only record batch.
 
     Args:
@@ -338,17 +397,13 @@ def map_batch(
     """
     called = path if name is None else name
     try:
-        with pa.memory_map(path) as file:
-            # The buffer keeps the map alive; the file's descriptor is closed here.
-            mapped = file.read_buffer(file.size())
+        mapping = _native.Mapping(path)
     except FileNotFoundError as cause:
         raise SourceNotFound(f"{called} does not exist") from cause
     except OSError as cause:
         raise SourceNotFound(f"{called} cannot be opened: {cause}") from cause
-    except pa.ArrowException as cause:
-        raise error(f"{called} cannot be mapped: {cause}") from cause
     try:
-        reader = pa.ipc.open_file(mapped)
+        reader = pa.ipc.open_file(pa.py_buffer(mapping.data))
         if reader.num_record_batches != 1:
             raise error(f"{called} has {reader.num_record_batches} record batches, expected 1")
         batch = reader.get_batch(0)
@@ -356,12 +411,12 @@ def map_batch(
         _ = batch.schema.names  # decodes them, which may fail too
     except (pa.ArrowException, OSError, UnicodeDecodeError) as cause:
         raise error(
-            f"{called} is not a whole Arrow file ({mapped.size} bytes): {cause}; it is truncated "
+            f"{called} is not a whole Arrow file ({len(mapping.data)} bytes): {cause}; it is truncated "
             "or damaged: copy it again, or pack again"
         ) from cause
     if any(column.null_count for column in batch.columns):
         raise error(f"{called} has nulls, which fastio never writes")
-    return mapped, batch
+    return mapping, batch
 
 
 def _view(buffer: pa.Buffer | None, dtype: Any, count: int) -> NDArray[Any]:

@@ -9,6 +9,7 @@ are heads altogether, checked by the manifest's hash and mapped from the cache a
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from collections.abc import Callable
@@ -97,6 +98,16 @@ class Heads:
             self._cache.give_up(error)
             return self._fetch(shard)[1]
 
+    def drop(self, shard: int) -> None:
+        """Has a head fetched anew: what is kept of it turned out to be damaged.
+
+        Raises:
+            CacheError: the cache cannot be used.
+        """
+        kept = self.source()
+        if kept is not None:
+            kept[0].drop(kept[1], [shard])
+
     def _open_kept(self, folder: CacheFolder, source: Source, shard: int) -> ShardReader:
         """From the cache; what is not there yet is fetched by one of all processes."""
         deadline_s = time.monotonic() + _OTHERS_S
@@ -119,7 +130,7 @@ class Heads:
         path = folder.file(source, shard)
         try:
             if self._whole:
-                return self._check(ShardReader(path, self.name(shard)), shard, str(path))
+                return self._check(self._opened(path, shard), shard, str(path))
             return self._reader(shard, _unpacked(path.read_bytes()))
         except (FileNotFoundError, SourceNotFound):
             return None
@@ -182,7 +193,7 @@ class Heads:
         ends = self._ends(shard)
         parts = self._read(name, ends)
         file = _sparse(int(self._manifest.shard_bytes[shard]), parts)
-        layout = ShardReader(file.path, self.name(shard))
+        layout = self._opened(file.path, shard)
         needed = layout.buffers(self._manifest.schema.image_fields)
         missing = [_rest(each, ends) for each in needed if not _covered(each, ends)]
         if missing:
@@ -196,10 +207,12 @@ class Heads:
 
     def _reader(self, shard: int, parts: list[Part]) -> ShardReader:
         file = _sparse(int(self._manifest.shard_bytes[shard]), parts)
-        name = self.name(shard)
-        reader = self._check(ShardReader(file.path, name), shard, name)
+        reader = self._check(self._opened(file.path, shard), shard, self.name(shard))
         file.close()  # mapped
         return reader
+
+    def _opened(self, path: str | os.PathLike[str], shard: int) -> ShardReader:
+        return ShardReader(path, self.name(shard), self._manifest.schema.record_layout)
 
 
 def _sparse(size: int, parts: list[Part]) -> MemoryFile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
@@ -240,9 +240,21 @@ class Dataset:
                 raise SchemaError(f"field {name!r} is an image: index the dataset, or use a Loader")
         groups = self.by_shard(rows)
         readers = [self.shard(group.shard) for group in groups]
-        return {
+        values = {
             name: _gathered(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
         }
+        self._check_undamaged(readers)
+        return values
+
+    def forget(self, shards: Iterable[int]) -> None:
+        """Has shards opened anew when they are asked for next."""
+        with self._lock:
+            for shard in shards:
+                self._shards.pop(shard, None)
+
+    def is_kept(self, shard: int) -> bool:
+        """Whether a shard's reader is there, to be returned at once."""
+        return shard in self._shards
 
     def image(
         self,
@@ -388,7 +400,20 @@ class Dataset:
 
     def _open_shard(self, shard: int) -> ShardReader:
         path = self.shard_path(shard)
-        return self._checked(ShardReader(path), shard, path)
+        return self._checked(ShardReader(path, layout=self.schema.record_layout), shard, path)
+
+    def _check_undamaged(self, readers: Iterable[ShardReader]) -> None:
+        """After values were read.
+
+        Raises:
+            ShardCorrupt: a shard was cut off while it was mapped.
+        """
+        for reader in readers:
+            if reader.damaged:
+                raise ShardCorrupt(
+                    f"{reader.path} was cut off while it was read: it had {reader.nbytes} bytes "
+                    "when it was opened"
+                )
 
     def _checked(self, reader: ShardReader, shard: int, path: str) -> ShardReader:
         """A reader whose shard is the one that the manifest describes.

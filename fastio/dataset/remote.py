@@ -6,8 +6,9 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,11 @@ from fastio.dataset.heads import HEADS, Heads
 from fastio.dataset.manifest import MANIFEST_NAME, Manifest
 from fastio.dataset.packed import Dataset
 from fastio.errors import (
+    CacheError,
     DatasetNotFound,
     FormatVersionUnsupported,
     ManifestInvalid,
+    ShardCorrupt,
     SourceNotFound,
 )
 from fastio.shard import ShardReader
@@ -119,6 +122,37 @@ class RemoteDataset(Dataset):
                     self._heads.pop(shard, None)
                 future.set_exception(error)
         return future.result()
+
+    def gather_all(
+        self, fields: Sequence[str], rows: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any] | list[Any]]:
+        """As `Dataset.gather_all`; a shard that somebody cut off in the cache is fetched again."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return super().gather_all(fields, rows)
+            except ShardCorrupt:
+                if not self.renew(rows):
+                    raise
+        return super().gather_all(fields, rows)
+
+    def renew(self, rows: NDArray[np.int64]) -> bool:
+        """Has the shards of rows that turned out to be damaged fetched again; False: none are."""
+        shards = [group.shard for group in self.by_shard(rows)]
+        damaged = [shard for shard in shards if self.is_kept(shard) and self.shard(shard).damaged]
+        for shard in damaged:
+            with suppress(CacheError):
+                self._fetch.drop(shard)
+        self.forget(damaged)
+        return bool(damaged)
+
+    def forget(self, shards: Iterable[int]) -> None:
+        with self._heads_lock:
+            for shard in shards:
+                self._heads.pop(shard, None)
+                self._in_use.pop(shard, None)
+
+    def is_kept(self, shard: int) -> bool:
+        return self.has_head(shard)
 
     def has_head(self, shard: int) -> bool:
         """Whether `shard` would return at once."""

@@ -24,15 +24,17 @@ from fastio.engine.pending import WAIT_S, Pending
 from fastio.engine.pillow import PillowThreads
 from fastio.engine.stream import BatchStream
 from fastio.errors import ImageError, LoaderClosed, SampleError
-from fastio.fetch import ImageReads
+from fastio.fetch import ImageReads, columns
 from fastio.formats import AnyDataset
 from fastio.plan import PlannedBatch
-from fastio.schema import CODEC_ENCODED, Image
+from fastio.schema import CODEC_ENCODED, Image, row_shape
 from fastio.staging import Forecast, Lookahead, Stager
 from fastio.stats import Stats
 from fastio.transforms import Augmentation, Compiled, Pointwise, augmentation
 
 OnError = Literal["raise", "skip", "replace"]
+_SMALL_BYTES = 64 << 10  # of a field of a batch: made anew, not kept; numbers beside images
+_ATTEMPTS = 3  # to fetch a shard again that is found damaged
 _END_S = 1.0  # for the feeder's thread, when the interpreter exits
 _FOREIGN = 6  # status.h: for Pillow to decode
 _WORD = 0xFFFFFFFFFFFFFFFF
@@ -70,6 +72,7 @@ class Engine:
         allocate: gives slot memory; None for NumPy's.
         recycle: use slots again; False gives every batch memory of its own.
         stager: brings a remote dataset's blocks; not closed by the engine.
+        resident: keep a copy of a table's rows in memory; see `fetch.Columns`.
 
     Raises:
         TransformError: transforms name a field that is not there or no image.
@@ -89,6 +92,7 @@ class Engine:
         allocate: Allocate | None = None,
         recycle: bool = True,
         stager: Stager | None = None,
+        resident: bool = False,
     ) -> None:
         self._at_exit = partial(_close_at_exit, weakref.ref(self))
         if threads < 1:
@@ -106,14 +110,10 @@ class Engine:
         self._feeder: Feeder | None = None
         self.fields = list(dataset.schema.fields if fields is None else fields)
         check_names(dataset.schema, self.fields, transforms)
+        self._resident = resident
         self._images = self._make_images()
-        shapes = {
-            name: shape
-            for name, image in self._images.items()
-            if (shape := image.shape(channels_last)) is not None
-        }
-        self._pool = SlotPool(shapes, allocate or numpy_memory, 8 if recycle else 0)
-        self._has_memory = bool(shapes)
+        self._columns = columns(dataset, self.fields, resident)
+        self._pools = self._make_pools(allocate, 8 if recycle else 0)
         self._native: _native.Engine | None = None
         self._python: PillowThreads | None = None
         self._python_lock = threading.Lock()
@@ -131,6 +131,11 @@ class Engine:
     def tails(self) -> dict[str, tuple[Pointwise, ...]]:
         """For each image field, the ToDtype and Normalize steps that are left to do."""
         return {name: image.tail for name, image in self._images.items()}
+
+    @property
+    def gathered_fields(self) -> tuple[str, ...]:
+        """The fields of fixed width that native threads gather, in the order of their table."""
+        return () if self._columns is None else self._columns.fields
 
     @property
     def stats(self) -> Stats:
@@ -208,7 +213,8 @@ class Engine:
         if self._feeder is not None and self._pid == os.getpid():
             self._feeder.close()
         self._feeder = None
-        self._pool.clear()
+        for pool in self._pools.values():
+            pool.clear()
         if self._native is not None:
             self._native.close()
         if self._python is not None and self._pid == os.getpid():
@@ -216,6 +222,8 @@ class Engine:
         self._python = None
         for image in self._images.values():
             image.source.close()
+        if self._columns is not None:
+            self._columns.close()
 
     def _end(self) -> None:
         """When the interpreter exits: ends the threads without waiting for any server."""
@@ -246,6 +254,20 @@ class Engine:
             if name in self.fields and isinstance(kind, Image)
         }
 
+    def _make_pools(self, allocate: Allocate | None, keep: int) -> dict[str, SlotPool]:
+        """The memory of the fields that native threads fill, if all rows of one are alike."""
+        pools = {}
+        smallest = _SMALL_BYTES if allocate is None else 0
+        allocate = numpy_memory if allocate is None else allocate
+        for name, image in self._images.items():
+            row = image.shape(self.channels_last)
+            if row is not None:
+                pools[name] = SlotPool(*row, allocate, keep)
+        for name in self.gathered_fields:
+            row = row_shape(self.dataset.schema.fields[name])
+            pools[name] = SlotPool(*row, allocate, keep, smallest)
+        return pools
+
     def _start(self) -> None:
         """Starts the threads, once a process: a forked child has none of its parent's."""
         if self._pid != os.getpid():
@@ -253,6 +275,7 @@ class Engine:
             self._python_lock = threading.Lock()
             # Their locks may have been held by the parent's threads.
             self._images = self._make_images()
+            self._columns = columns(self.dataset, self.fields, self._resident)
             self._pid = os.getpid()
         if self._native is None:
             self._native = _native.Engine(self._threads)
@@ -278,8 +301,7 @@ class Engine:
                 self._begin(pending, epoch)
             except BaseException:  # an interrupt
                 pending.abandon()
-                if pending.memory is not None:
-                    self._pool.release(pending.memory)
+                self._release(pending)
                 raise
             return pending
         if self._feeder is None:
@@ -299,25 +321,34 @@ class Engine:
     def _begin(self, pending: Pending, epoch: int) -> None:
         """Gives a batch, all of whose bytes can be read, to the threads."""
         planned = pending.planned
+        rows = np.ascontiguousarray(planned.rows, np.int64)
         try:
-            if self._has_memory:
-                pending.memory = self._pool.acquire(len(planned.rows))
+            for name, pool in self._pools.items():
+                pending.memory[name] = pool.acquire(len(rows))
             for image in self._images.values():
-                self._submit_images(pending, image, epoch)
-            others = [name for name in self.fields if name not in self._images]
+                self._submit_images(pending, image, epoch, rows)
+            self._gather(pending, rows)
+            others = [n for n in self.fields if n not in self._images and n not in self._pools]
             if others:
                 pending.values |= self.dataset.gather_all(others, planned.rows)
         except Exception as error:
-            for slot in pending.slots.values():
+            for slot in pending.native():
                 slot.cancel()
                 while not slot.wait(WAIT_S):
                     pass
             pending.error = error
 
-    def _submit_images(self, pending: Pending, image: ImageField, epoch: int) -> None:
-        rows = np.ascontiguousarray(pending.planned.rows, np.int64)
+    def _gather(self, pending: Pending, rows: npt.NDArray[np.int64]) -> None:
+        if self._columns is not None:
+            assert self._native is not None
+            out = [pending.memory[name] for name in self._columns.fields]
+            pending.gathered = self._columns.gather(self._native, rows, out)
+
+    def _submit_images(
+        self, pending: Pending, image: ImageField, epoch: int, rows: npt.NDArray[np.int64]
+    ) -> None:
         reads = image.source.reads(rows)
-        out = None if pending.memory is None else pending.memory.arrays.get(image.name)
+        out = pending.memory.get(image.name)
         pending.slots[image.name] = self._submit_reads(image, epoch, rows, reads, out)
         pending.foreign[image.name] = {
             index: self._to_pillow(pending, image, epoch, index)
@@ -367,7 +398,7 @@ class Engine:
         self, pending: Pending, image: ImageField, epoch: int, index: int
     ) -> Future[AnyArray | None]:
         row = int(pending.planned.rows[index])
-        out = None if pending.memory is None else pending.memory.arrays.get(image.name)
+        out = pending.memory.get(image.name)
         place = None if out is None else out[index]
         return self._pillow().submit(
             image.decode_with_pillow, self._seed, epoch, row, self.channels_last, place
@@ -379,18 +410,16 @@ class Engine:
         failures: dict[int, SampleError] = {}
         for name, slot in pending.slots.items():
             self._finish_images(pending, self._images[name], slot, epoch, failures)
+        self._finish_gathered(pending, failures)
         self._let_go(pending)
-        lease = None
-        values = dict(pending.values)
         count = len(planned.rows)
-        if pending.memory is not None:
-            lease, pending.memory = Lease(self._pool, pending.memory), None
+        leases = {n: Lease(self._pools[n], memory) for n, memory in pending.memory.items()}
+        pending.memory = {}
         if failures and self.on_error == "raise":
-            if lease is not None:
+            for lease in leases.values():
                 lease.release()
             raise failures[min(failures)]
-        if lease is not None:
-            values |= lease.views(count)
+        values = pending.values | {name: lease.view(count) for name, lease in leases.items()}
         batch = Batch(
             {name: values[name] for name in self.fields},
             planned.rows,
@@ -399,9 +428,27 @@ class Engine:
             planned.step,
             planned.next_position,
             [failures[index] for index in sorted(failures)],
-            lease,
+            leases,
         )
         return self._mend(batch, sorted(failures)) if failures else batch
+
+    def _finish_gathered(self, pending: Pending, failures: dict[int, SampleError]) -> None:
+        """Rows whose shard was damaged, from the shard opened or fetched anew where that helps."""
+        if pending.gathered is None:
+            return
+        assert self._columns is not None
+        for _ in range(_ATTEMPTS):
+            broken = {row: message for row, _, message in pending.gathered.failures()}
+            rows = np.ascontiguousarray(pending.planned.rows, np.int64)
+            if not broken or not self._columns.renew(rows[list(broken)]):
+                break
+            self._gather(pending, rows)
+            while not pending.gathered.wait(WAIT_S):
+                pass
+        for index, message in broken.items():
+            row = int(pending.planned.rows[index])
+            error = SampleError(self.name, row, self.dataset.sample_name(row), message)
+            failures.setdefault(index, error)
 
     def _finish_images(
         self,
@@ -469,7 +516,7 @@ class Engine:
         while not self._stager.wait(blocks, WAIT_S):
             if self._closed:
                 raise LoaderClosed("closed while a batch was waited for")
-        out = None if pending.memory is None else pending.memory.arrays.get(image.name)
+        out = pending.memory.get(image.name)
         place = None if out is None else np.empty((len(rows), *out.shape[1:]), out.dtype)
         slot = self._submit_reads(image, epoch, rows, image.source.reads(rows), place)
         while not slot.wait(WAIT_S):
@@ -514,9 +561,12 @@ class Engine:
     def give_back(self, pending: Pending) -> None:
         """For `BatchStream`: takes the slot of a batch that is not delivered."""
         self._let_go(pending)
-        if pending.memory is not None:
-            self._pool.release(pending.memory)
-            pending.memory = None
+        self._release(pending)
+
+    def _release(self, pending: Pending) -> None:
+        for name, memory in pending.memory.items():
+            self._pools[name].release(memory)
+        pending.memory = {}
 
 
 def _close_at_exit(reference: weakref.ref[Engine]) -> None:

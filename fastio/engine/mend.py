@@ -13,8 +13,8 @@ from fastio.batch import Batch
 def skip(batch: Batch, good: npt.NDArray[np.int64]) -> None:
     """Leaves the `good` rows, int64 indices in order, in the batch."""
     batch.fields = {name: _select(values, good) for name, values in batch.fields.items()}
-    if batch.lease is not None:  # shorter views hold the lease from here on
-        batch.fields |= batch.lease.views(len(good))
+    for name, lease in batch.leases.items():  # shorter views hold the lease from here on
+        batch.fields[name] = lease.view(len(good))
     batch.valid = int(np.count_nonzero(good < batch.valid))
     batch.rows = batch.rows[good]
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
-from fastio.batch import AnyArray, SlotMemory
+from fastio.batch import AnyArray
 from fastio.plan import PlannedBatch
 
 WAIT_S = 0.05  # between two looks at signals and the deadline
@@ -24,8 +24,9 @@ class Pending:
     """A batch on its way."""
 
     planned: PlannedBatch
-    memory: SlotMemory | None = None
-    slots: dict[str, _native.Slot] = field(default_factory=dict)
+    memory: dict[str, AnyArray] = field(default_factory=dict)  # slots, by field
+    slots: dict[str, _native.Slot] = field(default_factory=dict)  # of images, by field
+    gathered: _native.Slot | None = None  # of the fields of fixed width
     foreign: dict[str, dict[int, Future[AnyArray | None]]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     sorted_out: bool = False  # every image that is Pillow's has its future
@@ -35,11 +36,16 @@ class Pending:
     staged: threading.Event | None = None  # set once they are there and `slots` is complete
     left_out: bool = False  # cancelled before it was given to the threads
 
+    def native(self) -> list[_native.Slot]:
+        """What native threads work on."""
+        slots = list(self.slots.values())
+        return slots if self.gathered is None else [*slots, self.gathered]
+
     def wait(self, timeout_s: float) -> bool:
         """True once no native thread works on it any more."""
         if self.staged is not None and not self.staged.wait(timeout_s):
             return False
-        return all(slot.wait(timeout_s) for slot in self.slots.values())
+        return all(slot.wait(timeout_s) for slot in self.native())
 
     def wait_for_pillow(self, timeout_s: float) -> bool:
         """True once every future is done."""
@@ -49,7 +55,7 @@ class Pending:
     @property
     def cancelled(self) -> bool:
         """Whether rows of it may have been left out."""
-        return self.left_out or any(slot.cancelled for slot in self.slots.values())
+        return self.left_out or any(slot.cancelled for slot in self.native())
 
     def cancel(self) -> None:
         """Leaves out what is not begun yet; waits for nothing."""
@@ -57,7 +63,7 @@ class Pending:
         for futures in self.foreign.values():
             for future in futures.values():
                 future.cancel()
-        for slot in list(self.slots.values()):
+        for slot in self.native():
             slot.cancel()
 
     def abandon(self) -> None:

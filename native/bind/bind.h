@@ -8,8 +8,10 @@
 
 #include "core/codebook.h"
 #include "core/geometry.h"
+#include "core/mapping.h"
 #include "core/read.h"
 #include "core/status.h"
+#include "core/table.h"
 
 namespace fastio {
 
@@ -31,6 +33,12 @@ struct SharedCodebook {
 struct SharedFiles {
   std::shared_ptr<FileSet> value;
 };
+struct SharedMapping {
+  std::shared_ptr<const Mapping> value;
+};
+struct SharedTable {
+  std::shared_ptr<Table> value;
+};
 
 // Raises the exception that stands for a bad status; returns for a good one.
 void raise_for(const Status& status);
@@ -38,11 +46,15 @@ void raise_for(const Status& status);
 // Raises ValueError unless `given` == `wanted`.
 void check_length(const char* name, std::size_t given, std::size_t wanted);
 
+// Raises IndexError unless every row is in [0, table.rows()).
+void check_rows(const Table& table, const Vector<std::int64_t>& rows);
+
 void bind_cpu(nb::module_& m);
 void bind_order(nb::module_& m);
 void bind_geometry(nb::module_& m);
 void bind_image(nb::module_& m);
 void bind_blocks(nb::module_& m);
+void bind_table(nb::module_& m);
 void bind_engine(nb::module_& m);
 
 }  // namespace fastio

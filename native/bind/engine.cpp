@@ -15,6 +15,8 @@
 #include <thread>
 
 #include "bind.h"
+#include "core/gather_slot.h"
+#include "core/image_slot.h"
 
 namespace fastio {
 namespace {
@@ -64,13 +66,19 @@ class Unlocked {
   std::optional<nb::gil_scoped_release> release_;
 };
 
-// A slot as Python holds it, with the memory that threads write to: should Python let go of it
-// early (an exception between two lines will do), the rows in hand are waited for.
+// Memory that threads write to.
+using Memory = nb::ndarray<nb::c_contig, nb::device::cpu>;
+
+// A slot as Python holds it, with its memory: should Python let go of it early (an exception
+// between two lines will do), the rows in hand are waited for.
 class HeldSlot {
  public:
-  using Memory = std::optional<nb::ndarray<nb::c_contig, nb::device::cpu>>;
-
-  HeldSlot(std::shared_ptr<Slot> slot, Memory memory, Away away)
+  HeldSlot(std::shared_ptr<ImageSlot> images, std::optional<Memory> memory, Away away)
+      : HeldSlot(images, std::vector<Memory>(), std::move(away)) {
+    images_ = images.get();
+    if (memory) memory_.push_back(std::move(*memory));
+  }
+  HeldSlot(std::shared_ptr<Slot> slot, std::vector<Memory> memory, Away away)
       : slot_(std::move(slot)),
         memory_(std::move(memory)),
         away_(std::move(away)),
@@ -89,6 +97,7 @@ class HeldSlot {
   }
 
   Slot* operator->() const { return slot_.get(); }
+  ImageSlot* images() const { return images_; }  // null: there are none
 
   // The interpreter's lock is not let go of where there is nothing to wait for.
   bool wait(std::chrono::nanoseconds timeout) const {
@@ -99,7 +108,8 @@ class HeldSlot {
 
  private:
   std::shared_ptr<Slot> slot_;
-  Memory memory_;
+  ImageSlot* images_ = nullptr;
+  std::vector<Memory> memory_;
   Away away_;
   pid_t pid_;
 };
@@ -121,6 +131,13 @@ struct HeldEngine {
   Away away = std::make_shared<std::atomic<int>>(0);
 };
 
+// Queueing takes locks that threads hold. A closed engine is not to be left for: see close().
+void queue(HeldEngine& held, std::shared_ptr<Slot> slot) {
+  if (held.engine.closed()) return held.engine.submit(std::move(slot));
+  const Unlocked unlocked(held.away);
+  held.engine.submit(std::move(slot));
+}
+
 HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry& geometry,
                 std::uint64_t seed, std::uint64_t epoch, const Vector<std::int32_t>& file,
                 const Vector<std::int64_t>& offset, const Vector<std::int64_t>& length,
@@ -128,7 +145,8 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry
                 const Vector<std::int32_t>& height, const Vector<std::int32_t>& width,
                 const Vector<std::int64_t>& row, const std::optional<Vector<std::uint32_t>>& crc32c,
                 const SharedCodebook* codebook, int channels, bool channels_last,
-                std::optional<std::array<std::vector<float>, 2>> normalize, HeldSlot::Memory out) {
+                std::optional<std::array<std::vector<float>, 2>> normalize,
+                std::optional<Memory> out) {
   const std::size_t rows = file.size();
   check_length("offset", offset.size(), rows);
   check_length("length", length.size(), rows);
@@ -161,21 +179,37 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry
 
   std::shared_ptr<const Codebook> book = codebook ? codebook->value : nullptr;
 
-  const auto make = [&] {
-    auto slot = std::make_shared<Slot>(files.value, geometry.value, std::move(book), task,
-                                       std::move(reads), memory.data, memory.height, memory.width);
-    held.engine.submit(slot);
-    return slot;
-  };
-  // Queueing takes locks that threads hold. A closed engine is not to be left for: see close().
-  std::shared_ptr<Slot> slot;
-  if (held.engine.closed()) {
-    slot = make();
-  } else {
-    const Unlocked unlocked(held.away);
-    slot = make();
-  }
+  auto slot =
+      std::make_shared<ImageSlot>(files.value, geometry.value, std::move(book), task,
+                                  std::move(reads), memory.data, memory.height, memory.width);
+  queue(held, slot);
   return HeldSlot(std::move(slot), std::move(out), held.away);
+}
+
+// Where rows of each field go; the arrays are of any type, and large enough.
+std::vector<std::uint8_t*> check_outs(const Table& table,
+                                      const std::vector<std::optional<Memory>>& outs,
+                                      std::size_t rows) {
+  check_length("out", outs.size(), table.fields().size());
+  std::vector<std::uint8_t*> pointers;
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    if (outs[i] && outs[i]->nbytes() < rows * table.fields()[i].width)
+      throw nb::value_error("out has no room for these rows");
+    pointers.push_back(outs[i] ? static_cast<std::uint8_t*>(outs[i]->data()) : nullptr);
+  }
+  return pointers;
+}
+
+HeldSlot gather(HeldEngine& held, const SharedTable& table, const Vector<std::int64_t>& rows,
+                std::vector<std::optional<Memory>> out) {
+  check_rows(*table.value, rows);
+  auto slot = std::make_shared<GatherSlot>(table.value, copied(rows),
+                                           check_outs(*table.value, out, rows.size()));
+  queue(held, slot);
+  std::vector<Memory> memory;
+  for (auto& array : out)
+    if (array) memory.push_back(std::move(*array));
+  return HeldSlot(std::shared_ptr<Slot>(std::move(slot)), std::move(memory), held.away);
 }
 
 bool wait(const HeldSlot& slot, double timeout_s) {
@@ -193,11 +227,8 @@ void check_done(const HeldSlot& slot) {
 nb::list failures(const HeldSlot& slot) {
   check_done(slot);
   nb::list found;
-  for (std::size_t i = 0; i < slot->rows(); ++i) {
-    const Status& status = slot->status(i);
-    if (!status.ok())
-      found.append(nb::make_tuple(i, static_cast<int>(status.code), status.message));
-  }
+  for (const auto& [row, status] : slot->failures())
+    found.append(nb::make_tuple(row, static_cast<int>(status.code), status.message));
   return found;
 }
 
@@ -206,14 +237,14 @@ using Image = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<3>>;
 // An image of its own size, whose memory goes over to the array. None where the row failed.
 std::optional<Image> take(const HeldSlot& slot, std::size_t row) {
   check_done(slot);
-  if (row >= slot->rows()) throw nb::index_error("no such row");
-  OwnedImage image = slot->take(row);
+  if (!slot.images() || row >= slot->rows()) throw nb::index_error("no such row");
+  OwnedImage image = slot.images()->take(row);
   if (!image.pixels) return std::nullopt;
   std::uint8_t* pixels = image.pixels.release();
   const nb::capsule owner(pixels, [](void* p) noexcept { delete[] static_cast<std::uint8_t*>(p); });
   return Image(pixels,
                {static_cast<std::size_t>(image.height), static_cast<std::size_t>(image.width),
-                static_cast<std::size_t>(slot->channels())},
+                static_cast<std::size_t>(slot.images()->channels())},
                owner);
 }
 
@@ -242,7 +273,7 @@ void bind_engine(nb::module_& m) {
       .def("__len__", [](const SharedFiles& self) { return self.value->size(); })
       .def("close", [](SharedFiles& self) { self.value->close(); });
 
-  nb::class_<HeldSlot>(m, "Slot", "One image field of one batch while it is filled; see slot.h.")
+  nb::class_<HeldSlot>(m, "Slot", "A part of a batch while it is filled; see slot.h.")
       .def("wait", &wait, nb::arg("timeout_s"), "True once no thread touches the slot any more.")
       .def("cancel", [](const HeldSlot& slot) { slot->cancel(); })
       .def_prop_ro("cancelled", [](const HeldSlot& slot) { return slot->cancelled(); })
@@ -261,6 +292,9 @@ void bind_engine(nb::module_& m) {
           nb::arg("channels_last"), nb::arg("normalize"), nb::arg("out").noconvert().none(),
           "Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for "
           "that. normalize: (scale, bias) a channel for float32, None for uint8.")
+      .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out"),
+           "Queues rows of a table, in [0, rows). `out`: of each of its fields an array with room "
+           "for them, or None; they are the slot's as in submit().")
       .def("close", &HeldEngine::close)
       .def("counters", &counters, "(images, bytes, read ns, decode ns, resample ns), all threads.");
 }

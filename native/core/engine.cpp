@@ -1,31 +1,14 @@
 #include "engine.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
+
+#include "signals.h"
 
 namespace fastio {
 namespace {
 
-// Rows a thread claims at a time: small, so that the last rows of a batch are shared evenly.
-constexpr std::size_t kClaim = 1;
-
 // Threads that ask for bytes ahead: as many files of a folder are opened at a time.
 constexpr int kReadAhead = 8;
-
-// Signals belong to the interpreter's main thread: a worker that took one would only delay it.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 
@@ -72,14 +55,11 @@ void Engine::close() {
 }
 
 void Engine::work() {
-  constexpr std::size_t kKeepScratch = 16u << 20;
-  ImageDecoder decoder(*counters_);
-  Buffer bytes;
+  Worker worker(*counters_);
   std::size_t begin = 0, end = 0;
-  while (const std::shared_ptr<Slot> slot = queue_->claim(kClaim, begin, end)) {
-    for (std::size_t row = begin; row < end; ++row) slot->fill(row, decoder, bytes, *counters_);
+  while (const std::shared_ptr<Slot> slot = queue_->claim(begin, end)) {
+    slot->fill(begin, end, worker);
     slot->finish(end - begin);
-    bytes.shrink(kKeepScratch);
   }
 }
 

@@ -26,12 +26,12 @@ class SlotQueue {
     ready_.notify_all();
   }
 
-  // Waits for rows and claims up to `most` of them; null once closed.
-  std::shared_ptr<Slot> claim(std::size_t most, std::size_t& begin, std::size_t& end) {
+  // Waits for rows and claims some of them; null once closed.
+  std::shared_ptr<Slot> claim(std::size_t& begin, std::size_t& end) {
     std::unique_lock lock(mutex_);
     for (;;) {
       while (!slots_.empty()) {
-        if (slots_.front()->claim(most, begin, end)) return slots_.front();
+        if (slots_.front()->claim(begin, end)) return slots_.front();
         slots_.pop_front();
       }
       if (closed_) return nullptr;

@@ -1,10 +1,10 @@
-// One image field of one batch while threads fill it: what to decode, where to, what came out.
+// A part of a batch while threads fill it: rows that are claimed, filled and waited for.
 //
-// Ownership: the pixel memory belongs to the caller, who keeps it alive until wait() said true (a
-// cancelled slot too: rows in hand are finished first). Where the images' sizes differ there is no
-// such memory, and the slot owns one allocation an image, to be taken over with take().
+// Ownership: the memory that rows are written to belongs to the caller, who keeps it alive until
+// wait() said true (a cancelled slot too: rows in hand are finished first).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "image.h"
@@ -20,14 +21,13 @@
 
 namespace fastio {
 
-// The reads of a batch, one entry a row; all vectors have the same length.
-struct ImageReads {
-  std::vector<std::int32_t> file;
-  std::vector<std::int64_t> offset, length;  // or FileSet::kWholeFile
-  std::vector<std::uint8_t> codec, orientation;
-  std::vector<std::int32_t> height, width;
-  std::vector<std::int64_t> row;
-  std::vector<std::uint32_t> crc32c;  // of the bytes; empty: they have no checksums
+// What a worker thread keeps between rows.
+struct Worker {
+  explicit Worker(ImageCounters& shared) : decoder(shared), counters(shared) {}
+
+  ImageDecoder decoder;
+  Buffer bytes;
+  ImageCounters& counters;
 };
 
 // Bytes of a file that rows of a slot will be read from.
@@ -38,66 +38,64 @@ struct WantedRange {
   static constexpr std::size_t kNeverClaimed = SIZE_MAX;
 };
 
-struct OwnedImage {
-  std::unique_ptr<std::uint8_t[]> pixels;
-  std::int32_t height = 0, width = 0;
-};
+// A row that is not whole, and why.
+using Failure = std::pair<std::size_t, Status>;
 
+// Images are filled by `ImageSlot`, fixed-width fields of tables by `GatherSlot`.
 class Slot {
  public:
-  // `out`: rows of out_height x out_width pixels, row i at out + i * row_bytes; null: the images
-  // keep their own sizes. codebook: null where no row is a block record. Rows whose codec is
-  // Codec::encoded are not touched: their status is Code::foreign from the beginning, and Python
-  // fills them.
-  Slot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geometry> geometry,
-       std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads,
-       std::uint8_t* out, std::int32_t out_height, std::int32_t out_width);
+  // chunk: rows that a thread claims at a time.
+  Slot(std::size_t rows, std::size_t chunk) : rows_(rows), chunk_(chunk), left_(rows) {}
+  virtual ~Slot() = default;
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
 
-  std::size_t rows() const { return status_.size(); }
-  int channels() const { return task_.channels; }
+  std::size_t rows() const { return rows_; }
 
   // The workers' side. claim() hands out the next rows, [begin, end); false when none are left.
-  bool claim(std::size_t most, std::size_t& begin, std::size_t& end);
-  // fill() may be called once for a claimed row; what goes wrong is the row's status.
-  void fill(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCounters& counters);
-  void finish(std::size_t rows);  // so many claimed rows are done
+  bool claim(std::size_t& begin, std::size_t& end) {
+    begin = next_.fetch_add(chunk_, std::memory_order_relaxed);
+    if (begin >= rows_) return false;
+    end = std::min(begin + chunk_, rows_);
+    return true;
+  }
+  // May be called once for claimed rows; what goes wrong is the rows' status. Never throws.
+  virtual void fill(std::size_t begin, std::size_t end, Worker& worker) = 0;
+  // So many claimed rows are done.
+  void finish(std::size_t rows) {
+    // Notified under the lock: the consumer may free the slot as soon as it sees left_ == 0.
+    const std::lock_guard lock(mutex_);
+    left_ -= rows;
+    if (left_ == 0) done_.notify_all();
+  }
 
-  // What the rows will need, by file and offset, neighbours joined: see ReadAhead. Of a large block
-  // record it is the beginning, which tells what else is needed.
-  std::vector<WantedRange> wanted() const;
+  // What the rows will need of files, by file and offset, neighbours joined: see ReadAhead.
+  virtual std::vector<WantedRange> wanted() const { return {}; }
   // Asks the system for it, unless workers have begun with all rows of it.
-  void ask_for(const WantedRange& range) const;
+  virtual void ask_for(const WantedRange&) const {}
 
   // The consumer's side. cancel(): rows not yet claimed are left out. wait(): true once no thread
   // touches the slot any more, false after `timeout`.
-  void cancel();
-  bool wait(std::chrono::nanoseconds timeout);
+  void cancel() {
+    cancelled_.store(true);
+    const std::size_t claimed = std::min(next_.exchange(rows_, std::memory_order_relaxed), rows_);
+    finish(rows_ - claimed);
+  }
+  bool wait(std::chrono::nanoseconds timeout) {
+    std::unique_lock lock(mutex_);
+    return done_.wait_for(lock, timeout, [this] { return left_ == 0; });
+  }
   bool cancelled() const { return cancelled_.load(); }
 
-  // After wait() said true.
-  const Status& status(std::size_t row) const { return status_[row]; }
-  OwnedImage take(std::size_t row) {
-    return row < images_.size() ? std::move(images_[row]) : OwnedImage();
-  }
+  // After wait() said true: by row.
+  virtual std::vector<Failure> failures() const = 0;
+
+ protected:
+  // Whether a thread has begun with this row and all before it.
+  bool begun(std::size_t row) const { return row < next_.load(std::memory_order_relaxed); }
 
  private:
-  Status read(std::size_t row, Buffer& bytes, ImageCounters& counters) const;
-  Status decode(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCounters& counters);
-  static void* place(void* context, std::int32_t height, std::int32_t width);
-
-  const std::shared_ptr<FileSet> files_;
-  const std::shared_ptr<const Geometry> geometry_;
-  const std::shared_ptr<const Codebook> codebook_;
-  ImageTask task_;
-  const ImageReads reads_;
-  std::uint8_t* const out_;
-  const std::int32_t out_height_, out_width_;
-  std::size_t row_bytes_;
-
-  std::vector<Status> status_;
-  std::vector<OwnedImage> images_;
+  const std::size_t rows_, chunk_;
   std::atomic<std::size_t> next_{0};
   std::atomic<bool> cancelled_{false};
   std::mutex mutex_;

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/image_slot.h"
 #include "jpeg_files.h"
 
 using namespace fastio;
@@ -85,13 +86,14 @@ class Shard {
   }
 
   // A batch whose rows go to `out`, which has room for them.
-  std::shared_ptr<Slot> batch(std::size_t rows, Bytes& out) const {
+  std::shared_ptr<ImageSlot> batch(std::size_t rows, Bytes& out) const {
     out.assign(rows * kRowBytes, 1);
-    return std::make_shared<Slot>(files, geometry, nullptr, ImageTask{}, reads(rows), out.data(),
-                                  kEdge, kEdge);
+    return std::make_shared<ImageSlot>(files, geometry, nullptr, ImageTask{}, reads(rows),
+                                       out.data(), kEdge, kEdge);
   }
-  std::shared_ptr<Slot> own_sizes(ImageReads of) const {
-    return std::make_shared<Slot>(files, whole, nullptr, ImageTask{}, std::move(of), nullptr, 0, 0);
+  std::shared_ptr<ImageSlot> own_sizes(ImageReads of) const {
+    return std::make_shared<ImageSlot>(files, whole, nullptr, ImageTask{}, std::move(of), nullptr,
+                                       0, 0);
   }
 
   static bool is_whole(const Bytes& out, std::size_t row) {
@@ -115,7 +117,7 @@ TEST_CASE("every row of every batch is filled, whatever the number of threads") 
   for (const int threads : {1, 2, 5}) {
     Engine engine(threads);
     std::vector<Bytes> memory(40);
-    std::vector<std::shared_ptr<Slot>> slots;
+    std::vector<std::shared_ptr<ImageSlot>> slots;
     for (std::size_t i = 0; i < memory.size(); ++i) {
       slots.push_back(shard.batch(i % 7, memory[i]));
       engine.submit(slots.back());
@@ -162,8 +164,8 @@ TEST_CASE("a bad row is its own status, and its neighbours are whole") {
   reads.codec[6] = 77;                      // of no kind
   reads.length[7] = -2;                     // no length
   Bytes memory(8 * kRowBytes);
-  const auto slot = std::make_shared<Slot>(shard.files, shard.geometry, nullptr, ImageTask{}, reads,
-                                           memory.data(), kEdge, kEdge);
+  const auto slot = std::make_shared<ImageSlot>(shard.files, shard.geometry, nullptr, ImageTask{},
+                                                reads, memory.data(), kEdge, kEdge);
   engine.submit(slot);
   REQUIRE(slot->wait(kLong));
   CHECK(slot->status(0).ok());
@@ -190,7 +192,7 @@ TEST_CASE("raw images have as many channels as the batch") {
     ImageTask task;
     task.channels = channels;
     const auto slot =
-        std::make_shared<Slot>(shard.files, shard.whole, nullptr, task, reads, nullptr, 0, 0);
+        std::make_shared<ImageSlot>(shard.files, shard.whole, nullptr, task, reads, nullptr, 0, 0);
     engine.submit(slot);
     REQUIRE(slot->wait(kLong));
     CHECK(slot->status(0).ok());
@@ -202,8 +204,8 @@ TEST_CASE("rows of another size than the batch's are refused") {
   const Shard shard;
   Engine engine(1);
   Bytes memory(kRowBytes);
-  const auto slot = std::make_shared<Slot>(shard.files, shard.whole, nullptr, ImageTask{},
-                                           shard.reads(1), memory.data(), kEdge, kEdge);
+  const auto slot = std::make_shared<ImageSlot>(shard.files, shard.whole, nullptr, ImageTask{},
+                                                shard.reads(1), memory.data(), kEdge, kEdge);
   engine.submit(slot);
   REQUIRE(slot->wait(kLong));
   CHECK(slot->status(0).code == Code::unsupported);
@@ -281,7 +283,7 @@ TEST_CASE("closing wakes those who wait, and what comes later is cancelled") {
   for (int round = 0; round < 40; ++round) {
     Engine engine(2);
     std::vector<Bytes> memory(30);
-    std::vector<std::shared_ptr<Slot>> slots;
+    std::vector<std::shared_ptr<ImageSlot>> slots;
     for (auto& bytes : memory) {
       slots.push_back(shard.batch(8, bytes));
       engine.submit(slots.back());
@@ -330,7 +332,7 @@ TEST_CASE("an engine that goes with work in its queue leaves every batch done") 
   const Shard shard;
   for (int round = 0; round < 40; ++round) {
     std::vector<Bytes> memory(10);
-    std::vector<std::shared_ptr<Slot>> slots;
+    std::vector<std::shared_ptr<ImageSlot>> slots;
     {
       Engine engine(2);
       for (auto& bytes : memory) {
@@ -344,7 +346,7 @@ TEST_CASE("an engine that goes with work in its queue leaves every batch done") 
 
 TEST_CASE("slots, files and geometry may outlive the engine, or go before it") {
   Engine engine(2);
-  std::shared_ptr<Slot> last;
+  std::shared_ptr<ImageSlot> last;
   Bytes memory[20];
   {
     const Shard shard;
@@ -361,7 +363,7 @@ TEST_CASE("thousands of batches of one row") {
   const Shard shard;
   Engine engine(3);
   std::vector<Bytes> memory(64);
-  std::vector<std::shared_ptr<Slot>> ring(64);
+  std::vector<std::shared_ptr<ImageSlot>> ring(64);
   for (std::size_t i = 0; i < 4000; ++i) {
     auto& slot = ring[i % 64];
     if (slot) {
@@ -380,7 +382,7 @@ TEST_CASE("a forked child can let go of its parent's engine") {
   const Shard shard;
   auto engine = std::make_unique<Engine>(2);
   std::vector<Bytes> memory(50);
-  std::vector<std::shared_ptr<Slot>> slots;
+  std::vector<std::shared_ptr<ImageSlot>> slots;
   for (auto& bytes : memory) {
     slots.push_back(shard.batch(16, bytes));
     engine->submit(slots.back());

@@ -9,6 +9,7 @@
 
 #include "block_images.h"
 #include "core/engine.h"
+#include "core/image_slot.h"
 
 using namespace fastio;
 using namespace std::chrono_literals;
@@ -129,7 +130,7 @@ Outcome run(const Bytes& file, const ImageReads& reads, std::shared_ptr<const Co
   files->add({on_disk.path});
   Engine engine(threads);
   const auto slot =
-      std::make_shared<Slot>(files, geometry, book, ImageTask{}, reads, nullptr, 0, 0);
+      std::make_shared<ImageSlot>(files, geometry, book, ImageTask{}, reads, nullptr, 0, 0);
   engine.submit(slot);
   REQUIRE(slot->wait(kLong));
   Outcome out;

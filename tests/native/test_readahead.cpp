@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/image_slot.h"
+
 using namespace fastio;
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
@@ -28,7 +30,8 @@ struct Row {
   Codec codec = Codec::jpeg;
 };
 
-std::shared_ptr<Slot> slot_of(const std::shared_ptr<FileSet>& files, const std::vector<Row>& rows) {
+std::shared_ptr<ImageSlot> slot_of(const std::shared_ptr<FileSet>& files,
+                                   const std::vector<Row>& rows) {
   ImageReads reads;
   for (const Row& row : rows) {
     reads.file.push_back(row.file);
@@ -41,8 +44,8 @@ std::shared_ptr<Slot> slot_of(const std::shared_ptr<FileSet>& files, const std::
   reads.height.resize(n);
   reads.width.resize(n);
   reads.row.resize(n);
-  return std::make_shared<Slot>(files, std::make_shared<Geometry>(), nullptr, ImageTask{}, reads,
-                                nullptr, 0, 0);
+  return std::make_shared<ImageSlot>(files, std::make_shared<Geometry>(), nullptr, ImageTask{},
+                                     reads, nullptr, 0, 0);
 }
 
 std::vector<WantedRange> wanted(const std::vector<Row>& rows) {
@@ -189,7 +192,7 @@ TEST_CASE("rows that workers have begun with, or that were cancelled, are not as
   files->add({file.path});
   const auto begun = slot_of(files, {{0, 0, kMiB}});
   std::size_t begin = 0, end = 0;
-  REQUIRE(begun->claim(1, begin, end));
+  REQUIRE(begun->claim(begin, end));
   begun->ask_for(begun->wanted().front());
   begun->finish(1);
   const auto cancelled = slot_of(files, {{0, 0, kMiB, Codec::encoded}});

@@ -1,4 +1,4 @@
-#include "slot.h"
+#include "image_slot.h"
 
 #include <algorithm>
 #include <new>
@@ -7,6 +7,12 @@
 
 namespace fastio {
 namespace {
+
+// Rows a thread claims at a time: small, so that the last rows of a batch are shared evenly.
+constexpr std::size_t kClaim = 1;
+
+// What a thread keeps of its scratch memory.
+constexpr std::size_t kKeepScratch = 16u << 20;
 
 // Block records above this size are read in parts, those that the crop needs: below, asking for
 // parts costs more than it saves.
@@ -39,10 +45,11 @@ struct Target {
 
 }  // namespace
 
-Slot::Slot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geometry> geometry,
-           std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads,
-           std::uint8_t* out, std::int32_t out_height, std::int32_t out_width)
-    : files_(std::move(files)),
+ImageSlot::ImageSlot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geometry> geometry,
+                     std::shared_ptr<const Codebook> codebook, ImageTask task, ImageReads reads,
+                     std::uint8_t* out, std::int32_t out_height, std::int32_t out_width)
+    : Slot(reads.file.size(), kClaim),
+      files_(std::move(files)),
       geometry_(std::move(geometry)),
       codebook_(std::move(codebook)),
       task_(task),
@@ -52,20 +59,12 @@ Slot::Slot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geometry> geome
       out_width_(out_width),
       row_bytes_(store_bytes(task.store, out_height, out_width, task.channels)),
       status_(reads_.file.size()),
-      images_(out ? 0 : reads_.file.size()),
-      left_(reads_.file.size()) {
+      images_(out ? 0 : reads_.file.size()) {
   task_.geometry = geometry_.get();
   task_.codebook = codebook_.get();
 }
 
-bool Slot::claim(std::size_t most, std::size_t& begin, std::size_t& end) {
-  begin = next_.fetch_add(most, std::memory_order_relaxed);
-  if (begin >= rows()) return false;
-  end = std::min(begin + most, rows());
-  return true;
-}
-
-void* Slot::place(void* context, std::int32_t height, std::int32_t width) {
+void* ImageSlot::place(void* context, std::int32_t height, std::int32_t width) {
   auto& target = *static_cast<Target*>(context);
   if (target.fixed) {
     if (height == target.height && width == target.width) return target.fixed;
@@ -86,9 +85,14 @@ void* Slot::place(void* context, std::int32_t height, std::int32_t width) {
   return target.image->pixels.get();
 }
 
-void Slot::fill(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCounters& counters) {
+void ImageSlot::fill(std::size_t begin, std::size_t end, Worker& worker) {
+  for (std::size_t row = begin; row < end; ++row) fill_row(row, worker);
+  worker.bytes.shrink(kKeepScratch);
+}
+
+void ImageSlot::fill_row(std::size_t row, Worker& worker) {
   try {
-    status_[row] = decode(row, decoder, scratch, counters);
+    status_[row] = decode(row, worker);
   } catch (const std::bad_alloc&) {
     // Short enough to need no memory itself.
     status_[row] = Status::error(Code::memory, "out of memory");
@@ -96,7 +100,7 @@ void Slot::fill(std::size_t row, ImageDecoder& decoder, Buffer& scratch, ImageCo
 }
 
 // All bytes of a row, checked. Block records have checksums within.
-Status Slot::read(std::size_t row, Buffer& bytes, ImageCounters& counters) const {
+Status ImageSlot::read(std::size_t row, Buffer& bytes, ImageCounters& counters) const {
   const auto start = std::chrono::steady_clock::now();
   Status status = files_->read(reads_.file[row], reads_.offset[row], reads_.length[row], bytes);
   counters.read_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
@@ -109,8 +113,7 @@ Status Slot::read(std::size_t row, Buffer& bytes, ImageCounters& counters) const
   return status;
 }
 
-Status Slot::decode(std::size_t row, ImageDecoder& decoder, Buffer& scratch,
-                    ImageCounters& counters) {
+Status ImageSlot::decode(std::size_t row, Worker& worker) {
   const auto codec = static_cast<Codec>(reads_.codec[row]);
   if (codec == Codec::encoded)
     return Status::error(Code::foreign, "stored in another image format");
@@ -121,10 +124,10 @@ Status Slot::decode(std::size_t row, ImageDecoder& decoder, Buffer& scratch,
     request.offset = reads_.offset[row];
     request.size = static_cast<std::size_t>(reads_.length[row]);
   } else {
-    const Status status = read(row, scratch, counters);
+    const Status status = read(row, worker.bytes, worker.counters);
     if (!status.ok()) return status;
-    request.data = scratch.data();
-    request.size = scratch.size();
+    request.data = worker.bytes.data();
+    request.size = worker.bytes.size();
   }
   request.codec = codec;
   request.orientation = reads_.orientation[row];
@@ -134,18 +137,11 @@ Status Slot::decode(std::size_t row, ImageDecoder& decoder, Buffer& scratch,
   request.row = reads_.row[row];
   Target target{&task_,     out_ ? out_ + row * row_bytes_ : nullptr, out_height_,
                 out_width_, out_ ? nullptr : &images_[row],           Status::okay()};
-  const Status status = decoder.decode(task_, request, &Slot::place, &target);
+  const Status status = worker.decoder.decode(task_, request, &ImageSlot::place, &target);
   return target.refused.ok() ? status : target.refused;
 }
 
-void Slot::finish(std::size_t rows) {
-  // Notified under the lock: the consumer may free the slot as soon as it sees left_ == 0.
-  const std::lock_guard lock(mutex_);
-  left_ -= rows;
-  if (left_ == 0) done_.notify_all();
-}
-
-std::vector<WantedRange> Slot::wanted() const {
+std::vector<WantedRange> ImageSlot::wanted() const {
   std::vector<WantedRange> ranges(rows());
   for (std::size_t i = 0; i < rows(); ++i) {
     const auto codec = static_cast<Codec>(reads_.codec[i]);
@@ -174,20 +170,16 @@ std::vector<WantedRange> Slot::wanted() const {
   return ranges;
 }
 
-void Slot::ask_for(const WantedRange& range) const {
-  if (cancelled() || range.last_row < next_.load(std::memory_order_relaxed)) return;
+void ImageSlot::ask_for(const WantedRange& range) const {
+  if (cancelled() || begun(range.last_row)) return;
   files_->advise(range.file, range.offset, range.length);
 }
 
-void Slot::cancel() {
-  cancelled_.store(true);
-  const std::size_t claimed = std::min(next_.exchange(rows(), std::memory_order_relaxed), rows());
-  finish(rows() - claimed);
-}
-
-bool Slot::wait(std::chrono::nanoseconds timeout) {
-  std::unique_lock lock(mutex_);
-  return done_.wait_for(lock, timeout, [this] { return left_ == 0; });
+std::vector<Failure> ImageSlot::failures() const {
+  std::vector<Failure> found;
+  for (std::size_t row = 0; row < status_.size(); ++row)
+    if (!status_[row].ok()) found.emplace_back(row, status_[row]);
+  return found;
 }
 
 }  // namespace fastio

@@ -1,0 +1,98 @@
+#include "core/table.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <stdexcept>
+#include <tuple>
+
+#include "bind.h"
+
+namespace fastio {
+namespace {
+
+using Numbers = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>;
+
+void open_mapping(SharedMapping* self, const std::string& path) {
+  std::shared_ptr<Mapping> mapping;
+  raise_for(Mapping::open(path, mapping));
+  new (self) SharedMapping{std::move(mapping)};
+}
+
+// The bytes, in an array that keeps them mapped.
+nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>> data(const SharedMapping& self) {
+  auto* const kept = new std::shared_ptr<const Mapping>(self.value);
+  const nb::capsule owner(
+      kept, [](void* p) noexcept { delete static_cast<std::shared_ptr<const Mapping>*>(p); });
+  return {self.value->data(), {self.value->size()}, owner};
+}
+
+void make_table(
+    SharedTable* self, const Vector<std::int64_t>& first_row, std::vector<std::uint64_t> strides,
+    const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>>& fields) {
+  std::vector<TableField> parts;
+  for (const auto& [column, offset, width] : fields) parts.push_back({column, offset, width});
+  std::vector<std::int64_t> rows(first_row.data(), first_row.data() + first_row.size());
+  try {
+    new (self)
+        SharedTable{std::make_shared<Table>(std::move(rows), std::move(strides), std::move(parts))};
+  } catch (const std::invalid_argument& error) {
+    throw nb::value_error(error.what());
+  }
+}
+
+void set_shard(
+    SharedTable& self, std::size_t shard, const SharedMapping& mapping,
+    const std::vector<std::tuple<std::uint64_t, std::optional<std::uint32_t>>>& columns) {
+  std::vector<ColumnPlace> places;
+  for (const auto& [offset, crc32c] : columns) places.push_back({offset, crc32c});
+  raise_for(self.value->set(shard, mapping.value, places));
+}
+
+Numbers missing(const SharedTable& self, const Vector<std::int64_t>& rows) {
+  check_rows(*self.value, rows);
+  auto* const found = new std::vector<std::int64_t>(self.value->missing(rows.data(), rows.size()));
+  const nb::capsule owner(
+      found, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
+  return {found->data(), {found->size()}, owner};
+}
+
+void close(SharedTable& self) {
+  const nb::gil_scoped_release unlocked;
+  self.value->close();
+}
+
+}  // namespace
+
+void check_rows(const Table& table, const Vector<std::int64_t>& rows) {
+  std::int64_t outside = 0;  // a sign bit: one pass without branches
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    outside |= rows.data()[i] | (table.rows() - 1 - rows.data()[i]);
+  if (outside < 0) throw nb::index_error("a row is not in the table");
+}
+
+void bind_table(nb::module_& m) {
+  nb::class_<SharedMapping>(m, "Mapping", "A file in memory; see mapping.h.")
+      .def("__init__", &open_mapping, nb::arg("path"))
+      .def_prop_ro("data", &data, nb::rv_policy::automatic, "Its bytes: uint8 (n,), read-only.")
+      .def_prop_ro("damaged", [](const SharedMapping& self) { return self.value->damaged(); });
+
+  nb::class_<SharedTable>(m, "Table", "Fixed-width columns of shards; see table.h.")
+      .def("__init__", &make_table, nb::arg("first_row"), nb::arg("strides"), nb::arg("fields"),
+           "first_row: int64 (shards + 1,). strides: bytes from row to row of each column. fields: "
+           "(column, offset, width) of each.")
+      .def("set", &set_shard, nb::arg("shard"), nb::arg("mapping"), nb::arg("columns"),
+           "columns: (offset in the file, CRC-32C of its bytes or None) of each.")
+      .def(
+          "unset", [](SharedTable& self, std::size_t shard) { self.value->unset(shard); },
+          nb::arg("shard"))
+      .def("missing", &missing, nb::arg("rows"), "The shards of rows that are not set.")
+      .def("make_resident", [](SharedTable& self) { self.value->make_resident(); })
+      .def_prop_ro("resident", [](const SharedTable& self) { return self.value->resident(); })
+      .def("close", &close);
+}
+
+}  // namespace fastio

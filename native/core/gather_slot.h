@@ -1,0 +1,48 @@
+// Rows of a table while threads copy them into a batch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "slot.h"
+#include "table.h"
+
+namespace fastio {
+
+class GatherSlot : public Slot {
+ public:
+  // rows: all in [0, table->rows()); a row of a shard that the table does not know fails. out: of
+  // each of the table's fields, room for a row after the other; null: the field is not wanted.
+  GatherSlot(std::shared_ptr<const Table> table, std::vector<std::int64_t> rows,
+             std::vector<std::uint8_t*> out);
+
+  void fill(std::size_t begin, std::size_t end, Worker& worker) override;
+  std::vector<Failure> failures() const override;
+
+ private:
+  // A wanted field of the column that is copied.
+  struct Target {
+    std::uint8_t* out;
+    std::uint32_t offset, width;
+  };
+  // A column with wanted fields, and the bytes of a row that they lie in.
+  struct Wanted {
+    std::size_t column;
+    std::uint32_t begin, end;
+    std::vector<Target> targets;
+  };
+  bool copy_column(const Wanted& wanted, std::size_t begin, std::size_t end) const;
+  void note_failures(std::size_t begin, std::size_t end);
+
+  const std::shared_ptr<const Table> table_;
+  const std::shared_ptr<const Table::Shards> shards_;  // as they were at the beginning
+  const std::vector<std::int64_t> row_;
+  std::vector<Wanted> wanted_;
+  mutable std::mutex failing_;
+  std::vector<Failure> failures_;  // guarded by failing_
+};
+
+}  // namespace fastio

@@ -1,0 +1,190 @@
+#include "mapping.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <mutex>
+#include <system_error>
+
+namespace fastio {
+namespace {
+
+// What the handler knows of mappings. It may run between any two instructions of any thread, so
+// that all it reads is atomic and nothing is ever freed: entries are used again, blocks of them are
+// added at the end.
+struct Guard {
+  std::atomic<std::uintptr_t> begin{0}, end{0};  // begin 0: not in use
+  std::atomic<bool> damaged{false};
+};
+
+constexpr std::size_t kBlock = 512;
+constexpr std::size_t kBlocks = 1024;         // more mappings than the system lets a process have
+constexpr std::size_t kUnguarded = SIZE_MAX;  // as an entry's number: none
+
+struct GuardTable {
+  std::atomic<Guard*> blocks[kBlocks] = {};
+  std::atomic<std::size_t> used{0};  // entries [0, used) may be in use
+  std::mutex mutex;                  // of those who add and remove
+  std::size_t hint = 0;              // no entry before it is free
+
+  Guard& at(std::size_t number) {
+    return blocks[number / kBlock].load(std::memory_order_acquire)[number % kBlock];
+  }
+};
+
+// Never destroyed: the handler may run when the process ends.
+GuardTable& table() {
+  static GuardTable& kept = *new GuardTable;
+  return kept;
+}
+
+GuardTable* the_table = nullptr;  // for the handler, which must not run a static's initialisation
+struct sigaction before;
+std::uintptr_t page_bytes = 0;
+std::atomic<bool> once_damaged{false};
+
+// Async-signal-safe: atomics and mmap. True where the fault was one of ours and is mended.
+bool mend(std::uintptr_t address) {
+  GuardTable& guards = *the_table;
+  const std::size_t used = guards.used.load(std::memory_order_acquire);
+  for (std::size_t i = 0; i < used; ++i) {
+    Guard& guard = guards.at(i);
+    const std::uintptr_t begin = guard.begin.load(std::memory_order_acquire);
+    if (begin == 0 || address < begin || address >= guard.end.load(std::memory_order_acquire))
+      continue;
+    void* const page = reinterpret_cast<void*>(address / page_bytes * page_bytes);
+    const int saved = errno;
+    const bool mapped = ::mmap(page, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                               -1, 0) != MAP_FAILED;
+    errno = saved;
+    if (mapped) {
+      guard.damaged.store(true, std::memory_order_release);
+      once_damaged.store(true, std::memory_order_release);
+    }
+    return mapped;
+  }
+  return false;
+}
+
+void on_bus_error(int number, siginfo_t* info, void* context) {
+  // BUS_ADRERR is a page behind the file's end; the kernel's other codes and kill() are not ours.
+  if (info->si_code == BUS_ADRERR && mend(reinterpret_cast<std::uintptr_t>(info->si_addr))) return;
+  if (before.sa_flags & SA_SIGINFO) {
+    before.sa_sigaction(number, info, context);
+  } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
+    // A fault cannot be ignored: back to the default, which the instruction meets when it is
+    // repeated, or the signal that somebody sent.
+    struct sigaction standard = {};
+    standard.sa_handler = SIG_DFL;
+    ::sigaction(SIGBUS, &standard, nullptr);
+    if (info->si_code <= 0) ::raise(number);
+  } else {
+    before.sa_handler(number);
+  }
+}
+
+void install() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    the_table = &table();
+    page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    struct sigaction ours = {};
+    ours.sa_sigaction = &on_bus_error;
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&ours.sa_mask);
+    ::sigaction(SIGBUS, &ours, &before);
+    // A child that is forked while another thread holds the lock would wait for it for ever.
+    ::pthread_atfork([] { table().mutex.lock(); }, [] { table().mutex.unlock(); },
+                     [] { table().mutex.unlock(); });
+  });
+}
+
+// The number of a new entry; kUnguarded where there is no room, or no memory.
+std::size_t add_guard(std::uintptr_t begin, std::size_t size) {
+  GuardTable& guards = table();
+  const std::lock_guard lock(guards.mutex);
+  const std::size_t used = guards.used.load(std::memory_order_relaxed);
+  std::size_t number = guards.hint;
+  while (number < used && guards.at(number).begin.load(std::memory_order_relaxed) != 0) ++number;
+  if (number == used) {
+    if (used == kBlock * kBlocks) return kUnguarded;
+    std::atomic<Guard*>& block = guards.blocks[used / kBlock];
+    if (!block.load(std::memory_order_relaxed)) {
+      Guard* const fresh = new (std::nothrow) Guard[kBlock];
+      if (!fresh) return kUnguarded;
+      block.store(fresh, std::memory_order_release);
+    }
+    guards.used.store(used + 1, std::memory_order_release);
+  }
+  guards.hint = number + 1;
+  Guard& guard = guards.at(number);
+  guard.damaged.store(false, std::memory_order_relaxed);
+  guard.end.store(begin + size, std::memory_order_release);
+  guard.begin.store(begin, std::memory_order_release);
+  return number;
+}
+
+void remove_guard(std::size_t number) {
+  GuardTable& guards = table();
+  const std::lock_guard lock(guards.mutex);
+  guards.at(number).begin.store(0, std::memory_order_release);
+  if (number < guards.hint) guards.hint = number;
+}
+
+Status failed(const char* what) {
+  return Status::error(Code::io, std::string(what) + ": " + std::generic_category().message(errno));
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+}  // namespace
+
+Status Mapping::open(const std::string& path, std::shared_ptr<Mapping>& out) {
+  install();
+  const Descriptor file(path);
+  if (file.get() < 0)
+    return errno == ENOENT || errno == ENOTDIR ? Status::error(Code::not_found, "no such file")
+                                               : failed("cannot be opened");
+  struct stat info;
+  if (::fstat(file.get(), &info) != 0) return failed("fstat");
+  if (!S_ISREG(info.st_mode)) return Status::error(Code::io, "is no regular file");
+  const auto size = static_cast<std::size_t>(info.st_size);
+  if (size == 0) {
+    out.reset(new Mapping(nullptr, 0, kUnguarded));
+    return Status::okay();
+  }
+  void* const data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
+  if (data == MAP_FAILED) return failed("cannot be mapped");
+  const std::size_t guard = add_guard(reinterpret_cast<std::uintptr_t>(data), size);
+  out.reset(new Mapping(static_cast<const std::uint8_t*>(data), size, guard));
+  return Status::okay();
+}
+
+Mapping::~Mapping() {
+  // First, so that the entry never stands for what another thread maps at this address.
+  if (guard_ != kUnguarded) remove_guard(guard_);
+  if (data_) ::munmap(const_cast<std::uint8_t*>(data_), size_);
+}
+
+bool Mapping::damaged() const {
+  return guard_ != kUnguarded && table().at(guard_).damaged.load(std::memory_order_acquire);
+}
+
+bool Mapping::any_damaged() { return once_damaged.load(std::memory_order_acquire); }
+
+}  // namespace fastio

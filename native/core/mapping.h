@@ -1,0 +1,49 @@
+// Files mapped into memory that outlive what others do to them.
+//
+// A mapped page of a file that was made shorter meanwhile cannot be read: the system sends SIGBUS,
+// which ends a process that does not catch it. Here such a page reads as zeros and its mapping says
+// that it is damaged, so that a truncated dataset is an error with a name.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "status.h"
+
+namespace fastio {
+
+// Read-only. Thread-safe. The first one puts a handler for SIGBUS in place, which stays and hands
+// on every fault outside of mappings to the handler that was there before. Where another handler is
+// put in its place later, that one decides.
+class Mapping {
+ public:
+  // Maps a whole regular file; an empty one has no data. No descriptor stays open.
+  static Status open(const std::string& path, std::shared_ptr<Mapping>& out);
+
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  const std::uint8_t* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+  // Whether a page was read that the file did not have any more. What was read up to then may be
+  // zeros, and goes on being zeros there.
+  bool damaged() const;
+
+  // Whether one of all mappings that there ever were was damaged: a quick look.
+  static bool any_damaged();
+
+ private:
+  Mapping(const std::uint8_t* data, std::size_t size, std::size_t guard)
+      : data_(data), size_(size), guard_(guard) {}
+
+  const std::uint8_t* const data_;
+  const std::size_t size_;
+  const std::size_t guard_;  // number of its entry in the handler's table, or kUnguarded
+};
+
+}  // namespace fastio

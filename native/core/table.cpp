@@ -1,0 +1,225 @@
+#include "table.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+
+#include "crc32c.h"
+#include "signals.h"
+
+namespace fastio {
+namespace {
+
+constexpr std::size_t kHugePage = 2u << 20;
+
+// Bytes that the system is asked for ahead of the copying thread, and that it copies at a time.
+constexpr std::size_t kPiece = 8u << 20;
+
+// Memory of whole huge pages, where the system has them; null where there is none.
+std::shared_ptr<std::uint8_t> huge_memory(std::size_t bytes) {
+  const std::size_t size = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* const room = ::mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return nullptr;
+  const auto begin = reinterpret_cast<std::uintptr_t>(room);
+  const std::uintptr_t aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  if (aligned > begin) ::munmap(room, aligned - begin);
+  const std::uintptr_t end = begin + size + kHugePage;
+  if (end > aligned + size) ::munmap(reinterpret_cast<void*>(aligned + size), end - aligned - size);
+  auto* const data = reinterpret_cast<std::uint8_t*>(aligned);
+#ifdef MADV_HUGEPAGE
+  ::madvise(data, size, MADV_HUGEPAGE);
+#endif
+  return {data, [size](std::uint8_t* memory) { ::munmap(memory, size); }};
+}
+
+// Tells the system what is read next of a mapping, or not at all any more.
+void advise(const std::uint8_t* data, std::size_t bytes, int advice) {
+  constexpr std::uintptr_t kPage = 4096;
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const std::uintptr_t aligned = begin / kPage * kPage;
+  ::madvise(reinterpret_cast<void*>(aligned), bytes + (begin - aligned), advice);
+}
+
+// Copies a part of a mapping, from the disk where it is not cached. False: `stop` became true.
+bool copy_mapped(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes,
+                 const std::atomic<bool>& stop) {
+  advise(from, std::min(bytes, kPiece), MADV_WILLNEED);
+  for (std::size_t at = 0; at < bytes; at += kPiece) {
+    if (stop.load()) return false;
+    const std::size_t size = std::min(kPiece, bytes - at), next = at + size;
+    if (next < bytes) advise(from + next, std::min(kPiece, bytes - next), MADV_WILLNEED);
+    std::memcpy(to + at, from + at, size);
+  }
+  return true;
+}
+
+}  // namespace
+
+Table::Table(std::vector<std::int64_t> first_row, std::vector<std::uint64_t> strides,
+             std::vector<TableField> fields)
+    : first_row_(std::move(first_row)),
+      strides_(std::move(strides)),
+      fields_(std::move(fields)),
+      pid_(::getpid()) {
+  const auto backwards = [](std::int64_t a, std::int64_t b) { return a >= b; };
+  if (first_row_.size() < 2 || first_row_.front() != 0 ||
+      std::adjacent_find(first_row_.begin(), first_row_.end(), backwards) != first_row_.end())
+    throw std::invalid_argument("first_row must ascend from 0");
+  for (const TableField& field : fields_)
+    if (field.column >= strides_.size() || field.width == 0 ||
+        std::uint64_t{field.offset} + field.width > strides_[field.column])
+      throw std::invalid_argument("a field does not lie in its column");
+  // About two entries a shard: a look into the guide, and a step or two from there.
+  while ((rows() >> guide_shift_) > 2 * static_cast<std::int64_t>(shards())) ++guide_shift_;
+  guide_.resize(static_cast<std::size_t>((rows() - 1) >> guide_shift_) + 1);
+  std::uint32_t shard = 0;
+  for (std::size_t i = 0; i < guide_.size(); ++i) {
+    while ((static_cast<std::int64_t>(i) << guide_shift_) >= first_row_[shard + 1]) ++shard;
+    guide_[i] = shard;
+  }
+  shards_ = std::make_shared<const Shards>(shards());
+}
+
+Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
+                  const std::vector<ColumnPlace>& places) {
+  if (shard >= shards() || places.size() != strides_.size())
+    return Status::error(Code::corrupt, "no such shard, or another number of columns");
+  const auto rows = static_cast<std::uint64_t>(first_row_[shard + 1] - first_row_[shard]);
+  auto columns = std::make_shared<ShardColumns>();
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const std::uint64_t offset = places[i].offset;
+    if (offset > mapping->size() || (mapping->size() - offset) / strides_[i] < rows)
+      return Status::error(Code::corrupt, "a column leaves the shard's file");
+    columns->begin.push_back(mapping->data() + offset);
+  }
+  columns->mapping = std::move(mapping);
+  const std::shared_ptr<const ShardColumns> made = std::move(columns);
+  replace(shard, nullptr, made);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!copying_ || closed_) return Status::okay();
+    to_copy_.push_back({shard, made, places});
+  }
+  wanted_.notify_one();
+  return Status::okay();
+}
+
+void Table::unset(std::size_t shard) {
+  if (shard < shards()) replace(shard, nullptr, nullptr);
+}
+
+// Puts `columns` in the place of a shard, if `expected`, where it is given, is there still.
+void Table::replace(std::size_t shard, const ShardColumns* expected,
+                    std::shared_ptr<const ShardColumns> columns) {
+  std::shared_ptr<const Shards> old;  // goes after the lock: it may unmap files
+  const std::lock_guard lock(mutex_);
+  old = shards_;
+  const auto& there = (*old)[shard];
+  if (expected && there.get() != expected) return;
+  auto changed = std::make_shared<Shards>(*old);
+  known_ += std::size_t{columns != nullptr} - std::size_t{there != nullptr};
+  if (expected && columns && columns->status.ok()) ++resident_;
+  (*changed)[shard] = std::move(columns);
+  shards_ = std::move(changed);
+}
+
+std::vector<std::int64_t> Table::missing(const std::int64_t* rows, std::size_t count) const {
+  std::shared_ptr<const Shards> known;
+  {
+    const std::lock_guard lock(mutex_);
+    if (known_ == shards()) return {};
+    known = shards_;
+  }
+  std::vector<bool> is_missing(shards());
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t shard = shard_of(rows[i]);
+    if (!(*known)[shard]) is_missing[shard] = true;
+  }
+  std::vector<std::int64_t> found;
+  for (std::size_t shard = 0; shard < shards(); ++shard)
+    if (is_missing[shard]) found.push_back(static_cast<std::int64_t>(shard));
+  return found;
+}
+
+std::shared_ptr<const Table::Shards> Table::snapshot() const {
+  const std::lock_guard lock(mutex_);
+  return shards_;
+}
+
+std::size_t Table::resident() const {
+  const std::lock_guard lock(mutex_);
+  return resident_;
+}
+
+void Table::make_resident() {
+  const std::lock_guard lock(mutex_);
+  if (copying_ || closed_) return;
+  const SignalsBlocked blocked;
+  try {
+    copier_ = std::thread([this] { copy_all(); });
+    copying_ = true;
+  } catch (const std::system_error&) {
+    // No thread, no copies.
+  }
+}
+
+Table::~Table() {
+  close();
+  // A forked child cannot join it.
+  if (::getpid() != pid_) static_cast<void>(new std::thread(std::move(copier_)));
+}
+
+void Table::close() {
+  if (::getpid() != pid_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  wanted_.notify_all();
+  if (copier_.joinable()) copier_.join();
+}
+
+void Table::copy_all() {
+  for (;;) {
+    Copy copy;
+    {
+      std::unique_lock lock(mutex_);
+      wanted_.wait(lock, [this] { return closed_ || !to_copy_.empty(); });
+      if (closed_) return;
+      copy = std::move(to_copy_.front());
+      to_copy_.pop_front();
+    }
+    std::shared_ptr<const ShardColumns> columns = copied(copy);
+    if (!columns) continue;
+    replace(copy.shard, copy.from.get(), std::move(columns));
+    // Its pages stay in the page cache; this process has no more use for them.
+    advise(copy.from->mapping->data(), copy.from->mapping->size(), MADV_DONTNEED);
+  }
+}
+
+// Null: there is no memory, the table was closed, or the file was cut off meanwhile, which the
+// gathers notice.
+std::shared_ptr<const ShardColumns> Table::copied(const Copy& copy) const {
+  const auto rows = static_cast<std::uint64_t>(first_row_[copy.shard + 1] - first_row_[copy.shard]);
+  auto columns = std::make_shared<ShardColumns>();
+  for (std::size_t i = 0; i < strides_.size(); ++i) {
+    const std::size_t bytes = rows * strides_[i];
+    std::shared_ptr<std::uint8_t> memory = huge_memory(bytes);
+    if (!memory) return nullptr;
+    if (!copy_mapped(memory.get(), copy.from->begin[i], bytes, closed_)) return nullptr;
+    if (!copy.from->sound()) return nullptr;
+    if (copy.places[i].crc32c && crc32c(memory.get(), bytes) != *copy.places[i].crc32c)
+      columns->status = Status::error(
+          Code::corrupt, "the shard is damaged: the CRC-32C of its records is another");
+    columns->begin.push_back(memory.get());
+    columns->memory.push_back(std::move(memory));
+  }
+  return columns;
+}
+
+}  // namespace fastio

@@ -1,0 +1,126 @@
+// The fixed-width columns of a table, shard by shard, where gathers find them.
+//
+// A row lies in one shard, and in each column of that shard as so many consecutive bytes; a field
+// is a part of them. Columns are mapped; where the table is to be resident, a thread copies them
+// into memory of their own by huge pages, after which a row costs one miss of the address
+// translation less and no other process can take it away.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "mapping.h"
+#include "status.h"
+
+namespace fastio {
+
+// A field: bytes [offset, offset + width) of each row of a column.
+struct TableField {
+  std::uint32_t column = 0;
+  std::uint32_t offset = 0, width = 0;
+};
+
+// One shard's columns. Immutable.
+struct ShardColumns {
+  std::vector<const std::uint8_t*> begin;  // of each column
+  std::shared_ptr<const Mapping> mapping;  // that they lie in; null: in `memory`
+  std::vector<std::shared_ptr<const std::uint8_t>> memory;
+  Status status;  // of all its rows
+
+  // Whether what was read from it so far is what the file had.
+  bool sound() const { return status.ok() && !(mapping && mapping->damaged()); }
+};
+
+// Where a column lies in a shard's file.
+struct ColumnPlace {
+  std::uint64_t offset = 0;             // of its first row
+  std::optional<std::uint32_t> crc32c;  // of its bytes, looked at when they are copied
+};
+
+// Thread-safe.
+class Table {
+ public:
+  using Shards = std::vector<std::shared_ptr<const ShardColumns>>;
+
+  // first_row: of each shard, and the number of all rows at the end; ascending, from 0.
+  // strides: bytes from row to row of each column. Throws std::invalid_argument where they, or the
+  // fields, do not fit each other.
+  Table(std::vector<std::int64_t> first_row, std::vector<std::uint64_t> strides,
+        std::vector<TableField> fields);
+  ~Table();
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+
+  std::int64_t rows() const { return first_row_.back(); }
+  std::size_t shards() const { return first_row_.size() - 1; }
+  const std::vector<std::uint64_t>& strides() const { return strides_; }
+  const std::vector<TableField>& fields() const { return fields_; }
+  std::int64_t first_row(std::size_t shard) const { return first_row_[shard]; }
+
+  // The shard of a row in [0, rows()).
+  std::size_t shard_of(std::int64_t row) const {
+    std::size_t shard = guide_[static_cast<std::size_t>(row >> guide_shift_)];
+    while (row >= first_row_[shard + 1]) ++shard;
+    return shard;
+  }
+
+  // Makes a shard known, one ColumnPlace a column. Code::corrupt: a column leaves the file.
+  Status set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
+             const std::vector<ColumnPlace>& places);
+  void unset(std::size_t shard);
+
+  // The shards of `rows`, all in [0, rows()), that are not known; ascending.
+  std::vector<std::int64_t> missing(const std::int64_t* rows, std::size_t count) const;
+
+  // What is known now; a null pointer for a shard that is not.
+  std::shared_ptr<const Shards> snapshot() const;
+
+  // Has a thread copy the shards that become known from now on, one after the other. A shard that
+  // there is no memory for stays mapped. Nothing happens the second time.
+  void make_resident();
+
+  // How many shards were copied.
+  std::size_t resident() const;
+
+  // Ends the copying. May be called again. Does nothing in a forked child, which has no thread.
+  void close();
+
+ private:
+  struct Copy {
+    std::size_t shard;
+    std::shared_ptr<const ShardColumns> from;
+    std::vector<ColumnPlace> places;
+  };
+  void replace(std::size_t shard, const ShardColumns* expected,
+               std::shared_ptr<const ShardColumns> columns);
+  void copy_all();
+  std::shared_ptr<const ShardColumns> copied(const Copy& copy) const;
+
+  const std::vector<std::int64_t> first_row_;
+  const std::vector<std::uint64_t> strides_;
+  const std::vector<TableField> fields_;
+  int guide_shift_ = 0;
+  std::vector<std::uint32_t> guide_;  // the shard of row i << guide_shift_
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Shards> shards_;  // guarded by mutex_, as is all below
+  std::size_t known_ = 0, resident_ = 0;
+  std::deque<Copy> to_copy_;
+  std::condition_variable wanted_;
+  bool copying_ = false;
+  std::atomic<bool> closed_{false};
+  std::thread copier_;
+  const pid_t pid_;
+};
+
+}  // namespace fastio

@@ -1,0 +1,246 @@
+#include "core/table.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/crc32c.h"
+#include "core/engine.h"
+#include "core/gather_slot.h"
+
+using namespace fastio;
+
+namespace {
+
+constexpr auto kLong = std::chrono::seconds(60);
+
+// Shards of two columns behind a header of 64 bytes: records of 24 bytes (an int64 that is the
+// global row, 13 bytes of its lowest byte, 3 of padding), and numbers of 2 bytes (its lowest 16
+// bits).
+class Shards {
+ public:
+  static constexpr std::size_t kRecord = 24, kHead = 64;
+
+  explicit Shards(std::vector<std::int64_t> rows) : rows_(std::move(rows)) {
+    first_row_.push_back(0);
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      paths_.push_back("/tmp/fastio_table_" + std::to_string(::getpid()) + "_" + std::to_string(i));
+      std::vector<std::uint8_t> bytes(kHead, 0xee);
+      for (std::int64_t row = 0; row < rows_[i]; ++row) {
+        const std::int64_t global = first_row_.back() + row;
+        std::uint8_t record[kRecord] = {};
+        std::memcpy(record, &global, 8);
+        std::memset(record + 8, static_cast<int>(global & 0xff), 13);
+        bytes.insert(bytes.end(), record, record + kRecord);
+      }
+      crc_.push_back(crc32c(bytes.data() + kHead, bytes.size() - kHead));
+      for (std::int64_t row = 0; row < rows_[i]; ++row) {
+        const auto low = static_cast<std::uint16_t>(first_row_.back() + row);
+        bytes.push_back(static_cast<std::uint8_t>(low));
+        bytes.push_back(static_cast<std::uint8_t>(low >> 8));
+      }
+      std::ofstream(paths_[i], std::ios::binary)
+          .write(reinterpret_cast<const char*>(bytes.data()),
+                 static_cast<std::streamsize>(bytes.size()));
+      first_row_.push_back(first_row_.back() + rows_[i]);
+    }
+  }
+  ~Shards() {
+    for (const std::string& path : paths_) std::remove(path.c_str());
+  }
+
+  std::shared_ptr<Table> table() const {
+    return std::make_shared<Table>(first_row_, std::vector<std::uint64_t>{kRecord, 2},
+                                   std::vector<TableField>{{0, 0, 8}, {0, 8, 13}, {1, 0, 2}});
+  }
+
+  Status open(Table& table, std::size_t shard, std::uint32_t crc_change = 0) const {
+    std::shared_ptr<Mapping> mapping;
+    REQUIRE(Mapping::open(paths_[shard], mapping).ok());
+    const auto rows = static_cast<std::uint64_t>(rows_[shard]);
+    return table.set(shard, mapping,
+                     {{kHead, crc_[shard] ^ crc_change}, {kHead + rows * kRecord, std::nullopt}});
+  }
+  void open_all(Table& table) const {
+    for (std::size_t i = 0; i < rows_.size(); ++i) REQUIRE(open(table, i).ok());
+  }
+  const std::string& path(std::size_t shard) const { return paths_[shard]; }
+  std::int64_t rows() const { return first_row_.back(); }
+
+ private:
+  std::vector<std::int64_t> rows_, first_row_;
+  std::vector<std::string> paths_;
+  std::vector<std::uint32_t> crc_;
+};
+
+struct Gathered {
+  std::vector<std::int64_t> number;
+  std::vector<std::uint8_t> bytes, low;
+  std::vector<Failure> failures;
+};
+
+Gathered gather(Engine& engine, const std::shared_ptr<Table>& table,
+                const std::vector<std::int64_t>& rows) {
+  Gathered result{std::vector<std::int64_t>(rows.size(), -1),
+                  std::vector<std::uint8_t>(rows.size() * 13),
+                  std::vector<std::uint8_t>(rows.size() * 2),
+                  {}};
+  const auto slot = std::make_shared<GatherSlot>(
+      table, rows,
+      std::vector<std::uint8_t*>{reinterpret_cast<std::uint8_t*>(result.number.data()),
+                                 result.bytes.data(), result.low.data()});
+  engine.submit(slot);
+  REQUIRE(slot->wait(kLong));
+  result.failures = slot->failures();
+  return result;
+}
+
+void check(const Gathered& got, const std::vector<std::int64_t>& rows) {
+  CHECK(got.failures.empty());
+  CHECK(got.number == rows);
+  bool same = true;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (std::size_t j = 0; j < 13; ++j)
+      same &= got.bytes[13 * i + j] == static_cast<std::uint8_t>(rows[i]);
+    same &= got.low[2 * i] == static_cast<std::uint8_t>(rows[i]);
+    same &= got.low[2 * i + 1] == static_cast<std::uint8_t>(rows[i] >> 8);
+  }
+  CHECK(same);
+}
+
+std::vector<std::int64_t> scattered(std::int64_t rows, std::size_t count) {
+  std::vector<std::int64_t> found(count);
+  std::int64_t row = 7;
+  for (auto& each : found) each = row = (row * 1103515245 + 12345) % rows;
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("rows are gathered from shards of any sizes") {
+  const Shards shards({1, 700, 3, 1, 2000, 64});
+  const auto table = shards.table();
+  shards.open_all(*table);
+  Engine engine(3);
+  check(gather(engine, table, {}), {});
+  check(gather(engine, table, {shards.rows() - 1}), {shards.rows() - 1});
+  std::vector<std::int64_t> all(static_cast<std::size_t>(shards.rows()));
+  std::iota(all.begin(), all.end(), 0);
+  check(gather(engine, table, all), all);
+  const auto some = scattered(shards.rows(), 5000);
+  check(gather(engine, table, some), some);
+}
+
+TEST_CASE("the shard of every row is found") {
+  const Shards shards({5, 1, 1, 1, 900, 2, 1, 60});
+  const auto table = shards.table();
+  for (std::int64_t row = 0; row < shards.rows(); ++row) {
+    const std::size_t shard = table->shard_of(row);
+    CHECK(table->first_row(shard) <= row);
+    CHECK(row < table->first_row(shard + 1));
+  }
+}
+
+TEST_CASE("a field that is not wanted is left out") {
+  const Shards shards({100});
+  const auto table = shards.table();
+  shards.open_all(*table);
+  Engine engine(1);
+  std::vector<std::int64_t> number(2);
+  const auto slot = std::make_shared<GatherSlot>(
+      table, std::vector<std::int64_t>{99, 4},
+      std::vector<std::uint8_t*>{reinterpret_cast<std::uint8_t*>(number.data()), nullptr, nullptr});
+  engine.submit(slot);
+  REQUIRE(slot->wait(kLong));
+  CHECK(number == std::vector<std::int64_t>{99, 4});
+}
+
+TEST_CASE("shards that are not open are told of, and their rows fail") {
+  const Shards shards({10, 10, 10});
+  const auto table = shards.table();
+  REQUIRE(shards.open(*table, 1).ok());
+  const std::vector<std::int64_t> rows{29, 15, 0, 12};
+  CHECK(table->missing(rows.data(), rows.size()) == std::vector<std::int64_t>{0, 2});
+  Engine engine(1);
+  const Gathered got = gather(engine, table, rows);
+  REQUIRE(got.failures.size() == 2);
+  CHECK(got.failures[0].first == 0);
+  CHECK(got.failures[1].first == 2);
+  CHECK(got.failures[1].second.code == Code::not_found);
+  CHECK(got.number == std::vector<std::int64_t>{-1, 15, -1, 12});
+  shards.open_all(*table);
+  CHECK(table->missing(rows.data(), rows.size()).empty());
+  table->unset(1);
+  CHECK(table->missing(rows.data(), rows.size()) == std::vector<std::int64_t>{1});
+}
+
+TEST_CASE("a resident table has the same rows, also when the files are cut off") {
+  const Shards shards({3000, 5000});
+  const auto table = shards.table();
+  table->make_resident();
+  shards.open_all(*table);
+  while (table->resident() < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (std::size_t i = 0; i < 2; ++i) REQUIRE(::truncate(shards.path(i).c_str(), 0) == 0);
+  Engine engine(2);
+  const auto rows = scattered(shards.rows(), 20000);
+  check(gather(engine, table, rows), rows);
+}
+
+TEST_CASE("records that were changed are noticed when they are copied") {
+  const Shards shards({3000, 5000});
+  const auto table = shards.table();
+  table->make_resident();
+  REQUIRE(shards.open(*table, 0, 1).ok());
+  REQUIRE(shards.open(*table, 1).ok());
+  while (table->resident() < 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  Engine engine(1);
+  const Gathered got = gather(engine, table, {2999, 3000});
+  REQUIRE(got.failures.size() == 1);
+  CHECK(got.failures[0].first == 0);
+  CHECK(got.failures[0].second.code == Code::corrupt);
+  CHECK(got.number[1] == 3000);
+}
+
+TEST_CASE("rows of a shard that is cut off while it is mapped fail, others do not") {
+  const Shards shards({3000, 5000});
+  const auto table = shards.table();
+  shards.open_all(*table);
+  REQUIRE(::truncate(shards.path(0).c_str(), 4096) == 0);
+  Engine engine(2);
+  const Gathered got = gather(engine, table, {2900, 3001, 7});
+  REQUIRE(got.failures.size() == 2);  // row 7 is there, but its shard is no longer what it was
+  CHECK(got.failures[0].second.code == Code::truncated);
+  CHECK(got.failures[0].first == 0);
+  CHECK(got.failures[1].first == 2);
+  CHECK(got.number[1] == 3001);
+}
+
+TEST_CASE("columns that leave the file, and tables that do not fit, are refused") {
+  const Shards shards({10});
+  const auto table = shards.table();
+  std::shared_ptr<Mapping> mapping;
+  REQUIRE(Mapping::open(shards.path(0), mapping).ok());
+  const std::uint64_t size = mapping->size();
+  CHECK_FALSE(table->set(0, mapping, {{size - 239, {}}, {64, {}}}).ok());
+  CHECK_FALSE(table->set(0, mapping, {{UINT64_MAX - 8, {}}, {64, {}}}).ok());
+  CHECK_FALSE(table->set(1, mapping, {{64, {}}, {64, {}}}).ok());
+  CHECK_FALSE(table->set(0, mapping, {{64, {}}}).ok());
+  CHECK(table->set(0, mapping, {{size - 240, {}}, {64, {}}}).ok());
+  const auto made = [](std::vector<std::int64_t> first_row, TableField field) {
+    return Table(std::move(first_row), {8}, {field});
+  };
+  CHECK_THROWS(made({0}, {0, 0, 8}));
+  CHECK_THROWS(made({1, 2}, {0, 0, 8}));
+  CHECK_THROWS(made({0, 5, 5}, {0, 0, 8}));
+  CHECK_THROWS(made({0, 5}, {0, 1, 8}));
+  CHECK_THROWS(made({0, 5}, {1, 0, 8}));
+  CHECK_THROWS(made({0, 5}, {0, 0, 0}));
+  CHECK_THROWS(made({0, 5}, {0, UINT32_MAX, 8}));
+}

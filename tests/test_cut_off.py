@@ -1,0 +1,95 @@
+"""Shards that somebody cuts off while they are mapped: errors with a name, never a bus error."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastio
+from fastio import Cache, Loader, SampleError, ShardCorrupt
+from tests.servers import http_folder
+from tests.staging_support import pack_table
+
+ROWS = 4000
+
+
+def cut(path: Path) -> None:
+    """Leaves no byte of a file, which stays the same file."""
+    os.truncate(path, 0)
+
+
+def numbers(loader: Loader) -> list[int]:
+    """Every row's number, whose array is checked."""
+    found = []
+    for batch in loader:
+        x = batch["x"].numpy()
+        np.testing.assert_array_equal(x, np.repeat(x[:, :1], 8, axis=1))
+        assert x[:, 0].tolist() == batch["y"].tolist()
+        found += batch["y"].tolist()
+    return found
+
+
+def test_rows_of_a_local_shard_that_is_cut_off_are_named(tmp_path: Path) -> None:
+    pack_table(tmp_path / "ds", ROWS)
+    with Loader(tmp_path / "ds", batch_size=100, prefetch_factor=1) as loader:
+        assert sorted(numbers(loader)) == list(range(ROWS))
+        cut(tmp_path / "ds" / "shard-000001.arrow")
+        with pytest.raises((SampleError, ShardCorrupt), match=r"shard-000001\.arrow.*cut off"):
+            numbers(loader)
+
+
+def test_bad_rows_of_a_cut_off_shard_can_be_skipped(tmp_path: Path) -> None:
+    pack_table(tmp_path / "ds", ROWS)
+    with Loader(tmp_path / "ds", batch_size=100, on_error="skip", shuffle=True) as loader:
+        assert sorted(numbers(loader)) == list(range(ROWS))
+        shard_rows = int(fastio.open(tmp_path / "ds").manifest.shard_rows[0])
+        cut(tmp_path / "ds" / "shard-000000.arrow")
+        step = next(iter(loader))
+        assert min(step["y"].tolist()) >= shard_rows
+        assert loader.stats().skipped > 0
+
+
+def test_gather_names_a_cut_off_shard_and_reads_it_anew_when_it_is_mended(tmp_path: Path) -> None:
+    pack_table(tmp_path / "ds", ROWS)
+    path = tmp_path / "ds" / "shard-000000.arrow"
+    dataset = fastio.open(tmp_path / "ds")
+    rows = np.arange(3)
+    assert dataset.gather("y", rows).tolist() == [0, 1, 2]
+    whole = path.read_bytes()
+    cut(path)
+    with pytest.raises(ShardCorrupt, match=r"shard-000000\.arrow was cut off while it was read"):
+        dataset.gather("y", rows)
+    path.write_bytes(whole)
+    dataset = fastio.open(tmp_path / "ds")
+    assert dataset.gather("y", rows).tolist() == [0, 1, 2]
+
+
+def cut_everything(folder: Path) -> int:
+    """Cuts off the pieces of data in a cache."""
+    pieces = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 20_000]
+    pieces = [path for path in pieces if "sqlite" not in path.name and "state" not in path.name]
+    for path in pieces:
+        cut(path)
+    return len(pieces)
+
+
+def test_shards_that_are_cut_off_in_the_cache_are_fetched_again(tmp_path: Path) -> None:
+    pack_table(tmp_path / "ds", ROWS)
+    cache = Cache(tmp_path / "cache")
+    with http_folder(tmp_path) as url, Loader(f"{url}/ds", batch_size=100, cache=cache) as loader:
+        assert sorted(numbers(loader)) == list(range(ROWS))
+        assert cut_everything(tmp_path / "cache") > 3
+        assert sorted(numbers(loader)) == list(range(ROWS))
+
+
+def test_a_remote_dataset_fetches_again_what_was_cut_off_under_gather(tmp_path: Path) -> None:
+    pack_table(tmp_path / "ds", ROWS)
+    with http_folder(tmp_path) as url:
+        dataset = fastio.open(f"{url}/ds", cache=tmp_path / "cache")
+        rows = np.arange(0, ROWS, 7)
+        assert dataset.gather("y", rows).tolist() == rows.tolist()
+        assert cut_everything(tmp_path / "cache") > 3
+        assert dataset.gather("y", rows).tolist() == rows.tolist()

@@ -80,11 +80,7 @@ def test_pack_leaves_out_samples_that_lack_a_field(tmp_path: Path) -> None:
     assert "1 sample in 1 shard" in out
 
 
-@pytest.mark.parametrize("command", [["verify"], ["export", "--to", "webdataset", "out"]])
-def test_commands_for_packed_datasets_say_that_tars_are_none(
-    tars: Path, command: list[str]
-) -> None:
-    name, *rest = command
-    code, _, err = run(name, tars, *rest)
+def test_commands_for_packed_datasets_say_that_tars_are_none(tars: Path) -> None:
+    code, _, err = run("export", tars, "--to", "webdataset", "out")
     assert code == 1
     assert "is not a packed dataset" in err

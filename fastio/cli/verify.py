@@ -1,10 +1,9 @@
-"""fastio verify: compare every byte of a dataset with its manifest."""
+"""fastio verify: compare every byte of a dataset with its manifest; of tars, what can be told."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,27 +12,21 @@ from fastio.cli.common import (
     EXIT_FAILED,
     StorageOptions,
     clear_errors,
-    complain,
-    counted,
     open_packed,
     parse_storage_options,
-    readable_bytes,
 )
+from fastio.cli.findings import Findings, Images, report
 
 if TYPE_CHECKING:
-    from fastio.dataset import BadImage, Dataset, ShardCheck
+    from fastio.dataset import Dataset, ImagesCheck, ShardCheck
+    from fastio.formats.tars import LocalTars, TarSamples
+    from fastio.formats.tars.remote import StoreTars
 
-
-@dataclass
-class _Images:
-    """What decoding them all found."""
-
-    damaged: list[BadImage] = field(default_factory=list)
-    not_decoded: int = 0
+_TARS_AT_ONCE = 8
 
 
 def verify(
-    dst: Annotated[str, typer.Argument(help="A packed dataset, or its URL.")],
+    dst: Annotated[str, typer.Argument(help="A packed dataset or its URL, or WebDataset tars.")],
     deep: Annotated[
         bool, typer.Option("--deep", help="Decode every image too, and name the damaged ones.")
     ] = False,
@@ -43,86 +36,119 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check all checksums of a dataset; the exit code is 1 if anything is damaged."""
+    """Check all checksums of a dataset; the exit code is 1 if anything is damaged.
+
+    In tars only headers have checksums: what is checked is that these hold, that nothing is cut
+    off, and that every sample has the fields of the others.
+    """
     options = parse_storage_options(storage_options)
     with clear_errors():
-        with open_packed(dst, options) as dataset:
-            shards = _check_shards(dataset, not quiet)
-            images = _check_images(dataset, not quiet) if deep else None
-            _report(dataset, shards, images, quiet, as_json)
-        if shards or (images and (images.damaged or images.not_decoded)):
+        tars = _find_tars(dst, options)
+        if tars is None:
+            with open_packed(dst, options) as dataset:
+                found = _check_packed(dataset, deep, not quiet)
+        else:
+            with closing(tars[0]):
+                found = _check_tars(dst, *tars, deep, not quiet)
+        report(found, quiet=quiet, as_json=as_json)
+        if not found.all_well:
             raise typer.Exit(EXIT_FAILED)
 
 
-def _check_shards(dataset: Dataset, shown: bool) -> list[ShardCheck]:
-    """The damaged shards."""
-    from fastio.pack.progress import progress_bar
+def _find_tars(
+    dst: str, options: dict[str, Any] | None
+) -> tuple[LocalTars | StoreTars, list[str], int] | None:
+    """What reads the tars that are meant, their names, and how much at a time; None: no tars."""
+    from fastio.formats import find_store_tars, is_tars
+    from fastio.formats.tars import LOCAL_WINDOW_BYTES, LocalTars, find_tars
+    from fastio.formats.tars.remote import STORE_WINDOW_BYTES
+    from fastio.store import is_remote
 
-    damaged = []
-    with progress_bar("checking", "shards", dataset.num_shards, shown) as advance:
-        for check in dataset.verify():
-            if check.problem is not None:
-                damaged.append(check)
-            advance(1)
-    return damaged
+    if is_remote(dst):
+        stored = find_store_tars(dst, options)
+        return None if stored is None else (stored, stored.names, STORE_WINDOW_BYTES)
+    if options is not None or not is_tars(dst):
+        return None  # which `open_packed` has words for
+    return LocalTars(), find_tars(dst) or [], LOCAL_WINDOW_BYTES
 
 
-def _check_images(dataset: Dataset, shown: bool) -> _Images:
-    """Decode them all."""
+def _check_packed(dataset: Dataset, deep: bool, shown: bool) -> Findings:
     from fastio.cores import available_cores
     from fastio.dataset import check_images
+
+    checks = _checked(dataset.verify(), "shards", dataset.num_shards, shown)
+    found = Findings(
+        path=dataset.path,
+        files=dataset.num_shards,
+        nbytes=dataset.manifest.nbytes,
+        rows=len(dataset),
+        damaged=[check for check in checks if check.problem is not None],
+    )
+    if deep:
+        found.images = _decoded(check_images(dataset, available_cores()), len(dataset), shown)
+    return found
+
+
+def _check_tars(
+    path: str,
+    reader: LocalTars | StoreTars,
+    names: list[str],
+    window_bytes: int,
+    deep: bool,
+    shown: bool,
+) -> Findings:
+    from fastio.cores import available_cores
+    from fastio.formats.tars import assemble, check_tar_images, check_tars, lacked_fields
+
+    samples: dict[str, TarSamples] = {}
+
+    def structure() -> Iterator[ShardCheck]:
+        for check, found in check_tars(reader, names, window_bytes, _TARS_AT_ONCE):
+            if found is not None:
+                samples[check.name] = found
+            yield check
+
+    checks = _checked(structure(), "tars", len(names), shown)
+    found = Findings(
+        path=path,
+        files=len(names),
+        nbytes=sum(check.nbytes for check in checks),
+        rows=sum(map(len, samples.values())),
+        damaged=[check for check in checks if check.problem is not None],
+        images=Images() if deep else None,
+        lacked=[],
+    )
+    if found.rows or not found.damaged:
+        index = assemble(reader, list(samples), [""] * len(samples), list(samples.values()))
+        found.lacked = lacked_fields(index)
+        if deep:
+            images = check_tar_images(reader, index, available_cores())
+            found.images = _decoded(images, found.rows, shown)
+    if found.images is not None and found.damaged:
+        found.images.not_decoded = None
+    return found
+
+
+def _checked(checks: Iterable[ShardCheck], unit: str, count: int, shown: bool) -> list[ShardCheck]:
+    """What checking files found, with a bar while it is done."""
     from fastio.pack.progress import progress_bar
 
-    images = _Images()
-    with progress_bar("decoding", "samples", len(dataset), shown) as advance:
-        for check in check_images(dataset, available_cores()):
-            images.damaged += check.bad
-            images.not_decoded += check.not_decoded
+    done = []
+    with progress_bar("checking", unit, count, shown) as advance:
+        for check in checks:
+            done.append(check)
+            advance(1)
+    return done
+
+
+def _decoded(checks: Iterable[ImagesCheck], rows: int, shown: bool) -> Images:
+    """What decoding all images found, with a bar while it is done."""
+    from fastio.pack.progress import progress_bar
+
+    damaged, not_decoded = [], 0
+    with progress_bar("decoding", "samples", rows, shown) as advance:
+        for check in checks:
+            damaged += check.bad
+            not_decoded += check.not_decoded
             advance(check.rows)
-    return images
-
-
-def _report(
-    dataset: Dataset,
-    shards: list[ShardCheck],
-    images: _Images | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    count, nbytes = dataset.num_shards, dataset.manifest.nbytes
-    if as_json:
-        found: dict[str, Any] = {"shards": count, "bytes": nbytes}
-        found["damaged"] = [{"name": item.name, "problem": item.problem} for item in shards]
-        if images is not None:
-            found["damaged_images"] = [dataclasses.asdict(item) for item in images.damaged]
-            found["images_not_decoded"] = images.not_decoded
-        print(json.dumps(found))
-    for item in shards:
-        complain(f"{item.name}: {item.problem}")
-    for image in () if images is None else images.damaged:
-        complain(
-            f"{dataset.path}: {image.shard} row {image.local_row}: {image.field}: {image.problem} "
-            f"(row {image.row} of the dataset)"
-        )
-    if shards:
-        complain(
-            f"{dataset.path}: {len(shards):,} of {counted(count, 'shard')} damaged; copy or pack "
-            f"{'it' if len(shards) == 1 else 'them'} again"
-        )
-    if images is not None:
-        _report_images(dataset.path, images)
-    if not (shards or quiet or as_json) and (images is None or images == _Images()):
-        samples = counted(len(dataset), "sample")
-        decoded = "" if images is None else f", and all images of {samples} can be decoded"
-        size = f"{counted(count, 'shard')}, {readable_bytes(nbytes)}"
-        print(f"{dataset.path}: {size}: all checksums hold{decoded}")
-
-
-def _report_images(path: str, images: _Images) -> None:
-    if images.damaged:
-        complain(f"{path}: {counted(len(images.damaged), 'damaged image')}")
-    if images.not_decoded:
-        complain(
-            f"{path}: {counted(images.not_decoded, 'image')} not decoded, in shards that cannot be "
-            "opened"
-        )
+    return Images(damaged, not_decoded)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fastio.dataset.check import BadImage, ImagesCheck, check_images
+from fastio.dataset.check import BadImage, ImagesCheck, check_file, check_images
 from fastio.dataset.manifest import (
     CODEBOOK_BYTES,
     FORMAT_VERSION,
@@ -31,6 +31,7 @@ __all__ = [
     "ShardCheck",
     "ShardEntry",
     "StoredImage",
+    "check_file",
     "check_images",
     "decode_image",
     "is_dataset",

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import numpy as np
+from PIL import Image as PillowImage
+
 from fastio import _native
 from fastio.dataset.packed import Dataset, StoredImage
-from fastio.dataset.pixels import decode_image
+from fastio.dataset.pixels import decode_image, open_image, to_pixels
 from fastio.errors import FastioError
 from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, Image
 
 _ROWS_AT_ONCE = 64
+_JPEG_START = b"\xff\xd8\xff"
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,27 @@ def check_images(dataset: Dataset, workers: int = 1) -> Iterator[ImagesCheck]:
             yield pending.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def check_file(data: bytes) -> None:
+    """Decode all of an image file.
+
+    Raises:
+        ValueError: it is damaged, or of no kind that can be decoded; the message is a reason.
+    """
+    if data.startswith(_JPEG_START):
+        # Pillow passes over damage inside of a JPEG.
+        *_, components, _, kind = _native.jpeg_probe(np.frombuffer(data, np.uint8))
+        if components in (1, 3) and kind in ("baseline", "progressive"):
+            return
+    with open_image(data) as image:
+        to_pixels(image, "RGB")
+    try:
+        # Decoding alone passes over some damage that a PNG's own checksums tell.
+        with PillowImage.open(io.BytesIO(data)) as image:
+            image.verify()
+    except Exception as error:  # Pillow's plugins let parsers' errors of every kind through
+        raise ValueError(f"it is damaged: {error or type(error).__name__}") from error
 
 
 def _check_rows(dataset: Dataset, shard: int, local_rows: range) -> ImagesCheck:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from fastio.cache import Cache
@@ -13,7 +14,7 @@ from fastio.dataset.remote import RemoteDataset
 from fastio.errors import DatasetNotFound, SourceNotFound, StoreError
 from fastio.formats.folder import IMG_EXTENSIONS, FolderDataset
 from fastio.formats.tars import TarDataset, find_tars
-from fastio.formats.tars.remote import RemoteTars, is_tar_url
+from fastio.formats.tars.remote import RemoteTars, StoreTars, is_tar_url, open_store_tars
 from fastio.store import is_remote
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Remote",
     "RemoteTars",
     "TarDataset",
+    "find_store_tars",
     "is_tars",
     "open",
     "open_any",
@@ -81,6 +83,24 @@ def open_remote(
             return RemoteTars(url, storage_options, kept, fields=fields)
         except (SourceNotFound, StoreError):
             raise error from None
+
+
+def find_store_tars(url: str, storage_options: Mapping[str, Any] | None = None) -> StoreTars | None:
+    """The tars that a URL means, of which nothing is read; None where it means none.
+
+    Raises:
+        SourceNotFound: a tar that is named does not exist.
+        StoreError: the store does not answer.
+        ManifestInvalid, FormatVersionUnsupported: it is a packed dataset, which cannot be read.
+    """
+    if is_tar_url(url):
+        return open_store_tars(url, storage_options)
+    try:
+        RemoteDataset(url, storage_options).close()
+    except DatasetNotFound:
+        with suppress(SourceNotFound, StoreError):
+            return open_store_tars(url, storage_options)
+    return None
 
 
 def _only_remote(path: Any, storage_options: Any, cache: Any) -> None:

@@ -4,24 +4,39 @@
 
 `names` says which tars are meant, `headers` finds the members of one, `samples` groups them,
 `values` knows what they hold, `fields` which of them a dataset has; `reader` is where the bytes
-come from, of local tars or others.
+come from, of local tars or others. `check` tells what is wrong with tars.
 """
 
 from __future__ import annotations
 
+from fastio.formats.tars.check import LackedField, check_tar_images, check_tars, lacked_fields
 from fastio.formats.tars.dataset import Extents, TarDataset
-from fastio.formats.tars.index import TarIndex, build_index, open_index
+from fastio.formats.tars.index import (
+    LOCAL_WINDOW_BYTES,
+    TarIndex,
+    assemble,
+    build_index,
+    open_index,
+)
 from fastio.formats.tars.names import expand_braces, find_tars
 from fastio.formats.tars.reader import LocalTars, TarReader
+from fastio.formats.tars.samples import TarSamples
 
 __all__ = [
+    "LOCAL_WINDOW_BYTES",
     "Extents",
+    "LackedField",
     "LocalTars",
     "TarDataset",
     "TarIndex",
     "TarReader",
+    "TarSamples",
+    "assemble",
     "build_index",
+    "check_tar_images",
+    "check_tars",
     "expand_braces",
     "find_tars",
+    "lacked_fields",
     "open_index",
 ]

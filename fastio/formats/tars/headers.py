@@ -30,6 +30,7 @@ _COMPRESSED = {
 }
 # Long names and pax records are read whole: what is larger is no name.
 _MOST_EXTRA_BYTES = 16 << 20
+_END_BYTES = 1 << 20  # of the zeros at the end, read at a time
 
 
 # One file in a tar: its name, as the archive has it (bytes that are no UTF-8 are surrogates), and
@@ -44,11 +45,15 @@ class Window:
         reader: reads the tar.
         name: of the tar.
         window_bytes: read at a time: small where seeking is cheap, large where a request is slow.
+
+    Attributes:
+        end: the byte behind the last member, once `read_members` has passed over all of them.
     """
 
     def __init__(self, reader: TarReader, name: str, window_bytes: int) -> None:
         self.name = name
         self.size = reader.size(name)
+        self.end = 0
         self._reader = reader
         self._window_bytes = window_bytes
         self._data = b""
@@ -85,6 +90,7 @@ def read_members(window: Window) -> Iterator[Member]:
         header = window.get(offset, BLOCK)
         short_name, octal, _, kind, magic, prefix = _HEADER.unpack(header)
         if not kind and header == _ZEROS:
+            window.end = offset
             return
         _check_header(window, header, offset)
         begin = offset + BLOCK
@@ -115,6 +121,29 @@ def read_members(window: Window) -> Iterator[Member]:
         raise _truncated(tar, f"its last part ends at byte {offset:,}", size)
     if not size:
         raise ShardCorrupt(f"{tar} is no tar: it is empty (0 bytes)")
+    window.end = offset
+
+
+def check_end(window: Window) -> None:
+    """Sees to it that a tar, all of whose members were read, ends as tars do.
+
+    Readers do without: a tar that was cut between two members has fewer for them, and what stands
+    behind the end is not there.
+
+    Raises:
+        ShardCorrupt: the two blocks of zeros are missing, or something stands behind them.
+    """
+    behind = window.end + 2 * BLOCK
+    if behind > window.size:
+        needed = f"its end, two blocks of zeros, belongs at byte {window.end:,}"
+        raise _truncated(window.name, needed, window.size)
+    for begin in (window.end, *range(behind, window.size, _END_BYTES)):
+        length = 2 * BLOCK if begin == window.end else min(_END_BYTES, window.size - begin)
+        if window.get(begin, length).strip(b"\0"):
+            raise ShardCorrupt(
+                f"{window.name} goes on behind its end at byte {window.end:,}, which readers do "
+                "not see: are these several tars in one?"
+            )
 
 
 class _Extra:

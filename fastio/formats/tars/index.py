@@ -182,6 +182,22 @@ def build_index(
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+    return assemble(reader, names, stamps, found)
+
+
+def assemble(
+    reader: TarReader, names: Sequence[str], stamps: Sequence[str], found: Sequence[TarSamples]
+) -> TarIndex:
+    """The index of tars whose samples were found.
+
+    Args:
+        reader, names, stamps: as `build_index` takes them.
+        found: in each of them.
+
+    Raises:
+        SourceNotFound: none has a sample.
+        SchemaError: as `build_index`.
+    """
     if not any(map(len, found)):
         where = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         raise SourceNotFound(f"{where}: no samples (files NAME.EXTENSION) in it")
@@ -189,10 +205,6 @@ def build_index(
         Tar(name, stamp, len(samples), reader.size(name))
         for name, stamp, samples in zip(names, stamps, found, strict=True)
     ]
-    return _assemble(reader, tars, found)
-
-
-def _assemble(reader: TarReader, tars: list[Tar], found: list[TarSamples]) -> TarIndex:
     columns: dict[str, pa.Array] = {"key": _keys(found)}
     digest = xxhash.xxh3_64(columns["key"].buffers()[1])
     digest.update(columns["key"].buffers()[2] or b"")
@@ -228,7 +240,7 @@ def _assemble(reader: TarReader, tars: list[Tar], found: list[TarSamples]) -> Ta
     return TarIndex(pa.RecordBatch.from_arrays(list(columns.values()), schema=schema))
 
 
-def _keys(found: list[TarSamples]) -> pa.Array:
+def _keys(found: Sequence[TarSamples]) -> pa.Array:
     ends = [np.zeros(1, np.int64)]
     total = 0
     for samples in found:
@@ -241,7 +253,7 @@ def _keys(found: list[TarSamples]) -> pa.Array:
 
 
 def _columns(
-    found: list[TarSamples], name: str
+    found: Sequence[TarSamples], name: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
     """Offset, length, value and state of one extension, for every sample of all tars."""
     rows = sum(map(len, found))

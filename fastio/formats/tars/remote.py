@@ -26,7 +26,7 @@ from fastio.formats.tars.index import TarIndex, build_index, open_index
 from fastio.formats.tars.names import expand_braces
 from fastio.store import Store, join, open_store
 
-_WINDOW_BYTES = 8 << 20  # read at a time by the pass over headers
+STORE_WINDOW_BYTES = 8 << 20  # read at a time by the pass over headers
 _SIZES_AT_ONCE = 16
 # Where blocks of rows are, as far as they were brought here: rows -> path and offset of each in it,
 # or None.
@@ -34,10 +34,16 @@ Staged = Callable[[NDArray[np.int64]], Sequence[tuple[str, int] | None]]
 
 
 class StoreTars:
-    """Tars of a store by their names there."""
+    """Tars of a store by their names there.
+
+    Attributes:
+        store: of their folder.
+        names: all of them, in order.
+    """
 
     def __init__(self, store: Store, sizes: Mapping[str, int]) -> None:
-        self._store = store
+        self.store = store
+        self.names = list(sizes)
         self._sizes = dict(sizes)
 
     def size(self, name: str) -> int:
@@ -47,16 +53,35 @@ class StoreTars:
     def read(self, name: str, offset: int, length: int) -> Any:
         """The bytes [offset, offset + length), fewer only where the tar ends before."""
         length = min(length, self._sizes[name] - offset)
-        return self._store.read(name, offset, length) if length > 0 else b""
+        return self.store.read(name, offset, length) if length > 0 else b""
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[Any]:
         """Several of them, (offset, length) each, in their order."""
         found: list[Any] = [b""] * len(ranges)
         places = [place for place, (_, length) in enumerate(ranges) if length]
-        data = self._store.read_ranges(name, [ranges[place] for place in places])
+        data = self.store.read_ranges(name, [ranges[place] for place in places])
         for place, part in zip(places, data, strict=True):
             found[place] = part
         return found
+
+    def close(self) -> None:
+        """Lets go of the store."""
+        self.store.close()
+
+
+def open_store_tars(url: str, storage_options: Mapping[str, Any] | None = None) -> StoreTars:
+    """The tars that a URL means.
+
+    Args:
+        url, storage_options: as `RemoteTars` takes them.
+
+    Raises:
+        SourceNotFound: there are no tars.
+        StoreError: the store does not answer.
+    """
+    folder, names = _split(url)
+    store = open_store(folder, storage_options)
+    return StoreTars(store, _sizes(store, names))
 
 
 class RemoteTars(TarDataset):
@@ -93,16 +118,17 @@ class RemoteTars(TarDataset):
         incomplete: Any = "raise",
     ) -> None:
         self._remote = url, storage_options, cache
-        folder, names = _split(url)
-        self.store: Store = open_store(folder, storage_options)
+        reader = open_store_tars(url, storage_options)
+        self.store = reader.store
         self.cache = cache
-        sizes = _sizes(self.store, names)
-        reader = StoreTars(self.store, sizes)
-        stamps = [(name, str(size)) for name, size in sizes.items()]
+        stamps = [(name, str(reader.size(name))) for name in reader.names]
 
         def build() -> TarIndex:
             return build_index(
-                reader, list(sizes), [stamp for _, stamp in stamps], window_bytes=_WINDOW_BYTES
+                reader,
+                reader.names,
+                [stamp for _, stamp in stamps],
+                window_bytes=STORE_WINDOW_BYTES,
             )
 
         where = default_cache() if cache is None else _index_folder(cache)
@@ -125,10 +151,6 @@ class RemoteTars(TarDataset):
             begin, end = int(begins[here].min()), int(ends[here].max())
             found.append((int(tar), begin, max(begin, end)))
         return found
-
-    def close(self) -> None:
-        super().close()
-        self.store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_again, (*self._remote, *self._given)
@@ -210,4 +232,4 @@ def _index_folder(cache: Cache) -> Path:
     return cache.path / "tars"
 
 
-__all__ = ["RemoteTars", "StoreTars", "is_tar_url"]
+__all__ = ["STORE_WINDOW_BYTES", "RemoteTars", "StoreTars", "is_tar_url", "open_store_tars"]

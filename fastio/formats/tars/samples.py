@@ -67,9 +67,7 @@ def _is_special(name: str) -> bool:
 
 
 def scan_tar(reader: TarReader, name: str, window_bytes: int) -> TarSamples:
-    """Find the samples of a tar by a pass over its headers.
-
-    Members of one key that do not follow each other are several samples.
+    """Find the samples of a tar by a pass over its headers: see `samples_of`.
 
     Args:
         reader: reads the tar.
@@ -80,7 +78,17 @@ def scan_tar(reader: TarReader, name: str, window_bytes: int) -> TarSamples:
         SourceNotFound: there is no such tar.
         ShardCorrupt: it is none, or damaged, or has a file twice in one sample.
     """
-    window = Window(reader, name, window_bytes)
+    return samples_of(Window(reader, name, window_bytes))
+
+
+def samples_of(window: Window) -> TarSamples:
+    """The samples of a tar, by a pass over its headers.
+
+    Members of one key that do not follow each other are several samples.
+
+    Raises:
+        ShardCorrupt: it is none, or damaged, or has a file twice in one sample.
+    """
     found = TarSamples()
     known: dict[str, tuple[int, bool]] = {}  # number of an extension, whether it is for numbers
     key: str | None = None
@@ -99,8 +107,8 @@ def scan_tar(reader: TarReader, name: str, window_bytes: int) -> TarSamples:
         extension, is_number = known[split[1]]
         if extension in seen or split[1] in _RESERVED:
             raise ShardCorrupt(
-                f"{name}: {file_name} is there twice in the sample {key!r} (extensions count in "
-                "lower case)"
+                f"{window.name}: {file_name} is there twice in the sample {key!r} (extensions "
+                "count in lower case)"
             )
         seen.add(extension)
         # Right behind the header, and with it in the window: this is the time to read it.

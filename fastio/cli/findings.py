@@ -1,0 +1,136 @@
+"""What `fastio verify` found, and how it says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fastio.cli.common import complain, counted, readable_bytes
+
+if TYPE_CHECKING:
+    from fastio.dataset import BadImage, ShardCheck
+    from fastio.formats.tars import LackedField
+
+
+@dataclass
+class Images:
+    """What decoding all images found.
+
+    Attributes:
+        damaged: those that cannot be decoded.
+        not_decoded: how many could not be reached; None: that cannot be told.
+    """
+
+    damaged: list[BadImage] = field(default_factory=list)
+    not_decoded: int | None = 0
+
+
+@dataclass
+class Findings:
+    """What was checked, and what is wrong with it.
+
+    Attributes:
+        path: of the dataset.
+        files, nbytes, rows: how much was checked.
+        damaged: the shards or tars that are.
+        images: None where they were not decoded.
+        lacked: of tars, the fields that not every sample has; None for packed datasets.
+    """
+
+    path: str
+    files: int
+    nbytes: int
+    rows: int
+    damaged: list[ShardCheck]
+    images: Images | None = None
+    lacked: list[LackedField] | None = None
+
+    @property
+    def all_well(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.damaged and not self.lacked and self.images in (None, Images())
+
+    @property
+    def kind(self) -> str:
+        """What the files are called."""
+        return "shard" if self.lacked is None else "tar"
+
+
+def report(found: Findings, *, quiet: bool, as_json: bool) -> None:
+    """Prints what was found, what is wrong on stderr.
+
+    Args:
+        found: it.
+        quiet: only what is wrong.
+        as_json: as a line of JSON too.
+    """
+    if as_json:
+        print(json.dumps(_as_json(found)))
+    for item in found.damaged:
+        complain(f"{item.name}: {item.problem}")
+    for lack in found.lacked or ():
+        complain(
+            f"{lack.tar} sample {lack.key!r}: {lack.problem}, like {lack.samples:,} of "
+            f"{counted(found.rows, 'sample')}"
+        )
+    for image in [] if found.images is None else found.images.damaged:
+        complain(_image_line(found, image))
+    for line in _sums(found):
+        complain(f"{found.path}: {line}")
+    if found.all_well and not (quiet or as_json):
+        print(_all_well(found))
+
+
+def _as_json(found: Findings) -> dict[str, Any]:
+    told: dict[str, Any] = {"shards": found.files, "bytes": found.nbytes}
+    told["damaged"] = [{"name": item.name, "problem": item.problem} for item in found.damaged]
+    if found.lacked is not None:
+        told["incomplete"] = [dataclasses.asdict(item) for item in found.lacked]
+    if found.images is not None:
+        told["damaged_images"] = [dataclasses.asdict(item) for item in found.images.damaged]
+        told["images_not_decoded"] = found.images.not_decoded
+    return told
+
+
+def _image_line(found: Findings, image: BadImage) -> str:
+    # Rows of tars are counted without the damaged ones: the sample's key says which it is.
+    row = f" (row {image.row} of the dataset)" if found.lacked is None else ""
+    where = f"{image.shard} row {image.local_row}"
+    return f"{found.path}: {where}: {image.field}: {image.problem}{row}"
+
+
+def _sums(found: Findings) -> list[str]:
+    """A line for each kind of damage."""
+    lines = []
+    if found.damaged:
+        count, them = len(found.damaged), "it" if len(found.damaged) == 1 else "them"
+        again = "pack" if found.lacked is None else "make"
+        files = counted(found.files, found.kind)
+        lines.append(f"{count:,} of {files} damaged; copy or {again} {them} again")
+    if found.images is not None:
+        lines += _image_sums(found.images)
+    return lines
+
+
+def _image_sums(images: Images) -> list[str]:
+    lines = []
+    if images.damaged:
+        lines.append(counted(len(images.damaged), "damaged image"))
+    if images.not_decoded is None:
+        lines.append("the images of damaged tars were not decoded")
+    elif images.not_decoded:
+        count = counted(images.not_decoded, "image")
+        lines.append(f"{count} not decoded, in shards that cannot be opened")
+    return lines
+
+
+def _all_well(found: Findings) -> str:
+    samples = counted(found.rows, "sample")
+    decoded = "" if found.images is None else f", and all images of {samples} can be decoded"
+    holds = "all checksums hold"
+    if found.lacked is not None:
+        holds = f"all headers are sound, and {samples} have the same fields"
+    size = f"{counted(found.files, found.kind)}, {readable_bytes(found.nbytes)}"
+    return f"{found.path}: {size}: {holds}{decoded}"

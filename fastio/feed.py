@@ -198,6 +198,7 @@ class NativeSettings:
         on_cpu: the batches stay in host memory, so the CPU does Normalize and ToDtype.
         pinned: "slots" are in pinned memory and used again after `release`; "fresh" ones are
             pinned too, and every batch has its own; "no" means neither.
+        resident: a table is copied to memory.
     """
 
     threads: int
@@ -209,6 +210,7 @@ class NativeSettings:
     collate_fn: Callable[[list[Any]], Any] | None = None
     on_cpu: bool = True
     pinned: Literal["no", "slots", "fresh"] = "no"
+    resident: bool = False
 
 
 class NativeFeed:
@@ -335,6 +337,7 @@ class NativeFeed:
                 allocate=None if how.pinned == "no" else pinned_allocator(),
                 recycle=how.pinned != "fresh",
                 stager=self._stager,
+                resident=how.resident,
             )
         return self._engines[seed]
 

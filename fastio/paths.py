@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 from fastio.cache import Cache
 from fastio.cores import available_cores
+from fastio.dataset import Dataset
 from fastio.device import Device, has_pinned_memory
 from fastio.engine import OnError
 from fastio.errors import TransformError
 from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings
 from fastio.formats import AnyDataset, Remote, TarDataset, is_tars, open_any
 from fastio.formats.torch_dataset import WorkerSettings, image_files
+from fastio.residency import place_table
 from fastio.sampling import Ranks, Sampling
 from fastio.staging import staged
 from fastio.transforms import compile, from_torchvision
@@ -41,6 +43,7 @@ class Request:
     ranks: Ranks
     storage_options: Mapping[str, Any] | None = None
     cache: Cache | str | os.PathLike[str] | None = None
+    resident: bool | None = None
 
 
 def make_feed(request: Request) -> Feed:
@@ -60,7 +63,11 @@ def make_feed(request: Request) -> Feed:
     transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
     settings = _native_settings(request)
     if not isinstance(dataset, Remote):
-        return NativeFeed(dataset, request.sampling, transforms, settings, request.seed)
+        sampling = request.sampling
+        if isinstance(dataset, Dataset) and not dataset.schema.image_fields:
+            sampling, resident = place_table(dataset, sampling, request.resident)
+            settings = replace(settings, resident=resident)
+        return NativeFeed(dataset, sampling, transforms, settings, request.seed)
     sampling, stager = staged(dataset, request.sampling, request.fields)
     return NativeFeed(dataset, sampling, transforms, settings, request.seed, stager)
 

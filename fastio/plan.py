@@ -82,7 +82,9 @@ class Plan:
         first = begin + self.rank * share
         positions = np.arange(first, first + share, dtype=np.int64)
         valid = max(0, min(share, end - first))
-        rows = self.order.at(np.where(positions < end, positions, positions % self.order.rows))
+        if valid < share:  # padded from the epoch's beginning
+            positions[valid:] %= self.order.rows
+        rows = self.order.at(positions)
         return PlannedBatch(step, rows, valid, end)
 
     def __iter__(self) -> Iterator[PlannedBatch]:

@@ -347,7 +347,9 @@ class ShardReader:
         array = self._column(RECORD_COLUMN)
         nbytes = 0 if self._layout is None else self._layout.nbytes
         if array.type != pa.binary(nbytes):
-            raise ShardCorrupt(f"{self.path}: its records are {array.type}, expected {nbytes} bytes")
+            raise ShardCorrupt(
+                f"{self.path}: its records are {array.type}, expected {nbytes} bytes"
+            )
         return array
 
     def _record_view(self) -> NDArray[Any]:

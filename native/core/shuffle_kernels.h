@@ -16,7 +16,7 @@ struct Feistel {
 };
 
 // Values that a kernel takes at once: counts are multiples of it.
-inline constexpr std::size_t kFeistelGroup = 16;
+inline constexpr std::size_t kFeistelGroup = 32;
 
 // Enciphers `count` values in place, or deciphers them.
 void feistel_portable(const Feistel& network, bool backwards, std::uint64_t* values,

@@ -1,0 +1,43 @@
+"""How much memory may be taken."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUPS = (  # limit and use, of control groups version 2 and 1, as a container sees its own
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def available_memory() -> int:
+    """Bytes that could be allocated now without swapping; 0 where the system does not tell.
+
+    A container's limit counts, with its page cache taken as used.
+    """
+    room = _available_on_machine()
+    for limit, used in _CGROUPS:
+        with suppress(OSError, ValueError):
+            room = min(room, int(Path(limit).read_text()) - int(Path(used).read_text()))
+    return max(0, room)
+
+
+def local_ranks() -> int:
+    """Processes of one job on this machine, as torchrun tells them."""
+    with suppress(ValueError):
+        return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return 1
+
+
+def _available_on_machine() -> int:
+    with suppress(OSError):
+        for line in _MEMINFO.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "MemAvailable":
+                return int(value.split()[0]) * 1024
+    with suppress(OSError, ValueError):  # macOS: what there is, for want of what is free
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return 0

@@ -1,0 +1,96 @@
+"""Which tables are copied to memory, and which are too large to be shuffled row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fastio
+from fastio import Loader, memory, residency
+from fastio.sampling import Sampling
+from tests.staging_support import pack_table
+
+SHUFFLED = Sampling(16, shuffle=True)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> fastio.Dataset:
+    return fastio.open(pack_table(tmp_path_factory.mktemp("table") / "ds"))  # type: ignore[return-value]
+
+
+def place(
+    table: fastio.Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    times: float,
+    sampling: Sampling = SHUFFLED,
+    resident: bool | None = None,
+) -> tuple[Sampling, bool]:
+    """On a machine whose free memory is so many times the table."""
+    monkeypatch.setattr(residency, "_WORTH_BYTES", 0)
+    monkeypatch.setattr(residency, "_BLOCK_BYTES", 1 << 10)
+    room = int(table.manifest.nbytes * times)
+    monkeypatch.setattr(residency, "available_memory", lambda: room)
+    return residency.place_table(table, sampling, resident)
+
+
+def test_a_shuffled_table_that_takes_less_than_half_is_resident(
+    table: fastio.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert place(table, monkeypatch, 2.1) == (SHUFFLED, True)
+    assert place(table, monkeypatch, 1.9) == (SHUFFLED, False)
+
+
+def test_ranks_on_a_machine_share_its_memory(
+    table: fastio.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert not place(table, monkeypatch, 7.9)[1]
+    assert place(table, monkeypatch, 8.1)[1]
+
+
+def test_what_is_read_in_order_is_not_copied(
+    table: fastio.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not place(table, monkeypatch, 10, Sampling(16))[1]
+    assert place(table, monkeypatch, 10, Sampling(16), resident=True)[1]
+    assert not place(table, monkeypatch, 10, SHUFFLED, resident=False)[1]
+
+
+def test_a_small_table_is_left_where_it_is(
+    table: fastio.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency, "available_memory", lambda: 1 << 40)
+    assert residency.place_table(table, SHUFFLED, None) == (SHUFFLED, False)
+
+
+def test_a_table_that_memory_cannot_hold_is_shuffled_by_windows(
+    table: fastio.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, resident = place(table, monkeypatch, 0.5)
+    assert not resident
+    assert chosen.mode == "window"
+    assert chosen.block is not None
+    assert chosen.window is not None
+    assert chosen.block * chosen.window < len(table)
+    asked = Sampling(16, order="shuffle")
+    assert place(table, monkeypatch, 0.5, asked)[0] == asked
+
+
+def test_available_memory_is_some_and_a_container_s_limit_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert memory.available_memory() > 1 << 20
+    (tmp_path / "max").write_text("5000\n")
+    (tmp_path / "now").write_text("2000\n")
+    monkeypatch.setattr(memory, "_CGROUPS", ((str(tmp_path / "max"), str(tmp_path / "now")),))
+    assert memory.available_memory() == 3000
+    (tmp_path / "max").write_text("max\n")
+    assert memory.available_memory() > 1 << 20
+
+
+def test_a_resident_table_gives_every_row(table: fastio.Dataset) -> None:
+    with Loader(table.path, batch_size=64, shuffle=True, resident=True) as loader:
+        for _ in range(3):
+            rows = [row for batch in loader for row in batch["y"].tolist()]
+            assert sorted(rows) == list(range(len(table)))

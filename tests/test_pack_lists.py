@@ -168,7 +168,6 @@ def test_a_schema_may_name_two_columns_of_images(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("name,label\na.jpg,1\n", r"no column of image paths: one of path, image"),
         ("path,label\na.jpg\n", r"line 2: 1 cells, but the header has 2"),
         ("path,label\na.jpg,1,2\n", r"line 2: 3 cells"),
         ("path,path\na.jpg,a.jpg\n", r"two columns have the same name"),
@@ -193,7 +192,6 @@ def test_a_csv_list_that_is_wrong_says_where(folder: Path, text: str | bytes, re
         ('{"path": "a.jpg"}\n["a.jpg"]\n', r"line 2: expected a JSON object"),
         (jsonl({"path": "a.jpg", "n": 1}, {"path": "a.jpg"}), r"line 2 has the keys path;"),
         (jsonl({"path": "a.jpg", "n": 1}, {"path": "a.jpg", "n": None}), r"line 2: 'n' is null"),
-        (jsonl({"label": 1}), r"no column of image paths"),
         ("[" * 100_000, r"line 1 is not JSON"),
     ],
 )

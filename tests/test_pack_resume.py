@@ -15,7 +15,7 @@ import pytest
 from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME
 from fastio.dataset import open as open_dataset
 from fastio.errors import DatasetExists, DatasetNotFound, ImageError, PackError, SampleError
-from fastio.pack import pack, packer
+from fastio.pack import pack, packer, shards
 from fastio.pack.codebooks import choose_codebook
 from fastio.pack.journal import Journal
 from fastio.schema import Scalar, Schema
@@ -364,7 +364,7 @@ def test_a_source_that_has_grown_since_its_end_was_packed_is_noticed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(packer, "write_manifest", die)
+        patch.setattr(shards, "write_manifest", die)
         with pytest.raises(KeyboardInterrupt):
             pack((n for n in range(35)), tmp_path / "out", shard_size=80)
     with pytest.raises(PackError, match=r"had 35 samples when .* has more now"):

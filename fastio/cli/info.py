@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fastio.formats import TarDataset
 
 _SHOWN_CLASSES = 8
+_WIDE = 200  # characters of a line of statistics
 
 
 def info(
@@ -41,6 +42,8 @@ def info(
                 description = _describe(dataset)
                 lines = _lines(description)
         print(json.dumps(description) if as_json else "\n".join(lines))
+        if description.get("statistics") and not as_json:
+            _print_statistics(description["statistics"])
 
 
 def _describe(dataset: Dataset) -> dict[str, Any]:
@@ -59,6 +62,7 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
         "codebook": _codebook(dataset),
         **schema,
         "packing": dataset.manifest.packing,
+        "statistics": dataset.manifest.statistics,
         "fingerprint": dataset.fingerprint,
     }
 
@@ -111,6 +115,8 @@ def _lines(description: dict[str, Any]) -> list[str]:
         _line("fields", ""),
         *(_field_line(field) for field in description["fields"]),
     ]
+    for name, words in description.get("vocabularies", {}).items():
+        lines.append(_line("words", f"{name} {_class_list(words)}"))
     if description["classes"] is not None:
         lines.append(_line("classes", _class_list(description["classes"])))
     codebook = description["codebook"]
@@ -124,6 +130,33 @@ def _lines(description: dict[str, Any]) -> list[str]:
     lines.append(_line("packed from", f"{packing.get('source')}{skipped}"))
     lines.append(_line("fingerprint", description["fingerprint"]))
     return lines
+
+
+def _print_statistics(statistics: list[dict[str, Any]]) -> None:
+    """The columns of a packed table: a line each."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("field", "column", box=box.SIMPLE, pad_edge=False)
+    keys = ("count", "nulls", "nan", "min", "max", "mean", "std", "distinct")
+    shown = [key for key in keys if any(column.get(key) for column in statistics)]
+    for key in shown:
+        table.add_column(key, justify="right")
+    for column in statistics:
+        cells = (_number(column.get(key)) for key in shown)
+        table.add_row(column["field"], column["column"], *cells)
+    # As wide as it is where the output is no terminal, so that scripts find whole lines.
+    console = Console(highlight=False)
+    console.print(table) if console.is_terminal else Console(width=200, highlight=False).print(
+        table
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
 
 def _made_with(packing: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,8 +45,9 @@ def pack(
         str,
         typer.Argument(
             help="A folder with a folder of images for each class, a CSV or JSONL list with a "
-            "column 'path', or WebDataset tars: one, a folder of them, or a pattern such as "
-            "'train-{000..099}.tar'."
+            "column 'path', WebDataset tars: one, a folder of them, or a pattern such as "
+            "'train-{000..099}.tar'; or tables: a Parquet, Arrow, CSV or JSONL file, a folder of "
+            "them, or a pattern such as 'data/*.parquet'."
         ),
     ],
     dst: Annotated[
@@ -96,6 +98,36 @@ def pack(
             help="Replace the dataset in DST; the old one is deleted when packing begins.",
         ),
     ] = False,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="Of a table: the columns and groups that are wanted; all by default.",
+        ),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=A,B,...",
+            help="Of a table: columns that become one array, also as in dense=I1..I13; several "
+            "times.",
+        ),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DTYPE",
+            help="Of a table: the type of a column or group, as in label=float32; several times.",
+        ),
+    ] = None,
+    null: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE|mask",
+            help="Of a table: what the nulls of a column or group become; 'mask' adds a field "
+            "NAME_valid. Several times.",
+        ),
+    ] = None,
     storage_options: StorageOptions = None,
     staging: Annotated[
         Path | None,
@@ -109,11 +141,12 @@ def pack(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Pack images into a dataset that loads fast."""
+    """Pack images or tables into a dataset that loads fast."""
     options = parse_storage_options(storage_options)
     with clear_errors():
         from fastio.pack import pack as pack_samples
 
+        groups = {name: _names(members) for name, members in _pairs("--group", group).items()}
         report = pack_samples(
             src,
             dst,
@@ -127,6 +160,10 @@ def pack(
             resume=resume,
             overwrite=overwrite,
             progress=not quiet,
+            columns=None if columns is None else _names(columns),
+            groups=groups,
+            dtypes=_pairs("--dtype", dtype),
+            nulls={name: _value(text) for name, text in _pairs("--null", null).items()},
             storage_options=options,
             staging=staging,
         )
@@ -137,6 +174,38 @@ def pack(
             complain(f"skipped {name}: {reason}")
         if not quiet:
             print(_summary(report, dst))
+
+
+def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    """NAME=TEXT, several times.
+
+    Raises:
+        typer.BadParameter: it does not read so, or a name is there twice.
+    """
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, mark, value = text.partition("=")
+        if not mark or not name.strip() or not value or name.strip() in found:
+            raise typer.BadParameter(f"{option} must read like NAME=..., once a name; got {text!r}")
+        found[name.strip()] = value
+    return found
+
+
+def _names(text: str) -> list[str]:
+    """Names with commas between them, and ranges of them."""
+    from fastio.formats.tables import expand_range
+
+    return [name for part in text.split(",") for name in expand_range(part.strip())]
+
+
+def _value(text: str) -> int | float | str:
+    """What a null becomes: a number where it reads like one."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _summary(report: PackReport, dst: str) -> str:

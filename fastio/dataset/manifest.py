@@ -11,8 +11,8 @@ One row describes one shard, in the order of the dataset's rows:
                     int64        for each image field: its rows by codec
 
 The schema metadata has two keys. `fastio` is JSON with `format_version`, `schema`, `packing`, the
-`codebook` of the block codec in base64 or null, the sums `rows`, `bytes` and `shards`, and
-`columns_xxh3`, the hash of the columns above. `fastio.xxh3` is the xxh3_64 of that JSON's bytes,
+`codebook` of the block codec in base64 or null, `statistics` of a packed table's columns where it
+was one, the sums `rows`, `bytes` and `shards`, and `columns_xxh3`, the hash of the columns above. `fastio.xxh3` is the xxh3_64 of that JSON's bytes,
 16 hexadecimal digits. It is the dataset's fingerprint too: it stands for every byte of the
 dataset, and costs the same for any number of shards.
 
@@ -88,6 +88,7 @@ def write_manifest(
     packing: Mapping[str, Any],
     entries: Sequence[ShardEntry],
     codebook: bytes | None = None,
+    statistics: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
     """Write a dataset's manifest, which makes the folder a dataset, in one atomic step.
 
@@ -97,6 +98,7 @@ def write_manifest(
         packing: JSON values that say how the dataset was made: options and source.
         entries: at least one shard, in the order of rows.
         codebook: the block codec's, 16,640 bytes, where a row is stored as blocks.
+        statistics: JSON values, of each column of the table that was packed; None for others.
 
     Raises:
         OSError: it cannot be written; there is no manifest then.
@@ -111,7 +113,8 @@ def write_manifest(
         for number, codec in enumerate(CODEC_NAMES):
             counts = [entry.codecs[field][number] for entry in entries]
             columns[f"{field}.{codec}"] = pa.array(counts, pa.int64())
-    write_shard(Path(folder) / MANIFEST_NAME, manifest_batch(schema, packing, columns, codebook))
+    batch = manifest_batch(schema, packing, columns, codebook, statistics)
+    write_shard(Path(folder) / MANIFEST_NAME, batch)
 
 
 def manifest_batch(
@@ -119,6 +122,7 @@ def manifest_batch(
     packing: Mapping[str, Any],
     columns: Mapping[str, pa.Array],
     codebook: bytes | None = None,
+    statistics: Sequence[Mapping[str, Any]] | None = None,
 ) -> pa.RecordBatch:
     """A manifest as a record batch, from all its columns but `first_row`."""
     rows = columns["rows"].to_numpy()
@@ -139,6 +143,8 @@ def manifest_batch(
         "shards": len(rows),
         "columns_xxh3": _hash_columns(arrays),
     }
+    if statistics is not None:
+        description["statistics"] = [dict(column) for column in statistics]
     return pa.RecordBatch.from_arrays(
         arrays, schema=_arrow_schema(schema, version, manifest_metadata(description))
     )
@@ -163,6 +169,7 @@ class Manifest:
         packing: how the dataset was made.
         version: of the format, 1 to 3.
         codebook: the block codec's, 16,640 bytes not yet looked at; None where there is none.
+        statistics: of each column of the table that was packed, as JSON values; empty for others.
         fingerprint: 16 hexadecimal digits that stand for the dataset's contents.
         rows: number of rows of all shards.
         shards: number of shards.
@@ -273,6 +280,7 @@ class Manifest:
                     raise ValueError(f"{key} is {description[key]!r}")
             str(description["columns_xxh3"])
             self.codebook = _parse_codebook(description["codebook"]) if version > 1 else None
+            self.statistics: list[dict[str, Any]] = list(description.get("statistics", ()))
         except FormatVersionUnsupported:
             raise
         except (KeyError, TypeError, ValueError, SchemaError) as error:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 from fastio.cores import available_cores
 from fastio.errors import PackError, SchemaError
+from fastio.formats.tables import TableOptions
 from fastio.pack.cells import Bad, Item
 from fastio.pack.codebooks import DEFAULT, TRAIN, choose_codebook
+from fastio.pack.columnar import TablePacker
 from fastio.pack.destination import Destination, LocalDestination
 from fastio.pack.images import DEFAULT_CODEC, IMAGE_CODECS, ImageCodec
 from fastio.pack.infer import field_values
 from fastio.pack.packer import Packer, PackOptions
 from fastio.pack.progress import progress_bar
-from fastio.pack.sources import open_source
+from fastio.pack.sources import Source, open_source
+from fastio.pack.tables import TableSource, refuse_image_options
 from fastio.pack.upload import RemoteDestination
 from fastio.schema import Schema
 from fastio.sizes import size_in_bytes
@@ -62,6 +66,10 @@ def pack(
     overwrite: bool = False,
     progress: bool = False,
     schema: Schema | None = None,
+    columns: Sequence[str] | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    dtypes: Mapping[str, str] | None = None,
+    nulls: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     staging: str | os.PathLike[str] | None = None,
 ) -> PackReport:
@@ -86,14 +94,21 @@ def pack(
     str; other bytes                                Text; Bytes
     ==============================================  ========================================
 
+    The columns of a table become fields of dicts as `fastio.formats.tables.leaves` says: numbers
+    and fixed-size lists of them Scalar and Array, strings Text, dictionary-encoded strings numbers
+    and a vocabulary, structs a field `parent_child` for each part. Nulls of floats are NaN. The
+    manifest keeps statistics of every column.
+
     Args:
         src: a folder with a folder of images for each class, in torchvision's ImageFolder order;
             a CSV file with a header or a JSONL file, with a column `path` (or image, file,
-            filename) relative to the list; WebDataset tars, as `fastio.TarDataset` takes and reads
-            them (a sample that lacks a field of the others is a bad one); a dataset with `__len__`
-            and `__getitem__`, called in order by one thread; or any iterable. A torchvision
-            ImageFolder without transforms is packed as its folder is: upright, where its images'
-            EXIF orientation turns them.
+            filename) relative to the list; tables: a file .parquet, .arrow or .feather, or .csv or
+            .jsonl without such a column, a folder or a list of them, or a pattern such as
+            "data/*.parquet"; an Arrow table, or what gives an Arrow stream; WebDataset tars, as
+            `fastio.TarDataset` takes and reads them (a sample that lacks a field of the others is
+            a bad one); a dataset with `__len__` and `__getitem__`, called in order by one thread;
+            or any iterable. A torchvision ImageFolder without transforms is packed as its folder
+            is: upright, where its images' EXIF orientation turns them.
         dst: the folder to make; or its URL in a store, such as "s3://bucket/dataset". Shards are
             uploaded as they are finished, and the manifest last. Any machine can resume it; two
             that pack to one URL at once are not noticed.
@@ -119,7 +134,14 @@ def pack(
         overwrite: replace a dataset, or a part of one, that is at `dst`. No other file in the
             folder is touched.
         progress: show a progress bar on stderr.
-        schema: what samples consist of, instead of finding out.
+        schema: what samples consist of, instead of finding out; not for tables.
+        columns: of a table, the columns and groups that are wanted, in their order; None: all.
+        groups: of a table, name and columns of what is to be one Array (n,):
+            {"dense": ["I1", "I2"]}.
+        dtypes: of a table, the type of a column or group, as in {"label": "float32"}. What does
+            not fit is an error; floats may be rounded.
+        nulls: of a table, what a column's or group's nulls become: a value, or "mask": zeros, and
+            a bool field `NAME_valid`. Elsewhere than in floats nulls are an error without it.
         storage_options: for a URL: what its file system takes (keys, endpoint, ...).
         staging: for a URL: the folder for shards that are not uploaded yet, a few at a time; None:
             a temporary one.
@@ -135,20 +157,72 @@ def pack(
         ImageError: an image is damaged, or has more than 8 bits a channel.
         SampleError: the source failed to give a sample.
         SchemaError: a value cannot be stored, or does not fit its field.
+        ShardCorrupt: a table's file, or a tar, is damaged.
     """
     start = time.monotonic()
     options = _options(codec, codebook, max_side, quality, shard_size, workers, on_error)
     destination = _destination(dst, storage_options, staging)
     _check_apart(src, dst)
-    source = open_source(src, schema)
+    wanted = TableOptions(
+        None if columns is None else tuple(columns),
+        {name: tuple(members) for name, members in (groups or {}).items()},
+        dtypes or {},
+        nulls or {},
+    )
+    source = open_source(src, schema, wanted)
+    if isinstance(source, TableSource):
+        skipping = "skip" if on_error == "skip" else None
+        refuse_image_options(
+            source.name,
+            codec=codec,
+            codebook=codebook,
+            max_side=max_side,
+            quality=quality,
+            on_error=skipping,
+        )
+        table_packer = TablePacker(
+            destination,
+            source,
+            options.shard_bytes,
+            options.workers,
+            resume=resume,
+            overwrite=overwrite,
+        )
+        _pack_all(table_packer, table_packer.resume, "rows", source.total, progress)
+        return _report(table_packer, start)
     packer = Packer(
         destination, source.schema, source.name, options, resume=resume, overwrite=overwrite
     )
+    begin = partial(_begin, packer, source, progress)
+    _pack_all(packer, begin, "samples", source.total, progress)
+    return _report(packer, start)
+
+
+def _begin(packer: Packer, source: Source, progress: bool) -> Iterator[Item | Bad]:
+    """The samples that are to be packed, after training a codebook where one is wanted."""
+    if packer.needs_codebook:
+        packer.train(source, progress)
+    return packer.resume(source)
+
+
+def _pack_all(
+    packer: Any,
+    begin: Callable[[], Iterator[Any]],
+    unit: str,
+    total: int | None,
+    progress: bool,
+) -> None:
+    """Pack what `begin` gives, one by one, to the end; the packer is closed in any case.
+
+    Args:
+        packer: a Packer or a TablePacker, and `begin` gives what it takes.
+        unit: what its position counts.
+        total: how many of them there are, or None.
+        progress: show a progress bar on stderr.
+    """
     try:
-        if packer.needs_codebook:
-            packer.train(source, progress)
-        items = packer.resume(source)
-        with progress_bar("packing", "samples", source.total, progress) as advance:
+        items = begin()
+        with progress_bar("packing", unit, total, progress) as advance:
             advance(packer.position)
             for item in items:
                 before = packer.position
@@ -159,7 +233,6 @@ def pack(
             advance(packer.position - before)
     finally:
         packer.close()
-    return _report(packer, start)
 
 
 class Writer:
@@ -360,7 +433,7 @@ def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:
             )
 
 
-def _report(packer: Packer, start: float) -> PackReport:
+def _report(packer: Packer | TablePacker, start: float) -> PackReport:
     return PackReport(
         sum(entry.rows for entry in packer.entries),
         len(packer.entries),

@@ -33,6 +33,7 @@ class FinishedShard:
         source: a hash of what identifies those samples.
         skipped: (name, reason) of the samples left out since the shard before.
         last: whether the source ended with it, before it was full.
+        statistics: of a table's columns in it, see `statistics`; None for other sources.
     """
 
     entry: ShardEntry
@@ -40,6 +41,7 @@ class FinishedShard:
     source: str
     skipped: list[tuple[str, str]]
     last: bool
+    statistics: list[Any] | None = None
 
 
 class Journal:
@@ -82,7 +84,10 @@ class Journal:
         Raises:
             OSError: the journal cannot be written.
         """
-        self._append(asdict(shard))
+        line = asdict(shard)
+        if shard.statistics is None:
+            del line["statistics"]
+        self._append(line)
 
     def keep_codebook(self, codebook: bytes) -> None:
         """Note a trained codebook, before any shard: a resumed pack has to use the same.
@@ -180,6 +185,7 @@ def _parse(value: Any) -> FinishedShard:
         value["source"],
         [(name, reason) for name, reason in value["skipped"]],
         value["last"],
+        value.get("statistics"),
     )
 
 

@@ -126,6 +126,18 @@ class ListSource:
         return lambda record: _number(field.dtype, name, record[name])
 
 
+def is_image_list(path: str) -> bool:
+    """Whether a CSV or JSONL file lists images: has a column of paths, or nothing readable at all.
+
+    What cannot be read is a list too, so that reading it says what is wrong.
+    """
+    try:
+        _, first = next(_records(path), (0, None))
+    except (SchemaError, SourceNotFound):
+        return True
+    return first is None or any(name in first for name in PATH_COLUMNS)
+
+
 class _Column:
     """What a column holds, found out value by value."""
 

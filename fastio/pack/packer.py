@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import xxhash
 
-from fastio import _native
-from fastio.dataset import (
-    JOURNAL_NAME,
-    MANIFEST_NAME,
-    ShardEntry,
-    write_manifest,
-)
-from fastio.dataset.manifest import METADATA_KEY, format_version
+from fastio.dataset import ShardEntry
+from fastio.dataset.manifest import format_version
 from fastio.errors import FastioError, PackError
 from fastio.pack.cells import (
     Bad,
@@ -37,18 +28,16 @@ from fastio.pack.codebooks import (
     open_codebook,
     train_codebook,
 )
-from fastio.pack.destination import Destination, shard_name, writing_to
+from fastio.pack.destination import Destination, writing_to
 from fastio.pack.images import ImageCodec, ImageOptions
-from fastio.pack.journal import FinishedShard
 from fastio.pack.pipeline import OrderedPipeline
+from fastio.pack.shards import RESUME, Filled, Shards
 from fastio.pack.sources import Source
 from fastio.schema import CODEC_BLOCKS, Schema
-from fastio.shard import hash_columns, write_shard
 
 # Samples under way, and the bytes of theirs that may be in memory next to the shard being filled.
 _DEPTH_PER_WORKER = 64
 _BUDGET_BYTES = 256 << 20
-_RESUME = ", then go on with resume (--resume)"
 
 
 @dataclass(frozen=True)
@@ -86,7 +75,6 @@ class Packer:
         overwrite: whether to replace a dataset that is there.
 
     Attributes:
-        entries: the shards that are finished.
         skipped: (name, reason) of the samples left out.
         position: how many of the source's samples are used up.
 
@@ -105,10 +93,8 @@ class Packer:
         resume: bool = False,
         overwrite: bool = False,
     ) -> None:
-        self.entries: list[ShardEntry] = []
         self.skipped: list[tuple[str, str]] = []
         self.position = 0
-        self._destination = destination
         self._schema = schema
         self._source = source
         self._options = options
@@ -116,19 +102,23 @@ class Packer:
         self._row_bytes = 0
         self._skipped_before = 0
         self._stamps = xxhash.xxh3_64()
-        self._arrow_schema = schema.arrow_schema()
-        with writing_to(destination.name, _RESUME):
-            self._journal = destination.open(self._journal_options(), resume, overwrite)
+        self._name = destination.name
+        self._shards = Shards(destination, schema, self._journal_options(), resume, overwrite)
         choice = options.codebook
         self._codebook: bytes | None = None
         if choice is not None:
-            self._codebook = choice.data or self._journal.codebook
+            self._codebook = choice.data or self._shards.journal.codebook
         self._images = self._image_options()
         # Numbers and strings cost less to encode than to hand to a thread.
         workers = options.workers if schema.image_fields else 0
         self._pipeline: OrderedPipeline[Item | Bad, _Encoded] = OrderedPipeline(
             self._encode, _Encoded.nbytes, workers, workers * _DEPTH_PER_WORKER, _BUDGET_BYTES
         )
+
+    @property
+    def entries(self) -> list[ShardEntry]:
+        """The shards that are finished."""
+        return self._shards.entries
 
     def resume(self, source: Source) -> Iterator[Item | Bad]:
         """Take over what the journal says is finished.
@@ -139,12 +129,10 @@ class Packer:
         Raises:
             PackError: a finished shard is missing, or its samples are not those of the source.
         """
-        finished = self._journal.finished
+        finished = self._shards.take_over()
         if not finished:
             return source.items(0)
         for shard in finished:
-            self._destination.check(shard.entry)
-            self.entries.append(shard.entry)
             self.skipped += shard.skipped
         last = finished[-1]
         self.position = last.position
@@ -183,8 +171,8 @@ class Packer:
         """
         options = self._options
         self._codebook = train_codebook(source, options.max_side, options.quality, progress)
-        with writing_to(self._destination.name, _RESUME):
-            self._journal.keep_codebook(self._codebook)
+        with writing_to(self._name, RESUME):
+            self._shards.journal.keep_codebook(self._codebook)
         self._images = self._image_options()
 
     def _image_options(self) -> ImageOptions:
@@ -215,25 +203,18 @@ class Packer:
             self._write_shard(last=True)
         if not self.entries:
             raise self._nothing_packed()
-        destination = self._destination
-        with writing_to(destination.name, _RESUME):
-            kept = {entry.name for entry in self.entries} | {JOURNAL_NAME, MANIFEST_NAME}
-            destination.keep_only(kept)
-            codebook = self._codebook if self._has_blocks() else None
-            packing = self._packing()
-            write_manifest(destination.folder, self._schema, packing, self.entries, codebook)
-            destination.finish()
+        codebook = self._codebook if self._has_blocks() else None
+        self._shards.finish(self._packing(), codebook, None)
 
     def discard(self) -> None:
         """Stop, and delete all that was written."""
         self._pipeline.close()
-        with writing_to(self._destination.name, _RESUME):
-            self._destination.discard()
+        self._shards.discard()
 
     def close(self) -> None:
         """End the threads and close the journal. What is half-written stays, to be resumed."""
         self._pipeline.close()
-        self._destination.close(keep=bool(self.entries or self._journal.finished))
+        self._shards.close()
 
     def _encode(self, item: Item | Bad, hold: Callable[[int], None]) -> _Encoded:
         stamp = _stamp(item, hold)
@@ -261,23 +242,17 @@ class Packer:
                 self._write_shard(last=False)
 
     def _write_shard(self, last: bool) -> None:
-        arrays = columns(self._schema, self._rows)
-        metadata = self._shard_metadata(arrays)
-        batch = pa.RecordBatch.from_arrays(
-            arrays,
-            schema=self._arrow_schema.with_metadata({METADATA_KEY: json.dumps(metadata).encode()}),
-        )
-        name = shard_name(len(self.entries))
-        codecs = codec_counts(self._schema, self._rows)
-        path = self._destination.folder / name
-        with writing_to(path, _RESUME):
-            nbytes, xxh3 = write_shard(path, batch)
-            entry = ShardEntry(name, len(self._rows), nbytes, xxh3, codecs)
-            skipped = self.skipped[self._skipped_before :]
-            self._destination.add(
-                FinishedShard(entry, self.position, self._stamps.hexdigest(), skipped, last)
+        self._shards.add(
+            Filled(
+                columns(self._schema, self._rows),
+                len(self._rows),
+                self.position,
+                self._stamps.hexdigest(),
+                last,
+                codec_counts(self._schema, self._rows),
+                self.skipped[self._skipped_before :],
             )
-        self.entries.append(entry)
+        )
         self._skipped_before = len(self.skipped)
         self._rows = []
         self._row_bytes = 0
@@ -290,25 +265,6 @@ class Packer:
             f"nothing was packed: all {len(self.skipped)} samples of {self._source} are bad, the "
             f"first is {name}: {reason}"
         )
-
-    @property
-    def _payloads(self) -> list[int]:
-        """The columns that are images' bytes, which have checksums of their own."""
-        names = self._arrow_schema.names
-        return [names.index(field) for field in self._schema.image_fields]
-
-    def _shard_metadata(self, arrays: Sequence[pa.Array]) -> dict[str, Any]:
-        """What makes a shard readable, and its small columns checkable, without its manifest."""
-        names = replace(self._schema, classes=None, vocabularies={})
-        metadata = {
-            "format_version": format_version(self._schema),
-            "schema": names.to_json(),
-            "columns_xxh3": hash_columns(arrays, self._payloads),
-        }
-        if self._schema.record_layout is not None:
-            records = np.frombuffer(arrays[0].buffers()[1], np.uint8)
-            metadata["record_crc32c"] = f"{_native.crc32c(records):08x}"
-        return metadata
 
     def _has_blocks(self) -> bool:
         counts = (counts for entry in self.entries for counts in entry.codecs.values())

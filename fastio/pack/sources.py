@@ -1,4 +1,5 @@
-"""What can be packed, seen as numbered samples: image folders, lists, tars, datasets, iterables."""
+"""What can be packed, seen as numbered samples: image folders, lists, tars, datasets, iterables;
+or, rows by the thousand, tables."""
 
 from __future__ import annotations
 
@@ -7,13 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from fastio.dataset import Dataset, is_dataset
+from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
 from fastio.formats import FolderDataset, TarDataset, is_tars
+from fastio.formats.tables import TableOptions, find_tables
 from fastio.pack.cells import Bad, ImageFile, Item
 from fastio.pack.infer import field_values, infer_schema
-from fastio.pack.lists import LIST_SUFFIXES, ListSource
+from fastio.pack.lists import LIST_SUFFIXES, ListSource, is_image_list
 from fastio.pack.spread import spread
+from fastio.pack.tables import TableSource, open_memory, open_table_files
 from fastio.pack.tars import TarSource
 from fastio.schema import Image, Scalar, Schema
 
@@ -50,18 +53,69 @@ class Source(Protocol):
         ...
 
 
-def open_source(src: Any, schema: Schema | None) -> Source:
+def open_source(
+    src: Any, schema: Schema | None, options: TableOptions | None = None
+) -> Source | TableSource:
     """Find out what `src` is.
 
     Args:
         src: as `fastio.pack` takes it.
         schema: the schema to use instead of one found out.
+        options: what is wanted of a table; with some, a list is a table, and nothing else will do.
 
     Raises:
         SourceNotFound: a path that does not exist, or holds no images.
         PackError: something that cannot be packed, or holds no samples.
+        ShardCorrupt: a table is damaged.
         SchemaError: its samples cannot be stored, or do not fit `schema`.
     """
+    options = options or TableOptions()
+    table = _open_table(src, schema, options)
+    if table is not None:
+        return table
+    if options:
+        raise PackError(
+            "columns, groups, dtypes and nulls are for tables (Parquet, Arrow, CSV, JSONL), and "
+            f"{src if isinstance(src, (str, os.PathLike)) else type(src).__name__} is none"
+        )
+    return _open_samples(src, schema)
+
+
+def _open_table(src: Any, schema: Schema | None, options: TableOptions) -> TableSource | None:
+    """A table as a source; None where it is none, or a list of images."""
+    found = open_memory(src, options)
+    if found is None:
+        paths = _table_paths(src, schema, options)
+        if paths is None:
+            return None
+        found = open_table_files(src, paths, options)
+    if schema is not None:
+        raise SchemaError(
+            "a table's fields are found out from its columns: say with columns, groups, dtypes "
+            "and nulls what they are to be, instead of a schema"
+        )
+    return found
+
+
+def _table_paths(src: Any, schema: Schema | None, options: TableOptions) -> list[str] | None:
+    """The files of a table; None where `src` is none."""
+    if isinstance(src, (str, os.PathLike)):
+        if is_dataset(src) or is_half_written(src):
+            return None
+        if not options and _is_list(src, schema):
+            return None
+    return None if is_tars(src) else find_tables(src)
+
+
+def _is_list(path: str | os.PathLike[str], schema: Schema | None) -> bool:
+    """Whether a path is a list of images: by its columns, or by the schema that is given."""
+    name = os.fspath(path)
+    if os.path.splitext(name)[1].lower() not in LIST_SUFFIXES or not os.path.isfile(name):
+        return False
+    return schema is not None or is_image_list(name)
+
+
+def _open_samples(src: Any, schema: Schema | None) -> Source:
     if isinstance(src, (str, os.PathLike)):
         return _open_path(os.fspath(src), schema)
     if isinstance(src, TarDataset):
@@ -86,7 +140,7 @@ def open_source(src: Any, schema: Schema | None) -> Source:
         return IteratedSource(src, schema)
     raise PackError(
         f"a {type(src).__name__} cannot be packed: give a folder of images, a CSV or JSONL list, "
-        "WebDataset tars, an iterable, or a dataset with __len__ and __getitem__"
+        "WebDataset tars, tables, an iterable, or a dataset with __len__ and __getitem__"
     )
 
 
@@ -232,11 +286,12 @@ def _open_path(path: str, schema: Schema | None) -> Source:
         raise PackError(f"{path} is packed already")
     if is_tars(path):
         return _open_tars(path, schema)
-    if os.path.splitext(path)[1].lower() in LIST_SUFFIXES and os.path.isfile(path):
+    if _is_list(path, schema):
         return ListSource(path, schema)
     if os.path.isfile(path):
         raise SourceNotFound(
-            f"{path} is a file, but nothing that fastio packs ({', '.join(LIST_SUFFIXES)}, .tar)"
+            f"{path} is a file, but nothing that fastio packs ({', '.join(LIST_SUFFIXES)}, .tar, "
+            ".parquet, .arrow)"
         )
     return FolderSource(FolderDataset(path), schema)
 

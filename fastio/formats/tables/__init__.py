@@ -1,0 +1,33 @@
+"""Tables as rows of fields: Parquet, Arrow, CSV and JSONL files, and Arrow data in memory.
+
+    files -> readers -> tables (one after the other) -> columns (Arrow to NumPy) -> fields
+
+`leaves` has the table of what type becomes what field, `options` what can be asked for, `values`
+how arrays become NumPy's, `words` the codes of dictionary-encoded strings.
+"""
+
+from __future__ import annotations
+
+from fastio.formats.tables.columns import Column, Conversion, Converted
+from fastio.formats.tables.files import find_tables, table_kind
+from fastio.formats.tables.options import TableOptions, expand_range
+from fastio.formats.tables.readers import MemoryTable, StreamTable
+from fastio.formats.tables.tables import Piece, Tables, open_files, stamp
+from fastio.formats.tables.values import Ragged
+
+__all__ = [
+    "Column",
+    "Conversion",
+    "Converted",
+    "MemoryTable",
+    "Piece",
+    "Ragged",
+    "StreamTable",
+    "TableOptions",
+    "Tables",
+    "expand_range",
+    "find_tables",
+    "open_files",
+    "stamp",
+    "table_kind",
+]

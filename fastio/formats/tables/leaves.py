@@ -1,0 +1,229 @@
+"""A table's columns with structs taken apart, and the fields that they can be.
+
+==============================================  ===============================================
+Arrow type                                      field
+==============================================  ===============================================
+bool, integers, floats                          Scalar of that type
+fixed_size_list of those, nested too            Array of that type and shape
+list or large_list of those                     Array of that type, shape None, one axis
+string, large_string, string_view               Text
+binary, large_binary, binary_view, fixed_size_  Bytes
+dictionary of strings                           Scalar int32, whose words are a vocabulary
+dictionary of numbers                           as those numbers
+timestamp, time32, time64, duration, date64     Scalar int64, in the column's own unit
+date32                                          Scalar int32, in days
+decimal                                         Scalar float64
+struct                                          a field `parent_child` for each of its children
+null, map, union, other lists                   none: SchemaError
+==============================================  ===============================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from fastio.errors import SchemaError
+from fastio.schema import Array, Bytes, Field, Scalar, Text
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A column, or a part of a struct.
+
+    Attributes:
+        name: the column's, or `parent_child`; dots became underscores.
+        path: names from the table's column down.
+        type: its Arrow type.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    type: pa.DataType
+
+    @property
+    def spoken(self) -> str:
+        """How the file names it."""
+        return ".".join(self.path)
+
+
+def leaves(schema: pa.Schema, where: str) -> dict[str, Leaf]:
+    """The leaves of a table by name, in order.
+
+    Args:
+        schema: of the table.
+        where: its path, for messages.
+
+    Raises:
+        SchemaError: two have the same name.
+    """
+    found: dict[str, Leaf] = {}
+    for column in schema:
+        for leaf in _leaves_of(column.type, (column.name,)):
+            if leaf.name in found:
+                raise SchemaError(
+                    f"{where}: two columns are called {leaf.name!r} ({found[leaf.name].spoken} and "
+                    f"{leaf.spoken}): rename one"
+                )
+            found[leaf.name] = leaf
+    return found
+
+
+def find_leaf(found: Mapping[str, Leaf], name: str, where: str) -> Leaf:
+    """The leaf that a user calls so.
+
+    Raises:
+        SchemaError: there is none.
+    """
+    leaf = found.get(name) or found.get(name.replace(".", "_"))
+    if leaf is None:
+        raise SchemaError(f"{where} has no column {name!r}; it has {', '.join(found)}")
+    return leaf
+
+
+def field_of(leaf: Leaf, where: str) -> Field:
+    """The field that a leaf becomes.
+
+    Raises:
+        SchemaError: its type cannot be stored.
+    """
+    kind = value_type(leaf.type)
+    if is_text(kind):
+        return Text()
+    if is_binary(kind):
+        return Bytes()
+    if is_vocabulary(leaf.type):
+        return Scalar("int32")
+    dtype = _dtype(kind)
+    if dtype is not None:
+        return Scalar(dtype)
+    shape: tuple[int, ...] = ()
+    while pa.types.is_fixed_size_list(kind) and kind.list_size > 0:
+        shape, kind = (*shape, kind.list_size), kind.value_type
+    dtype = _list_dtype(kind)
+    if shape and dtype is not None:
+        return Array(dtype, shape)
+    if not shape and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        dtype = _list_dtype(kind.value_type)
+        if dtype is not None:
+            return Array(dtype, None)
+    raise SchemaError(
+        f"{where}: column {leaf.spoken!r} is {leaf.type}, which no field can hold; leave it out "
+        "by naming the columns that are wanted (columns=..., --columns)"
+    )
+
+
+def is_vocabulary(kind: pa.DataType) -> bool:
+    """Whether it is a dictionary of strings, whose codes are what is stored."""
+    return bool(pa.types.is_dictionary(kind)) and is_text(kind.value_type)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it is a type of strings."""
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or (hasattr(pa.types, "is_string_view") and pa.types.is_string_view(kind))
+    )
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether it is a type of byte strings."""
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or (hasattr(pa.types, "is_binary_view") and pa.types.is_binary_view(kind))
+    )
+
+
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """The type of what is in a column: of a dictionary of numbers or bytes, that of its values."""
+    if pa.types.is_dictionary(kind) and not is_vocabulary(kind):
+        return kind.value_type
+    return kind
+
+
+def widest(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    """The type that holds two files' types of a column without loss; None where there is none.
+
+    Integers and floats may become wider; strings, bytes and lists may differ in their offsets.
+    """
+    if first == second:
+        return first
+    if is_text(first) and is_text(second):
+        return pa.large_string()
+    if is_binary(first) and is_binary(second):
+        return pa.large_binary()
+    if pa.types.is_null(first) or pa.types.is_null(second):
+        return second if pa.types.is_null(first) else first
+    if _is_any_list(first) and _is_any_list(second):
+        # The names of what is in lists differ between writers, and mean nothing.
+        same = field_or_none(first) == field_or_none(second) and first.value_type.equals(
+            second.value_type
+        )
+        return first if same else None
+    for wider, narrower in ((first, second), (second, first)):
+        if _holds(wider, narrower):
+            return wider
+    return None
+
+
+def field_or_none(kind: pa.DataType) -> Field | None:
+    """The field for a type, None where there is none."""
+    try:
+        return field_of(Leaf("", ("",), kind), "")
+    except SchemaError:
+        return None
+
+
+def _is_any_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _holds(wider: pa.DataType, narrower: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_floating(wider) and types.is_floating(narrower):
+        return bool(wider.bit_width >= narrower.bit_width)
+    if types.is_dictionary(wider) and types.is_dictionary(narrower):
+        return bool(is_vocabulary(wider) and is_vocabulary(narrower))
+    if not types.is_integer(narrower):
+        return False
+    if types.is_floating(wider):
+        digits = {16: 11, 32: 24, 64: 53}[wider.bit_width]
+        return bool(narrower.bit_width <= digits)
+    if not types.is_integer(wider) or wider.bit_width < narrower.bit_width:
+        return False
+    if types.is_signed_integer(wider) == types.is_signed_integer(narrower):
+        return True
+    return bool(types.is_signed_integer(wider) and wider.bit_width > narrower.bit_width)
+
+
+def _leaves_of(kind: pa.DataType, path: tuple[str, ...]) -> list[Leaf]:
+    if not pa.types.is_struct(kind):
+        return [Leaf("_".join(path).replace(".", "_"), path, kind)]
+    children = [kind.field(number) for number in range(kind.num_fields)]
+    return [leaf for child in children for leaf in _leaves_of(child.type, (*path, child.name))]
+
+
+def _dtype(kind: pa.DataType) -> str | None:
+    """NumPy's name for a type of single numbers as they are stored; None for other types."""
+    types = pa.types
+    if types.is_boolean(kind):
+        return "bool"
+    if types.is_integer(kind) or types.is_floating(kind):
+        return str(kind.to_pandas_dtype().__name__)
+    if types.is_date32(kind):
+        return "int32"
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        return "int64"
+    return "float64" if types.is_decimal(kind) else None
+
+
+def _list_dtype(kind: pa.DataType) -> str | None:
+    """`_dtype` for what lists may hold: numbers and bools."""
+    plain = pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return _dtype(kind) if plain else None

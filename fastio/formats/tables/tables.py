@@ -1,0 +1,217 @@
+"""Tables one after the other, as rows of fields."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import xxhash
+
+from fastio.errors import SchemaError
+from fastio.formats.tables.columns import Conversion, leaf_array
+from fastio.formats.tables.leaves import widest
+from fastio.formats.tables.options import MASK, TableOptions
+from fastio.formats.tables.place import Place
+from fastio.formats.tables.readers import Table, open_table
+from fastio.schema import Schema
+
+# What is read from a file at a time: enough that reading is fast, and not much memory.
+_READ_ROWS = 65536
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows one after the other, from one or more tables.
+
+    Attributes:
+        first_row: number of the first one in all tables together.
+        parts: the rows as they were read, and where they are from.
+    """
+
+    first_row: int
+    parts: Sequence[tuple[Place, pa.RecordBatch]]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(int(batch.num_rows) for _, batch in self.parts)
+
+
+class Tables:
+    """Tables with the same columns, one after the other.
+
+    Their columns may stand in another order, and numbers be narrower than in another file (int32
+    where another has int64, float32 where it has float64): all become the widest type.
+
+    Args:
+        tables: at least one.
+        options: what is wanted of them.
+
+    Attributes:
+        name: the first one's.
+        conversion: their columns to fields.
+        schema: the fields.
+        total: rows of all, None where only reading tells.
+
+    Raises:
+        SchemaError: a wanted column is missing somewhere, has another type, or cannot be stored.
+        ShardCorrupt: a file is damaged.
+    """
+
+    def __init__(self, tables: Sequence[Table], options: TableOptions) -> None:
+        self._tables = list(tables)
+        self.name = self._tables[0].name
+        wanted = _agreed(self._tables[:1], None, options)
+        # What is wanted is decided by the first; then all have to have it.
+        reads = Conversion(wanted, options, self.name).reads
+        if options.columns is None:
+            _check_no_more(self._tables)
+        agreed = _agreed(self._tables, reads, options)
+        self._types: Mapping[str, pa.DataType] = dict(zip(agreed.names, agreed.types, strict=True))
+        self.conversion = Conversion(agreed, options, self.name)
+        self._find_words(options)
+        self.schema: Schema = self.conversion.schema()
+        counts = [table.rows for table in self._tables]
+        known = [count for count in counts if count is not None]
+        self.total: int | None = sum(known) if len(known) == len(counts) else None
+
+    def pieces(self, start: int, rows: int) -> Iterator[Piece]:
+        """All rows from number `start` on, cut where the row's number is a multiple of `rows`.
+
+        Raises:
+            ShardCorrupt: a file is damaged.
+            SchemaError: a column's values are of another type than those before.
+        """
+        parts: list[tuple[Place, pa.RecordBatch]] = []
+        first, count = start, 0
+        for place, batch in self._batches(start):
+            done = 0
+            while done < batch.num_rows:
+                room = rows - (first + count) % rows
+                part = batch.slice(done, min(room, batch.num_rows - done))
+                row = place.first_row + done
+                parts.append((Place(place.file, row, place.row_group), part))
+                done += part.num_rows
+                count += part.num_rows
+                if part.num_rows == room:
+                    yield Piece(first, parts)
+                    parts, first, count = [], first + count, 0
+        if parts:
+            yield Piece(first, parts)
+
+    def _batches(self, start: int) -> Iterator[tuple[Place, pa.RecordBatch]]:
+        reads = self.conversion.reads
+        before = 0  # rows of the tables before
+        for table in self._tables:
+            if table.rows is not None and before + table.rows <= start:
+                before += table.rows
+                continue
+            end = 0
+            # Of a table of unknown length all is read, to know where the next one begins.
+            skip = start - before if table.rows is not None else 0
+            for place, batch in table.batches(reads, self._types, max(skip, 0), _READ_ROWS):
+                end = place.first_row + batch.num_rows
+                cut = min(max(start - before - place.first_row, 0), batch.num_rows)
+                if cut < batch.num_rows:
+                    at = Place(place.file, place.first_row + cut, place.row_group)
+                    yield at, batch.slice(cut)
+            before += end if table.rows is None else table.rows
+
+    def _find_words(self, options: TableOptions) -> None:
+        """Read the dictionaries of all tables: a column's words are numbered as they come."""
+        conversion = self.conversion
+        columns = sorted({leaf.path[0] for leaf in conversion.dictionaries.values()})
+        for table in self._tables if columns else ():
+            for _, batch in table.batches(columns, self._types, 0, _READ_ROWS):
+                for name, leaf in conversion.dictionaries.items():
+                    conversion.words[name].add(leaf_array(batch, leaf).dictionary)
+        for name, leaf in conversion.dictionaries.items():
+            for spelling in (leaf.name, leaf.spoken):
+                value = options.nulls.get(spelling, MASK)
+                if value != MASK:
+                    conversion.words[name].add_word(str(value))
+            conversion.words[name].seal()
+
+
+def open_files(paths: Sequence[str], options: TableOptions) -> Tables:
+    """Table files, in this order; see `Tables`.
+
+    Raises:
+        SourceNotFound: a file cannot be read.
+        SchemaError, ShardCorrupt: as `Tables`.
+    """
+    return Tables([open_table(path) for path in paths], options)
+
+
+def stamp(paths: Sequence[str]) -> str:
+    """A hash of the files' names, sizes and times, which changes when one of them does.
+
+    Raises:
+        OSError: one is gone.
+    """
+    digest = xxhash.xxh3_64()
+    for path in paths:
+        status = os.stat(path)
+        parts = (os.path.basename(path), str(status.st_size), str(status.st_mtime_ns))
+        digest.update("\0".join(parts).encode("utf-8", "surrogateescape") + b"\n")
+    return digest.hexdigest()
+
+
+def _agreed(
+    tables: Sequence[Table], columns: Sequence[str] | None, options: TableOptions
+) -> pa.Schema:
+    """The columns in the types that hold all tables' values."""
+    first = tables[0]
+    found: dict[str, pa.DataType] = {}
+    for name in columns or first.schema.names:
+        agreed, from_table = first.schema.field(name).type, first
+        for table in tables[1:]:
+            if name not in table.schema.names:
+                raise SchemaError(
+                    f"{table.name} has no column {name!r}, which {first.name} has; it has "
+                    f"{', '.join(table.schema.names)}"
+                )
+            kind = table.schema.field(name).type
+            both = widest(agreed, kind) or _as_text(table, agreed, kind)
+            if both is None:
+                raise SchemaError(
+                    f"column {name!r} is {kind} in {table.name}, and {agreed} in "
+                    f"{from_table.name}: give all files one type"
+                )
+            if both != agreed:
+                agreed, from_table = both, table
+        found[name] = _told(first, agreed, options.dtypes.get(name))
+    return pa.schema(list(found.items()))
+
+
+def _as_text(table: Table, first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    """Numbers in text are integers by chance: where some are floats, all are."""
+    numbers = all(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (first, second)
+    )
+    return pa.float64() if table.is_text and numbers else None
+
+
+def _told(table: Table, found: pa.DataType, dtype: str | None) -> pa.DataType:
+    """The type to read a column of text as, where it is told what it becomes."""
+    if not table.is_text or dtype is None:
+        return found
+    if dtype.startswith("float") and (pa.types.is_integer(found) or pa.types.is_null(found)):
+        return pa.float64()
+    if pa.types.is_null(found):
+        return pa.bool_() if dtype == "bool" else pa.int64()
+    return found
+
+
+def _check_no_more(tables: Sequence[Table]) -> None:
+    """Where all columns are wanted, no table has more than the first."""
+    first = tables[0]
+    for table in tables[1:]:
+        more = [name for name in table.schema.names if name not in first.schema.names]
+        if more:
+            raise SchemaError(
+                f"{table.name} has the column {more[0]!r}, which {first.name} does not have; name "
+                "the columns that are wanted (columns=..., --columns)"
+            )

@@ -1,0 +1,90 @@
+"""The vocabulary of a dictionary-encoded column, over all files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fastio.errors import SchemaError
+
+
+class Words:
+    """Words and their codes, in the order in which they were first seen.
+
+    Attributes:
+        all: the words; a code counts them.
+    """
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+        self._codes: dict[str, int] = {}
+        self._last: tuple[pa.Array, NDArray[np.int32]] | None = None
+
+    def add(self, dictionary: pa.Array) -> None:
+        """Take a dictionary's words in, in its order. By one thread, before any code is asked for.
+
+        Args:
+            dictionary: strings; nulls are none.
+        """
+        if self._last is not None and dictionary.equals(self._last[0]):
+            return
+        for word in dictionary.to_pylist():
+            if word is not None:
+                self.add_word(word)
+        self._last = dictionary, np.zeros(0, np.int32)
+
+    def add_word(self, word: str) -> None:
+        """Take a word in, unless it is there."""
+        if word not in self._codes:
+            self._codes[word] = len(self.all)
+            self.all.append(word)
+
+    def seal(self) -> None:
+        """All words are in; codes may be asked for, from any thread."""
+        self._last = None
+
+    def code(self, word: str) -> int:
+        """A word's code.
+
+        Raises:
+            KeyError: it is not among the words.
+        """
+        return self._codes[word]
+
+    def codes(self, array: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.bool_] | None]:
+        """The codes of an array of words, and which are missing, None if none.
+
+        Args:
+            array: dictionary-encoded strings.
+
+        Raises:
+            SchemaError: a word is not among those that were taken in.
+        """
+        of_dictionary = self._of(array.dictionary)
+        indices = array.indices
+        missing = indices.is_null().to_numpy(zero_copy_only=False)
+        if not len(of_dictionary):
+            return np.zeros(len(array), np.int32), missing if len(array) else None
+        positions = indices.fill_null(0).to_numpy(zero_copy_only=False)
+        codes = of_dictionary[positions]
+        missing |= codes < 0  # dictionaries may have a null among their words
+        return codes, missing if missing.any() else None
+
+    def _of(self, dictionary: pa.Array) -> NDArray[np.int32]:
+        """int32 (words of the dictionary,): their codes, -1 for null."""
+        last = self._last  # one attribute read: other threads may set it
+        if last is not None and dictionary.equals(last[0]):
+            return last[1]
+        try:
+            codes = np.array(
+                [-1 if word is None else self._codes[word] for word in dictionary.to_pylist()],
+                np.int32,
+            )
+        except KeyError as error:
+            raise SchemaError(
+                f"the word {error.args[0]!r} was not there when the table was first read: it has "
+                "changed meanwhile"
+            ) from error
+        self._last = dictionary, codes
+        return codes

@@ -163,13 +163,15 @@ class Mapping:
 class Table:
     """Fixed-width columns of shards; see table.h."""
 
-    def __init__(self, first_row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], strides: Sequence[int], fields: Sequence[tuple[int, int, int]]) -> None:
+    def __init__(self, first_row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], strides: Sequence[int], fields: Sequence[tuple[int, int, int, int, int, int, int]]) -> None:
         """
-        first_row: int64 (shards + 1,). strides: bytes from row to row of each column. fields: (column, offset, width) of each.
+        first_row: int64 (shards + 1,). strides: bytes from row to row of each column. fields: (column, offset, width, kind, bytes of a number there, in the batch, fill) of each.
         """
 
-    def set(self, shard: int, mapping: Mapping, columns: Sequence[tuple[int, int | None]]) -> None:
-        """columns: (offset in the file, CRC-32C of its bytes or None) of each."""
+    def set(self, shard: int, mapping: Mapping, columns: Sequence[tuple[int, int, int | None]], segments: tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None) -> None:
+        """
+        columns: (offset in the file, bytes, CRC-32C of them or None) of each. segments: (begin of each row's and the end, start, length).
+        """
 
     def unset(self, shard: int) -> None: ...
 

@@ -30,6 +30,7 @@ from fastio.staging import Stager
 Rows = npt.NDArray[np.int64]
 WHOLE_FILE = -1
 LOOK_INTO_FILE = 0  # an orientation, height or width that only the file's header tells
+_PLAIN = 0, 1, 1, 0  # kind, and what is for numbers that are widened: native/core/table.h
 _MOST_MAPPED = 32768  # shards: a process may have 65530 maps on Linux, as it comes
 AS_STORED = 1  # an orientation: not to be turned, whatever the header says
 
@@ -87,7 +88,12 @@ class Columns:
         self._columns = list(columns)
         homes = {name: RECORD_COLUMN if name in offsets else name for name in fields}
         places = [
-            (self._columns.index(homes[name]), offsets.get(name, 0), _row_bytes(kinds[name]))
+            (
+                self._columns.index(homes[name]),
+                offsets.get(name, 0),
+                _row_bytes(kinds[name]),
+                *_PLAIN,
+            )
             for name in fields
         ]
         first_row = np.append(dataset.manifest.first_row, dataset.manifest.rows).astype(np.int64)

@@ -203,16 +203,18 @@ class ShardReader:
         assert self._mapping is not None
         return self._mapping
 
-    def extent(self, column: str) -> tuple[int, int | None]:
-        """Where a fixed-width column begins in the file, and the CRC-32C of its bytes if known.
+    def extent(self, column: str) -> tuple[int, int, int | None]:
+        """Where a fixed-width column lies in the file: offset, bytes, and their CRC-32C if known.
 
         Raises:
             ShardCorrupt: there is no such column, or its rows have no fixed width.
         """
         if column == RECORD_COLUMN:
             records = self._records().buffers()[1]
-            return int(records.address - self._address), self._record_crc32c()
-        return int(self.fixed(column).ctypes.data - self._address), None
+            nbytes = self.rows * self._records().type.byte_width
+            return int(records.address - self._address), nbytes, self._record_crc32c()
+        view = self.fixed(column)
+        return int(view.ctypes.data - self._address), view.nbytes, None
 
     def fixed(self, column: str) -> NDArray[Any]:
         """A fixed-width column as a read-only view of the map.

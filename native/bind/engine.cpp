@@ -193,7 +193,7 @@ std::vector<std::uint8_t*> check_outs(const Table& table,
   check_length("out", outs.size(), table.fields().size());
   std::vector<std::uint8_t*> pointers;
   for (std::size_t i = 0; i < outs.size(); ++i) {
-    if (outs[i] && outs[i]->nbytes() < rows * table.fields()[i].width)
+    if (outs[i] && outs[i]->nbytes() < rows * table.fields()[i].out_bytes())
       throw nb::value_error("out has no room for these rows");
     pointers.push_back(outs[i] ? static_cast<std::uint8_t*>(outs[i]->data()) : nullptr);
   }

@@ -30,11 +30,22 @@ nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>> data(const SharedMapping
   return {self.value->data(), {self.value->size()}, owner};
 }
 
-void make_table(
-    SharedTable* self, const Vector<std::int64_t>& first_row, std::vector<std::uint64_t> strides,
-    const std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>>& fields) {
+// (column, offset, width, kind, from, to, fill), see TableField.
+using FieldTuple = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint8_t,
+                              std::uint8_t, std::uint8_t, std::int64_t>;
+// (offset, bytes, CRC-32C), see ColumnPlace.
+using ColumnTuple = std::tuple<std::uint64_t, std::uint64_t, std::optional<std::uint32_t>>;
+
+template <typename T>
+std::vector<T> copied(const Vector<T>& array) {
+  return std::vector<T>(array.data(), array.data() + array.size());
+}
+
+void make_table(SharedTable* self, const Vector<std::int64_t>& first_row,
+                std::vector<std::uint64_t> strides, const std::vector<FieldTuple>& fields) {
   std::vector<TableField> parts;
-  for (const auto& [column, offset, width] : fields) parts.push_back({column, offset, width});
+  for (const auto& [column, offset, width, kind, from, to, fill] : fields)
+    parts.push_back({column, offset, width, static_cast<FieldKind>(kind), from, to, fill});
   std::vector<std::int64_t> rows(first_row.data(), first_row.data() + first_row.size());
   try {
     new (self)
@@ -44,12 +55,18 @@ void make_table(
   }
 }
 
-void set_shard(
-    SharedTable& self, std::size_t shard, const SharedMapping& mapping,
-    const std::vector<std::tuple<std::uint64_t, std::optional<std::uint32_t>>>& columns) {
+void set_shard(SharedTable& self, std::size_t shard, const SharedMapping& mapping,
+               const std::vector<ColumnTuple>& columns,
+               const std::optional<std::tuple<Vector<std::int64_t>, Vector<std::int64_t>,
+                                              Vector<std::int32_t>>>& segments) {
   std::vector<ColumnPlace> places;
-  for (const auto& [offset, crc32c] : columns) places.push_back({offset, crc32c});
-  raise_for(self.value->set(shard, mapping.value, places));
+  for (const auto& [offset, bytes, crc32c] : columns) places.push_back({offset, bytes, crc32c});
+  std::shared_ptr<Segments> kept;
+  if (segments) {
+    const auto& [begin, start, length] = *segments;
+    kept = std::make_shared<Segments>(Segments{copied(begin), copied(start), copied(length)});
+  }
+  raise_for(self.value->set(shard, mapping.value, places, std::move(kept)));
 }
 
 Numbers missing(const SharedTable& self, const Vector<std::int64_t>& rows) {
@@ -83,9 +100,11 @@ void bind_table(nb::module_& m) {
   nb::class_<SharedTable>(m, "Table", "Fixed-width columns of shards; see table.h.")
       .def("__init__", &make_table, nb::arg("first_row"), nb::arg("strides"), nb::arg("fields"),
            "first_row: int64 (shards + 1,). strides: bytes from row to row of each column. fields: "
-           "(column, offset, width) of each.")
+           "(column, offset, width, kind, bytes of a number there, in the batch, fill) of each.")
       .def("set", &set_shard, nb::arg("shard"), nb::arg("mapping"), nb::arg("columns"),
-           "columns: (offset in the file, CRC-32C of its bytes or None) of each.")
+           nb::arg("segments").none() = nb::none(),
+           "columns: (offset in the file, bytes, CRC-32C of them or None) of each. segments: "
+           "(begin of each row's and the end, start, length).")
       .def(
           "unset", [](SharedTable& self, std::size_t shard) { self.value->unset(shard); },
           nb::arg("shard"))

@@ -4,11 +4,19 @@
 #include <cstring>
 #include <utility>
 
+#include "widen.h"
+
 namespace fastio {
 namespace {
 
-// Rows a thread claims at a time: 16 times a batch of 16,384.
-constexpr std::size_t kClaim = 1024;
+// Rows a thread claims at a time: about 160 KiB, so that the last ones are shared evenly.
+constexpr std::size_t kClaimBytes = 160 << 10;
+
+std::size_t chunk(const Table& table) {
+  std::size_t bytes = 1;
+  for (const TableField& field : table.fields()) bytes += field.out_bytes();
+  return std::clamp<std::size_t>(kClaimBytes / bytes, 1, 4096);
+}
 
 // Rows that are located before they are copied.
 constexpr std::size_t kLocated = 256;
@@ -17,6 +25,9 @@ constexpr std::size_t kLocated = 256;
 // no more, where rows are three or four cache lines.
 constexpr std::size_t kAheadBytes = 3072;
 constexpr std::size_t kLine = 64;
+
+// Of a longer row, what is asked for: the processor goes on by itself.
+constexpr std::size_t kAskedBytes = 1024;
 
 // Copies `width` bytes without a call: in pieces of 16, the last of which overlaps the one before.
 inline void copy(std::uint8_t* to, const std::uint8_t* from, std::size_t width) {
@@ -50,11 +61,58 @@ inline void prefetch(const std::uint8_t* begin, std::size_t bytes) {
   __builtin_prefetch(begin + bytes - 1);
 }
 
+// Puts `count` numbers of 4 or 8 bytes: first, first + step, ...
+void put(std::uint8_t* out, std::size_t count, int bytes, std::int64_t first, std::int64_t step) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int64_t value = first + static_cast<std::int64_t>(i) * step;
+    const auto narrow = static_cast<std::int32_t>(value);
+    if (bytes == 8) {
+      std::memcpy(out + 8 * i, &value, 8);
+    } else {
+      std::memcpy(out + 4 * i, &narrow, 4);
+    }
+  }
+}
+
+// One row of a field of segments.
+void fill_row(const TableField& field, const Segments& segments, std::size_t row,
+              const std::uint8_t* data, std::uint8_t* out) {
+  const std::size_t room = field.numbers(), to = field.to;
+  const auto first = static_cast<std::size_t>(segments.begin[row]);
+  const auto last = static_cast<std::size_t>(segments.begin[row + 1]);
+  std::size_t at = 0;
+  for (std::size_t j = first; j < last && at < room; ++j) {
+    const auto length = static_cast<std::size_t>(segments.length[j]);
+    const std::size_t count = std::min(length, room - at);
+    const std::uint8_t* const from =
+        data + static_cast<std::size_t>(segments.start[j]) * field.from;
+    switch (field.kind) {
+      case FieldKind::inputs:
+        widen(from, count, field.from, field.to, out + at * to);
+        break;
+      case FieldKind::targets: {
+        const std::size_t known = std::min(length - 1, count);
+        widen(from + field.from, known, field.from, field.to, out + at * to);
+        put(out + (at + known) * to, count - known, field.to, field.fill, 0);
+        break;
+      }
+      case FieldKind::positions:
+        put(out + at * to, count, field.to, 0, 1);
+        break;
+      default:
+        put(out + at * to, count, field.to, static_cast<std::int64_t>(j - first), 0);
+        break;
+    }
+    at += count;
+  }
+  put(out + at * to, room - at, field.to, field.fill, 0);
+}
+
 }  // namespace
 
 GatherSlot::GatherSlot(std::shared_ptr<const Table> table, std::vector<std::int64_t> rows,
                        std::vector<std::uint8_t*> out)
-    : Slot(rows.size(), kClaim),
+    : Slot(rows.size(), chunk(*table)),
       table_(std::move(table)),
       shards_(table_->snapshot()),
       row_(std::move(rows)) {
@@ -63,9 +121,14 @@ GatherSlot::GatherSlot(std::shared_ptr<const Table> table, std::vector<std::int6
     Wanted wanted{column, UINT32_MAX, 0, {}};
     for (std::size_t i = 0; i < fields.size(); ++i) {
       if (fields[i].column != column || !out[i]) continue;
+      const Target target{out[i], fields[i].out_bytes(), fields[i]};
+      if (fields[i].in_segments()) {
+        in_segments_.push_back(target);
+        continue;
+      }
       wanted.begin = std::min(wanted.begin, fields[i].offset);
       wanted.end = std::max(wanted.end, fields[i].offset + fields[i].width);
-      wanted.targets.push_back({out[i], fields[i].offset, fields[i].width});
+      wanted.targets.push_back(target);
     }
     if (!wanted.targets.empty()) wanted_.push_back(std::move(wanted));
   }
@@ -76,6 +139,7 @@ void GatherSlot::fill(std::size_t begin, std::size_t end, Worker&) {
   for (const Wanted& wanted : wanted_)
     for (std::size_t at = begin; at < end; at += kLocated)
       whole &= copy_column(wanted, at, std::min(at + kLocated, end));
+  for (const Target& target : in_segments_) copy_segments(target, begin, end);
   if (!whole || Mapping::any_damaged()) note_failures(begin, end);
 }
 
@@ -95,17 +159,36 @@ bool GatherSlot::copy_column(const Wanted& wanted, std::size_t begin, std::size_
         columns && columns->status.ok() ? columns->begin[wanted.column] + local * stride : nullptr;
     whole &= from[i] != nullptr;
   }
-  const std::size_t bytes = wanted.end - wanted.begin;
-  const std::size_t ahead = std::clamp<std::size_t>(kAheadBytes / (bytes + kLine), 4, 32);
+  const std::size_t bytes = std::min<std::size_t>(wanted.end - wanted.begin, kAskedBytes);
+  const std::size_t ahead = std::clamp<std::size_t>(kAheadBytes / (bytes + kLine), 2, 32);
   for (std::size_t i = 0; i < std::min(ahead, count); ++i)
     if (from[i]) prefetch(from[i] + wanted.begin, bytes);
   for (std::size_t i = 0; i < count; ++i) {
     if (i + ahead < count && from[i + ahead]) prefetch(from[i + ahead] + wanted.begin, bytes);
     if (!from[i]) continue;
-    for (const Target& target : wanted.targets)
-      copy(target.out + (begin + i) * target.width, from[i] + target.offset, target.width);
+    for (const Target& target : wanted.targets) {
+      std::uint8_t* const to = target.out + (begin + i) * target.out_bytes;
+      const TableField& field = target.field;
+      if (field.kind == FieldKind::bytes) {
+        copy(to, from[i] + field.offset, field.width);
+      } else {
+        widen(from[i] + field.offset, field.numbers(), field.from, field.to, to);
+      }
+    }
   }
   return whole;
+}
+
+// Rows [begin, end) of a field of segments; those that cannot be had are left as they are.
+void GatherSlot::copy_segments(const Target& target, std::size_t begin, std::size_t end) const {
+  for (std::size_t i = begin; i < end; ++i) {
+    const std::size_t shard = table_->shard_of(row_[i]);
+    const ShardColumns* const columns = (*shards_)[shard].get();
+    if (!columns || !columns->status.ok() || !columns->segments) continue;
+    const auto local = static_cast<std::size_t>(row_[i] - table_->first_row(shard));
+    fill_row(target.field, *columns->segments, local, columns->begin[target.field.column],
+             target.out + i * target.out_bytes);
+  }
 }
 
 // After the copying: a mapping may have turned out to be damaged by it.

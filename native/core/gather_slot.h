@@ -26,7 +26,8 @@ class GatherSlot : public Slot {
   // A wanted field of the column that is copied.
   struct Target {
     std::uint8_t* out;
-    std::uint32_t offset, width;
+    std::size_t out_bytes;  // of a row
+    TableField field;
   };
   // A column with wanted fields, and the bytes of a row that they lie in.
   struct Wanted {
@@ -35,12 +36,14 @@ class GatherSlot : public Slot {
     std::vector<Target> targets;
   };
   bool copy_column(const Wanted& wanted, std::size_t begin, std::size_t end) const;
+  void copy_segments(const Target& target, std::size_t begin, std::size_t end) const;
   void note_failures(std::size_t begin, std::size_t end);
 
   const std::shared_ptr<const Table> table_;
   const std::shared_ptr<const Table::Shards> shards_;  // as they were at the beginning
   const std::vector<std::int64_t> row_;
   std::vector<Wanted> wanted_;
+  std::vector<Target> in_segments_;
   mutable std::mutex failing_;
   std::vector<Failure> failures_;  // guarded by failing_
 };

@@ -58,6 +58,13 @@ bool copy_mapped(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes,
   return true;
 }
 
+bool sensible(const TableField& field) {
+  if (field.width == 0 || field.kind > FieldKind::documents) return false;
+  if (field.kind == FieldKind::bytes) return true;
+  const bool from = field.from == 1 || field.from == 2 || field.from == 4;
+  return from && (field.to == 4 || field.to == 8) && field.width % field.from == 0;
+}
+
 }  // namespace
 
 Table::Table(std::vector<std::int64_t> first_row, std::vector<std::uint64_t> strides,
@@ -70,10 +77,13 @@ Table::Table(std::vector<std::int64_t> first_row, std::vector<std::uint64_t> str
   if (first_row_.size() < 2 || first_row_.front() != 0 ||
       std::adjacent_find(first_row_.begin(), first_row_.end(), backwards) != first_row_.end())
     throw std::invalid_argument("first_row must ascend from 0");
-  for (const TableField& field : fields_)
-    if (field.column >= strides_.size() || field.width == 0 ||
-        std::uint64_t{field.offset} + field.width > strides_[field.column])
-      throw std::invalid_argument("a field does not lie in its column");
+  reach_.resize(strides_.size());
+  for (const TableField& field : fields_) {
+    if (field.column >= strides_.size() || !sensible(field))
+      throw std::invalid_argument("no such column, or no such field in it");
+    const std::uint64_t end = std::uint64_t{field.offset} + field.width;
+    if (!field.in_segments()) reach_[field.column] = std::max(reach_[field.column], end);
+  }
   // About two entries a shard: a look into the guide, and a step or two from there.
   while ((rows() >> guide_shift_) > 2 * static_cast<std::int64_t>(shards())) ++guide_shift_;
   guide_.resize(static_cast<std::size_t>((rows() - 1) >> guide_shift_) + 1);
@@ -86,18 +96,30 @@ Table::Table(std::vector<std::int64_t> first_row, std::vector<std::uint64_t> str
 }
 
 Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
-                  const std::vector<ColumnPlace>& places) {
+                  const std::vector<ColumnPlace>& places,
+                  std::shared_ptr<const Segments> segments) {
   if (shard >= shards() || places.size() != strides_.size())
     return Status::error(Code::corrupt, "no such shard, or another number of columns");
   const auto rows = static_cast<std::uint64_t>(first_row_[shard + 1] - first_row_[shard]);
   auto columns = std::make_shared<ShardColumns>();
   for (std::size_t i = 0; i < places.size(); ++i) {
-    const std::uint64_t offset = places[i].offset;
-    if (offset > mapping->size() || (mapping->size() - offset) / strides_[i] < rows)
+    const ColumnPlace& place = places[i];
+    if (place.offset > mapping->size() || mapping->size() - place.offset < place.bytes)
       return Status::error(Code::corrupt, "a column leaves the shard's file");
-    columns->begin.push_back(mapping->data() + offset);
+    if (reach_[i] > place.bytes ||
+        (strides_[i] && (place.bytes - reach_[i]) / strides_[i] < rows - 1))
+      return Status::error(Code::corrupt, "a column has not enough bytes for its rows");
+    columns->begin.push_back(mapping->data() + place.offset);
+  }
+  if (segments) {
+    Status status = check_segments(*segments, rows, places);
+    if (!status.ok()) return status;
+  } else if (std::any_of(fields_.begin(), fields_.end(),
+                         [](const TableField& field) { return field.in_segments(); })) {
+    return Status::error(Code::corrupt, "there are no segments for the fields of some");
   }
   columns->mapping = std::move(mapping);
+  columns->segments = std::move(segments);
   const std::shared_ptr<const ShardColumns> made = std::move(columns);
   replace(shard, nullptr, made);
   {
@@ -107,6 +129,23 @@ Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
   }
   wanted_.notify_one();
   return Status::okay();
+}
+
+Status Table::check_segments(const Segments& segments, std::uint64_t rows,
+                             const std::vector<ColumnPlace>& places) const {
+  std::int64_t numbers = INT64_MAX;
+  for (const TableField& field : fields_)
+    if (field.in_segments())
+      numbers =
+          std::min(numbers, static_cast<std::int64_t>(places[field.column].bytes / field.from));
+  const auto count = static_cast<std::int64_t>(segments.start.size());
+  bool ok = segments.begin.size() == rows + 1 && segments.length.size() == segments.start.size() &&
+            segments.begin.front() == 0 && segments.begin.back() == count &&
+            std::is_sorted(segments.begin.begin(), segments.begin.end());
+  for (std::size_t i = 0; ok && i < segments.start.size(); ++i)
+    ok = segments.start[i] >= 0 && segments.length[i] > 0 && segments.start[i] <= numbers &&
+         segments.length[i] <= numbers - segments.start[i];
+  return ok ? Status::okay() : Status::error(Code::corrupt, "a segment leaves the shard's tokens");
 }
 
 void Table::unset(std::size_t shard) {
@@ -205,10 +244,10 @@ void Table::copy_all() {
 // Null: there is no memory, the table was closed, or the file was cut off meanwhile, which the
 // gathers notice.
 std::shared_ptr<const ShardColumns> Table::copied(const Copy& copy) const {
-  const auto rows = static_cast<std::uint64_t>(first_row_[copy.shard + 1] - first_row_[copy.shard]);
   auto columns = std::make_shared<ShardColumns>();
+  columns->segments = copy.from->segments;
   for (std::size_t i = 0; i < strides_.size(); ++i) {
-    const std::size_t bytes = rows * strides_[i];
+    const std::size_t bytes = copy.places[i].bytes;
     std::shared_ptr<std::uint8_t> memory = huge_memory(bytes);
     if (!memory) return nullptr;
     if (!copy_mapped(memory.get(), copy.from->begin[i], bytes, closed_)) return nullptr;

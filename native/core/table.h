@@ -24,15 +24,43 @@
 
 namespace fastio {
 
-// A field: bytes [offset, offset + width) of each row of a column.
+// What a batch has of a field. The numbers cross into Python.
+enum class FieldKind : std::uint8_t {
+  bytes = 0,      // its bytes
+  numbers = 1,    // its numbers, widened
+  inputs = 2,     // of tokens in segments: those of the row's segments, one after the other
+  targets = 3,    // likewise: the token behind each one in its segment, `fill` behind the last
+  positions = 4,  // likewise: 0, 1, ... in each segment
+  documents = 5,  // likewise: the number of the segment in its row
+};
+
+// A field: bytes [offset, offset + width) of each row of a column, which may go on into the next
+// row's. Of segments only the width counts: as many numbers has a row, with `fill` behind the last
+// segment.
 struct TableField {
   std::uint32_t column = 0;
   std::uint32_t offset = 0, width = 0;
+  FieldKind kind = FieldKind::bytes;
+  std::uint8_t from = 1, to = 1;  // bytes of a number: 1, 2 or 4, to 4 or 8
+  std::int64_t fill = 0;
+
+  std::size_t numbers() const { return width / from; }
+  std::size_t out_bytes() const { return kind == FieldKind::bytes ? width : numbers() * to; }
+  bool in_segments() const { return kind >= FieldKind::inputs; }
+};
+
+// Which numbers of a column make up each row of a shard: row i has the segments from begin[i] on,
+// each of them length[j] numbers from number start[j] on.
+struct Segments {
+  std::vector<std::int64_t> begin;  // one more than rows
+  std::vector<std::int64_t> start;
+  std::vector<std::int32_t> length;
 };
 
 // One shard's columns. Immutable.
 struct ShardColumns {
   std::vector<const std::uint8_t*> begin;  // of each column
+  std::shared_ptr<const Segments> segments;
   std::shared_ptr<const Mapping> mapping;  // that they lie in; null: in `memory`
   std::vector<std::shared_ptr<const std::uint8_t>> memory;
   Status status;  // of all its rows
@@ -44,6 +72,7 @@ struct ShardColumns {
 // Where a column lies in a shard's file.
 struct ColumnPlace {
   std::uint64_t offset = 0;             // of its first row
+  std::uint64_t bytes = 0;              // of all rows
   std::optional<std::uint32_t> crc32c;  // of its bytes, looked at when they are copied
 };
 
@@ -74,9 +103,11 @@ class Table {
     return shard;
   }
 
-  // Makes a shard known, one ColumnPlace a column. Code::corrupt: a column leaves the file.
+  // Makes a shard known, one ColumnPlace a column. Code::corrupt: a column leaves the file, or a
+  // row or segment leaves its column.
   Status set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
-             const std::vector<ColumnPlace>& places);
+             const std::vector<ColumnPlace>& places,
+             std::shared_ptr<const Segments> segments = nullptr);
   void unset(std::size_t shard);
 
   // The shards of `rows`, all in [0, rows()), that are not known; ascending.
@@ -101,6 +132,8 @@ class Table {
     std::shared_ptr<const ShardColumns> from;
     std::vector<ColumnPlace> places;
   };
+  Status check_segments(const Segments& segments, std::uint64_t rows,
+                        const std::vector<ColumnPlace>& places) const;
   void replace(std::size_t shard, const ShardColumns* expected,
                std::shared_ptr<const ShardColumns> columns);
   void copy_all();
@@ -109,6 +142,7 @@ class Table {
   const std::vector<std::int64_t> first_row_;
   const std::vector<std::uint64_t> strides_;
   const std::vector<TableField> fields_;
+  std::vector<std::uint64_t> reach_;  // of each column: where the last field of a row ends
   int guide_shift_ = 0;
   std::vector<std::uint32_t> guide_;  // the shard of row i << guide_shift_
 

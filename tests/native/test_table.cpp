@@ -14,6 +14,7 @@
 #include "core/crc32c.h"
 #include "core/engine.h"
 #include "core/gather_slot.h"
+#include "core/widen.h"
 
 using namespace fastio;
 
@@ -66,7 +67,8 @@ class Shards {
     REQUIRE(Mapping::open(paths_[shard], mapping).ok());
     const auto rows = static_cast<std::uint64_t>(rows_[shard]);
     return table.set(shard, mapping,
-                     {{kHead, crc_[shard] ^ crc_change}, {kHead + rows * kRecord, std::nullopt}});
+                     {{kHead, rows * kRecord, crc_[shard] ^ crc_change},
+                      {kHead + rows * kRecord, rows * 2, std::nullopt}});
   }
   void open_all(Table& table) const {
     for (std::size_t i = 0; i < rows_.size(); ++i) REQUIRE(open(table, i).ok());
@@ -228,19 +230,89 @@ TEST_CASE("columns that leave the file, and tables that do not fit, are refused"
   std::shared_ptr<Mapping> mapping;
   REQUIRE(Mapping::open(shards.path(0), mapping).ok());
   const std::uint64_t size = mapping->size();
-  CHECK_FALSE(table->set(0, mapping, {{size - 239, {}}, {64, {}}}).ok());
-  CHECK_FALSE(table->set(0, mapping, {{UINT64_MAX - 8, {}}, {64, {}}}).ok());
-  CHECK_FALSE(table->set(1, mapping, {{64, {}}, {64, {}}}).ok());
-  CHECK_FALSE(table->set(0, mapping, {{64, {}}}).ok());
-  CHECK(table->set(0, mapping, {{size - 240, {}}, {64, {}}}).ok());
+  const ColumnPlace records{64, 240, {}}, numbers{304, 20, {}};
+  CHECK_FALSE(table->set(0, mapping, {{size - 239, 240, {}}, numbers}).ok());
+  CHECK_FALSE(table->set(0, mapping, {{UINT64_MAX - 8, 240, {}}, numbers}).ok());
+  CHECK_FALSE(table->set(0, mapping, {{64, UINT64_MAX, {}}, numbers}).ok());
+  CHECK_FALSE(table->set(0, mapping, {{64, 230, {}}, numbers}).ok());
+  CHECK_FALSE(table->set(1, mapping, {records, numbers}).ok());
+  CHECK_FALSE(table->set(0, mapping, {records}).ok());
+  CHECK(table->set(0, mapping, {{size - 240, 240, {}}, numbers}).ok());
   const auto made = [](std::vector<std::int64_t> first_row, TableField field) {
     return Table(std::move(first_row), {8}, {field});
   };
   CHECK_THROWS(made({0}, {0, 0, 8}));
   CHECK_THROWS(made({1, 2}, {0, 0, 8}));
   CHECK_THROWS(made({0, 5, 5}, {0, 0, 8}));
-  CHECK_THROWS(made({0, 5}, {0, 1, 8}));
   CHECK_THROWS(made({0, 5}, {1, 0, 8}));
   CHECK_THROWS(made({0, 5}, {0, 0, 0}));
-  CHECK_THROWS(made({0, 5}, {0, UINT32_MAX, 8}));
+  CHECK_THROWS(made({0, 5}, {0, 0, 8, FieldKind::numbers, 3, 8}));
+  CHECK_THROWS(made({0, 5}, {0, 0, 8, FieldKind::numbers, 2, 2}));
+  CHECK_THROWS(made({0, 5}, {0, 0, 7, FieldKind::numbers, 2, 8}));
+}
+
+TEST_CASE("numbers are widened, of rows that overlap, alike on every instruction set") {
+  std::vector<std::uint8_t> bytes(4 * 333);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 151 + 9);
+  for (const int from : {1, 2, 4})
+    for (const int to : {4, 8})
+      for (const std::size_t count : {0, 1, 3, 7, 8, 15, 16, 31, 32, 33, 64, 65, 331}) {
+        std::vector<std::uint8_t> expected(count * static_cast<std::size_t>(to) + 1, 0x5a), got;
+        for (std::size_t i = 0; i < count; ++i)
+          for (int j = 0; j < to; ++j)
+            expected[i * static_cast<std::size_t>(to) + static_cast<std::size_t>(j)] =
+                j < from
+                    ? bytes[1 + i * static_cast<std::size_t>(from) + static_cast<std::size_t>(j)]
+                    : 0;
+        for (auto* kernel : {&widen, &widen_portable}) {
+          got.assign(expected.size(), 0x5a);
+          kernel(bytes.data() + 1, count, from, to, got.data());
+          CHECK(got == expected);
+        }
+      }
+}
+
+TEST_CASE("segments make up rows: inputs, targets, positions and documents") {
+  const std::string path = "/tmp/fastio_tokens_" + std::to_string(::getpid());
+  std::vector<std::uint16_t> tokens(20);
+  std::iota(tokens.begin(), tokens.end(), std::uint16_t{100});
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(tokens.data()), 40);
+  std::vector<TableField> fields;
+  for (const auto kind :
+       {FieldKind::inputs, FieldKind::targets, FieldKind::positions, FieldKind::documents})
+    fields.push_back({0, 0, 10, kind, 2, 8, -7});
+  const auto table = std::make_shared<Table>(std::vector<std::int64_t>{0, 3},
+                                             std::vector<std::uint64_t>{0}, fields);
+  std::shared_ptr<Mapping> mapping;
+  REQUIRE(Mapping::open(path, mapping).ok());
+  std::remove(path.c_str());
+  // A row of two documents and padding; one that goes on behind its end; one that is cut off there.
+  const Segments segments{{0, 2, 4, 5}, {3, 10, 0, 14, 6}, {2, 1, 3, 3, 5}};
+  const auto kept = [](const Segments& some) { return std::make_shared<const Segments>(some); };
+  REQUIRE(table->set(0, mapping, {{0, 40, {}}}, kept(segments)).ok());
+  Engine engine(1);
+  std::vector<std::vector<std::int64_t>> out(4, std::vector<std::int64_t>(15));
+  std::vector<std::uint8_t*> pointers;
+  for (auto& each : out) pointers.push_back(reinterpret_cast<std::uint8_t*>(each.data()));
+  const auto slot =
+      std::make_shared<GatherSlot>(table, std::vector<std::int64_t>{0, 1, 2}, pointers);
+  engine.submit(slot);
+  REQUIRE(slot->wait(kLong));
+  CHECK(slot->failures().empty());
+  using Row = std::vector<std::int64_t>;
+  CHECK(out[0] == Row{103, 104, 110, -7, -7, 100, 101, 102, 114, 115, 106, 107, 108, 109, 110});
+  CHECK(out[1] == Row{104, -7, -7, -7, -7, 101, 102, -7, 115, 116, 107, 108, 109, 110, -7});
+  CHECK(out[2] == Row{0, 1, 0, -7, -7, 0, 1, 2, 0, 1, 0, 1, 2, 3, 4});
+  CHECK(out[3] == Row{0, 0, 1, -7, -7, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0});
+
+  const auto refused = [&](const Segments& some) {
+    return !table->set(0, mapping, {{0, 40, {}}}, kept(some)).ok();
+  };
+  CHECK(refused({{0, 2, 4}, {3, 10, 0, 14}, {2, 1, 3, 3}}));
+  CHECK(refused({{0, 2, 1, 5}, {3, 10, 0, 14, 6}, {2, 1, 3, 3, 5}}));
+  CHECK(refused({{0, 2, 4, 6}, {3, 10, 0, 14, 6}, {2, 1, 3, 3, 5}}));
+  CHECK(refused({{0, 2, 4, 5}, {3, 10, 0, 18, 6}, {2, 1, 3, 3, 5}}));
+  CHECK(refused({{0, 2, 4, 5}, {-1, 10, 0, 14, 6}, {2, 1, 3, 3, 5}}));
+  CHECK(refused({{0, 2, 4, 5}, {3, 10, 0, 14, 6}, {2, 0, 3, 3, 5}}));
+  CHECK_FALSE(table->set(0, mapping, {{0, 40, {}}}).ok());
 }

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fastio.cli import main
 from fastio.dataset import Manifest
+from fastio.dataset import open as open_dataset
 from fastio.errors import DatasetNotFound, PackError, SchemaError
 from fastio.formats.tables import MemoryTable, TableOptions, Tables
 from fastio.pack import pack
@@ -103,6 +104,24 @@ def test_a_table_s_values_come_back(tmp_path: Path) -> None:
         ]
     words = manifest.schema.vocabularies["word"]
     assert [words[code] for code in found["word"]] == columns["word"]
+
+
+def test_rows_of_a_packed_table_are_dicts(tmp_path: Path) -> None:
+    source = table(300)
+    pack(source, tmp_path / "out", groups=GROUPS, shard_size=5000)
+    with open_dataset(tmp_path / "out") as dataset:
+        rows = np.random.default_rng(0).permutation(300)
+        for name in ("label", "name"):
+            expected = source.column(name).take(rows).to_pylist()
+            assert list(dataset.gather(name, rows)) == expected
+        np.testing.assert_array_equal(
+            dataset.gather("dense", rows)[:, 1],  # type: ignore[call-overload]
+            source.column("I2").to_numpy()[rows],
+        )
+        sample = dataset[7]
+        assert (sample["label"], sample["name"]) == (source["label"][7].as_py(), "row 7" * 3)
+        assert sample["sparse"].tolist() == [source[name][7].as_py() for name in ("C1", "C2")]
+        assert sample["tags"].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "folder", "memory", "reader", "batch", "stream"])

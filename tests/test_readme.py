@@ -83,7 +83,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 def test_all_snippets_run_in_order(names: dict[str, Any]) -> None:
     assert {path.name for path in Path().iterdir()} == {
         *("photos", "packed", "list.csv", "packed-list", "from-python", "written", "sheet.png"),
-        *("packed-jpeg", "photos-again", "cache", "tars", "from-tars"),
+        *("packed-jpeg", "photos-again", "cache", "tars", "from-tars", "clicks.parquet", "clicks"),
     }
 
 
@@ -95,6 +95,20 @@ def test_its_reader_reads_what_fastio_reads(names: dict[str, Any]) -> None:
             pixels, number = dataset[row]
             assert np.array_equal(np.asarray(image), pixels)
             assert dataset.classes[number] == label
+
+
+def test_records_lie_as_the_page_says(names: dict[str, Any]) -> None:
+    shard = pa.ipc.open_file(pa.memory_map("clicks/shard-000000.arrow")).get_batch(0)
+    rows = np.array([list(row) for row in shard.column(".record").to_pylist()], np.uint8)
+    assert rows.shape == (1000, 160)
+    columns = names["columns"]
+    for number, name in enumerate(columns):  # each takes four bytes here, and none are between
+        dtype = np.float32 if name == "label" else columns[name].dtype
+        found = rows[:, 4 * number : 4 * number + 4].copy().view(dtype)[:, 0]
+        assert np.array_equal(found, columns[name])
+    about = json.loads(shard.schema.metadata[b"fastio"])
+    assert (about["format_version"], about["schema"]["records"]) == (3, True)
+    assert int(about["record_crc32c"], 16) == crc32c(rows.tobytes())
 
 
 # --- The format page, followed by a writer of its own --------------------------------------------

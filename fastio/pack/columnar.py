@@ -40,12 +40,14 @@ class _Rows:
         records: (count,) of the layout's dtype, None without fixed-width fields.
         ragged: the fields of variable width.
         columns: the source's columns.
+        moments: of each of them, of all rows.
     """
 
     count: int
     records: NDArray[Any] | None
     ragged: dict[str, Ragged]
     columns: Sequence[Column]
+    moments: Sequence[Moments]
 
     def nbytes(self) -> int:
         """What they take in memory, about."""
@@ -201,7 +203,10 @@ class TablePacker:
 
     def _hold(self, rows: _Rows, begin: int, end: int) -> None:
         self.position += end - begin
-        parts = [moments(column, begin, end) for column in rows.columns]
+        if end - begin == rows.count:
+            parts = list(rows.moments)
+        else:
+            parts = [moments(column, begin, end) for column in rows.columns]
         if self._parts is None:
             self._parts = parts
         else:
@@ -322,7 +327,9 @@ class _Converter:
         joined = {name: Ragged.joined([part[name] for part in ragged]) for name in ragged[0]}
         counts = [batch.num_rows for _, batch in piece.parts]
         same = [_joined(parts, counts) for parts in zip(*columns, strict=True)]
-        return _Rows(begin, records, joined, same)
+        # Here, by one of several threads; the packer does it again where a shard ends in between.
+        sums = [moments(column, 0, begin) for column in same]
+        return _Rows(begin, records, joined, same, sums)
 
 
 def _joined(parts: Sequence[Column], counts: Sequence[int]) -> Column:

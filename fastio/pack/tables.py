@@ -24,7 +24,7 @@ from fastio.schema import Schema
 
 # Rows that are converted at a time. Shards' statistics are summed up in pieces of it, so that it
 # is a part of what makes a dataset's bytes.
-PIECE_ROWS = 16384
+PIECE_ROWS = 32768
 
 
 class TableSource:

@@ -35,7 +35,7 @@ from fastio.formats.tables.words import Words
 from fastio.schema import Array, Field, Scalar, Schema
 
 # Rows that are stacked at a time, so that what is written to with a stride stays in the cache.
-_TILE_ROWS = 2048
+_TILE_ROWS = 1024
 _NO_POLICY = object()
 
 

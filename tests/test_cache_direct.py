@@ -61,9 +61,9 @@ def test_where_there_are_no_direct_writes_pieces_are_written_as_usual(tmp_path: 
     folder = CacheFolder(tmp_path / "cache", 10 * MIB)
     source = folder.source("memory://a", "0" * 16, 10, 1, 10)
     assert folder.claim(source, {0: 6}) == {0: "mine"}
-    xxh3 = folder.write(source, 0, aligned(b"abcdef"))
-    assert xxh3 == xxhash.xxh3_64_hexdigest(b"abcdef")
-    assert folder.publish(source, {0: xxh3}) == {0}
+    written = folder.write(source, 0, aligned(b"abcdef"))
+    assert (written.size, written.xxh3) == (6, xxhash.xxh3_64_hexdigest(b"abcdef"))
+    assert folder.publish(source, {0: written}) == {0}
     assert folder.file(source, 0).read_bytes() == b"abcdef"
     folder.close()
 

@@ -87,8 +87,12 @@ def load(pipe: Any, url: str, photos: Path, path: Path) -> None:
 
     def wait_and_fetch(blocks: Blocks, number: int) -> Any:
         if waits.pop() if waits else False:
-            pipe.send("claimed")
-            pipe.recv()
+            kept = blocks.dataset.head_source()
+            assert kept is not None
+            # Not in the middle of another thread's transaction, which would lock all others out.
+            with kept[0].index.reading():
+                pipe.send("claimed")
+                pipe.recv()
         return fetch(blocks, number)
 
     Blocks.fetch = wait_and_fetch  # type: ignore[method-assign]

@@ -270,7 +270,7 @@ def test_a_disk_that_fails_is_told_once(
     with remote_loader(f"{proxy.url}/photos", cache) as loader:
         batches = iter(loader)
         rows = reference.check(loader, next(batches))
-        monkeypatch.setattr("fastio.cache.folder.os.rename", fail)
+        monkeypatch.setattr("fastio.cache.files.os.rename", fail)
         monkeypatch.setattr("fastio.staging.stager._WITHOUT_CACHE_S", 0.0)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from fastio.cache.claims import Outcome
 from fastio.cache.direct import Aligned, Buffers, aligned_size
-from fastio.cache.folder import CacheFolder, NextUse, Outcome, Run, Source
+from fastio.cache.eviction import NextUse, Run
+from fastio.cache.files import Written
+from fastio.cache.folder import CacheFolder, Source
 from fastio.cache.memory import MemoryFile, memory_file
 from fastio.cache.report import (
     CacheCheck,
@@ -30,6 +33,7 @@ __all__ = [
     "Removed",
     "Run",
     "Source",
+    "Written",
     "aligned_size",
     "check_is_cache",
     "memory_file",

@@ -105,6 +105,8 @@ class Index:
             CacheError: the database cannot be used (locked too long, no space, gone).
         """
         with self._lock:
+            if not self.is_there():  # what lies around it now is another cache's
+                raise CacheError(f"the cache's index {self.path} was deleted")
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 yield self._db
@@ -140,6 +142,26 @@ class Index:
         """Closes the database. Idempotent."""
         with self._lock, suppress(sqlite3.Error):
             self._db.close()
+
+
+def total_bytes(db: sqlite3.Connection) -> int:
+    """What all pieces take, those that are being fetched included."""
+    (total,) = db.execute("SELECT value FROM totals WHERE name = 'bytes'").fetchone()
+    return int(total)
+
+
+def pieces_known(db: sqlite3.Connection) -> int:
+    """How many pieces there are, those that are being fetched included."""
+    (number,) = db.execute("SELECT count(*) FROM pieces").fetchone()
+    return int(number)
+
+
+def count(db: sqlite3.Connection, **counts: int) -> None:
+    """Adds to totals, by their names."""
+    db.executemany(
+        "UPDATE totals SET value = value + ? WHERE name = ?",
+        [(number, name) for name, number in counts.items()],
+    )
 
 
 def _hold_while_forking(lock: threading.RLock) -> None:

@@ -17,7 +17,8 @@ from sqlite3 import Connection
 
 import xxhash
 
-from fastio.cache.folder import MARKER, CacheFolder
+from fastio.cache.files import MARKER
+from fastio.cache.folder import CacheFolder
 from fastio.cache.index import LOADING, READY
 from fastio.cache.members import is_alive, members
 from fastio.errors import CacheError
@@ -243,8 +244,7 @@ def _clear_some(folder: CacheFolder, source: int, key: str) -> tuple[int, int]:
             (source, READY, _AT_ONCE),
         ).fetchall()
         for number, _ in rows:
-            with suppress(OSError):
-                folder.piece_path(key, number).unlink()
+            folder.files.unlink(key, number)
         db.executemany(
             "DELETE FROM pieces WHERE source = ? AND number = ?", [(source, n) for n, _ in rows]
         )
@@ -291,7 +291,7 @@ def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) 
         for piece, problem in zip(pieces, problems, strict=True):
             # One that is not in the index any more was evicted meanwhile.
             if problem is not None and _drop(folder, piece):
-                path = str(folder.piece_path(piece.key, piece.number))
+                path = folder.files.piece(piece.key, piece.number)
                 damaged.append(DamagedPiece(piece.url, path, problem))
             if advance is not None:
                 advance(piece.size)
@@ -301,7 +301,7 @@ def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) 
 def _problem(folder: CacheFolder, piece: _Piece) -> str | None:
     digest, size = xxhash.xxh3_64(), 0
     try:
-        with open(folder.piece_path(piece.key, piece.number), "rb", buffering=0) as file:
+        with open(folder.files.piece(piece.key, piece.number), "rb", buffering=0) as file:
             found = os.fstat(file.fileno()).st_size
             if found != piece.size:
                 return f"it has {found:,} bytes, expected {piece.size:,}"
@@ -325,8 +325,7 @@ def _drop(folder: CacheFolder, piece: _Piece) -> bool:
             (piece.source, piece.number, READY, piece.xxh3),
         ).rowcount
         if gone:
-            with suppress(OSError):
-                folder.piece_path(piece.key, piece.number).unlink()
+            folder.files.unlink(piece.key, piece.number)
     return bool(gone)
 
 
@@ -338,9 +337,9 @@ def _strays(folder: CacheFolder) -> Iterator[str]:
             continue
         for inner in filter(str.isdecimal, _names(top / key)):
             numbers = [int(n) for n in _names(top / key / inner) if n.isdecimal()]
-            placed = [n for n in numbers if folder.piece_path(key, n).parent.name == inner]
+            placed = [n for n in numbers if Path(folder.files.piece(key, n)).parent.name == inner]
             for number in _unknown(folder, key, placed):
-                yield str(folder.piece_path(key, number))
+                yield folder.files.piece(key, number)
 
 
 def _unknown(folder: CacheFolder, key: str, numbers: list[int]) -> list[int]:
@@ -353,8 +352,7 @@ def _unknown(folder: CacheFolder, key: str, numbers: list[int]) -> list[int]:
         ).fetchall()
         unknown = sorted(set(numbers) - {number for (number,) in rows})
         for number in unknown:
-            with suppress(OSError):
-                folder.piece_path(key, number).unlink()
+            folder.files.unlink(key, number)
     return unknown
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fastio.cache import report
-from fastio.cache.folder import CacheFolder, NextUse
+from fastio.cache.eviction import NextUse
+from fastio.cache.folder import CacheFolder
 from fastio.cache.report import CacheCheck, CacheStatus, Removed
 from fastio.errors import CacheError
 from fastio.sizes import size_in_bytes

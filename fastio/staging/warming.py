@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Run, Source, aligned_size
+from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Run, Source, Written, aligned_size
 from fastio.cores import available_cores
 from fastio.dataset.remote import HEADS, RemoteDataset
 from fastio.formats import Remote, RemoteTars, open_remote
@@ -36,6 +36,7 @@ from fastio.staging.tar_blocks import TarBlocks
 # Of blocks that are claimed, and said to be ready, together.
 _TOGETHER_BYTES = 64 << 20
 _REQUEST_BYTES = 4 << 20
+_PUBLISH_S = 0.25  # between two publications, so that readers soon see what is slow to come
 _OTHERS_S = 0.2  # between two looks at what others fetch
 _OTHERS_DEADLINE_S = 120.0  # for them to be done with it
 
@@ -176,7 +177,8 @@ class _Warming:
         self._staged: set[int] = set()
         self._damaged: list[str] = []
         self._bytes = self._fetched = 0
-        self._written: dict[int, str] = {}
+        self._written: dict[int, Written] = {}
+        self._published_s = time.monotonic()
 
     def run(self) -> None:
         """Stages heads and blocks."""
@@ -323,23 +325,26 @@ class _Warming:
                     memory = memory[aligned_size(size) :]
                 self._receive(files)
             with self._pace.write():
-                digests = {number: self._write(number, file) for number, file in files.items()}
-        damaged = [number for number, xxh3 in digests.items() if xxh3 is None]
+                tried = {number: self._write(number, file) for number, file in files.items()}
+        written = {number: file for number, file in tried.items() if file is not None}
+        damaged = [number for number in tried if number not in written]
         if damaged:
             self._folder.abandon(self._source, damaged)
         with self._lock:
-            self._written.update((n, xxh3) for n, xxh3 in digests.items() if xxh3 is not None)
-        for number, size in zip(stretch.numbers, stretch.sizes, strict=True):
-            if digests[number] is not None:
-                self._note(number, size, fetched=True)
+            self._written.update(written)
+        for number, file in written.items():
+            self._note(number, file.size, fetched=True)
         self._publish(at_least=_TOGETHER_BYTES // self._blocks.mean_bytes)
 
     def _publish(self, at_least: int) -> None:
-        """Says that written blocks are ready, once there are so many."""
+        """Puts written blocks in their places, once there are so many, or some time has passed."""
+        now_s = time.monotonic()
         with self._lock:
-            if len(self._written) < max(1, at_least):
+            late = now_s - self._published_s >= _PUBLISH_S
+            if len(self._written) < (1 if late else max(1, at_least)):
                 return
             written, self._written = self._written, {}
+            self._published_s = now_s
         self._folder.publish(self._source, written, misses=False)
 
     def _receive(self, files: Mapping[int, Aligned]) -> None:
@@ -356,8 +361,8 @@ class _Warming:
         ends = itertools.accumulate(lengths)
         return [file.data[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
-    def _write(self, number: int, file: Aligned) -> str | None:
-        """The xxh3 of a block that was written; None for one that is damaged at the source."""
+    def _write(self, number: int, file: Aligned) -> Written | None:
+        """A block that was written; None for one that is damaged at the source."""
         problem = self._blocks.check(number, self._parts(number, file))
         if problem is None:
             return self._folder.write(self._source, number, file)

@@ -3,14 +3,15 @@
     path -> names -> headers (one pass) -> samples -> index (kept) -> dataset: row -> tar, bytes
 
 `names` says which tars are meant, `headers` finds the members of one, `samples` groups them,
-`values` knows what they hold, `fields` which of them a dataset has; `reader` is where the bytes
-come from, of local tars or others. `check` tells what is wrong with tars.
+`values` knows what they hold, `fields` which of them a dataset has, `files` brings them; `reader`
+is where the bytes come from, of local tars or others. `check` tells what is wrong with tars.
 """
 
 from __future__ import annotations
 
 from fastio.formats.tars.check import LackedField, check_tar_images, check_tars, lacked_fields
-from fastio.formats.tars.dataset import Extents, TarDataset
+from fastio.formats.tars.dataset import TarDataset
+from fastio.formats.tars.files import Extents
 from fastio.formats.tars.index import (
     LOCAL_WINDOW_BYTES,
     TarIndex,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import xxhash
@@ -16,29 +16,15 @@ from fastio.dataset import open_image
 from fastio.dataset.pixels import exif_orientation, to_pixels, turn_upright
 from fastio.errors import ImageError, SampleError, SchemaError, SourceNotFound
 from fastio.formats.tars.fields import Column, choose_columns, complete_rows, lacks
-from fastio.formats.tars.index import TarIndex, build_index, by_tar, open_index
+from fastio.formats.tars.files import Extents, SampleFiles, extents, row_name, sample_extents
+from fastio.formats.tars.index import TarIndex, build_index, open_index
 from fastio.formats.tars.names import describe, find_tars
 from fastio.formats.tars.reader import LocalTars, TarReader
-from fastio.formats.tars.samples import KEY_FIELD, STATE_THERE
-from fastio.formats.tars.values import decode, is_integer
+from fastio.formats.tars.samples import KEY_FIELD
+from fastio.formats.tars.values import is_integer
 from fastio.schema import Array, Image, Scalar, Schema
 
 Incomplete = Literal["raise", "skip", "keep"]
-
-
-class Extents(NamedTuple):
-    """Where the files of one image field lie.
-
-    Attributes:
-        tar: int64 (n,), numbers of tars, indices of `TarDataset.tars`.
-        offset, length: int64 (n,), their bytes.
-        is_jpeg: bool (n,), whether they are JPEGs by their extension.
-    """
-
-    tar: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    length: NDArray[np.int64]
-    is_jpeg: NDArray[np.bool_]
 
 
 class TarDataset:
@@ -138,6 +124,7 @@ class TarDataset:
         self.path = path
         self.index = index
         self._reader = reader
+        self._files = SampleFiles(path, index, reader, incomplete == "keep")
         self._given = None if fields is None else tuple(fields), incomplete
         self._columns = {column.name: column for column in choose_columns(index, fields)}
         self.schema = Schema({name: column.field for name, column in self._columns.items()})
@@ -202,11 +189,7 @@ class TarDataset:
             SchemaError: there is no such field.
             IndexError: a row number is out of range.
         """
-        column, at = self._column(field), self.locate(rows)
-        offset = column.pick(self.index, "offsets", at)
-        length = column.pick(self.index, "lengths", at)
-        tar = self.index.tar_numbers(at)
-        return Extents(tar, offset, length, column.is_jpeg(self.index, at))
+        return extents(self.index, self._column(field), self.locate(rows))
 
     def sample_extents(
         self, rows: NDArray[np.int64]
@@ -216,18 +199,7 @@ class TarDataset:
         A part begins with the first file of the sample that is a field here, and ends with the
         last; what the index itself knows (keys and numbers) is not counted.
         """
-        at = self.locate(rows)
-        begin = np.full(len(at), np.iinfo(np.int64).max)
-        end = np.zeros(len(at), np.int64)
-        for column in self._columns.values():
-            if not column.extensions or all(map(is_integer, column.extensions)):
-                continue
-            offset = column.pick(self.index, "offsets", at)
-            length = column.pick(self.index, "lengths", at)
-            there = offset >= 0
-            begin[there] = np.minimum(begin, offset)[there]
-            end[there] = np.maximum(end, offset + length)[there]
-        return self.index.tar_numbers(at), np.minimum(begin, end), end
+        return sample_extents(self.index, self._columns.values(), self.locate(rows))
 
     def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
         """One field of many rows.
@@ -253,9 +225,8 @@ class TarDataset:
         if field == KEY_FIELD:
             return [self.index.key(row) for row in at.tolist()]
         if all(map(is_integer, column.extensions)):
-            self._check_there(column, rows, at)
-            return column.pick(self.index, "values", at)
-        values = self._read_values(column, rows, at)
+            return self._files.integers(column, rows, at)
+        values = self._files.decoded(column, rows, at, self._read_bytes(column, rows, at))
         if isinstance(column.field, Scalar):
             return np.array(values, column.field.dtype)
         if isinstance(column.field, Array) and column.field.shape is not None:
@@ -309,7 +280,7 @@ class TarDataset:
     def sample_name(self, row: int) -> str:
         """How messages name a row: its tar and its key."""
         (at,) = self.locate(np.array([row], dtype=np.int64))
-        return self._name(int(at))
+        return row_name(self.index, int(at))
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """One sample, with images as upright uint8 (H, W, C) arrays.
@@ -369,58 +340,15 @@ class TarDataset:
             return value.item()
         return value
 
-    def _read_values(
-        self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]
-    ) -> list[Any]:
-        data = self._read_bytes(column, rows, at)
-        values = []
-        for place, number in enumerate(column.choice(self.index, at).tolist()):
-            extension = column.extensions[number]
-            try:
-                values.append(decode(extension, column.field, data[place]))
-            except ValueError as error:
-                raise self._sample_error(rows, at, place, f".{extension}: {error}") from error
-        return values
-
     def _read_bytes(
         self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]
     ) -> list[bytes]:
-        """The files of rows, those of one tar at a time."""
-        self._check_there(column, rows, at)
-        offset = column.pick(self.index, "offsets", at)
-        length = column.pick(self.index, "lengths", at)
-        found: list[bytes] = [b""] * len(at)
-        for tar, places in by_tar(self.index.tar_numbers(at)):
-            ranges = list(zip(offset[places].tolist(), length[places].tolist(), strict=True))
-            read = self._reader.read_ranges(self.index.tars[tar].name, ranges)
-            for place, data in zip(places.tolist(), read, strict=True):
-                found[place] = bytes(data)
-                if len(found[place]) != length[place]:
-                    cause = f"{len(found[place])} of {length[place]} bytes: the tar was truncated"
-                    raise self._sample_error(rows, at, place, cause)
-        return found
-
-    def _check_there(self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]) -> None:
-        """Refuses samples that lack the field, which only a dataset that keeps them has."""
-        if self._given[1] != "keep" or not column.extensions:
-            return
-        bad = np.flatnonzero(column.pick(self.index, "states", at) != STATE_THERE)
-        if len(bad):
-            place = int(bad[0])
-            raise self._sample_error(rows, at, place, lacks(self.index, column, int(at[place])))
-
-    def _sample_error(
-        self, rows: NDArray[np.int64], at: NDArray[np.int64], place: int, cause: str
-    ) -> SampleError:
-        return SampleError(self.path, int(rows[place]), self._name(int(at[place])), cause)
-
-    def _name(self, at: int) -> str:
-        (tar,) = self.index.tar_numbers(np.array([at]))
-        return f"{self.index.tars[int(tar)].name} sample {self.index.key(at)!r}"
+        """The files of rows, which are `at` in the index."""
+        return self._files.read(column, rows, at)
 
     def _incomplete(self, column: Column, at: int, count: int) -> str:
         return (
-            f"{self._name(at)}: {lacks(self.index, column, at)}, like {count:,} of "
+            f"{row_name(self.index, at)}: {lacks(self.index, column, at)}, like {count:,} of "
             f"{len(self.index):,} samples. Say which fields you want (fields=), or leave such "
             "samples out: fastio.TarDataset(path, incomplete='skip')"
         )

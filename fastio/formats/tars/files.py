@@ -1,0 +1,147 @@
+"""The files of some samples: where in the tars they lie, their bytes, and what they hold.
+
+Everything here goes by rows of the index. What is wrong with a file is told by the dataset's own
+row, and by the tar and the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastio.errors import SampleError
+from fastio.formats.tars.fields import Column, lacks
+from fastio.formats.tars.index import TarIndex, by_tar
+from fastio.formats.tars.reader import TarReader
+from fastio.formats.tars.samples import STATE_THERE
+from fastio.formats.tars.values import decode, is_integer
+
+Rows = NDArray[np.int64]
+
+
+class Extents(NamedTuple):
+    """Where the files of one image field lie.
+
+    Attributes:
+        tar: int64 (n,), numbers of tars, indices of `TarDataset.tars`.
+        offset, length: int64 (n,), their bytes.
+        is_jpeg: bool (n,), whether they are JPEGs by their extension.
+    """
+
+    tar: Rows
+    offset: Rows
+    length: Rows
+    is_jpeg: NDArray[np.bool_]
+
+
+def extents(index: TarIndex, column: Column, at: Rows) -> Extents:
+    """Where the files of a field lie, for rows of the index."""
+    offset = column.pick(index, "offsets", at)
+    length = column.pick(index, "lengths", at)
+    return Extents(index.tar_numbers(at), offset, length, column.is_jpeg(index, at))
+
+
+def sample_extents(index: TarIndex, columns: Iterable[Column], at: Rows) -> tuple[Rows, Rows, Rows]:
+    """The parts of tars that have the files of rows; see `TarDataset.sample_extents`."""
+    begin = np.full(len(at), np.iinfo(np.int64).max)
+    end = np.zeros(len(at), np.int64)
+    for column in columns:
+        if not column.extensions or all(map(is_integer, column.extensions)):
+            continue
+        offset = column.pick(index, "offsets", at)
+        length = column.pick(index, "lengths", at)
+        there = offset >= 0
+        begin[there] = np.minimum(begin, offset)[there]
+        end[there] = np.maximum(end, offset + length)[there]
+    return index.tar_numbers(at), np.minimum(begin, end), end
+
+
+def row_name(index: TarIndex, at: int) -> str:
+    """How messages name a row of the index: its tar and its key."""
+    (tar,) = index.tar_numbers(np.array([at]))
+    return f"{index.tars[int(tar)].name} sample {index.key(at)!r}"
+
+
+class SampleFiles:
+    """Reads files of samples. As thread-safe as its reader.
+
+    Rows are given twice, int64 (n,) each: `rows` of the dataset, for messages, and `at`, the same
+    ones in the index.
+
+    Args:
+        path: what the dataset is called in messages.
+        index: of the tars.
+        reader: reads them.
+        incomplete: whether there are samples that lack a field.
+    """
+
+    def __init__(self, path: str, index: TarIndex, reader: TarReader, incomplete: bool) -> None:
+        self._path = path
+        self._index = index
+        self._reader = reader
+        self._incomplete = incomplete
+
+    def read(self, column: Column, rows: Rows, at: Rows) -> list[bytes]:
+        """The files of rows, those of one tar at a time.
+
+        Raises:
+            SampleError: a sample lacks the field, or the tar ends before.
+            SourceNotFound, OSError: a tar cannot be read.
+        """
+        self._check_there(column, rows, at)
+        offset = column.pick(self._index, "offsets", at)
+        length = column.pick(self._index, "lengths", at)
+        found: list[bytes] = [b""] * len(at)
+        for tar, places in by_tar(self._index.tar_numbers(at)):
+            ranges = list(zip(offset[places].tolist(), length[places].tolist(), strict=True))
+            read = self._reader.read_ranges(self._index.tars[tar].name, ranges)
+            for place, data in zip(places.tolist(), read, strict=True):
+                found[place] = bytes(data)
+                if len(found[place]) != length[place]:
+                    cause = f"{len(found[place])} of {length[place]} bytes: the tar was truncated"
+                    raise self._error(rows, at, place, cause)
+        return found
+
+    def integers(self, column: Column, rows: Rows, at: Rows) -> NDArray[Any]:
+        """The values of a field of numbers, which the index has.
+
+        Raises:
+            SampleError: a sample lacks the field.
+        """
+        self._check_there(column, rows, at)
+        return column.pick(self._index, "values", at)
+
+    def decoded(self, column: Column, rows: Rows, at: Rows, data: Sequence[bytes]) -> list[Any]:
+        """What files hold that `read` gave.
+
+        Raises:
+            SampleError: one does not hold what the field does.
+        """
+        values = []
+        for place, number in enumerate(column.choice(self._index, at).tolist()):
+            extension = column.extensions[number]
+            try:
+                values.append(decode(extension, column.field, data[place]))
+            except ValueError as error:
+                raise self._error(rows, at, place, f".{extension}: {error}") from error
+        return values
+
+    def _check_there(self, column: Column, rows: Rows, at: Rows) -> None:
+        """Refuses samples that lack the field, which only a dataset that keeps them has.
+
+        Raises:
+            SampleError: the first of them.
+        """
+        if not self._incomplete or not column.extensions:
+            return
+        bad = np.flatnonzero(column.pick(self._index, "states", at) != STATE_THERE)
+        if len(bad):
+            place = int(bad[0])
+            raise self._error(rows, at, place, lacks(self._index, column, int(at[place])))
+
+    def _error(self, rows: Rows, at: Rows, place: int, cause: str) -> SampleError:
+        name = row_name(self._index, int(at[place]))
+        return SampleError(self._path, int(rows[place]), name, cause)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,19 +19,14 @@ from fastio.dataset import open as open_dataset
 from fastio.errors import PackError
 from fastio.pack.api import parse_size
 from fastio.pack.destination import writing_to
-from fastio.pack.pipeline import OrderedPipeline
-from fastio.pack.progress import progress_bar
+from fastio.pack.export_rows import CLASS_FIELDS, digits_of, made_in_order
 from fastio.pack.stored import image_file
 from fastio.pack.tar_export import TarExporter, export_tars
 from fastio.schema import Array, Bytes, Image, Scalar, Schema
 
 LIST_NAME = "samples.jsonl"
 _PATH_KEY = "path"
-_CLASS_FIELDS = ("label", "class")
-_LEAST_DIGITS = 6
 DEFAULT_TAR_SIZE = "256MiB"
-_DEPTH_PER_WORKER = 16
-_BUDGET_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -156,7 +150,7 @@ class _Exporter:
         self._folder = folder
         self._field = _image_field(dataset, field)
         self._class_field, self._class_folders = _classes(dataset.schema)
-        self._digits = max(_LEAST_DIGITS, len(str(len(dataset) - 1)))
+        self._digits = digits_of(len(dataset))
         self._others = {
             name: kind
             for name, kind in dataset.schema.fields.items()
@@ -214,23 +208,16 @@ def _export(
     exporter: _Exporter, index: Path | None, rows: Sequence[int], workers: int, progress: bool
 ) -> int:
     """Write the rows' files and their list, in order; the bytes of their images."""
-    pipeline = OrderedPipeline(
-        exporter.write, lambda _: 0, workers, workers * _DEPTH_PER_WORKER, _BUDGET_BYTES
-    )
     nbytes = 0
-    try:
-        with (
-            nullcontext() if index is None else open(index, "w", encoding="utf-8") as file,
-            progress_bar("exporting", "images", len(rows), progress) as advance,
-        ):
-            results = (done for row in rows for done in pipeline.submit(row, 0))
-            for written in chain(results, pipeline.drain()):
-                if file is not None:
-                    file.write(json.dumps(written.line) + "\n")
-                nbytes += written.nbytes
-                advance(1)
-    finally:
-        pipeline.close()
+    units = "images" if progress else None
+    with (
+        made_in_order(exporter.write, lambda _: 0, rows, workers, units) as results,
+        nullcontext() if index is None else open(index, "w", encoding="utf-8") as file,
+    ):
+        for written in results:
+            if file is not None:
+                file.write(json.dumps(written.line) + "\n")
+            nbytes += written.nbytes
     return nbytes
 
 
@@ -277,7 +264,7 @@ def _image_field(dataset: Dataset, name: str | None) -> str:
 
 def _classes(schema: Schema) -> tuple[str | None, dict[int, str]]:
     """The field of class numbers, and the folder of each class; None where there are no classes."""
-    for name in _CLASS_FIELDS:
+    for name in CLASS_FIELDS:
         kind = schema.fields.get(name)
         if schema.classes and isinstance(kind, Scalar) and "int" in kind.dtype:
             return name, _folders(schema.classes)

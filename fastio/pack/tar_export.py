@@ -9,7 +9,6 @@ import re
 import tarfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -19,16 +18,11 @@ from fastio.dataset import Dataset
 from fastio.errors import PackError
 from fastio.formats.tars.samples import KEY_FIELD, split_name
 from fastio.formats.tars.values import category
-from fastio.pack.pipeline import OrderedPipeline
-from fastio.pack.progress import progress_bar
+from fastio.pack.export_rows import CLASS_FIELDS, digits_of, made_in_order
 from fastio.pack.stored import image_file
 from fastio.schema import Array, Field, Image, Scalar, Text
 from fastio.shard import TEMP_SUFFIX, sync_folder
 
-_LEAST_DIGITS = 6
-_CLASS_FIELDS = ("label", "class")
-_DEPTH_PER_WORKER = 16
-_BUDGET_BYTES = 256 << 20
 _OWN_NAME = re.compile(r"[0-9]{6,}\.tar")
 # What an image's ending stands for before it is known, which is row by row.
 _IMAGE = "image"
@@ -77,7 +71,7 @@ class TarExporter:
         if not self._extensions:
             raise PackError(f"{dataset.path} has no fields to export but {KEY_FIELD}")
         self._others = [name for name, kind in wanted.items() if not isinstance(kind, Image)]
-        self._digits = max(_LEAST_DIGITS, len(str(len(dataset) - 1)))
+        self._digits = digits_of(len(dataset))
 
     def files(self, row: int, hold: Callable[[int], None]) -> Files:
         """The files of a row.
@@ -136,7 +130,7 @@ def extensions(fields: dict[str, Field]) -> dict[str, tuple[str, str]]:
 
 def _own_extension(name: str, kind: Field) -> tuple[str, str] | None:
     """A field's name as an extension, "seg_png" as "seg.png", where that says what it holds."""
-    if name in _CLASS_FIELDS and isinstance(kind, Scalar) and "int" in kind.dtype:
+    if name in CLASS_FIELDS and isinstance(kind, Scalar) and "int" in kind.dtype:
         return "", "cls"
     prefix, _, last = name.lower().partition(";")[0].rpartition("_")
     holds = category(last)
@@ -272,22 +266,17 @@ def export_tars(
         ImageError, ShardCorrupt: a row is damaged. Tars that are finished stay.
         OSError: a tar cannot be written.
     """
-    pipeline = OrderedPipeline(
-        exporter.files, Files.nbytes, workers, workers * _DEPTH_PER_WORKER, _BUDGET_BYTES
-    )
     tars = _Tars(folder, tar_bytes)
     images = nbytes = 0
+    units = "samples" if progress else None
     try:
-        with progress_bar("exporting", "samples", len(rows), progress) as advance:
-            results = (done for row in rows for done in pipeline.submit(row, 0))
-            for made in chain(results, pipeline.drain()):
+        with made_in_order(exporter.files, Files.nbytes, rows, workers, units) as results:
+            for made in results:
                 own = made.key is not None and tars.differs(made.key)
                 key = made.key if own and made.key else exporter.row_key(made.row)
                 tars.add(key, made.files)
                 images, nbytes = images + made.images, nbytes + made.image_bytes
-                advance(1)
         tars.finish()
     finally:
         tars.discard()
-        pipeline.close()
     return images, nbytes, tars.count

@@ -30,10 +30,10 @@ from fastio.errors import (
     StoreError,
     TransformError,
 )
-from fastio.formats import FolderDataset, TarDataset, open
+from fastio.formats import FolderDataset, TarDataset, TokenDataset, TokenWindows, open
 from fastio.loader import Loader
 from fastio.pack import ExportReport, PackReport, Writer, export, pack
-from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
+from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text, Tokens
 from fastio.staging import WarmReport, warm
 from fastio.stats import Stats
 from fastio.transforms import (
@@ -89,6 +89,9 @@ __all__ = [
     "TarDataset",
     "Text",
     "ToDtype",
+    "TokenDataset",
+    "TokenWindows",
+    "Tokens",
     "TransformError",
     "WarmReport",
     "Writer",

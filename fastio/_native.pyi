@@ -185,6 +185,9 @@ class Table:
 
     def close(self) -> None: ...
 
+def best_fit(sizes: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], room: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+    """The bin of each piece, int64; see best_fit.h."""
+
 class FileSet:
     """Local files by number; see read.h."""
 

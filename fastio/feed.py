@@ -19,7 +19,7 @@ from fastio.batch import Batch
 from fastio.device import HostBatch
 from fastio.engine import BatchStream, Engine, OnError, StagingPlan
 from fastio.errors import SampleError, TransformError
-from fastio.formats import AnyDataset, FolderDataset, Remote, TarDataset
+from fastio.formats import AnyDataset, FolderDataset, Loadable, Remote, TarDataset, TokenDataset
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
 from fastio.schema import Image, Schema
@@ -233,7 +233,7 @@ class NativeFeed:
 
     def __init__(
         self,
-        dataset: AnyDataset,
+        dataset: Loadable,
         sampling: Sampling,
         transforms: FieldTransforms,
         settings: NativeSettings,
@@ -346,6 +346,7 @@ class NativeFeed:
     ) -> list[Augmentation]:
         name = _only_image(self.dataset.schema) if field is None else field
         rows = np.asarray(rows, np.int64).reshape(-1)
+        assert not isinstance(self.dataset, TokenDataset)  # which has no image
         sizes = [_upright_size(self.dataset, name, row) for row in rows.tolist()]
         heights, widths = np.array(sizes, np.int32).reshape(-1, 2).T
         return self.engine(cursor.seed).augmentation(name, cursor.epoch, rows, heights, widths)
@@ -362,6 +363,8 @@ class NativeFeed:
             steps += [(key, Tail(tail))] if tail else []
             steps += [(key, function) for function in compiled.batch]
         whole: list[Step] = [(None, function) for function in self.transforms.whole]
+        if isinstance(self.dataset, TokenDataset):
+            whole.insert(0, (None, self.dataset.split))
         if self.settings.collate_fn is not None:
             return Finish(steps) if steps else None, Finish(whole) if whole else None
         if not self.sampling.batched:
@@ -382,6 +385,8 @@ class NativeFeed:
         parts = [self._tensors(name, batch.fields[name], fresh) for name in self.fields]
         if self.settings.collate_fn is None:
             data = self._structured(parts)
+            if isinstance(self.dataset, TokenDataset):
+                data = _with_bounds(self.dataset, data, batch)
             release = batch.release if self.settings.pinned == "slots" else None
             return HostBatch(pin(data) if fresh else data, info, release)
         data = self._structured(parts)
@@ -439,6 +444,15 @@ class _NativeBatches:
 
     def close(self) -> None:
         self._stream.close()
+
+
+def _with_bounds(dataset: TokenDataset, data: dict[str, Any], batch: Batch) -> dict[str, Any]:
+    """A batch of windows with where documents begin in it, if that is wanted."""
+    bounds = dataset.bounds(batch.fields)
+    if bounds is None:
+        return data
+    kept = {k: v for k, v in data.items() if k != "documents" or dataset.windows.documents}
+    return {**kept, "cu_seqlens": value_tensors(bounds[0]), "max_seqlen": bounds[1]}
 
 
 def _only_sample(data: Any) -> Any:

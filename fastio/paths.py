@@ -13,8 +13,17 @@ from fastio.dataset import Dataset
 from fastio.device import Device, has_pinned_memory
 from fastio.engine import OnError
 from fastio.errors import TransformError
-from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings
-from fastio.formats import AnyDataset, Remote, TarDataset, is_tars, open_any
+from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings, as_list
+from fastio.formats import (
+    AnyDataset,
+    Loadable,
+    Remote,
+    TarDataset,
+    TokenDataset,
+    TokenWindows,
+    is_tars,
+    open_any,
+)
 from fastio.formats.torch_dataset import WorkerSettings, image_files
 from fastio.residency import place_table
 from fastio.sampling import Ranks, Sampling
@@ -57,15 +66,17 @@ def make_feed(request: Request) -> Feed:
     source = _native_source(request)
     if isinstance(source, str):
         return _torch_feed(request, source)
-    dataset, known = source
+    opened, known = source
+    dataset, request = _windows(opened, request)
     if isinstance(dataset, TarDataset) and dataset is not request.dataset and request.fields:
         request = replace(request, fields=tuple(dataset.schema.fields))  # seg_png for "seg.png"
     transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
     settings = _native_settings(request)
     if not isinstance(dataset, Remote):
         sampling = request.sampling
-        if isinstance(dataset, Dataset) and not dataset.schema.image_fields:
-            sampling, resident = place_table(dataset, sampling, request.resident)
+        packed = dataset.dataset if isinstance(dataset, TokenDataset) else dataset
+        if isinstance(packed, Dataset) and not packed.schema.image_fields:
+            sampling, resident = place_table(packed, sampling, request.resident)
             settings = replace(settings, resident=resident)
         return NativeFeed(dataset, sampling, transforms, settings, request.seed)
     sampling, stager = staged(dataset, request.sampling, request.fields)
@@ -96,6 +107,48 @@ def _native_source(request: Request) -> tuple[AnyDataset, list[Any]] | str:
     except TransformError as error:
         return f"the transforms cannot be done natively: {error}"
     return files.as_dataset(), known
+
+
+def _windows(dataset: AnyDataset, request: Request) -> tuple[Loadable, Request]:
+    """Windows of the dataset's tokens where transforms ask for some, and what else they ask for."""
+    given = request.transforms
+    if isinstance(given, TokenWindows):
+        given = {_only_tokens(dataset): given}
+    if not isinstance(given, Mapping):
+        return dataset, request
+    wanted = {
+        name: step
+        for name, steps in given.items()
+        for step in as_list(steps)
+        if isinstance(step, TokenWindows)
+    }
+    if not wanted:
+        return dataset, request
+    field, windows = next(iter(wanted.items()))
+    if len(wanted) > 1 or len(as_list(given[field])) > 1 or not isinstance(dataset, Dataset):
+        raise TransformError(
+            "TokenWindows is the only transform of one field of tokens of a packed dataset; "
+            "callables that follow it go under the key None"
+        )
+    if request.fields not in (None, (field,)):
+        raise TransformError(f"windows of {field!r} have no other fields: leave out fields=")
+    if windows.cu_seqlens and not request.sampling.batched:
+        raise TransformError("cu_seqlens are of batches, and batch_size=None asks for samples")
+    if request.workers.collate_fn is not None:
+        raise TransformError("windows come as tensors of a batch: there is nothing to collate")
+    rest = {name: steps for name, steps in given.items() if name != field}
+    view = TokenDataset(dataset, field, windows)
+    return view, replace(request, transforms=rest or None, fields=None)
+
+
+def _only_tokens(dataset: AnyDataset) -> str:
+    fields = dataset.schema.token_fields
+    if len(fields) != 1:
+        raise TransformError(
+            f"TokenWindows alone is for the only field of tokens, and there are {len(fields)}: "
+            "give a dict, transforms={field: TokenWindows(...)}"
+        )
+    return fields[0]
 
 
 def _one_line(value: object) -> str:

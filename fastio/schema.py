@@ -53,6 +53,7 @@ _ARROW_TYPES = {
     "float64": pa.float64(),
 }
 DTYPES = tuple(_ARROW_TYPES)
+TOKEN_DTYPES = ("uint8", "uint16", "uint32")
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,33 @@ class Bytes:
     """A byte string."""
 
 
-Field = Image | Array | Scalar | Text | Bytes
+@dataclass(frozen=True)
+class Tokens:
+    """A document's tokens: numbers of a vocabulary, any number of them.
+
+    Args:
+        dtype: NumPy's name of what they are stored as: uint8, uint16 or uint32.
+        vocabulary_size: every token is below it; None where that is not known.
+        separator: the token that ends every document, None where there is none.
+    """
+
+    dtype: str = "uint16"
+    vocabulary_size: int | None = None
+    separator: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in TOKEN_DTYPES:
+            raise SchemaError(f"Tokens are {', '.join(TOKEN_DTYPES)}, not {self.dtype!r}")
+        largest = np.iinfo(self.dtype).max
+        if self.vocabulary_size is not None and not 0 < self.vocabulary_size <= largest + 1:
+            raise SchemaError(f"{self.dtype} has no room for {self.vocabulary_size} tokens")
+        if self.separator is not None and not 0 <= self.separator <= largest:
+            raise SchemaError(f"the separator {self.separator} is no {self.dtype}")
+
+
+Field = Image | Array | Scalar | Text | Bytes | Tokens
 _FIELD_TYPES: dict[str, type[Field]] = {
-    kind.__name__.lower(): kind for kind in (Image, Array, Scalar, Text, Bytes)
+    kind.__name__.lower(): kind for kind in (Image, Array, Scalar, Text, Bytes, Tokens)
 }
 
 
@@ -201,6 +226,11 @@ class Schema:
     def image_fields(self) -> tuple[str, ...]:
         """Names of the fields that are images, in order."""
         return tuple(name for name, kind in self.fields.items() if isinstance(kind, Image))
+
+    @cached_property
+    def token_fields(self) -> tuple[str, ...]:
+        """Names of the fields that are tokens, in order."""
+        return tuple(name for name, kind in self.fields.items() if isinstance(kind, Tokens))
 
     @cached_property
     def record_layout(self) -> RecordLayout | None:
@@ -294,6 +324,8 @@ def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
         return [(name, pa.list_(_item(_ARROW_TYPES[field.dtype]), math.prod(field.shape)))]
     if isinstance(field, Scalar):
         return [(name, _ARROW_TYPES[field.dtype])]
+    if isinstance(field, Tokens):
+        return [(name, pa.large_list(_item(_ARROW_TYPES[field.dtype])))]
     return [(name, pa.large_utf8() if isinstance(field, Text) else pa.large_binary())]
 
 
@@ -339,9 +371,9 @@ def _check_field(name: object, field: object) -> None:
             f"field name {name!r} is not possible: it must be a string, not empty and without a "
             "dot (dots name the columns that belong to a field)"
         )
-    if not isinstance(field, (Image, Array, Scalar, Text, Bytes)):
+    if not isinstance(field, (Image, Array, Scalar, Text, Bytes, Tokens)):
         raise SchemaError(
-            f"field {name!r} must be an Image, Array, Scalar, Text or Bytes, got {field!r}"
+            f"field {name!r} must be an Image, Array, Scalar, Text, Bytes or Tokens, got {field!r}"
         )
 
 

@@ -268,6 +268,42 @@ class ShardReader:
             self._views[column] = view
         return view
 
+    def tokens(self, column: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """A column of tokens where it lies in the map.
+
+        Returns:
+            int64 (rows + 1,), where each row begins among the tokens, and all tokens, uint8,
+            uint16 or uint32.
+
+        Raises:
+            ShardCorrupt: there is no such column, it is none of tokens, or its offsets run
+                backwards or leave the tokens.
+        """
+        array = self._column(column)
+        if not pa.types.is_large_list(array.type) or not pa.types.is_integer(array.type.value_type):
+            raise ShardCorrupt(f"{self.path}: {column!r} is {array.type}, not tokens")
+        flat = self._views.get(column)
+        starts = _view(array.buffers()[1], np.int64, len(array) + 1)
+        if flat is None:
+            values = array.values
+            flat = _view(values.buffers()[1], _NUMPY_TYPES[values.type], len(values))
+            if starts[0] != 0 or starts[-1] != len(flat) or bool((starts[1:] < starts[:-1]).any()):
+                raise ShardCorrupt(
+                    f"{self.path}: the offsets of column {column!r} do not lie within its "
+                    f"{len(flat)} tokens; run `fastio verify` on the dataset"
+                )
+            self._views[column] = flat
+        return starts, flat
+
+    def token_extent(self, column: str) -> tuple[int, int, None]:
+        """Where a column's tokens lie in the file: offset and bytes; as `extent`, no CRC-32C.
+
+        Raises:
+            ShardCorrupt: as `tokens`.
+        """
+        flat = self.tokens(column)[1]
+        return (int(flat.ctypes.data - self._address) if flat.size else 0), flat.nbytes, None
+
     def data_offset(self, column: str) -> int:
         """Where the data of a variable-width column begins, in bytes from the file's start."""
         begin = self._data_offsets.get(column)
@@ -415,8 +451,8 @@ def map_batch(
         _ = batch.schema.names  # decodes them, which may fail too
     except (pa.ArrowException, OSError, UnicodeDecodeError) as cause:
         raise error(
-            f"{called} is not a whole Arrow file ({len(mapping.data)} bytes): {cause}; it is truncated "
-            "or damaged: copy it again, or pack again"
+            f"{called} is not a whole Arrow file ({len(mapping.data)} bytes): {cause}; it is "
+            "truncated or damaged: copy it again, or pack again"
         ) from cause
     if any(column.null_count for column in batch.columns):
         raise error(f"{called} has nulls, which fastio never writes")
@@ -496,7 +532,8 @@ def _patch_footer(footer: bytearray, offset: int, metadata_bytes: int, body_byte
 def _flatten(array: pa.Array) -> Iterator[pa.Array]:
     """An array and the arrays in it, in the order of IPC's field nodes."""
     yield array
-    if pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type):
+    of_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if any(is_list(array.type) for is_list in of_lists):
         yield from _flatten(array.values)
 
 

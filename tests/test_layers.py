@@ -52,7 +52,17 @@ LAYERS = [
 
 # Who may import what; a dependency that is not named here is anybody's.
 OWNERS = {
-    "fastio._native": {"_build", "shard", "dataset", "order", "fetch", "engine", "transforms", "pack"},
+    "fastio._native": {
+        "_build",
+        "shard",
+        "dataset",
+        "formats.tokens.segments",
+        "order",
+        "fetch",
+        "engine",
+        "transforms",
+        "pack",
+    },
     "fsspec": {"store"},
     "obstore": {"store"},
     "torch": {"tensors", "device", "loader", "train", "formats.torch_dataset"},

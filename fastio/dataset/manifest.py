@@ -12,13 +12,15 @@ One row describes one shard, in the order of the dataset's rows:
 
 The schema metadata has two keys. `fastio` is JSON with `format_version`, `schema`, `packing`, the
 `codebook` of the block codec in base64 or null, `statistics` of a packed table's columns where it
-was one, the sums `rows`, `bytes` and `shards`, and `columns_xxh3`, the hash of the columns above. `fastio.xxh3` is the xxh3_64 of that JSON's bytes,
-16 hexadecimal digits. It is the dataset's fingerprint too: it stands for every byte of the
-dataset, and costs the same for any number of shards.
+was one, the sums `rows`, `bytes` and `shards`, and `columns_xxh3`, the hash of the columns above.
+`fastio.xxh3` is the xxh3_64 of that JSON's bytes, 16 hexadecimal digits. It is the dataset's
+fingerprint too: it stands for every byte of the dataset, and costs the same for any number of
+shards.
 
 Version 1, which is read for ever, had neither the block codec's column, nor its codebook, nor
-`fastio.xxh3`. Version 3 is version 2 with fields in a column of records; only datasets that have
-one are of it, and all others are written as version 2.
+`fastio.xxh3`. Version 3 is version 2 with fields in a column of records, or fields of tokens and a
+column FIELD.tokens for each, how many a shard has; only datasets that have some are of it, and all
+others are written as version 2.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import base64
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,7 @@ class ShardEntry:
         nbytes: size of the file in bytes.
         xxh3: xxh3_64 of the file, 16 hexadecimal digits.
         codecs: for each image field, its rows by codec, in the order of `CODEC_NAMES`.
+        tokens: for each field of tokens, how many it has in all rows.
     """
 
     name: str
@@ -75,11 +78,12 @@ class ShardEntry:
     nbytes: int
     xxh3: str
     codecs: Mapping[str, tuple[int, ...]]
+    tokens: Mapping[str, int] = field(default_factory=dict)
 
 
 def format_version(schema: Schema) -> int:
     """The oldest format version that can hold datasets of a schema."""
-    return FORMAT_VERSION if schema.record_layout is not None else 2
+    return FORMAT_VERSION if schema.record_layout is not None or schema.token_fields else 2
 
 
 def write_manifest(
@@ -109,10 +113,13 @@ def write_manifest(
         "bytes": pa.array([entry.nbytes for entry in entries], pa.int64()),
         "xxh3": pa.array([entry.xxh3 for entry in entries], pa.large_utf8()),
     }
-    for field in schema.image_fields:
+    for name in schema.image_fields:
         for number, codec in enumerate(CODEC_NAMES):
-            counts = [entry.codecs[field][number] for entry in entries]
-            columns[f"{field}.{codec}"] = pa.array(counts, pa.int64())
+            counts = [entry.codecs[name][number] for entry in entries]
+            columns[f"{name}.{codec}"] = pa.array(counts, pa.int64())
+    for name in schema.token_fields:
+        counts = [entry.tokens[name] for entry in entries]
+        columns[f"{name}.tokens"] = pa.array(counts, pa.int64())
     batch = manifest_batch(schema, packing, columns, codebook, statistics)
     write_shard(Path(folder) / MANIFEST_NAME, batch)
 
@@ -252,6 +259,10 @@ class Manifest:
             for field in self.schema.image_fields
         }
 
+    def shard_tokens(self, field: str) -> NDArray[np.int64]:
+        """How many tokens a field of tokens has in each shard: int64 (shards,)."""
+        return self._integers(f"{field}.tokens")
+
     def _count(self, column: str) -> int:
         """The sum of a column; 0 of one that the manifest's version has not."""
         there = column in self._batch.schema.names
@@ -336,7 +347,8 @@ def _parse_codebook(text: Any) -> bytes | None:
 
 def _column_names(schema: Schema, version: int) -> list[str]:
     codecs = [f"{field}.{codec}" for field in schema.image_fields for codec in _CODECS[version]]
-    return ["name", "rows", "first_row", "bytes", "xxh3", *codecs]
+    tokens = [f"{field}.tokens" for field in schema.token_fields]
+    return ["name", "rows", "first_row", "bytes", "xxh3", *codecs, *tokens]
 
 
 def _arrow_schema(

@@ -18,7 +18,7 @@ from fastio import _native
 from fastio.dataset.manifest import Manifest
 from fastio.dataset.pixels import decode_image
 from fastio.errors import FastioError, ImageError, ManifestInvalid, SchemaError, ShardCorrupt
-from fastio.schema import CODEC_BLOCKS, Array, Image, Scalar, Schema
+from fastio.schema import CODEC_BLOCKS, Array, Image, Scalar, Schema, Tokens
 from fastio.shard import ShardReader, checksum
 
 # Columns up to this size are hashed when their shard is opened; `fastio verify` hashes all.
@@ -482,6 +482,10 @@ def _gathered(
 def _variable_values(
     reader: ShardReader, field: str, kind: Any, local: NDArray[np.int64]
 ) -> Sequence[Any]:
+    if isinstance(kind, Tokens):
+        starts, flat = reader.tokens(field)
+        bounds = zip(starts[local].tolist(), starts[local + 1].tolist(), strict=True)
+        return [flat[begin:end].copy() for begin, end in bounds]
     values = reader.values(field, local)
     if not isinstance(kind, Array):
         return values

@@ -137,7 +137,10 @@ class RemoteDataset(Dataset):
 
     def renew(self, rows: NDArray[np.int64]) -> bool:
         """Has the shards of rows that turned out to be damaged fetched again; False: none are."""
-        shards = [group.shard for group in self.by_shard(rows)]
+        return self.renew_shards([group.shard for group in self.by_shard(rows)])
+
+    def renew_shards(self, shards: Iterable[int]) -> bool:
+        """`renew` for shards themselves."""
         damaged = [shard for shard in shards if self.is_kept(shard) and self.shard(shard).damaged]
         for shard in damaged:
             with suppress(CacheError):

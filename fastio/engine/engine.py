@@ -25,9 +25,9 @@ from fastio.engine.pillow import PillowThreads
 from fastio.engine.stream import BatchStream
 from fastio.errors import ImageError, LoaderClosed, SampleError
 from fastio.fetch import ImageReads, columns
-from fastio.formats import AnyDataset
+from fastio.formats import Loadable, TokenDataset
 from fastio.plan import PlannedBatch
-from fastio.schema import CODEC_ENCODED, Image, row_shape
+from fastio.schema import CODEC_ENCODED, Image
 from fastio.staging import Forecast, Lookahead, Stager
 from fastio.stats import Stats
 from fastio.transforms import Augmentation, Compiled, Pointwise, augmentation
@@ -80,7 +80,7 @@ class Engine:
 
     def __init__(
         self,
-        dataset: AnyDataset,
+        dataset: Loadable,
         *,
         transforms: Mapping[str, Compiled],
         fields: Sequence[str] | None = None,
@@ -135,7 +135,7 @@ class Engine:
     @property
     def gathered_fields(self) -> tuple[str, ...]:
         """The fields of fixed width that native threads gather, in the order of their table."""
-        return () if self._columns is None else self._columns.fields
+        return () if self._columns is None else tuple(f.name for f in self._columns.fields)
 
     @property
     def stats(self) -> Stats:
@@ -241,16 +241,19 @@ class Engine:
         atexit.unregister(self._at_exit)
 
     def _make_images(self) -> dict[str, ImageField]:
+        dataset = self.dataset
+        if isinstance(dataset, TokenDataset):
+            return {}
         return {
             name: image_field(
-                self.dataset,
+                dataset,
                 name,
                 kind,
                 self._transforms.get(name),
                 self._normalize_on_cpu,
                 self._stager,
             )
-            for name, kind in self.dataset.schema.fields.items()
+            for name, kind in dataset.schema.fields.items()
             if name in self.fields and isinstance(kind, Image)
         }
 
@@ -263,9 +266,8 @@ class Engine:
             row = image.shape(self.channels_last)
             if row is not None:
                 pools[name] = SlotPool(*row, allocate, keep)
-        for name in self.gathered_fields:
-            row = row_shape(self.dataset.schema.fields[name])
-            pools[name] = SlotPool(*row, allocate, keep, smallest)
+        for field in () if self._columns is None else self._columns.fields:
+            pools[field.name] = SlotPool(field.shape, field.dtype, allocate, keep, smallest)
         return pools
 
     def _start(self) -> None:
@@ -341,7 +343,7 @@ class Engine:
     def _gather(self, pending: Pending, rows: npt.NDArray[np.int64]) -> None:
         if self._columns is not None:
             assert self._native is not None
-            out = [pending.memory[name] for name in self._columns.fields]
+            out = [pending.memory[name] for name in self.gathered_fields]
             pending.gathered = self._columns.gather(self._native, rows, out)
 
     def _submit_images(

@@ -13,17 +13,24 @@ from fastio.dataset import open as open_packed
 from fastio.dataset.remote import RemoteDataset
 from fastio.errors import DatasetNotFound, SourceNotFound, StoreError
 from fastio.formats.folder import IMG_EXTENSIONS, FolderDataset
+from fastio.formats.layout import ShardPlace, TableField
 from fastio.formats.tars import TarDataset, find_tars
 from fastio.formats.tars.remote import RemoteTars, StoreTars, is_tar_url, open_store_tars
+from fastio.formats.tokens import TokenDataset, TokenWindows
 from fastio.store import is_remote
 
 __all__ = [
     "IMG_EXTENSIONS",
     "AnyDataset",
     "FolderDataset",
+    "Loadable",
     "Remote",
     "RemoteTars",
+    "ShardPlace",
+    "TableField",
     "TarDataset",
+    "TokenDataset",
+    "TokenWindows",
     "find_store_tars",
     "is_tars",
     "open",
@@ -33,6 +40,8 @@ __all__ = [
 
 # What the native path reads.
 AnyDataset = Dataset | FolderDataset | TarDataset
+# ... and what it makes batches of: such a dataset, or windows of its tokens.
+Loadable = AnyDataset | TokenDataset
 # What of it lies in a store.
 Remote = RemoteDataset | RemoteTars
 

@@ -36,6 +36,7 @@ from fastio.schema import (
     Scalar,
     Schema,
     Text,
+    Tokens,
     field_columns,
     is_fixed_width,
 )
@@ -246,6 +247,8 @@ def _encode(field: Field, value: Any, images: ImageOptions) -> Any:
         return _encode_scalar(field, value)
     if isinstance(field, Array):
         return _encode_array(field, value)
+    if isinstance(field, Tokens):
+        return _encode_tokens(field, value)
     if isinstance(field, Text):
         if not isinstance(value, str):
             raise SchemaError(f"expected a str, got {type(value).__name__}")
@@ -322,12 +325,31 @@ def _encode_array(field: Array, value: Any) -> Any:
     return data
 
 
+def _encode_tokens(field: Tokens, value: Any) -> NDArray[Any]:
+    array = as_array(value)
+    array = np.asarray(value) if array is None else array
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise SchemaError(
+            f"expected tokens, a list or array (n,) of integers, got {array.dtype} {array.shape}"
+        )
+    below = np.iinfo(field.dtype).max + 1
+    if field.vocabulary_size is not None:
+        below = field.vocabulary_size
+    if array.size and not 0 <= int(array.min()) <= int(array.max()) < below:
+        raise SchemaError(
+            f"tokens from {int(array.min())} to {int(array.max())}, and there are 0 to {below - 1}"
+        )
+    return np.ascontiguousarray(array, field.dtype)
+
+
 def _cell_bytes(field: Field, cell: Any) -> int:
     """What a cell takes in a shard: its data and its part of the fixed-width columns."""
     if isinstance(field, Image):
         return len(cell.data) + 8 + 1 + 4 + 4 + 1 + 4
     if isinstance(field, Scalar):
         return np.dtype(field.dtype).itemsize
+    if isinstance(field, Tokens):
+        return int(cell.nbytes) + 8
     if isinstance(field, Array):
         return len(cell) if field.shape is not None else len(cell[0]) + 8 + 4 + 8 * len(cell[1])
     return len(cell) + 8
@@ -341,6 +363,11 @@ def _field_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
             _variable(types[0], data),
             *(pa.array(values, kind) for values, kind in zip(small, types[1:], strict=True)),
         ]
+    if isinstance(field, Tokens):
+        offsets = np.zeros(len(cells) + 1, dtype=np.int64)
+        np.cumsum([len(cell) for cell in cells], out=offsets[1:])
+        flat = np.concatenate([np.empty(0, field.dtype), *cells])
+        return [pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat), type=types[0])]
     if isinstance(field, Array) and field.shape is None:
         data, shapes = zip(*cells, strict=True)
         return [_variable(types[0], data), pa.array(shapes, types[1])]

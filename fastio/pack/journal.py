@@ -180,7 +180,14 @@ def _parse(value: Any) -> FinishedShard:
     entry = value["entry"]
     codecs = {field: tuple(counts) for field, counts in entry["codecs"].items()}
     return FinishedShard(
-        ShardEntry(entry["name"], entry["rows"], entry["nbytes"], entry["xxh3"], codecs),
+        ShardEntry(
+            entry["name"],
+            entry["rows"],
+            entry["nbytes"],
+            entry["xxh3"],
+            codecs,
+            entry.get("tokens", {}),
+        ),
         value["position"],
         value["source"],
         [(name, reason) for name, reason in value["skipped"]],

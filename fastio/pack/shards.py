@@ -104,7 +104,8 @@ class Shards:
         path = self._destination.folder / name
         with writing_to(path, RESUME):
             nbytes, xxh3 = write_shard(path, batch)
-            entry = ShardEntry(name, filled.rows, nbytes, xxh3, filled.codecs)
+            tokens = {field: len(batch.column(field).values) for field in self._schema.token_fields}
+            entry = ShardEntry(name, filled.rows, nbytes, xxh3, filled.codecs, tokens)
             self._destination.add(
                 FinishedShard(
                     entry,

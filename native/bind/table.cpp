@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "bind.h"
+#include "core/best_fit.h"
 
 namespace fastio {
 namespace {
@@ -77,6 +78,23 @@ Numbers missing(const SharedTable& self, const Vector<std::int64_t>& rows) {
   return {found->data(), {found->size()}, owner};
 }
 
+Numbers best_fit_of(const Vector<std::int32_t>& sizes, std::int32_t room) {
+  if (room < 1 || room > 1 << 24) throw nb::value_error("room must be in [1, 2**24]");
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    if (sizes.data()[i] < 1 || sizes.data()[i] > room)
+      throw nb::value_error("a size is not in [1, room]");
+  const std::int32_t* const data = sizes.data();
+  const std::size_t count = sizes.size();
+  auto* const found = new std::vector<std::int64_t>;
+  const nb::capsule owner(
+      found, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
+  {
+    const nb::gil_scoped_release unlocked;
+    *found = best_fit(data, count, room);
+  }
+  return {found->data(), {found->size()}, owner};
+}
+
 void close(SharedTable& self) {
   const nb::gil_scoped_release unlocked;
   self.value->close();
@@ -112,6 +130,9 @@ void bind_table(nb::module_& m) {
       .def("make_resident", [](SharedTable& self) { self.value->make_resident(); })
       .def_prop_ro("resident", [](const SharedTable& self) { return self.value->resident(); })
       .def("close", &close);
+
+  m.def("best_fit", &best_fit_of, nb::arg("sizes"), nb::arg("room"),
+        "The bin of each piece, int64; see best_fit.h.");
 }
 
 }  // namespace fastio

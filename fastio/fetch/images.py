@@ -7,10 +7,8 @@ read from. Safe to use from several threads.
 
 from __future__ import annotations
 
-import math
 import resource
 import threading
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,15 +21,13 @@ from fastio.dataset import Dataset
 from fastio.dataset.remote import RemoteDataset
 from fastio.errors import ImageError
 from fastio.formats import AnyDataset, FolderDataset, Remote, RemoteTars, TarDataset
-from fastio.schema import CODEC_ENCODED, CODEC_JPEG, RECORD_COLUMN, Field, is_fixed_width, row_shape
+from fastio.schema import CODEC_ENCODED, CODEC_JPEG
 from fastio.shard import ShardReader
 from fastio.staging import Stager
 
 Rows = npt.NDArray[np.int64]
 WHOLE_FILE = -1
 LOOK_INTO_FILE = 0  # an orientation, height or width that only the file's header tells
-_PLAIN = 0, 1, 1, 0  # kind, and what is for numbers that are widened: native/core/table.h
-_MOST_MAPPED = 32768  # shards: a process may have 65530 maps on Linux, as it comes
 AS_STORED = 1  # an orientation: not to be turned, whatever the header says
 
 
@@ -60,106 +56,6 @@ class ImageReads:
     width: npt.NDArray[np.int32]
     crc32c: npt.NDArray[np.uint32] | None
     codebook: _native.Codebook | None
-
-
-class Columns:
-    """The fixed-width fields of a packed dataset, for the engine's threads to gather rows of.
-
-    Safe to use from several threads.
-
-    Args:
-        dataset: packed, local or remote.
-        fields: names of Scalar fields and of Array fields with a shape.
-        resident: copy the shards to memory of their own, by huge pages; see native/core/table.h.
-
-    Attributes:
-        fields: in the order of the native table's.
-    """
-
-    def __init__(self, dataset: Dataset, fields: Sequence[str], resident: bool = False) -> None:
-        self._dataset = dataset
-        self.fields = tuple(fields)
-        kinds = dataset.schema.fields
-        layout = dataset.schema.record_layout
-        offsets: Mapping[str, int] = {} if layout is None else layout.offsets
-        columns = {name: _row_bytes(kinds[name]) for name in fields if name not in offsets}
-        if layout is not None and len(columns) < len(fields):
-            columns[RECORD_COLUMN] = layout.nbytes
-        self._columns = list(columns)
-        homes = {name: RECORD_COLUMN if name in offsets else name for name in fields}
-        places = [
-            (
-                self._columns.index(homes[name]),
-                offsets.get(name, 0),
-                _row_bytes(kinds[name]),
-                *_PLAIN,
-            )
-            for name in fields
-        ]
-        first_row = np.append(dataset.manifest.first_row, dataset.manifest.rows).astype(np.int64)
-        self.table = _native.Table(first_row, list(columns.values()), places)
-        if resident:
-            self.table.make_resident()
-        self._set: dict[int, None] = {}  # shards that the table has, oldest first
-        self._lock = threading.Lock()
-
-    def gather(
-        self, engine: _native.Engine, rows: Rows, out: Sequence[npt.NDArray[Any] | None]
-    ) -> _native.Slot:
-        """Has threads gather rows, whose shards are opened first.
-
-        Args:
-            engine: whose threads.
-            rows: global rows, int64 (n,).
-            out: of each of `fields`, an array with room for n rows; None: not wanted.
-
-        Raises:
-            IndexError: a row is out of range.
-            SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
-        """
-        while True:
-            missing = self.table.missing(rows).tolist()
-            # Outside of the lock: a store may have to be waited for.
-            readers = {shard: self._dataset.shard(shard) for shard in missing}
-            with self._lock:
-                for shard, reader in readers.items():
-                    extents = [reader.extent(column) for column in self._columns]
-                    self.table.set(shard, reader.mapping, extents)
-                    self._set[shard] = None
-                if not readers or not len(self.table.missing(rows)):
-                    slot = engine.gather(self.table, rows, list(out))  # has what the table has now
-                    if readers:
-                        self._let_go()
-                    return slot
-
-    def _let_go(self) -> None:
-        """Of shards that the dataset keeps no more: what was fetched is not to fill the memory."""
-        remote = isinstance(self._dataset, RemoteDataset)
-        for shard in list(self._set):
-            if (remote and not self._dataset.is_kept(shard)) or len(self._set) > _MOST_MAPPED:
-                del self._set[shard]
-                self.table.unset(shard)
-
-    def renew(self, rows: Rows) -> bool:
-        """Has shards of rows that turned out to be damaged opened anew; False: it is no use."""
-        shards = [group.shard for group in self._dataset.by_shard(rows)]
-        with self._lock:
-            for shard in shards:
-                self._set.pop(shard, None)
-                self.table.unset(shard)
-        if isinstance(self._dataset, RemoteDataset):
-            return self._dataset.renew(rows)
-        self._dataset.forget(shards)
-        return False
-
-    def close(self) -> None:
-        """Ends the copying of resident shards."""
-        self.table.close()
-
-
-def _row_bytes(kind: Field) -> int:
-    shape, dtype = row_shape(kind)
-    return math.prod(shape) * np.dtype(dtype).itemsize
 
 
 class ImageSource(Protocol):
@@ -409,14 +305,6 @@ def _fill_columns(
 ) -> None:
     for name in ("codec", "orientation", "height", "width", "crc32c"):
         getattr(reads, name)[places] = reader.fixed(f"{field}.{name}")[local]
-
-
-def columns(dataset: AnyDataset, fields: Sequence[str], resident: bool = False) -> Columns | None:
-    """Those of the fields that threads can gather; None where there are none."""
-    if not isinstance(dataset, Dataset):
-        return None
-    fixed = [name for name in fields if is_fixed_width(dataset.schema.fields[name])]
-    return Columns(dataset, fixed, resident) if fixed else None
 
 
 def image_source(dataset: AnyDataset, field: str, stager: Stager | None = None) -> ImageSource:

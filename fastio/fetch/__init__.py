@@ -1,0 +1,18 @@
+"""Rows to byte ranges: which bytes of which local file the engine has to read for a batch."""
+
+from __future__ import annotations
+
+from fastio.fetch.columns import Columns, columns
+from fastio.fetch.images import AS_STORED, LOOK_INTO_FILE, WHOLE_FILE, ImageReads, ImageSource
+from fastio.fetch.images import image_source as image_source
+
+__all__ = [
+    "AS_STORED",
+    "LOOK_INTO_FILE",
+    "WHOLE_FILE",
+    "Columns",
+    "ImageReads",
+    "ImageSource",
+    "columns",
+    "image_source",
+]

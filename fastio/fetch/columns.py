@@ -1,0 +1,185 @@
+"""Rows of tables and windows of tokens: what the engine's threads gather from mapped shards."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio import _native
+from fastio.dataset import Dataset
+from fastio.dataset.remote import RemoteDataset
+from fastio.formats import Loadable, ShardPlace, TableField, TokenDataset
+from fastio.schema import RECORD_COLUMN, Field, is_fixed_width, row_shape
+from fastio.shard import ShardReader
+
+Rows = npt.NDArray[np.int64]
+_MOST_MAPPED = 32768  # shards: a process may have 65530 maps on Linux, as it comes
+
+
+class Layout(Protocol):
+    """Where the fields of a dataset's rows lie in its shards.
+
+    Attributes:
+        dataset: whose shards they are.
+        fields: in the order of the native table's.
+        strides: bytes from row to row in each column.
+        first_row: int64 (n + 1,), of each shard that has rows, and the number of all rows.
+    """
+
+    dataset: Dataset
+    first_row: Rows
+
+    @property
+    def fields(self) -> Sequence[TableField]: ...
+    @property
+    def strides(self) -> Sequence[int]: ...
+
+    def shard(self, number: int) -> int:
+        """The shard that a number in `first_row` stands for."""
+        ...
+
+    def place(self, number: int, reader: ShardReader) -> ShardPlace:
+        """Where the columns lie in its file.
+
+        Raises:
+            ShardCorrupt: they are not there.
+        """
+        ...
+
+
+class FixedWidth:
+    """The layout of fixed-width fields of a packed dataset; see `Layout`.
+
+    Args:
+        dataset: packed, local or remote.
+        names: of Scalar fields, and of Array fields with a shape.
+    """
+
+    def __init__(self, dataset: Dataset, names: Sequence[str]) -> None:
+        self.dataset = dataset
+        manifest, kinds = dataset.manifest, dataset.schema.fields
+        layout = dataset.schema.record_layout
+        offsets: Mapping[str, int] = {} if layout is None else layout.offsets
+        columns = {name: _row_bytes(kinds[name]) for name in names if name not in offsets}
+        if layout is not None and len(columns) < len(names):
+            columns[RECORD_COLUMN] = layout.nbytes
+        self._columns = list(columns)
+        self.strides: Sequence[int] = list(columns.values())
+        homes = {name: RECORD_COLUMN if name in offsets else name for name in names}
+        self.fields: Sequence[TableField] = [
+            TableField(
+                name,
+                *row_shape(kinds[name]),
+                self._columns.index(homes[name]),
+                offsets.get(name, 0),
+                _row_bytes(kinds[name]),
+            )
+            for name in names
+        ]
+        self.first_row = np.append(manifest.first_row, manifest.rows).astype(np.int64)
+
+    def shard(self, number: int) -> int:
+        return number
+
+    def place(self, number: int, reader: ShardReader) -> ShardPlace:
+        return ShardPlace([reader.extent(column) for column in self._columns])
+
+
+class Columns:
+    """Rows of a layout, gathered by the engine's threads. Safe to use from several threads.
+
+    Args:
+        layout: where they lie.
+        resident: copy the shards to memory of their own, by huge pages; see native/core/table.h.
+
+    Attributes:
+        fields: in the order of the native table's.
+    """
+
+    def __init__(self, layout: Layout, resident: bool = False) -> None:
+        self._layout = layout
+        self._dataset = layout.dataset
+        self.fields = tuple(layout.fields)
+        described = [field.native() for field in layout.fields]
+        self.table = _native.Table(layout.first_row, list(layout.strides), described)
+        if resident:
+            self.table.make_resident()
+        self._set: dict[int, None] = {}  # numbers that the table has, oldest first
+        self._lock = threading.Lock()
+
+    def gather(
+        self, engine: _native.Engine, rows: Rows, out: Sequence[npt.NDArray[Any] | None]
+    ) -> _native.Slot:
+        """Has threads gather rows, whose shards are opened first.
+
+        Args:
+            engine: whose threads.
+            rows: int64 (n,), in [0, first_row[-1]).
+            out: of each of `fields`, an array with room for n rows; None: not wanted.
+
+        Raises:
+            IndexError: a row is out of range.
+            SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
+        """
+        while True:
+            missing = self.table.missing(rows).tolist()
+            # Outside of the lock: a store may have to be waited for.
+            readers = {n: self._dataset.shard(self._layout.shard(n)) for n in missing}
+            places = {n: self._layout.place(n, reader) for n, reader in readers.items()}
+            with self._lock:
+                for number, place in places.items():
+                    mapping = readers[number].mapping
+                    self.table.set(number, mapping, list(place.columns), place.segments)
+                    self._set[number] = None
+                if not places or not len(self.table.missing(rows)):
+                    slot = engine.gather(self.table, rows, list(out))  # has what the table has now
+                    if places:
+                        self._let_go()
+                    return slot
+
+    def _let_go(self) -> None:
+        """Of shards that the dataset keeps no more: what was fetched is not to fill the memory."""
+        remote = isinstance(self._dataset, RemoteDataset)
+        for number in list(self._set):
+            gone = remote and not self._dataset.is_kept(self._layout.shard(number))
+            if gone or len(self._set) > _MOST_MAPPED:
+                del self._set[number]
+                self.table.unset(number)
+
+    def renew(self, rows: Rows) -> bool:
+        """Has shards of rows that turned out to be damaged opened anew; False: it is no use."""
+        first_row = self._layout.first_row
+        numbers = np.unique(np.searchsorted(first_row, rows, side="right") - 1).tolist()
+        with self._lock:
+            for number in numbers:
+                self._set.pop(number, None)
+                self.table.unset(number)
+        shards = [self._layout.shard(number) for number in numbers]
+        if isinstance(self._dataset, RemoteDataset):
+            return self._dataset.renew_shards(shards)
+        self._dataset.forget(shards)
+        return False
+
+    def close(self) -> None:
+        """Ends the copying of resident shards."""
+        self.table.close()
+
+
+def columns(dataset: Loadable, fields: Sequence[str], resident: bool = False) -> Columns | None:
+    """Those of the fields that threads can gather; None where there are none."""
+    if isinstance(dataset, TokenDataset):
+        return Columns(dataset.layout(fields), resident)
+    if not isinstance(dataset, Dataset):
+        return None
+    fixed = [name for name in fields if is_fixed_width(dataset.schema.fields[name])]
+    return Columns(FixedWidth(dataset, fixed), resident) if fixed else None
+
+
+def _row_bytes(kind: Field) -> int:
+    shape, dtype = row_shape(kind)
+    return math.prod(shape) * np.dtype(dtype).itemsize

@@ -1,0 +1,255 @@
+"""A packed dataset of documents as a dataset of windows of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.dataset import Dataset
+from fastio.errors import SchemaError, TransformError
+from fastio.formats.layout import FieldKind, Segments, ShardPlace, TableField
+from fastio.formats.tokens.segments import best_fit_segments, contiguous_segments
+from fastio.formats.tokens.windows import TokenWindows
+from fastio.schema import Array, Schema, Tokens
+from fastio.shard import ShardReader
+
+WINDOW = "window"  # the field of contiguous windows whose inputs and targets are views
+_KINDS = {
+    "inputs": FieldKind.INPUTS,
+    "targets": FieldKind.TARGETS,
+    "positions": FieldKind.POSITIONS,
+    "documents": FieldKind.DOCUMENTS,
+}
+
+
+class TokenDataset:
+    """Windows of the tokens of a packed dataset. Safe to use from several threads.
+
+    Args:
+        dataset: packed; closed with this one.
+        field: the field of tokens.
+        windows: which.
+
+    Attributes:
+        dataset, field, windows: as given.
+        path: the packed dataset's.
+        schema: of a window.
+
+    Raises:
+        SchemaError: the field is not there, or has no tokens.
+        TransformError: the dataset has too few tokens for a window.
+        SourceNotFound, ShardCorrupt, StoreError: under "best-fit": a shard cannot be read.
+    """
+
+    def __init__(self, dataset: Dataset, field: str, windows: TokenWindows) -> None:
+        kind = dataset.schema.fields.get(field)
+        if not isinstance(kind, Tokens):
+            raise SchemaError(
+                f"TokenWindows is for a field of tokens; {dataset.path} has "
+                f"{', '.join(dataset.schema.token_fields) or 'none'}, and {field!r} is {kind!r}"
+            )
+        self.dataset, self.field, self.windows = dataset, field, windows
+        self.path = dataset.path
+        self._item = np.dtype(kind.dtype).itemsize
+        self._best_fit: dict[int, Segments] = {}
+        counts = self._counts()
+        self._shards = np.flatnonzero(counts)
+        if not self._shards.size:
+            total = int(dataset.manifest.shard_tokens(field).sum())
+            raise TransformError(
+                f"{self.path} has no shard with the {windows.span} tokens of a window; all shards "
+                f"have {total}"
+            )
+        ends = np.cumsum(counts[self._shards])
+        self.first_row: NDArray[np.int64] = np.append(0, ends).astype(np.int64)
+        self.schema = Schema(
+            {name: Array(windows.dtype, shape) for name, shape in self._shapes().items()}
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for the dataset's contents and how they are cut in windows."""
+        return xxhash.xxh3_64_hexdigest(
+            f"{self.dataset.fingerprint} {self.field} {self.windows}".encode()
+        )
+
+    @property
+    def classes(self) -> None:
+        """There are none."""
+
+    def __len__(self) -> int:
+        return int(self.first_row[-1])
+
+    def __repr__(self) -> str:
+        return f"TokenDataset({self.path!r}, {self.windows}, rows={len(self)})"
+
+    def __getitem__(self, index: int) -> dict[str, NDArray[Any]]:
+        """One window: its arrays by key, without `cu_seqlens`, which are of batches.
+
+        Raises:
+            IndexError: there is no such window.
+            SourceNotFound, ShardCorrupt, StoreError: its shard cannot be read.
+        """
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"window {index} is out of range: there are {len(self)}")
+        number, local = self._locate(row)
+        reader = self.dataset.shard(self.shard(number))
+        flat = reader.tokens(self.field)[1]
+        how = self.windows
+        if not how.by_document:
+            begin = local * how.step
+            tokens = flat[begin : begin + how.span].astype(how.dtype)
+            return self.split({WINDOW: tokens})
+        begins, starts, lengths = self._segments(number, reader)
+        first, last = begins[local : local + 2].tolist()
+        pairs = zip(starts[first:last].tolist(), lengths[first:last].tolist(), strict=True)
+        return self._by_document([flat[start : start + n] for start, n in pairs])
+
+    def layout(self, fields: Sequence[str]) -> TokenDataset:
+        """What the engine's threads need to know: this object, which has all fields."""
+        if set(fields) != set(self.schema.fields):
+            raise TransformError(f"windows have {', '.join(self.schema.fields)}: all or none")
+        return self
+
+    @property
+    def fields(self) -> list[TableField]:
+        """Of a window, in the engine's memory."""
+        how = self.windows
+        if not how.by_document:
+            nbytes = how.span * self._item
+            kind = FieldKind.NUMBERS
+            return [
+                TableField(WINDOW, (how.span,), how.dtype, 0, 0, nbytes, kind, self._item),
+            ]
+        nbytes = how.length * self._item
+        fills = {"inputs": how.pad, "targets": how.ignore, "positions": 0, "documents": -1}
+        return [
+            TableField(
+                name, (how.length,), how.dtype, 0, 0, nbytes, _KINDS[name], self._item, fills[name]
+            )
+            for name in self.schema.fields
+        ]
+
+    @property
+    def strides(self) -> list[int]:
+        """Bytes from window to window."""
+        return [0 if self.windows.by_document else self.windows.step * self._item]
+
+    def shard(self, number: int) -> int:
+        """The shard that a number in `first_row` stands for."""
+        return int(self._shards[number])
+
+    def place(self, number: int, reader: ShardReader) -> ShardPlace:
+        """Where its tokens lie, and which make up which window.
+
+        Raises:
+            ShardCorrupt: they are not there.
+        """
+        segments = self._segments(number, reader) if self.windows.by_document else None
+        return ShardPlace([reader.token_extent(self.field)], segments)
+
+    def split(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch (or a window) as it is delivered: inputs and targets as views of one array.
+
+        Args:
+            batch: arrays or tensors (..., span) by field.
+        """
+        if WINDOW not in batch:
+            return batch
+        window, length = batch[WINDOW], self.windows.length
+        if not self.windows.targets:
+            return {"inputs": window}
+        return {"inputs": window[..., :length], "targets": window[..., 1:]}
+
+    def bounds(self, batch: dict[str, Any]) -> tuple[NDArray[np.int32], int] | None:
+        """`cu_seqlens` and `max_seqlen` of a batch of arrays (n, length); None: not wanted."""
+        if not self.windows.cu_seqlens:
+            return None
+        documents = batch["documents"]
+        begins = np.ones(documents.shape, np.bool_)
+        np.not_equal(documents[:, 1:], documents[:, :-1], out=begins[:, 1:])
+        bounds = np.append(np.flatnonzero(begins), documents.size).astype(np.int32)
+        return bounds, int(np.diff(bounds).max(initial=0))
+
+    def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> dict[str, Any]:
+        """Fields that are not of fixed width: there are none."""
+        return {}
+
+    def sample_name(self, row: int) -> str:
+        """How messages name a window: its shard's file name and its number there."""
+        number, local = self._locate(row)
+        return f"{self.dataset.manifest.name(self.shard(number))} window {local}"
+
+    def close(self) -> None:
+        """Closes the packed dataset."""
+        self.dataset.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenDataset, (self.dataset, self.field, self.windows)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        how = self.windows
+        if not how.by_document:
+            return {WINDOW: (how.span,)}
+        wanted = {
+            "inputs": True,
+            "targets": how.targets,
+            "positions": how.positions,
+            "documents": how.documents or how.cu_seqlens,
+        }
+        return {name: (how.length,) for name, is_wanted in wanted.items() if is_wanted}
+
+    def _counts(self) -> NDArray[np.int64]:
+        """The windows of each shard."""
+        how = self.windows
+        if how.packing == "best-fit":
+            shards = range(self.dataset.num_shards)
+            return np.array([len(self._fit(shard)[0]) - 1 for shard in shards], np.int64)
+        tokens = self.dataset.manifest.shard_tokens(self.field)
+        return np.maximum(0, (tokens - how.span) // how.step + 1)
+
+    def _fit(self, shard: int) -> Segments:
+        segments = self._best_fit.get(shard)
+        if segments is None:
+            starts, _ = self.dataset.shard(shard).tokens(self.field)
+            segments = self._best_fit[shard] = best_fit_segments(starts, self.windows.length)
+        return segments
+
+    def _segments(self, number: int, reader: ShardReader) -> Segments:
+        how = self.windows
+        if how.packing == "best-fit":
+            return self._fit(self.shard(number))
+        starts, _ = reader.tokens(self.field)
+        count = int(self.first_row[number + 1] - self.first_row[number])
+        return contiguous_segments(starts, count, how.step, how.span)
+
+    def _locate(self, row: int) -> tuple[int, int]:
+        number = int(np.searchsorted(self.first_row, row, side="right")) - 1
+        return number, row - int(self.first_row[number])
+
+    def _by_document(self, parts: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """A window of parts of documents, the plain way: what the engine is tested against."""
+        how = self.windows
+        found = {name: np.full(how.length, 0, how.dtype) for name in self.schema.fields}
+        for field in self.fields:
+            found[field.name][:] = field.fill
+        begin = 0
+        for number, part in enumerate(parts):
+            end = min(begin + len(part), how.length)
+            count = end - begin
+            following = np.append(part[1:].astype(np.int64), how.ignore)
+            values = {
+                "inputs": part[:count],
+                "targets": following[:count],
+                "positions": np.arange(count),
+                "documents": number,
+            }
+            for name in found:
+                found[name][begin:end] = values[name]
+            begin = end
+        return found

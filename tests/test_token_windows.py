@@ -1,0 +1,287 @@
+"""Windows of tokens: equal to slices of the documents, for every way of cutting them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fastio
+from fastio import Loader, Schema, SchemaError, Tokens, TokenWindows, TransformError
+from fastio._native import best_fit
+from tests.servers import http_folder
+
+Documents = list[np.ndarray[Any, np.dtype[Any]]]
+
+
+def documents(count: int, seed: int = 0, longest: int = 200, dtype: str = "uint16") -> Documents:
+    """Documents of any lengths from 1; a token tells its document and its place."""
+    rng = np.random.default_rng(seed)
+    top = np.iinfo(dtype).max + 1
+    lengths = rng.integers(1, longest, count)
+    return [((i * 7919 + np.arange(n)) % top).astype(dtype) for i, n in enumerate(lengths)]
+
+
+def pack(path: Path, docs: Documents, dtype: str = "uint16", shard_size: int = 8 << 10) -> Path:
+    schema = Schema({"tokens": Tokens(dtype)})
+    with fastio.Writer(path, schema, shard_size=shard_size) as writer:
+        for doc in docs:
+            writer.write({"tokens": doc})
+    return path
+
+
+def streams(path: Path) -> list[np.ndarray[Any, np.dtype[Any]]]:
+    """All tokens of each shard, one after the other, read row by row."""
+    with fastio.open(path) as dataset:
+        assert isinstance(dataset, fastio.Dataset)
+        ends = np.cumsum(dataset.manifest.shard_rows).tolist()
+        rows = [dataset[i]["tokens"] for i in range(len(dataset))]
+        starts = [0, *ends[:-1]]
+        return [np.concatenate(rows[a:b]) for a, b in zip(starts, ends, strict=True)]
+
+
+def loaded(path: Path, windows: TokenWindows, **options: Any) -> dict[str, torch.Tensor]:
+    """All windows of an epoch."""
+    with Loader(path, batch_size=7, transforms=windows, **options) as loader:
+        batches = list(loader)
+    keys = [key for key in batches[0] if key not in ("cu_seqlens", "max_seqlen")]
+    return {key: torch.cat([batch[key] for batch in batches]) for key in keys}
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack(tmp_path_factory.mktemp("tokens") / "ds", documents(400))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
+@pytest.mark.parametrize("wide", ["int32", "int64"])
+def test_contiguous_windows_are_slices_of_the_shards(tmp_path: Path, dtype: str, wide: Any) -> None:
+    path = pack(tmp_path / "ds", documents(300, dtype=dtype), dtype)
+    got = loaded(path, TokenWindows(33, dtype=wide))
+    rows = []
+    for stream in streams(path):
+        rows += [stream[i : i + 34] for i in range(0, len(stream) - 33, 33)]
+    expected = torch.from_numpy(np.stack(rows).astype(wide))
+    assert torch.equal(got["inputs"], expected[:, :-1])
+    assert torch.equal(got["targets"], expected[:, 1:])
+
+
+def test_inputs_and_targets_are_views_of_one_tensor(packed: Path) -> None:
+    with Loader(packed, batch_size=4, transforms=TokenWindows(16)) as loader:
+        batch = next(iter(loader))
+    assert batch["inputs"].data_ptr() + 8 == batch["targets"].data_ptr()
+    assert batch["inputs"].shape == batch["targets"].shape == (4, 16)
+
+
+def test_windows_may_overlap_or_leave_gaps(packed: Path) -> None:
+    for stride in (1, 5, 50):
+        got = loaded(packed, TokenWindows(20, stride=stride, targets=False))
+        rows = []
+        for stream in streams(packed):
+            rows += [stream[i : i + 20] for i in range(0, len(stream) - 19, stride)]
+        assert set(got) == {"inputs"}
+        assert torch.equal(got["inputs"], torch.from_numpy(np.stack(rows).astype(np.int64)))
+
+
+def check_by_document(path: Path, windows: TokenWindows) -> dict[str, torch.Tensor]:
+    """The loader's windows are those of the plain way, which `TokenDataset` indexes."""
+    with Loader(path, transforms=windows) as loader:
+        dataset = loader.dataset
+        plain = [dataset[i] for i in range(len(dataset))]
+    got = loaded(path, windows)
+    for key, values in got.items():
+        expected = torch.from_numpy(np.stack([window[key] for window in plain]))
+        assert torch.equal(values, expected), key
+    return got
+
+
+def test_contiguous_windows_know_their_documents(packed: Path) -> None:
+    windows = TokenWindows(64, positions=True, documents=True, ignore=-1)
+    got = check_by_document(packed, windows)
+    plain = loaded(packed, TokenWindows(64))
+    assert torch.equal(got["inputs"], plain["inputs"])
+    known = got["targets"] != -1
+    assert torch.equal(got["targets"][known], plain["targets"][known])
+    # A target is left out where the next token is another document's first.
+    first = (got["positions"] == 0)[:, 1:]
+    assert torch.equal(~known[:, :-1], first)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 90), min_size=1, max_size=60),
+    st.integers(1, 40),
+)
+def test_best_fit_windows_hold_every_token_once(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], length: int
+) -> None:
+    begins = np.cumsum([0, *lengths])
+    docs = [np.arange(a, b).astype(np.uint16) for a, b in pairwise(begins)]
+    path = pack(tmp_path_factory.mktemp("fit") / "ds", docs, shard_size=512)
+    windows = TokenWindows(length, packing="best-fit", positions=True, documents=True, pad=60_000)
+    got = check_by_document(path, windows)
+    there = got["documents"] >= 0
+    assert sorted(got["inputs"][there].tolist()) == list(range(begins[-1]))
+    assert (got["inputs"][~there] == 60_000).all()
+    assert (got["targets"][~there] == -100).all()
+    # Whole documents, cut only where they are longer than a window.
+    starts = got["inputs"][there & (got["positions"] == 0)].tolist()
+    cuts = [
+        int(a) + n for a, size in zip(begins, lengths, strict=False) for n in range(0, size, length)
+    ]
+    assert sorted(starts) == cuts
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 100), max_size=200), st.integers(100, 300))
+def test_best_fit_puts_pieces_where_there_is_room(sizes: list[int], room: int) -> None:
+    bins = best_fit(np.array(sizes, np.int32), room)
+    used = np.bincount(bins, sizes, minlength=1)
+    assert used.max(initial=0) <= room
+    assert len(np.unique(bins)) == (bins.max() + 1 if len(sizes) else 0)
+    # The plain way: longest first, each where least room is left.
+    rooms: list[int] = []
+    for size in sorted(sizes, reverse=True):
+        fitting = [i for i, left in enumerate(rooms) if left >= size]
+        if fitting:
+            rooms[min(fitting, key=lambda i: rooms[i])] -= size
+        else:
+            rooms.append(room - size)
+    assert sorted(room - used[: len(rooms)]) == sorted(rooms)
+
+
+def test_cu_seqlens_say_where_documents_begin_in_a_batch(packed: Path) -> None:
+    windows = TokenWindows(48, packing="best-fit", positions=True, cu_seqlens=True)
+    with Loader(packed, batch_size=5, transforms=windows) as loader:
+        for batch in loader:
+            bounds = batch["cu_seqlens"]
+            assert bounds.dtype == torch.int32
+            assert "documents" not in batch
+            flat = batch["positions"].flatten()
+            assert bounds[0] == 0
+            assert bounds[-1] == flat.numel()
+            parts = [flat[a:b] for a, b in pairwise(bounds)]
+            assert batch["max_seqlen"] == max(len(part) for part in parts)
+            for part in parts:
+                alone = torch.arange(len(part))
+                assert torch.equal(part, alone) or not part.any()  # a document, or padding
+
+
+def test_a_shuffled_epoch_has_every_window_once_and_goes_on_after_a_stop(packed: Path) -> None:
+    windows = TokenWindows(32)
+    with Loader(packed, batch_size=7, shuffle=True, transforms=windows) as loader:
+        whole = [batch["inputs"].clone() for batch in loader]
+        iterator = iter(loader)
+        first = [next(iterator)["inputs"].clone() for _ in range(3)]
+        state = loader.state_dict()
+        rest = [batch["inputs"].clone() for batch in iterator]
+    in_order = loaded(packed, windows)["inputs"]
+    assert sorted(torch.cat(whole).tolist()) == sorted(in_order.tolist())
+    assert sorted(torch.cat(first + rest).tolist()) == sorted(in_order.tolist())
+    with Loader(packed, batch_size=7, shuffle=True, transforms=windows) as loader:
+        loader.load_state_dict(state)
+        again = [batch["inputs"].clone() for batch in loader]
+    assert all(torch.equal(a, b) for a, b in zip(again, rest, strict=True))
+
+
+def test_other_windows_are_another_dataset_for_a_state(packed: Path) -> None:
+    with Loader(packed, transforms=TokenWindows(32)) as loader:
+        state = loader.state_dict()
+    with (
+        Loader(packed, transforms=TokenWindows(33)) as loader,
+        pytest.raises(fastio.StateMismatch),
+    ):
+        loader.load_state_dict(state)
+
+
+def test_resident_windows_are_the_same(packed: Path) -> None:
+    windows = TokenWindows(40, positions=True)
+    plain, resident = loaded(packed, windows), loaded(packed, windows, resident=True)
+    assert all(torch.equal(plain[key], resident[key]) for key in plain)
+
+
+def test_windows_of_a_remote_dataset(packed: Path) -> None:
+    with (
+        http_folder(packed.parent) as url,
+        Loader(f"{url}/ds", batch_size=7, transforms=TokenWindows(32)) as loader,
+    ):
+        got = torch.cat([batch["inputs"] for batch in loader])
+    assert torch.equal(got, loaded(packed, TokenWindows(32))["inputs"])
+
+
+def test_ranks_share_the_windows(packed: Path) -> None:
+    parts = []
+    for rank in range(3):
+        ranks: Any = {"rank": rank, "world_size": 3}
+        with Loader(packed, batch_size=4, transforms=TokenWindows(32), **ranks) as loader:
+            for batch in loader:
+                parts += batch["inputs"][: loader.batch.valid].tolist()
+    assert sorted(parts) == sorted(loaded(packed, TokenWindows(32))["inputs"].tolist())
+
+
+def test_documents_themselves_are_lists_of_arrays(packed: Path) -> None:
+    with Loader(packed, batch_size=3) as loader:
+        batch = next(iter(loader))
+    expected = documents(400)[:3]
+    assert [tokens.tolist() for tokens in batch["tokens"]] == [doc.tolist() for doc in expected]
+
+
+def test_callables_get_the_batch(packed: Path) -> None:
+    transforms: Any = {"tokens": TokenWindows(8), None: lambda batch: batch["inputs"] + 1}
+    with Loader(packed, batch_size=2, transforms=transforms) as loader:
+        assert next(iter(loader)).shape == (2, 8)
+
+
+def test_a_single_window_without_batches(packed: Path) -> None:
+    with Loader(packed, batch_size=None, transforms=TokenWindows(8)) as loader:
+        assert next(iter(loader))["inputs"].shape == (8,)
+
+
+def test_what_makes_no_sense_is_refused(packed: Path, tmp_path: Path) -> None:
+    for bad in ({"length": 0}, {"length": 8, "stride": 0}, {"length": 8.0}, {"length": 1 << 25}):
+        with pytest.raises(TransformError):
+            TokenWindows(**bad)  # type: ignore[arg-type]
+    with pytest.raises(TransformError, match="best-fit windows have no stride"):
+        TokenWindows(8, stride=4, packing="best-fit")
+    with pytest.raises(TransformError, match="no shard with the 1000001 tokens"):
+        Loader(packed, transforms=TokenWindows(1_000_000))
+    with pytest.raises(SchemaError, match="field of tokens"):
+        Loader(packed, transforms={"text": TokenWindows(8)})
+    with pytest.raises(TransformError, match="cu_seqlens are of batches"):
+        Loader(packed, batch_size=None, transforms=TokenWindows(8, cu_seqlens=True))
+    with pytest.raises(TransformError, match="nothing to collate"):
+        Loader(packed, transforms=TokenWindows(8), collate_fn=list)
+    fastio.pack([(1, 2)], tmp_path / "other")
+    with pytest.raises(TransformError, match="only field of tokens"):
+        Loader(tmp_path / "other", transforms=TokenWindows(8))
+
+
+@pytest.mark.parametrize("bad", [[-1], [70_000], [[1, 2]], [0.5], ["a"]])
+def test_tokens_that_do_not_fit_are_named(tmp_path: Path, bad: Any) -> None:
+    with pytest.raises(SchemaError, match="sample 0"):
+        fastio.pack([{"tokens": bad}], tmp_path / "ds", schema=Schema({"tokens": Tokens()}))
+
+
+def test_a_vocabulary_bounds_tokens(tmp_path: Path) -> None:
+    schema = Schema({"tokens": Tokens("uint16", vocabulary_size=50)})
+    with pytest.raises(SchemaError, match="there are 0 to 49"):
+        fastio.pack([{"tokens": [3, 50]}], tmp_path / "ds", schema=schema)
+    for kind in ({"dtype": "int64"}, {"vocabulary_size": 70_000}, {"separator": -1}):
+        with pytest.raises(SchemaError):
+            Tokens(**kind)  # type: ignore[arg-type]
+
+
+def test_empty_documents_are_in_no_window(tmp_path: Path) -> None:
+    docs = [np.arange(n, dtype=np.uint16) for n in (0, 5, 0, 0, 7, 0)]
+    path = pack(tmp_path / "ds", docs)
+    got = check_by_document(path, TokenWindows(4, documents=True))
+    assert got["documents"].tolist() == [[0, 0, 0, 0], [0, 1, 1, 1]]
+    assert got["targets"].tolist() == [[1, 2, 3, 4], [-100, 1, 2, 3]]
+    got = check_by_document(path, TokenWindows(8, packing="best-fit", documents=True))
+    assert got["inputs"].tolist() == [[0, 1, 2, 3, 4, 0, 0, 0], [0, 1, 2, 3, 4, 5, 6, 0]]

@@ -271,7 +271,7 @@ def test_a_disk_that_fails_is_told_once(
         batches = iter(loader)
         rows = reference.check(loader, next(batches))
         monkeypatch.setattr("fastio.cache.files.os.rename", fail)
-        monkeypatch.setattr("fastio.staging.stager._WITHOUT_CACHE_S", 0.0)
+        monkeypatch.setattr("fastio.staging.cached._WITHOUT_CACHE_S", 0.0)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             for batch in batches:

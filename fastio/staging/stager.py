@@ -1,9 +1,8 @@
 """Brings blocks to where the engine can read them: files in the cache, or in memory.
 
 Blocks are fetched in the order in which they are asked for, several at once. A block that nobody of
-this process asks for any more leaves memory at once, and the cache when its room is needed.
-Whatever is wrong with the cache (no space, not writable, deleted, all of it in use), a block comes
-through memory then: a reader never waits for room.
+this process asks for any more leaves memory at once, and the cache when its room is needed. Here is
+who wants which block and who fetches it; what happens in the cache is in `cached`.
 """
 
 from __future__ import annotations
@@ -16,32 +15,23 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fastio.cache import Cache, CacheFolder, MemoryFile, Run, Source, memory_file
-from fastio.dataset.remote import HEADS
-from fastio.errors import CacheError
+from fastio.cache import Cache, MemoryFile, memory_file
 from fastio.shard import ShardReader
 from fastio.staging.blocks import Blocks
-from fastio.staging.forecast import Forecast, next_use
-from fastio.staging.resident import Resident
+from fastio.staging.cached import CachedBlocks, Fetched, Waiting
+from fastio.staging.forecast import Forecast
 
 Numbers = npt.NDArray[np.int64]
 _PARALLEL = 16
 _POLL_S = 0.005
-_OTHERS_S = 0.5  # between two looks at whether those that fetch a block still live
-_TELL_S = 0.5
-_HITS_TELL_S = 5.0
-_OTHERS_DEADLINE_S = 120.0  # then a block that another process fetches is fetched here too
-_WITHOUT_CACHE_S = 5.0  # after it failed
 _JOIN_S = 1.0
 
 
@@ -56,12 +46,10 @@ class _Unit:
     path: str = ""
     memory: MemoryFile | None = None
     error: BaseException | None = None
-    damaged: str | None = None  # what is wrong with it at the source
     heads: list[ShardReader] = field(default_factory=list)  # that have all of its bytes
     in_memory: bool = False  # what the cache gave could not be read twice
     began_s: float = 0.0  # when it was last taken from the queue
-    waiting_s: float = 0.0  # since when others fetch it
-    asked_s: float = 0.0  # when the index was asked last
+    waiting: Waiting = field(default_factory=Waiting)
     looked_s: float = 0.0  # when its file was looked for last
 
 
@@ -105,14 +93,8 @@ class Stager:
         self._turns = itertools.count()
         self._threads: list[threading.Thread] = []
         self._busy: set[threading.Thread] = set()
-        self._resident = Resident()
         self._carried: list[Numbers] = []
-        self._hits: Counter[int] = Counter()
-        self._source: tuple[CacheFolder, Source] | None = None
-        self._told: dict[int, Run] = {}
-        self._position: tuple[Forecast, int, int] | None = None
-        self._told_s = self._hits_told_s = 0.0
-        self._without_until_s = 0.0
+        self._cached = CachedBlocks(self.blocks, self.cache, self._run)
         self._closed = False
 
     def __del__(self) -> None:
@@ -129,9 +111,8 @@ class Stager:
                 unit = self._units.get(number)
                 if unit is None:
                     unit = self._units[number] = _Unit(number, next(self._turns))
-                    path = self._resident_path(number)
+                    path = self._cached.resident(number)
                     if path is not None:
-                        self._note_hit(number)
                         unit.path, unit.state = path, "ready"
                     else:
                         self._enqueue(unit)
@@ -160,20 +141,16 @@ class Stager:
             StoreError, SourceNotFound, ShardCorrupt: one of them cannot be had. `retry` it.
         """
         deadline_s = time.monotonic() + timeout_s
-        wanted = numbers.tolist()
         with self._changed:
-            while True:
-                units = [self._units.get(number) for number in wanted]
-                for unit in units:
-                    if unit is not None and unit.state == "failed":
-                        assert unit.error is not None
-                        raise unit.error
-                if all(unit is None or unit.state == "ready" for unit in units):
-                    return True
+            while not self.has(numbers):
+                for unit in self._failed(numbers):
+                    assert unit.error is not None
+                    raise unit.error
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or self._closed:
                     return False
                 self._changed.wait(left_s)
+            return True
 
     def has(self, numbers: Numbers) -> bool:
         """Whether all of these blocks, which were asked for, are there."""
@@ -184,11 +161,9 @@ class Stager:
     def retry(self, numbers: Numbers) -> None:
         """Fetches again those of these blocks that failed."""
         with self._changed:
-            for number in numbers.tolist():
-                unit = self._units.get(number)
-                if unit is not None and unit.state == "failed":
-                    unit.error = None
-                    self._enqueue(unit)
+            for unit in self._failed(numbers):
+                unit.error = None
+                self._enqueue(unit)
             self._start_threads()
 
     def failed_since_s(self, numbers: Numbers) -> float:
@@ -197,9 +172,7 @@ class Stager:
         -inf where none is left that failed: it is fetched again already.
         """
         with self._changed:
-            units = (self._units.get(number) for number in numbers.tolist())
-            failed = (u.began_s for u in units if u is not None and u.state == "failed")
-            return min(failed, default=-math.inf)
+            return min((unit.began_s for unit in self._failed(numbers)), default=-math.inf)
 
     def path(self, number: int) -> str:
         """Where a block is that is there."""
@@ -224,31 +197,14 @@ class Stager:
                 unit = self._units.get(number)
                 if unit is None or unit.state != "ready" or unit.memory is not None:
                     continue
-                self._resident.discard(unit.path, number)
+                self._cached.drop(number, unit.path)
                 unit.in_memory = in_memory
-                if self._source is not None:
-                    folder, source = self._source
-                    with suppress(CacheError):
-                        folder.drop(source, [number])
                 self._enqueue(unit)
             self._start_threads()
 
     def tell(self, forecast: Forecast, position: int, ahead: int) -> None:
         """Says where the run stands, for this process's evictions and the others'."""
-        with self._changed:
-            self._position = forecast, position, ahead
-            if time.monotonic() - self._told_s < _TELL_S or self._source is None:
-                return
-            self._told_s = time.monotonic()
-            folder, told, hits = self._source[0], self._runs(), Counter[int]()
-            if self._told_s - self._hits_told_s > _HITS_TELL_S:
-                self._hits_told_s = self._told_s
-                hits, self._hits = self._hits, hits
-        with suppress(CacheError):
-            for run, at in told.items():
-                folder.tell(run, at)
-            if hits:
-                folder.note_use(self._source[1], hits, hits.total())
+        self._cached.tell(forecast, position, ahead)
 
     def carry(self, numbers: list[Numbers]) -> None:
         """Takes over blocks that the next epoch asked for already."""
@@ -267,17 +223,11 @@ class Stager:
             self._queue.clear()
             self._changed.notify_all()
             self._wanted.notify_all()
-            threads, source, hits = self._threads, self._source, self._hits
-            self._threads, self._hits = [], Counter()
+            threads, self._threads = self._threads, []
         deadline_s = time.monotonic() + _JOIN_S
         for thread in threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        with suppress(CacheError):
-            if source is not None:
-                if hits:
-                    source[0].note_use(source[1], hits, hits.total())
-                source[0].end_run(self._run)
-                source[0].end_run(self._run + 1)
+        self._cached.end_run()
         with self._changed:
             for unit in self._units.values():
                 if unit.memory is not None:
@@ -291,13 +241,9 @@ class Stager:
 
     # --- Threads ----------------------------------------------------------------------------------
 
-    def _resident_path(self, number: int) -> str | None:
-        """Where a block is that was seen in the cache, unless it was evicted since."""
-        if self._source is None:
-            return None
-        folder, source = self._source
-        path = folder.path_of(source, number)
-        return path if self._resident.has(path, number) else None
+    def _failed(self, numbers: Numbers) -> list[_Unit]:
+        units = (self._units.get(number) for number in numbers.tolist())
+        return [unit for unit in units if unit is not None and unit.state == "failed"]
 
     def _enqueue(self, unit: _Unit) -> None:
         unit.state, unit.path = "queued", ""
@@ -362,7 +308,7 @@ class Stager:
         try:
             size = self.blocks.size(unit.number)  # fetches the heads
             unit.heads = self.blocks.whole_shards(unit.number)
-            found = self._through_cache(unit, size) if size else os.devnull
+            found = self._brought(unit, size) if size else os.devnull
             if isinstance(found, str):
                 path = found
             elif found is None:
@@ -384,119 +330,23 @@ class Stager:
             else:
                 self._changed.notify_all()
 
-    def _fetch(self, unit: _Unit) -> list[Any]:
-        parts, unit.damaged = self.blocks.fetch(unit.number)
+    def _brought(self, unit: _Unit, size: int) -> str | MemoryFile | None:
+        """A path in the cache, a file in memory, or None while others fetch the block."""
+        fetch = partial(self._fetch, unit.number)
+        if unit.in_memory:
+            return memory_file(fetch()[0])
+        return self._cached.stage(unit.number, size, unit.waiting, self._numbers, fetch)
+
+    def _fetch(self, number: int) -> Fetched:
+        parts, damaged = self.blocks.fetch(number)
         with self._changed:
             self._bytes_fetched += sum(memoryview(part).nbytes for part in parts)
-        return parts
+        return parts, damaged
 
-    # --- The cache --------------------------------------------------------------------------------
-
-    def _through_cache(self, unit: _Unit, size: int) -> str | MemoryFile | None:
-        """A path in the cache, a file in memory, or None while others fetch the block."""
-        try:
-            opened = None if unit.in_memory else self._opened()
-            if opened is None:
-                return memory_file(self._fetch(unit))
-            folder, source = opened
-            if folder.has(source, unit.number, size):
-                return self._found(folder.path_of(source, unit.number), unit.number)
-            now_s = time.monotonic()
-            if unit.waiting_s and now_s - unit.asked_s < _OTHERS_S:
-                return None
-            unit.asked_s = now_s
-            outcome = self._claim(folder, source, unit, size)
-        except CacheError as error:
-            self._give_up(error)
-            return memory_file(self._fetch(unit))
-        if outcome == "others":
-            unit.waiting_s = unit.waiting_s or now_s
-            if now_s - unit.waiting_s < _OTHERS_DEADLINE_S:
-                return None
-        if outcome == "ready":
-            return self._found(folder.path_of(source, unit.number), unit.number)
-        if outcome == "mine":
-            return self._fetch_to_cache(folder, source, unit)
-        return memory_file(self._fetch(unit))
-
-    def _claim(self, folder: CacheFolder, source: Source, unit: _Unit, size: int) -> str:
+    def _numbers(self) -> set[int]:
+        """The blocks that are wanted."""
         with self._changed:
-            keep = set(self._units)
-            told = self._runs()
-        for _ in range(3):
-            outcome = folder.claim(source, {unit.number: size}, keep, told)[unit.number]
-            if outcome != "ready" or folder.has(source, unit.number, size):
-                return outcome
-            folder.drop(source, [unit.number])  # said to be there, and is not
-        return "no room"
-
-    def _fetch_to_cache(self, folder: CacheFolder, source: Source, unit: _Unit) -> str | MemoryFile:
-        parts: list[Any] = []
-        try:
-            parts = self._fetch(unit)
-            if unit.damaged is None and folder.store(source, unit.number, parts):
-                path = folder.path_of(source, unit.number)
-                with self._changed:
-                    self._resident.add(path, unit.number)
-                return path
-            folder.abandon(source, [unit.number])
-        except (OSError, CacheError) as error:
-            with suppress(CacheError):
-                folder.abandon(source, [unit.number])
-            if not parts:
-                raise
-            self._give_up(error)
-        except BaseException:
-            with suppress(CacheError):
-                folder.abandon(source, [unit.number])
-            raise
-        return memory_file(parts)
-
-    def _found(self, path: str, number: int) -> str:
-        with self._changed:
-            self._resident.add(path, number)
-            self._note_hit(number)
-        return path
-
-    def _note_hit(self, number: int) -> None:
-        self._hits[number] += 1
-
-    def _opened(self) -> tuple[CacheFolder, Source] | None:
-        """The cache's folder and the dataset's part of it; None for now or for ever."""
-        if self.cache is None or time.monotonic() < self._without_until_s:
-            return None
-        folder = self.cache.folder(next_use)
-        with self._changed:
-            if self._source is not None and self._source[0] is folder:
-                return self._source
-        dataset = self.blocks.dataset
-        source = folder.source(
-            dataset.store.url,
-            dataset.fingerprint,
-            len(dataset),
-            self.blocks.block_rows,
-            dataset.nbytes,
-        )
-        heads = dataset.head_source()
-        with self._changed:
-            self._resident.clear()
-            self._source = folder, source
-            if heads is not None:
-                at = Forecast(None, 0, HEADS).to_json()
-                self._told = {self._run + 1: Run(heads[1].number, at, 0, 0)}
-        return self._source
-
-    def _runs(self) -> dict[int, Run]:
-        if self._position is None or self._source is None:
-            return dict(self._told)
-        forecast, position, ahead = self._position
-        run = Run(self._source[1].number, forecast.to_json(), position, ahead)
-        return {**self._told, self._run: run}
-
-    def _give_up(self, error: Exception) -> None:
-        assert self.cache is not None
-        self._without_until_s = time.monotonic() + _WITHOUT_CACHE_S
-        self.cache.give_up(error)
+            return set(self._units)
 
 
 def _close_at_exit(reference: weakref.ref[Stager]) -> None:

@@ -178,6 +178,9 @@ class Table:
     def missing(self, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
         """The shards of rows that are not set."""
 
+    @property
+    def complete(self) -> bool: ...
+
     def make_resident(self) -> None: ...
 
     @property
@@ -187,6 +190,21 @@ class Table:
 
 def best_fit(sizes: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], room: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
     """The bin of each piece, int64; see best_fit.h."""
+
+def count_chunks(positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, first: int, counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    counts[c]: positions in chunk first + c, of `rows` each; those below 0 are left out.
+    """
+
+def interleave(columns: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], int]], stride: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, first: int, memory: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+    """
+    Appends rows to chunks; see interleave.h. columns: (uint8 of all rows, offset in a record). memory: of chunk first + c, records and behind them the uint32 place of each. counts: what count_chunks found. starts: records that are there.
+    """
+
+def deal(memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], count: int, rows: int, stride: int, fields: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], int]]) -> None:
+    """
+    Puts a chunk's records in their places. fields: (uint8 of `count` rows, offset).
+    """
 
 class FileSet:
     """Local files by number; see read.h."""

@@ -401,7 +401,8 @@ class LoaderIterator:
         stats.batches += 1
         stats.samples += info.valid
         loader._batch = info
-        self._stand_at(replace(self._cursor, position=info.next_position))
+        at = self._cursor
+        self._stand_at(Cursor(at.epoch, info.next_position, at.seed, at.order_seed))
         return data
 
     def close(self) -> None:

@@ -65,9 +65,9 @@ class Order:
         Raises:
             ValueError: a position is outside.
         """
-        positions = _inside(positions, self.rows, "position")
+        positions = np.ascontiguousarray(positions, np.int64)
         if self.mode == "sequential" or not positions.size:
-            return positions
+            return _inside(positions, self.rows, "position")
         rows = np.empty_like(positions)
         if self.mode == "shuffle":
             _native.permute(self.rows, self._key, positions, rows)

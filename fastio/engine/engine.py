@@ -133,11 +133,6 @@ class Engine:
         return {name: image.tail for name, image in self._images.items()}
 
     @property
-    def gathered_fields(self) -> tuple[str, ...]:
-        """The fields of fixed width that native threads gather, in the order of their table."""
-        return () if self._columns is None else tuple(f.name for f in self._columns.fields)
-
-    @property
     def stats(self) -> Stats:
         """What the threads did since the engine was made."""
         if self._native is None:
@@ -343,7 +338,7 @@ class Engine:
     def _gather(self, pending: Pending, rows: npt.NDArray[np.int64]) -> None:
         if self._columns is not None:
             assert self._native is not None
-            out = [pending.memory[name] for name in self.gathered_fields]
+            out = [pending.memory[field.name] for field in self._columns.fields]
             pending.gathered = self._columns.gather(self._native, rows, out)
 
     def _submit_images(

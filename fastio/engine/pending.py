@@ -49,6 +49,8 @@ class Pending:
 
     def wait_for_pillow(self, timeout_s: float) -> bool:
         """True once every future is done."""
+        if not any(self.foreign.values()):
+            return True
         futures = [future for of_field in self.foreign.values() for future in of_field.values()]
         return not wait(futures, timeout_s).not_done
 

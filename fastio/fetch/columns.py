@@ -109,6 +109,9 @@ class Columns:
         self.table = _native.Table(layout.first_row, list(layout.strides), described)
         if resident:
             self.table.make_resident()
+        # Else a shard may be let go of between two looks at the table.
+        few = len(layout.first_row) <= _MOST_MAPPED
+        self._always_kept = few and not isinstance(self._dataset, RemoteDataset)
         self._set: dict[int, None] = {}  # numbers that the table has, oldest first
         self._lock = threading.Lock()
 
@@ -126,6 +129,8 @@ class Columns:
             IndexError: a row is out of range.
             SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
         """
+        if self._always_kept and self.table.complete:
+            return engine.gather(self.table, rows, list(out))
         while True:
             missing = self.table.missing(rows).tolist()
             # Outside of the lock: a store may have to be waited for.

@@ -27,7 +27,7 @@ void check_array(const char* name, std::uint64_t n, const Vector<std::int64_t>& 
   check_length(name, to.size(), from.size());
   for (std::size_t i = 0; i < from.size(); ++i)
     if (static_cast<std::uint64_t>(from.data()[i]) >= n)
-      throw nb::value_error("a position or row is not in [0, n)");
+      throw nb::value_error("a position or row is not in [0, rows)");
 }
 
 void check_window(std::uint64_t block, std::uint64_t window) {

@@ -127,6 +127,7 @@ void bind_table(nb::module_& m) {
           "unset", [](SharedTable& self, std::size_t shard) { self.value->unset(shard); },
           nb::arg("shard"))
       .def("missing", &missing, nb::arg("rows"), "The shards of rows that are not set.")
+      .def_prop_ro("complete", [](const SharedTable& self) { return self.value->complete(); })
       .def("make_resident", [](SharedTable& self) { self.value->make_resident(); })
       .def_prop_ro("resident", [](const SharedTable& self) { return self.value->resident(); })
       .def("close", &close);

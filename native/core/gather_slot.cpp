@@ -61,17 +61,18 @@ inline void prefetch(const std::uint8_t* begin, std::size_t bytes) {
   __builtin_prefetch(begin + bytes - 1);
 }
 
+template <typename T>
+void put_as(std::uint8_t* out, std::size_t count, std::int64_t first, std::int64_t step) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const T value = static_cast<T>(first + static_cast<std::int64_t>(i) * step);
+    std::memcpy(out + sizeof(T) * i, &value, sizeof(T));
+  }
+}
+
 // Puts `count` numbers of 4 or 8 bytes: first, first + step, ...
 void put(std::uint8_t* out, std::size_t count, int bytes, std::int64_t first, std::int64_t step) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::int64_t value = first + static_cast<std::int64_t>(i) * step;
-    const auto narrow = static_cast<std::int32_t>(value);
-    if (bytes == 8) {
-      std::memcpy(out + 8 * i, &value, 8);
-    } else {
-      std::memcpy(out + 4 * i, &narrow, 4);
-    }
-  }
+  if (bytes == 8) return put_as<std::int64_t>(out, count, first, step);
+  put_as<std::int32_t>(out, count, first, step);
 }
 
 // One row of a field of segments.

@@ -185,6 +185,11 @@ std::vector<std::int64_t> Table::missing(const std::int64_t* rows, std::size_t c
   return found;
 }
 
+bool Table::complete() const {
+  const std::lock_guard lock(mutex_);
+  return known_ == shards();
+}
+
 std::shared_ptr<const Table::Shards> Table::snapshot() const {
   const std::lock_guard lock(mutex_);
   return shards_;

@@ -113,6 +113,9 @@ class Table {
   // The shards of `rows`, all in [0, rows()), that are not known; ascending.
   std::vector<std::int64_t> missing(const std::int64_t* rows, std::size_t count) const;
 
+  // Whether all shards are known.
+  bool complete() const;
+
   // What is known now; a null pointer for a shard that is not.
   std::shared_ptr<const Shards> snapshot() const;
 

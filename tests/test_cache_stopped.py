@@ -16,6 +16,7 @@ import pytest
 from fastio import Cache
 from fastio.cache import CacheFolder, Source
 from fastio.cache.members import is_stopped
+from fastio.cache.report import status
 from fastio.dataset.remote import RemoteDataset
 from fastio.staging import Blocks, warm
 from tests.servers import http_folder
@@ -89,10 +90,15 @@ def load(pipe: Any, url: str, photos: Path, path: Path) -> None:
         if waits.pop() if waits else False:
             kept = blocks.dataset.head_source()
             assert kept is not None
-            # Not in the middle of another thread's transaction, which would lock all others out.
-            with kept[0].index.reading():
-                pipe.send("claimed")
-                pipe.recv()
+            # With this claim alone, and not within another thread's transaction, which would lock
+            # all others out.
+            while True:
+                with kept[0].index.reading():
+                    if status(kept[0]).claims == 1:
+                        pipe.send("claimed")
+                        pipe.recv()
+                        break
+                time.sleep(0.001)
         return fetch(blocks, number)
 
     Blocks.fetch = wait_and_fetch  # type: ignore[method-assign]

@@ -52,6 +52,9 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
     for field in schema["fields"]:
         if field["name"] in codecs:
             field["codecs"] = codecs[field["name"]]
+        if field["type"] == "tokens":
+            count = int(dataset.manifest.shard_tokens(field["name"]).sum())
+            field |= {"tokens": count, "tokens_per_document": count / len(dataset)}
     return {
         "path": dataset.path,
         "rows": len(dataset),
@@ -122,6 +125,9 @@ def _lines(description: dict[str, Any]) -> list[str]:
     codebook = description["codebook"]
     if codebook is not None:
         lines.append(_line("codebook", f"{codebook['origin']}, xxh3 {codebook['xxh3']}"))
+    tokenizer = _tokenizer(packing)
+    if tokenizer is not None:
+        lines.append(_line("tokenizer", tokenizer))
     made_with = _made_with(packing)
     if made_with:
         lines.append(_line("made with", made_with))
@@ -176,9 +182,37 @@ def _field_line(field: dict[str, Any]) -> str:
     kind = field["type"].capitalize()
     details = [str(field[key]) for key in ("mode", "dtype", "shape") if key in field]
     counts = [f"{count:,} {codec}" for codec, count in field.get("codecs", {}).items() if count]
+    if field["type"] == "tokens" and "tokens" in field:
+        counts = _token_words(field)
     if counts:
         details.append(f"({', '.join(counts)})")
     return f"  {field['name']:<12} {kind} {' '.join(details)}".rstrip()
+
+
+def _token_words(field: dict[str, Any]) -> list[str]:
+    """What there is to say of a field of tokens."""
+    words = [
+        f"{field['tokens']:,} in all",
+        f"{field['tokens_per_document']:,.1f} a document",
+    ]
+    if field["vocabulary_size"] is not None:
+        words.append(f"vocabulary {field['vocabulary_size']:,}")
+    separator = field["separator"]
+    return [*words, "no separator" if separator is None else f"separator {separator}"]
+
+
+def _tokenizer(packing: dict[str, Any]) -> str | None:
+    """What made the tokens, None where there are none."""
+    made = packing.get("tokens")
+    if made is None:
+        return None
+    found, empty = made["tokenizer"], made["empty"]
+    parts = [found["name"], *([f"xxh3 {found['xxh3']}"] if "xxh3" in found else [])]
+    if made["special_tokens"]:
+        parts.append("with special tokens")
+    if empty:
+        parts.append(f"{counted(empty, 'empty document')} left out")
+    return ", ".join(parts)
 
 
 def _class_list(classes: list[str]) -> str:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ from fastio.cli.common import (
 
 if TYPE_CHECKING:
     from fastio.pack import PackReport
+    from fastio.pack.api import TokenCounts
 
 
 class Codec(str, Enum):
@@ -30,6 +31,14 @@ class Codec(str, Enum):
     blocks = "blocks"
     jpeg = "jpeg"
     raw = "raw"
+
+
+class Document(str, Enum):
+    """What a document of a text file is."""
+
+    file = "file"
+    line = "line"
+    blank_line = "blank-line"
 
 
 class OnError(str, Enum):
@@ -42,12 +51,13 @@ class OnError(str, Enum):
 
 def pack(
     src: Annotated[
-        str,
+        list[str],
         typer.Argument(
             help="A folder with a folder of images for each class, a CSV or JSONL list with a "
             "column 'path', WebDataset tars: one, a folder of them, or a pattern such as "
-            "'train-{000..099}.tar'; or tables: a Parquet, Arrow, CSV or JSONL file, a folder of "
-            "them, or a pattern such as 'data/*.parquet'."
+            "'train-{000..099}.tar'; tables: a Parquet, Arrow, CSV or JSONL file, a folder of "
+            "them, or a pattern such as 'data/*.parquet'; or, with --tokenizer, text: such tables "
+            "or .txt files. Of tars, tables and text also several."
         ),
     ],
     dst: Annotated[
@@ -117,7 +127,8 @@ def pack(
         list[str] | None,
         typer.Option(
             metavar="NAME=DTYPE",
-            help="Of a table: the type of a column or group, as in label=float32; several times.",
+            help="Of a table: the type of a column or group, as in label=float32; several times. "
+            "Of text also tokens=uint32.",
         ),
     ] = None,
     null: Annotated[
@@ -128,6 +139,41 @@ def pack(
             "NAME_valid. Several times.",
         ),
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="bytes|NAME|FILE",
+            help="Pack text as tokens: UTF-8 bytes, a tokenizer of the Hugging Face Hub, or the "
+            "path of its tokenizer.json or of a folder with one.",
+        ),
+    ] = None,
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|none|TOKEN|NUMBER",
+            help="Of text: the token that ends every document; by default the one that the "
+            "tokenizer has, as <|endoftext|> or </s>.",
+        ),
+    ] = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of text in tables: its column; by default text, content or document, or the "
+            "only column of strings.",
+        ),
+    ] = None,
+    document: Annotated[
+        Document | None,
+        typer.Option(help="Of .txt files: what a document is; the file by default."),
+    ] = None,
+    special_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--special-tokens",
+            help="Of text: add what the tokenizer puts around every text, as [CLS] or <s>.",
+        ),
+    ] = False,
     storage_options: StorageOptions = None,
     staging: Annotated[
         Path | None,
@@ -141,14 +187,14 @@ def pack(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Pack images or tables into a dataset that loads fast."""
+    """Pack images, tables or text into a dataset that loads fast."""
     options = parse_storage_options(storage_options)
     with clear_errors():
         from fastio.pack import pack as pack_samples
 
         groups = {name: _names(members) for name, members in _pairs("--group", group).items()}
         report = pack_samples(
-            src,
+            _source(src, text=tokenizer is not None),
             dst,
             codec=None if codec is None else codec.value,
             codebook=codebook,
@@ -164,16 +210,53 @@ def pack(
             groups=groups,
             dtypes=_pairs("--dtype", dtype),
             nulls={name: _value(text) for name, text in _pairs("--null", null).items()},
+            tokenizer=tokenizer,
+            separator="auto" if separator is None else _separator(separator),
+            text_column=text_column,
+            document=None if document is None else document.value,
+            special_tokens=special_tokens,
             storage_options=options,
             staging=staging,
         )
         if as_json:
-            print(json.dumps(dataclasses.asdict(report)))
+            print(json.dumps(_as_json(report)))
             return
         for name, reason in report.skipped:
             complain(f"skipped {name}: {reason}")
         if not quiet:
             print(_summary(report, dst))
+
+
+def _source(src: list[str], text: bool) -> str | list[str]:
+    """What is to be packed: one path, or several of what there may be several of.
+
+    Raises:
+        typer.BadParameter: several of what there may be only one of.
+    """
+    from fastio.formats import is_tars
+    from fastio.formats.tables import find_tables
+
+    if len(src) == 1:
+        return src[0]
+    if not text and not is_tars(src) and find_tables(src) is None:
+        raise typer.BadParameter(
+            f"there are {len(src)} sources ({src[0]}, {src[1]}, ...): several are possible for "
+            "tars, for tables, and for text with --tokenizer"
+        )
+    return src
+
+
+def _separator(text: str) -> int | str:
+    """A token, or its number where it reads like one."""
+    return int(text) if text.isdecimal() else text
+
+
+def _as_json(report: PackReport) -> dict[str, Any]:
+    """The report; what is said of tokens where there are some."""
+    found = dataclasses.asdict(report)
+    if report.tokens is None:
+        del found["tokens"]
+    return found
 
 
 def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
@@ -209,8 +292,19 @@ def _value(text: str) -> int | float | str:
 
 
 def _summary(report: PackReport, dst: str) -> str:
+    if report.tokens is not None:
+        return _summary_of_text(report, report.tokens, dst)
     skipped = f"; {counted(len(report.skipped), 'bad one')} skipped" if report.skipped else ""
     return (
         f"{dst}: {counted(report.rows, 'sample')} in {counted(report.shards, 'shard')}, "
         f"{readable_bytes(report.bytes)}, packed in {report.seconds:.1f} s{skipped}"
+    )
+
+
+def _summary_of_text(report: PackReport, counts: TokenCounts, dst: str) -> str:
+    empty = f"; {counted(counts.empty, 'empty one')} left out" if counts.empty else ""
+    return (
+        f"{dst}: {counted(counts.tokens, 'token')} of {counted(counts.documents, 'document')} in "
+        f"{counted(report.shards, 'shard')}, {readable_bytes(report.bytes)}, packed in "
+        f"{report.seconds:.1f} s, {counts.tokens_per_second:,.0f} tokens/s{empty}"
     )

@@ -1,8 +1,9 @@
-"""fastio show: a contact sheet of a dataset."""
+"""fastio show: a contact sheet of a dataset of images, or the first tokens of one of text."""
 
 from __future__ import annotations
 
 import ast
+import json
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fastio.staging import Stager
 
 _AHEAD_BYTES = 64 << 20  # of a remote dataset
+_SHOWN_TOKENS = 32  # of a document
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 
@@ -34,7 +36,10 @@ def show(
         str,
         typer.Argument(help="A packed dataset or its URL, an image folder, or WebDataset tars."),
     ],
-    out: Annotated[Path, typer.Option(help="The image to write, as in sheet.png.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The image to write, as in sheet.png; tokens are printed."),
+    ] = None,
     count: Annotated[int, typer.Option(min=1, help="Samples to show.")] = 24,
     seed: Annotated[int, typer.Option(min=0, help="Chooses the samples and the crops.")] = 0,
     transform: Annotated[
@@ -42,16 +47,31 @@ def show(
         typer.Option(help="As in 'RandomResizedCrop(224)'; may be given several times, in order."),
     ] = None,
     epoch: Annotated[int, typer.Option(min=0, help="Whose crops to draw, with --transform.")] = 0,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="bytes|NAME|FILE", help="Of tokens: what they were made by, to show the text."
+        ),
+    ] = None,
     storage_options: StorageOptions = None,
 ) -> None:
-    """Draw samples and their labels on a contact sheet, as stored or as a Loader delivers them."""
+    """Draw samples and their labels on a contact sheet, as stored or as a Loader delivers them.
+
+    Of a dataset of tokens, print how documents begin.
+    """
+    options = parse_storage_options(storage_options)
+    if out is None:
+        with clear_errors():
+            _print_tokens(dst, options, count, seed, tokenizer)
+        return
+    if tokenizer is not None:
+        raise typer.BadParameter("--tokenizer is for tokens, which are printed, without --out")
     if out.suffix.lower() not in _IMAGE_SUFFIXES:
         raise typer.BadParameter(f"--out must end in {', '.join(_IMAGE_SUFFIXES)}, got {out}")
     if not out.parent.is_dir():
         complain(f"cannot write {out}: there is no folder {out.parent}")
         raise typer.Exit(EXIT_FAILED)
     steps = [_parse(text) for text in transform or []]
-    options = parse_storage_options(storage_options)
     with clear_errors():
         from fastio.formats import open_any
         from fastio.report import contact_sheet
@@ -64,6 +84,39 @@ def show(
                 images = _transformed(dataset, field, rows, steps, seed, epoch)
             contact_sheet(images, _captions(dataset, rows)).save(out)
             print(f"{out}: {len(rows)} of {counted(len(dataset), 'sample')}")
+
+
+def _print_tokens(
+    dst: str, storage_options: dict[str, Any] | None, count: int, seed: int, tokenizer: str | None
+) -> None:
+    """How some documents begin: their tokens and, with a tokenizer, their text.
+
+    Raises:
+        FastioError: as `fastio.open`; no such tokenizer.
+        typer.BadParameter: there are images, which need --out.
+        SchemaError: there are no tokens.
+    """
+    import numpy as np
+
+    from fastio.formats import open_any
+    from fastio.pack.tokens import open_encoder
+
+    with open_any(dst, storage_options=storage_options) as dataset:
+        if dataset.schema.image_fields:
+            raise typer.BadParameter("images are drawn to a file: give --out, as in sheet.png")
+        if not dataset.schema.token_fields:
+            raise SchemaError(f"{dataset.path} has neither images nor tokens to show")
+        encoder = None if tokenizer is None else open_encoder(tokenizer, "none")
+        field = dataset.schema.token_fields[0]
+        rows = _choose(len(dataset), count, seed)
+        captions = _captions(dataset, rows)
+        documents = dataset.gather(field, np.array(rows, np.int64))
+    for caption, tokens in zip(captions, documents, strict=True):
+        shown = tokens[:_SHOWN_TOKENS]
+        more = " ..." if len(shown) < len(tokens) else ""
+        print(f"{caption} ({counted(len(tokens), 'token')}) {' '.join(map(str, shown))}{more}")
+        if encoder is not None:
+            print(f"    {json.dumps(encoder.decode(shown), ensure_ascii=False)}{more}")
 
 
 def _parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -24,12 +24,37 @@ from fastio.pack.packer import Packer, PackOptions
 from fastio.pack.progress import progress_bar
 from fastio.pack.sources import Source, open_source
 from fastio.pack.tables import TableSource, refuse_image_options
+from fastio.pack.tokens import (
+    AUTO,
+    TOKENS,
+    DocumentUnit,
+    TextSource,
+    TokenOptions,
+    open_documents,
+)
 from fastio.pack.upload import RemoteDestination
 from fastio.schema import Schema
 from fastio.sizes import size_in_bytes
 from fastio.store import is_remote
 
 DEFAULT_SHARD_SIZE = "64MiB"
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """What a pack of text did.
+
+    Attributes:
+        documents: packed.
+        tokens: of all of them, separators too.
+        empty: documents without text, which were left out.
+        tokens_per_second: how many were made; those of a pack that was resumed before are not.
+    """
+
+    documents: int
+    tokens: int
+    empty: int
+    tokens_per_second: float
 
 
 @dataclass(frozen=True)
@@ -42,6 +67,7 @@ class PackReport:
         bytes: size of all shards.
         skipped: (name, reason) of every bad sample that was left out, in the source's order.
         seconds: how long it took.
+        tokens: of text; None for what is none.
     """
 
     rows: int
@@ -49,6 +75,7 @@ class PackReport:
     bytes: int
     skipped: list[tuple[str, str]] = field(default_factory=list)
     seconds: float = 0.0
+    tokens: TokenCounts | None = None
 
 
 def pack(
@@ -70,6 +97,12 @@ def pack(
     groups: Mapping[str, Sequence[str]] | None = None,
     dtypes: Mapping[str, str] | None = None,
     nulls: Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+    separator: int | str | None = AUTO,
+    vocabulary_size: int | None = None,
+    text_column: str | None = None,
+    document: DocumentUnit | None = None,
+    special_tokens: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     staging: str | os.PathLike[str] | None = None,
 ) -> PackReport:
@@ -98,6 +131,12 @@ def pack(
     and fixed-size lists of them Scalar and Array, strings Text, dictionary-encoded strings numbers
     and a vocabulary, structs a field `parent_child` for each part. Nulls of floats are NaN. The
     manifest keeps statistics of every column.
+
+    With `tokenizer`, text becomes a field `tokens` of dicts: every document its tokens and a
+    separator, nothing cut off or padded. Documents are the rows of tables (.jsonl.zst too), .txt
+    files (.txt.gz, .txt.zst), Arrow data, or an iterable of str or of dicts; files of several
+    kinds may stand in one list or folder. Empty documents are left out and counted. What stands
+    beside the text is left out, unless `columns` names it.
 
     Args:
         src: a folder with a folder of images for each class, in torchvision's ImageFolder order;
@@ -142,6 +181,20 @@ def pack(
             not fit is an error; floats may be rounded.
         nulls: of a table, what a column's or group's nulls become: a value, or "mask": zeros, and
             a bool field `NAME_valid`. Elsewhere than in floats nulls are an error without it.
+        tokenizer: "bytes" (UTF-8, and 256 as the separator); the path of a tokenizer.json of
+            Hugging Face, or of a folder with one; a name such as "gpt2", which is fetched; a
+            tokenizer of `tokenizers` or `transformers`; or any function from a str to integers,
+            which several threads call at once. All but the first and last need fastio[tokens].
+        separator: the token that ends every document: itself or its number; "auto" for the one
+            that the tokenizer has (<|endoftext|>, </s>, ...); None or "none" for none.
+        vocabulary_size: every token is below it; to be given with a function. The tokens' type is
+            the smallest of uint8, uint16 and uint32 that holds it; `dtypes` may say a wider one,
+            as in {"tokens": "uint32"}.
+        text_column: of the text in tables and dicts; None: text, content or document, or the only
+            column of strings.
+        document: of .txt files: "file" (what None means), "line" or "blank-line", what stands
+            between blank lines.
+        special_tokens: whether the tokenizer adds to every document what it puts around a text.
         storage_options: for a URL: what its file system takes (keys, endpoint, ...).
         staging: for a URL: the folder for shards that are not uploaded yet, a few at a time; None:
             a temporary one.
@@ -169,8 +222,9 @@ def pack(
         dtypes or {},
         nulls or {},
     )
-    source = open_source(src, schema, wanted)
-    if isinstance(source, TableSource):
+    how = TokenOptions(tokenizer, separator, vocabulary_size, text_column, document, special_tokens)
+    source = _open(src, schema, wanted, how)
+    if isinstance(source, (TableSource, TextSource)):
         skipping = "skip" if on_error == "skip" else None
         refuse_image_options(
             source.name,
@@ -188,14 +242,32 @@ def pack(
             resume=resume,
             overwrite=overwrite,
         )
-        _pack_all(table_packer, table_packer.resume, "rows", source.total, progress)
-        return _report(table_packer, start)
+        unit = "documents" if isinstance(source, TextSource) else "rows"
+        _pack_all(table_packer, table_packer.resume, unit, source.total, progress)
+        report = _report(table_packer, start)
+        if not isinstance(source, TextSource):
+            return report
+        return replace(report, tokens=_token_counts(table_packer, source, report))
     packer = Packer(
         destination, source.schema, source.name, options, resume=resume, overwrite=overwrite
     )
     begin = partial(_begin, packer, source, progress)
     _pack_all(packer, begin, "samples", source.total, progress)
     return _report(packer, start)
+
+
+def _open(
+    src: Any, schema: Schema | None, options: TableOptions, how: TokenOptions
+) -> Source | TableSource | TextSource:
+    """Find out what `src` is: text where there is a tokenizer."""
+    if how.tokenizer is None:
+        return open_source(src, schema, options)
+    if schema is not None:
+        raise SchemaError(
+            "the fields of text are its tokens and the columns that are kept: say which with "
+            "columns, and their types with dtypes, instead of a schema"
+        )
+    return open_documents(src, how, options)
 
 
 def _begin(packer: Packer, source: Source, progress: bool) -> Iterator[Item | Bad]:
@@ -424,13 +496,23 @@ def _destination(
 
 
 def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:
-    if isinstance(src, (str, os.PathLike)) and not is_remote(dst):
-        source, destination = Path(src).resolve(), Path(dst).resolve()
+    if is_remote(dst):
+        return
+    destination = Path(dst).resolve()
+    is_path = isinstance(src, (str, os.PathLike))
+    # Of a list, which may be one of documents, only folders can hold the destination.
+    folders = filter(_is_folder, src) if isinstance(src, (list, tuple)) else ()
+    for path in [src] if is_path else folders:
+        source = Path(path).resolve()
         if source == destination or source in destination.parents:
             raise PackError(
-                f"the destination {os.fspath(dst)} lies in the source {os.fspath(src)} and would "
+                f"the destination {os.fspath(dst)} lies in the source {os.fspath(path)} and would "
                 "become a part of it; choose a folder elsewhere"
             )
+
+
+def _is_folder(item: Any) -> bool:
+    return isinstance(item, (str, os.PathLike)) and os.path.isdir(item)
 
 
 def _report(packer: Packer | TablePacker, start: float) -> PackReport:
@@ -441,3 +523,9 @@ def _report(packer: Packer | TablePacker, start: float) -> PackReport:
         packer.skipped,
         time.monotonic() - start,
     )
+
+
+def _token_counts(packer: TablePacker, source: TextSource, report: PackReport) -> TokenCounts:
+    counts = [entry.tokens[TOKENS] for entry in packer.entries]
+    rate = sum(counts[packer.resumed :]) / max(report.seconds, 1e-9)
+    return TokenCounts(report.rows, sum(counts), source.empty, rate)

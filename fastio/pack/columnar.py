@@ -7,9 +7,9 @@ last: found from the offsets, it depends on rows alone, not on files or row grou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +18,70 @@ from numpy.typing import NDArray
 from fastio.dataset import ShardEntry
 from fastio.dataset.manifest import format_version
 from fastio.errors import PackError
-from fastio.formats.tables import Column, Conversion, Piece, Ragged
+from fastio.formats.tables import Column, Converted, Piece, Ragged
+from fastio.formats.tables.place import Place
 from fastio.pack.cells import record_array
 from fastio.pack.destination import Destination
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.shards import Filled, Shards
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
-from fastio.pack.tables import TableSource
-from fastio.schema import Array, Schema, Text
+from fastio.schema import Array, Schema, Text, Tokens
 
 _BUDGET_BYTES = 256 << 20
 _DEPTH_PER_WORKER = 4
+
+
+class RowConversion(Protocol):
+    """Turns a source's rows into fields; safe to use from several threads. See `Conversion`."""
+
+    def columns(self) -> list[tuple[str, str]]:
+        """Field and name of every source column, in the order of `Converted.columns`."""
+        ...
+
+    def convert(
+        self, batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> Converted:
+        """Rows as fields.
+
+        Raises:
+            SchemaError: a value cannot be stored.
+        """
+        ...
+
+
+class RowSource(Protocol):
+    """Rows by the thousand: tables, or text.
+
+    Attributes:
+        name: what the manifest says the dataset was made of; no absolute path.
+        schema: the fields.
+        total: number of rows, or None when that is not known beforehand.
+    """
+
+    name: str
+    schema: Schema
+    total: int | None
+
+    @property
+    def conversion(self) -> RowConversion:
+        """From rows to fields."""
+        ...
+
+    def pieces(self, start: int) -> Iterator[Piece]:
+        """The rows from number `start` on, in pieces that are the same whatever `start` is."""
+        ...
+
+    def stamp(self) -> str:
+        """What changes when one of its files does."""
+        ...
+
+    def identity(self) -> Mapping[str, Any]:
+        """What the dataset's bytes depend on beside the files, JSON values."""
+        ...
+
+    def packing(self) -> Mapping[str, Any]:
+        """What the manifest says of how it was made, when all pieces have been taken."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +113,7 @@ class TablePacker:
 
     Args:
         destination: where to.
-        source: the table.
+        source: the rows.
         shard_bytes: a shard is closed by the row that makes its data this large.
         workers: number of threads.
         resume: whether to go on with a half-written dataset that is there.
@@ -69,6 +122,7 @@ class TablePacker:
     Attributes:
         skipped: nothing: no row is left out.
         position: how many of the table's rows are used up.
+        resumed: how many shards were there already.
 
     Raises:
         DatasetExists: the destination holds a dataset.
@@ -78,7 +132,7 @@ class TablePacker:
     def __init__(
         self,
         destination: Destination,
-        source: TableSource,
+        source: RowSource,
         shard_bytes: int,
         workers: int,
         *,
@@ -87,6 +141,7 @@ class TablePacker:
     ) -> None:
         self.skipped: list[tuple[str, str]] = []
         self.position = 0
+        self.resumed = 0
         self._source = source
         self._schema = source.schema
         self._shard_bytes = shard_bytes
@@ -127,6 +182,7 @@ class TablePacker:
                     "modified); start again with overwrite"
                 )
             self.position = shard.position
+            self.resumed += 1
             self._sum_up(from_json(shard.statistics or []))
         return self._source.pieces(self.position)
 
@@ -161,9 +217,9 @@ class TablePacker:
             "shard_bytes": self._shard_bytes,
             "source": self._source.name,
             "skipped": 0,
-            "table": self._source.options.to_json(),
+            **self._source.packing(),
         }
-        self._shards.finish(packing, None, statistics)
+        self._shards.finish(packing, None, statistics or None)
 
     def close(self) -> None:
         """End the threads and close the journal. What is half-written stays, to be resumed."""
@@ -254,7 +310,7 @@ class TablePacker:
             "format_version": format_version(self._schema),
             "shard_size": self._shard_bytes,
             "source": self._source.name,
-            "table": self._source.options.to_json(),
+            **self._source.identity(),
             "schema": self._schema.to_json(),
         }
 
@@ -298,7 +354,7 @@ class _Records:
 class _Converter:
     """Converts pieces: the function that the threads run."""
 
-    def __init__(self, conversion: Conversion, schema: Schema) -> None:
+    def __init__(self, conversion: RowConversion, schema: Schema) -> None:
         self._conversion = conversion
         self._layout = schema.record_layout
 
@@ -306,7 +362,7 @@ class _Converter:
         """A piece's rows as fields.
 
         Raises:
-            SchemaError: as `Conversion.convert`.
+            SchemaError: as `RowConversion.convert`.
         """
         records = None
         if self._layout is not None:
@@ -374,6 +430,10 @@ def _joined_masks(
 def _ragged_arrays(schema: Schema, name: str, rows: Ragged) -> list[pa.Array]:
     """The columns of a field of variable width."""
     kind = schema.fields[name]
+    if isinstance(kind, Tokens):
+        type_ = schema.arrow_schema().field(name).type
+        flat = pa.array(np.ascontiguousarray(rows.values))
+        return [pa.LargeListArray.from_arrays(pa.array(rows.offsets), flat, type=type_)]
     item = rows.values.itemsize
     offsets = np.ascontiguousarray(rows.offsets * item)
     data = np.ascontiguousarray(rows.values).view(np.uint8)

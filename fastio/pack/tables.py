@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -62,6 +62,14 @@ class TableSource:
             ShardCorrupt: a file is damaged.
         """
         return self._tables.pieces(start, PIECE_ROWS)
+
+    def identity(self) -> Mapping[str, Any]:
+        """What the dataset's bytes depend on beside the files, JSON values."""
+        return {"table": self.options.to_json()}
+
+    def packing(self) -> Mapping[str, Any]:
+        """What the manifest says of how it was made."""
+        return self.identity()
 
     def stamp(self) -> str:
         """What changes when one of the files does; that of nothing for tables in memory."""

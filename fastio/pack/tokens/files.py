@@ -1,0 +1,95 @@
+"""What a path of text means: a file, a folder of them, a pattern, or a list of any of these."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+from typing import Any
+
+from fastio.dataset import is_dataset
+from fastio.errors import PackError, SourceNotFound
+from fastio.formats.tables import table_kind
+
+_PLAIN = (".txt", ".txt.gz", ".txt.zst")
+_JSON = (".jsonl.zst", ".ndjson.zst")
+_PATTERN = frozenset("*?[")
+
+
+def text_kind(path: str | os.PathLike[str]) -> str | None:
+    """ "text" or "jsonl", or another kind of table, by a file's name; None for other names."""
+    name = os.path.basename(os.fspath(path)).lower()
+    if name.endswith(_PLAIN):
+        return "text"
+    return "jsonl" if name.endswith(_JSON) else table_kind(name)
+
+
+def find_texts(src: Any) -> list[str] | None:
+    """The files of text that a source means.
+
+    Args:
+        src: a file; a folder with such files at any depth; a pattern such as "data/*.jsonl"; or a
+            list of any of these.
+
+    Returns:
+        Their paths, those of folders and patterns sorted; None for what is no path.
+
+    Raises:
+        SourceNotFound: a path does not exist, or has no text.
+        PackError: a list of paths and of other strings, or a dataset that is packed.
+    """
+    if isinstance(src, (str, os.PathLike)):
+        return _of_path(os.fspath(src))
+    if not isinstance(src, (list, tuple)) or not src:
+        return None
+    are_paths = [_is_path(item) for item in src]
+    if not any(are_paths):
+        return None
+    if not all(are_paths):
+        other = src[are_paths.index(False)]
+        raise PackError(
+            f"{src[are_paths.index(True)]} is a path, and {str(other)[:80]!r} is none of a file of "
+            "text that is there: give paths, or the documents themselves"
+        )
+    return [path for item in src for path in _of_path(os.fspath(item))]
+
+
+def _is_path(item: Any) -> bool:
+    if isinstance(item, os.PathLike):
+        return True
+    if not isinstance(item, str) or "\n" in item or "\0" in item:
+        return False
+    return text_kind(item) is not None or os.path.isdir(item)
+
+
+def _of_path(path: str) -> list[str]:
+    if os.path.isdir(path):
+        return _of_folder(path)
+    if os.path.exists(path):
+        if text_kind(path) is None:
+            raise SourceNotFound(
+                f"{path} is no file of text: .txt, .jsonl, .ndjson, .parquet, .arrow, .feather and "
+                ".csv are"
+            )
+        return [path]
+    if not _PATTERN.intersection(path):
+        raise SourceNotFound(f"{path} does not exist")
+    matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+    found = [name for name in matches if text_kind(name) is not None]
+    if not found:
+        raise SourceNotFound(f"{path} matches no file of text")
+    return found
+
+
+def _of_folder(folder: str) -> list[str]:
+    if is_dataset(folder):
+        raise PackError(f"{folder} is packed already")
+    found: list[str] = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        for name in names:
+            if text_kind(name) is not None and not name.startswith((".", "_")):
+                found.append(os.path.join(parent, name))
+    if not found:
+        raise SourceNotFound(f"{folder} has no files of text (.txt, .jsonl, .parquet, .csv, ...)")
+    return sorted(found, key=lambda name: Path(name).parts)

@@ -1,0 +1,299 @@
+"""Text that is no table yet, as tables: JSON lines, plain text, samples in Python.
+
+JSON lines are read here and not as other tables are, so that what stands beside the text may
+differ from line to line, documents may be of any length, and a bad line is named.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pa_json
+
+from fastio.errors import SampleError, SchemaError, ShardCorrupt
+from fastio.formats.tables.readers import Batches, reading, skipped_to
+from fastio.pack.tokens.options import DocumentUnit
+
+_BLOCK = 4 << 20  # bytes read at a time
+_LOOKED_AT = 100  # lines or samples whose values say what type a column has
+_SAMPLES = 256  # that are made a batch
+_BOM = b"\xef\xbb\xbf"
+_BLANK_LINES = re.compile(r"\n(?:[ \t\r]*\n)+")
+
+
+class JsonLines:
+    """A file of JSON objects, one a line, compressed or not; see `Table`.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        text: the column that has a string in every line, to be set before rows are read.
+        is_empty: whether it has no lines.
+
+    Raises:
+        ShardCorrupt: its first lines cannot be read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.is_text = True
+        self.name = path
+        self.rows: int | None = None
+        self.text: str | None = None
+        _, block = next(_line_blocks(path), (1, b""))
+        head = block.split(b"\n", _LOOKED_AT)[:_LOOKED_AT]
+        records = [record for _, record in self._records(1, head)]
+        self.is_empty = not records
+        self.schema: pa.Schema = _schema_of(records)
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `Table`.
+
+        Raises:
+            ShardCorrupt: a line is no JSON object, or no UTF-8.
+            SchemaError: a line's text is missing or no string, or another value has another type.
+        """
+        schema = pa.schema([(name, types[name]) for name in columns])
+        parts = (self._parsed(first, block, schema) for first, block in _line_blocks(self.name))
+        yield from skipped_to(self.name, parts, start, columns)
+
+    def _parsed(self, first_line: int, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
+        """The rows of a block; what pyarrow does not take is read line by line."""
+        # Columns that are not wanted may be there, and are left out.
+        parse = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        read = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
+        try:
+            table = pa_json.read_json(pa.BufferReader(block), read, parse)
+            if self.text is None or not table[self.text].null_count:
+                table.validate(full=True)
+                return table.combine_chunks().to_batches()[0]
+        except (pa.ArrowException, IndexError):
+            pass
+        return self._by_lines(first_line, block, schema)
+
+    def _by_lines(self, first_line: int, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
+        records = []
+        for number, record in self._records(first_line, block.split(b"\n")):
+            self._check_text(number, record)
+            records.append(record)
+        return _batch(records, schema, f"{self.name}, from line {first_line}")
+
+    def _records(
+        self, first_line: int, lines: Iterable[bytes]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, line in enumerate(lines, first_line):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line.decode())
+            except (ValueError, RecursionError) as error:
+                raise ShardCorrupt(f"{self.name} line {number} is not JSON: {error}") from error
+            if not isinstance(record, dict):
+                raise ShardCorrupt(
+                    f"{self.name} line {number}: expected a JSON object, got {line[:80]!r}"
+                )
+            yield number, record
+
+    def _check_text(self, number: int, record: Mapping[str, Any]) -> None:
+        if self.text is None:
+            return
+        where, value = f"{self.name} line {number}", record.get(self.text)
+        if self.text not in record:
+            raise SchemaError(f"{where} has no {self.text!r}; it has {', '.join(record)}")
+        if not isinstance(value, str):
+            kind = "null" if value is None else json.dumps(value)[:80]
+            raise SchemaError(f"{where}: {self.text!r} is {kind}, expected a string")
+        _check_unicode(value, f"{where}: {self.text!r}")
+
+
+class PlainText:
+    """A file of plain text, UTF-8, compressed or not; see `Table`.
+
+    Args:
+        path: the file.
+        document: what a document is: the file, each line, or what stands between blank lines.
+        column: what the column of documents is called.
+    """
+
+    def __init__(self, path: str, document: DocumentUnit, column: str) -> None:
+        self.is_text = False
+        self.name = path
+        self.rows: int | None = 1 if document == "file" else None
+        self.schema: pa.Schema = pa.schema([(column, pa.large_utf8())])
+        self._document = document
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `Table`.
+
+        Raises:
+            ShardCorrupt: it cannot be read, or is no UTF-8.
+        """
+        parts = {"file": self._file, "line": self._lines, "blank-line": self._paragraphs}
+        batches = (
+            pa.RecordBatch.from_arrays([pa.array(texts, pa.large_utf8())], schema=self.schema)
+            for texts in parts[self._document]()
+        )
+        yield from skipped_to(self.name, batches, start, columns)
+
+    def _file(self) -> Iterator[list[str]]:
+        with reading(self.name), pa.input_stream(self.name, compression="detect") as file:
+            data = file.read()
+        yield [self._decoded(1, data.removeprefix(_BOM))]
+
+    def _lines(self) -> Iterator[list[str]]:
+        for first, block in _line_blocks(self.name):
+            text = self._decoded(first, block).removesuffix("\n")
+            yield [line.removesuffix("\r") for line in text.split("\n")]
+
+    def _paragraphs(self) -> Iterator[list[str]]:
+        left = ""
+        for first, block in _line_blocks(self.name):
+            *whole, left = _BLANK_LINES.split(left + self._decoded(first, block))
+            yield from _stripped(whole)
+        yield from _stripped([left])
+
+    def _decoded(self, first_line: int, data: bytes) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            line = first_line + data.count(b"\n", 0, error.start)
+            raise ShardCorrupt(f"{self.name} line {line} is not UTF-8: {error.reason}") from error
+
+
+class Samples:
+    """Strings, or dicts, one after the other; see `Table`.
+
+    Args:
+        name: what messages call it.
+        samples: the strings or dicts, gone through once.
+        column: what the column is called where they are strings.
+
+    Raises:
+        SchemaError: the first ones are neither.
+        SampleError: the iterable raised an error.
+    """
+
+    def __init__(self, name: str, samples: Iterable[Any], column: str) -> None:
+        self.is_text = False
+        self.name = name
+        self.rows: int | None = None
+        self._column = column
+        each = self._records(samples)
+        first = list(islice(each, _LOOKED_AT))
+        self.is_empty = not first
+        self.schema: pa.Schema = _schema_of(first)
+        self._rest = chain(first, each)
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `Table`; can be called once.
+
+        Raises:
+            SchemaError: a sample is of another kind, or a value of another type.
+            SampleError: the iterable raised an error.
+        """
+        schema = pa.schema([(name, types[name]) for name in columns])
+        yield from skipped_to(self.name, self._batches(schema), start, columns)
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        first = 0
+        while records := list(islice(self._rest, _SAMPLES)):
+            yield _batch(records, schema, f"{self.name}, samples from {first}")
+            first += len(records)
+
+    def _records(self, samples: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+        each, number = iter(samples), 0
+        while True:
+            where = f"sample {number}"
+            try:
+                sample = next(each)
+            except StopIteration:
+                return
+            except Exception as error:  # the iterable's own code
+                raise SampleError(self.name, number, where, error) from error
+            if isinstance(sample, str):
+                _check_unicode(sample, where)
+                sample = {self._column: sample}
+            if not isinstance(sample, Mapping):
+                raise SchemaError(
+                    f"{where} of {self.name} is of type {type(sample).__name__}, expected a str, "
+                    "or a dict with one"
+                )
+            yield sample
+            number += 1
+
+
+def _line_blocks(path: str) -> Iterator[tuple[int, bytes]]:
+    """Whole lines, some MiB of them at a time, and the number of the first, from 1.
+
+    Raises:
+        SourceNotFound, ShardCorrupt: the file cannot be read.
+    """
+    line, left = 1, b""
+    with reading(path), pa.input_stream(path, compression="detect") as file:
+        while block := file.read(_BLOCK):
+            if line == 1 and not left:
+                block = block.removeprefix(_BOM)
+            whole, newline, rest = (left + block).rpartition(b"\n")
+            if newline:
+                yield line, whole + newline
+                line += whole.count(b"\n") + 1
+            left = rest
+    if left:
+        yield line, left
+
+
+def _stripped(paragraphs: Iterable[str]) -> Iterator[list[str]]:
+    found = [text.strip("\r\n") for text in paragraphs]
+    found = [text for text in found if text.strip()]
+    if found:
+        yield found
+
+
+def _schema_of(records: Sequence[Mapping[str, Any]]) -> pa.Schema:
+    """The columns of records, in the order in which they come up; null for types that differ."""
+    names = dict.fromkeys(name for record in records for name in record)
+    types = {}
+    for name in names:
+        values = [record.get(name) for record in records]
+        try:
+            kind = pa.infer_type(values)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            kind = pa.null()
+        types[str(name)] = pa.large_utf8() if pa.types.is_string(kind) else kind
+    return pa.schema(list(types.items()))
+
+
+def _batch(records: Sequence[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.RecordBatch:
+    """Records as a batch.
+
+    Raises:
+        SchemaError: a value has another type than the column.
+    """
+    arrays = []
+    for column in schema:
+        try:
+            arrays.append(pa.array([record.get(column.name) for record in records], column.type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SchemaError(
+                f"{where}: column {column.name!r} is not {column.type} everywhere, which its first "
+                f"values are: {error}"
+            ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _check_unicode(text: str, where: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SchemaError(f"{where} is no text that UTF-8 can hold: {error.reason}") from error

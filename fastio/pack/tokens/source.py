@@ -1,0 +1,373 @@
+"""Documents as a source for the packer of tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.errors import PackError, SchemaError
+from fastio.formats.tables import (
+    Conversion,
+    Converted,
+    MemoryTable,
+    Piece,
+    Ragged,
+    StreamTable,
+    TableOptions,
+    Tables,
+    stamp,
+)
+from fastio.formats.tables.leaves import is_text
+from fastio.formats.tables.options import MASK
+from fastio.formats.tables.place import Place
+from fastio.formats.tables.readers import Table, open_table
+from fastio.pack.tokens.encoders import Encoder
+from fastio.pack.tokens.files import find_texts, text_kind
+from fastio.pack.tokens.hugging_face import open_encoder
+from fastio.pack.tokens.options import TOKENS, TokenOptions
+from fastio.pack.tokens.readers import JsonLines, PlainText, Samples
+from fastio.schema import TOKEN_DTYPES, Field, Schema, Tokens, is_fixed_width
+
+# Columns that may hold the text: the first of these that is there, or the only one of strings.
+TEXT_COLUMNS = ("text", "content", "document")
+# What is encoded at a time: enough for the threads of an encoder, and little memory for what it
+# makes of it, which is a hundred bytes a token.
+_PIECE_ROWS = 256
+_PIECE_BYTES = 512 << 10
+
+
+class TokenConversion:
+    """Rows of text as rows of tokens, and their other columns as fields; see `Conversion`.
+
+    Args:
+        conversion: of the text and the other columns.
+        text: name of the text among its fields.
+        keeps_text: whether the text is a field too.
+        encoder: makes the tokens.
+        field: that they become.
+    """
+
+    def __init__(
+        self, conversion: Conversion, text: str, keeps_text: bool, encoder: Encoder, field: Tokens
+    ) -> None:
+        self._conversion = conversion
+        self._text = text
+        self._drops = set() if keeps_text else {text}
+        self._encoder = encoder
+        self._dtype = np.dtype(field.dtype)
+
+    def columns(self) -> list[tuple[str, str]]:
+        """Field and name of every column but the text's, in the order of `Converted.columns`."""
+        return [pair for pair in self._conversion.columns() if pair[0] not in self._drops]
+
+    def convert(
+        self, batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> Converted:
+        """Rows as fields.
+
+        Raises:
+            SchemaError: as `Conversion`; or a document cannot be encoded.
+        """
+        found = self._conversion.convert(batch, place, out)
+        texts = found.fields[self._text]
+        assert isinstance(texts, Ragged)
+        try:
+            tokens = self._encoder.encode(texts)
+        except SchemaError as error:
+            raise SchemaError(f"{place.file}: {error}") from error
+        fields: dict[str, Any] = {
+            TOKENS: Ragged(tokens.values.astype(self._dtype, copy=False), tokens.offsets)
+        }
+        fields |= {name: rows for name, rows in found.fields.items() if name not in self._drops}
+        columns = [column for column in found.columns if column.field not in self._drops]
+        return Converted(fields, columns)
+
+
+class TextSource:
+    """Documents, a row each; empty ones are left out.
+
+    Args:
+        tables: the text and the columns to keep beside it.
+        text: the text's column.
+        encoder: makes tokens of it.
+        field: of the tokens.
+        options: what is wanted of the other columns.
+        how: what is wanted of the text.
+        name: what the manifest says the dataset was made of.
+        paths: the files; empty for what is in memory.
+
+    Attributes:
+        name: as given.
+        schema: the fields: the tokens, and the columns that are kept.
+        total: number of documents, empty ones too; None where that is not known beforehand.
+        conversion: from rows to fields.
+        empty: how many were left out so far.
+
+    Raises:
+        SchemaError: a column that is kept is called as the tokens are.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        text: str,
+        encoder: Encoder,
+        field: Tokens,
+        options: TableOptions,
+        how: TokenOptions,
+        name: str,
+        paths: Sequence[str],
+    ) -> None:
+        self.name = name
+        self.total = tables.total
+        self.empty = 0
+        of_text = text.replace(".", "_")
+        keeps_text = bool({text, of_text}.intersection(options.columns or ()))
+        self.conversion = TokenConversion(tables.conversion, of_text, keeps_text, encoder, field)
+        kept = {n: kind for n, kind in tables.schema.fields.items() if keeps_text or n != of_text}
+        self.schema = _schema(field, kept, tables.schema.vocabularies)
+        self._tables = tables
+        self._text = text
+        self._null = options.nulls.get(text)
+        self._splits = bool(kept)  # whether rows are to be told apart in messages
+        self._paths = list(paths)
+        self._identity = {
+            "tokenizer": dict(encoder.identity),
+            "special_tokens": how.special_tokens,
+            "text_column": text,
+            "document": how.document,
+            **options.to_json(),
+        }
+
+    def identity(self) -> Mapping[str, Any]:
+        """What the dataset's bytes depend on beside the files, JSON values."""
+        return {"tokens": self._identity}
+
+    def packing(self) -> Mapping[str, Any]:
+        """What the manifest says of how it was made, when all pieces have been taken."""
+        return {"tokens": {**self._identity, "empty": self.empty}}
+
+    def stamp(self) -> str:
+        """What changes when one of the files does; that of nothing for what is in memory."""
+        return stamp(self._paths) if self._paths else xxhash.xxh3_64().hexdigest()
+
+    def pieces(self, start: int) -> Iterator[Piece]:
+        """The documents from number `start` on, empty ones not counted.
+
+        Raises:
+            ShardCorrupt: a file is damaged.
+            SchemaError: a text is null.
+            PackError: there are no documents, or less than `start`.
+        """
+        self.empty = seen = 0
+        for place, batch in self._filled():
+            for begin, end in self._cuts(batch):
+                if seen + end <= start:
+                    continue
+                begin = max(begin, start - seen)
+                at = replace(place, first_row=place.first_row + begin)
+                yield Piece(seen + begin, [(at, batch.slice(begin, end - begin))])
+            seen += batch.num_rows
+        if not seen:
+            raise PackError(
+                f"there is nothing to pack: {self.name} has no documents"
+                f"{f' but {self.empty} empty ones' if self.empty else ''}"
+            )
+        if seen < start:
+            raise PackError(
+                f"cannot resume: {self.name} has {seen} documents, but {start} of it are packed "
+                "already; start again with overwrite"
+            )
+
+    def _filled(self) -> Iterator[tuple[Place, pa.RecordBatch]]:
+        """All rows that have text, as they stand one after the other."""
+        for piece in self._tables.pieces(0, _PIECE_ROWS):
+            for place, batch in piece.parts:
+                texts = self._texts(place, batch)
+                has_text = pc.greater(pc.binary_length(texts), 0)
+                filled = int(pc.sum(has_text).as_py() or 0)
+                self.empty += batch.num_rows - filled
+                if filled == batch.num_rows:
+                    yield place, batch
+                elif filled and not self._splits:
+                    yield place, batch.filter(has_text)
+                elif filled:
+                    yield from _runs(place, batch, has_text.to_numpy(zero_copy_only=False))
+
+    def _texts(self, place: Place, batch: pa.RecordBatch) -> pa.Array:
+        texts = batch.column(self._text).cast(pa.large_utf8())
+        if texts.null_count and self._null is not None:
+            return texts.fill_null(self._null)
+        if texts.null_count:
+            row = place.first_row + int(texts.is_null().to_numpy(zero_copy_only=False).argmax())
+            raise SchemaError(
+                f"{place.column(self._text)}, row {row}: the text is null; take the row out, or "
+                f"say what it is with nulls={{{self._text!r}: ''}}"
+            )
+        return texts
+
+    def _cuts(self, batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+        """All rows, in parts of about _PIECE_BYTES of text."""
+        lengths = pc.binary_length(batch.column(self._text).cast(pa.large_utf8()))
+        lengths = pc.fill_null(lengths, 0)
+        ends = np.cumsum(np.asarray(lengths, np.int64))
+        begin = 0
+        while begin < batch.num_rows:
+            before = int(ends[begin - 1]) if begin else 0
+            end = int(np.searchsorted(ends, before + _PIECE_BYTES, side="right"))
+            end = min(max(end, begin + 1), batch.num_rows)
+            yield begin, end
+            begin = end
+
+
+def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> TextSource:
+    """Find out what `src` is.
+
+    Args:
+        src: files of text: a path, a folder, a pattern or a list of these; Arrow data; or an
+            iterable of strings or dicts.
+        how: what is wanted of the text.
+        options: what is wanted of the columns beside it.
+
+    Raises:
+        SourceNotFound: a path does not exist or has no text.
+        PackError: there is nothing to pack, or no such tokenizer.
+        SchemaError: there is no such column, or a column cannot be kept.
+        ShardCorrupt: a file is damaged.
+    """
+    encoder = open_encoder(how.tokenizer, how.separator, how.vocabulary_size, how.special_tokens)
+    field = _field(encoder, options.dtypes.get(TOKENS))
+    paths = find_texts(src)
+    if paths is None and how.document is not None:
+        raise PackError("document says what a document is in .txt files: there are none here")
+    if paths is not None:
+        tables, text = _open_files(paths, how)
+        spoken = src if isinstance(src, (str, os.PathLike)) else paths[0]
+        name = os.path.basename(os.path.abspath(os.fspath(spoken)))
+    else:
+        table = _in_memory(src, how)
+        tables, text, name = [table], _text_column(table, how.text_column), table.name
+    kept = options.columns or ()
+    wanted = replace(
+        options,
+        columns=tuple(dict.fromkeys((text, *kept))),
+        dtypes={name: dtype for name, dtype in options.dtypes.items() if name != TOKENS},
+    )
+    if wanted.nulls.get(text) == MASK:
+        raise SchemaError(f"nulls of the text {text!r} cannot be masked: say what they are, as ''")
+    for table in tables:
+        _text_column(table, text)
+    asked = replace(wanted, columns=options.columns)
+    return TextSource(Tables(tables, wanted), text, encoder, field, asked, how, name, paths or ())
+
+
+def _open_files(paths: Sequence[str], how: TokenOptions) -> tuple[list[Table], str]:
+    """Files as tables that have their text in one column, and its name."""
+    if how.document is not None and all(text_kind(path) != "text" for path in paths):
+        raise PackError("document says what a document is in .txt files: there are none here")
+    tables: dict[str, Table] = {}
+    for path in paths:
+        kind = text_kind(path)
+        if kind != "text":
+            tables[path] = JsonLines(path) if kind == "jsonl" else open_table(path)
+    filled = [table for table in tables.values() if not getattr(table, "is_empty", False)]
+    text = _text_column(filled[0], how.text_column) if filled else how.text_column or "text"
+    found: list[Table] = []
+    for path in paths:
+        table = tables.get(path) or PlainText(path, how.document or "file", text)
+        if isinstance(table, JsonLines):
+            table.text = text
+            if table.is_empty:
+                continue
+        found.append(table)
+    if not found:
+        raise PackError(f"there is nothing to pack: {paths[0]} has no documents")
+    return found, text
+
+
+def _in_memory(src: Any, how: TokenOptions) -> Table:
+    """Arrow data or samples as a table."""
+    name = type(src).__name__
+    if isinstance(src, pa.RecordBatch):
+        src = pa.Table.from_batches([src])
+    if not isinstance(src, (pa.Table, pa.RecordBatchReader)) and hasattr(src, "__arrow_c_stream__"):
+        src = pa.RecordBatchReader.from_stream(src)
+    if isinstance(src, pa.Table):
+        return MemoryTable(name, src)
+    if isinstance(src, pa.RecordBatchReader):
+        return StreamTable(name, src)
+    if not hasattr(src, "__iter__") and hasattr(src, "__getitem__") and hasattr(src, "__len__"):
+        src = map(src.__getitem__, range(len(src)))
+    if isinstance(src, (bytes, Mapping)) or not hasattr(src, "__iter__"):
+        raise PackError(
+            f"a {name} is no source of documents: give files of text, or an iterable of str, or of "
+            "dicts with one"
+        )
+    samples = Samples(name, src, how.text_column or "text")
+    if samples.is_empty:
+        raise PackError(f"there is nothing to pack: {name} has no documents")
+    return samples
+
+
+def _text_column(table: Table, wanted: str | None) -> str:
+    """The column that holds the text.
+
+    Raises:
+        SchemaError: there is no such column, it has no strings, or it cannot be told which it is.
+    """
+    schema = table.schema
+    strings = [column.name for column in schema if is_text(column.type)]
+    if wanted is not None:
+        if wanted not in schema.names:
+            raise SchemaError(
+                f"{table.name} has no column {wanted!r}; it has {', '.join(schema.names)}"
+            )
+        found = [wanted]
+    else:
+        found = [name for name in TEXT_COLUMNS if name in schema.names] or strings
+        if not found or (len(found) > 1 and found[0] not in TEXT_COLUMNS):
+            raise SchemaError(
+                f"{table.name} has no column {', '.join(TEXT_COLUMNS)}, and "
+                f"{len(strings) or 'no'} other columns of strings ({', '.join(schema.names)}): say "
+                "which has the text with text_column (--text-column)"
+            )
+    if found[0] not in strings:
+        raise SchemaError(
+            f"{table.name}: column {found[0]!r} is {schema.field(found[0]).type}, and text is "
+            "strings"
+        )
+    return found[0]
+
+
+def _field(encoder: Encoder, dtype: str | None) -> Tokens:
+    """The field for an encoder's tokens; of the smallest type that holds them by default."""
+    if dtype is None:
+        fitting = (d for d in TOKEN_DTYPES if np.iinfo(d).max >= encoder.vocabulary_size - 1)
+        dtype = next(fitting, TOKEN_DTYPES[-1])
+    return Tokens(dtype, encoder.vocabulary_size, encoder.separator)
+
+
+def _schema(
+    field: Tokens, kept: Mapping[str, Field], vocabularies: Mapping[str, tuple[str, ...]]
+) -> Schema:
+    if TOKENS in kept:
+        raise SchemaError(f"a column {TOKENS!r} cannot be kept beside the field {TOKENS!r}")
+    records = any(is_fixed_width(kind) for kind in kept.values())
+    return Schema({TOKENS: field, **kept}, "dict", None, records, vocabularies)
+
+
+def _runs(
+    place: Place, batch: pa.RecordBatch, wanted: NDArray[np.bool_]
+) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    """The wanted rows, in parts that stand one after the other, so that messages can count."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]).astype(np.int8)))
+    for begin, end in edges.reshape(-1, 2).tolist():
+        yield replace(place, first_row=place.first_row + begin), batch.slice(begin, end - begin)

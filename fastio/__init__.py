@@ -30,7 +30,7 @@ from fastio.errors import (
     StoreError,
     TransformError,
 )
-from fastio.formats import FolderDataset, TarDataset, TokenDataset, TokenWindows, open
+from fastio.formats import FolderDataset, TarDataset, TokenDataset, TokenPad, TokenWindows, open
 from fastio.loader import Loader
 from fastio.pack import ExportReport, PackReport, Writer, export, pack
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text, Tokens
@@ -90,6 +90,7 @@ __all__ = [
     "Text",
     "ToDtype",
     "TokenDataset",
+    "TokenPad",
     "TokenWindows",
     "Tokens",
     "TransformError",

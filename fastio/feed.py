@@ -19,7 +19,15 @@ from fastio.batch import Batch
 from fastio.device import HostBatch
 from fastio.engine import BatchStream, Engine, OnError, StagingPlan
 from fastio.errors import SampleError, TransformError
-from fastio.formats import AnyDataset, FolderDataset, Loadable, Remote, TarDataset, TokenDataset
+from fastio.formats import (
+    AnyDataset,
+    FolderDataset,
+    Loadable,
+    PaddedDataset,
+    Remote,
+    TarDataset,
+    TokenDataset,
+)
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
 from fastio.schema import Image, Schema
@@ -102,7 +110,10 @@ class Feed(Protocol):
     ) -> list[Augmentation]:
         """What is drawn for rows in the cursor's epoch; see `Loader.augmentation`."""
 
-    def adopt_order(self, name: str) -> None:
+    def order_name(self, ranks: Ranks) -> str:
+        """What positions in a loader's state count in."""
+
+    def adopt_order(self, name: str, ranks: Ranks) -> None:
         """Takes over what the order of a loader's state was computed with, where it may differ."""
 
     def stats(self) -> Stats:
@@ -296,7 +307,10 @@ class NativeFeed:
             None if following is None else partial(sampling.plan, rows, following, ranks),
         )
 
-    def adopt_order(self, name: str) -> None:
+    def order_name(self, ranks: Ranks) -> str:
+        return self.sampling.named(ranks)
+
+    def adopt_order(self, name: str, ranks: Ranks) -> None:
         """Takes over the block and window that a loader's state counts in, if it is remote."""
         sampling = self.sampling.adopting(name)
         if self._stager is None or sampling == self.sampling:
@@ -346,7 +360,7 @@ class NativeFeed:
     ) -> list[Augmentation]:
         name = _only_image(self.dataset.schema) if field is None else field
         rows = np.asarray(rows, np.int64).reshape(-1)
-        assert not isinstance(self.dataset, TokenDataset)  # which has no image
+        assert not isinstance(self.dataset, (TokenDataset, PaddedDataset))  # which has no image
         sizes = [_upright_size(self.dataset, name, row) for row in rows.tolist()]
         heights, widths = np.array(sizes, np.int32).reshape(-1, 2).T
         return self.engine(cursor.seed).augmentation(name, cursor.epoch, rows, heights, widths)
@@ -387,6 +401,8 @@ class NativeFeed:
             data = self._structured(parts)
             if isinstance(self.dataset, TokenDataset):
                 data = _with_bounds(self.dataset, data, batch)
+            if isinstance(self.dataset, PaddedDataset):
+                data = self.dataset.cut(data, batch.fields)
             release = batch.release if self.settings.pinned == "slots" else None
             return HostBatch(pin(data) if fresh else data, info, release)
         data = self._structured(parts)

@@ -46,8 +46,9 @@ class Loader:
     their EXIF orientation says; those of a torchvision ImageFolder as torchvision does, not turned.
 
     Args:
-        dataset: a path of a packed dataset, of an image folder or of WebDataset tars (one, a
-            folder of them, a pattern, or a list), a fastio dataset, or a torch dataset.
+        dataset: a path of a packed dataset, of an image folder, of WebDataset tars or of table
+            files (Parquet, Arrow, CSV, JSONL; one, a folder of them, a pattern, or a list), a
+            fastio dataset, or a torch dataset.
         batch_size: samples of a batch on each rank; None for single samples.
         shuffle: draw the rows in an order that (seed, epoch) decide; None is False.
         sampler, batch_sampler: iterables of row numbers, or lists of them, followed exactly; ranks
@@ -92,6 +93,13 @@ class Loader:
         resident: copy a packed table (no images) to memory of this process's own, whose huge pages
             make a shuffled row twice as fast; its records are checked meanwhile. None: where it is
             shuffled and takes at most half of the memory that is available.
+        columns, groups, dtypes, nulls: for table files that are not packed: which columns become
+            which fields, as in `fastio.pack`.
+        filters: for such files: rows to deliver, as pyarrow takes it: [("day", ">", 7), ...], or an
+            expression of pyarrow.dataset. They are counted when the loader is made, by reading the
+            filter's columns of the row groups whose statistics do not rule them out.
+        memory: for such files: bytes, or a string such as "512MiB", that shuffling and decoding
+            may take. None: an eighth of what is available, at most 1 GiB.
 
     Attributes:
         dataset: the dataset, as given or opened.
@@ -136,10 +144,16 @@ class Loader:
         storage_options: Mapping[str, Any] | None = None,
         channels_last: bool = True,
         resident: bool | None = None,
+        columns: Iterable[str] | None = None,
+        groups: Mapping[str, Iterable[str]] | None = None,
+        dtypes: Mapping[str, str] | None = None,
+        nulls: Mapping[str, Any] | None = None,
+        filters: Any = None,
+        memory: int | str | None = None,
     ) -> None:
         from fastio.device import resolve_device
         from fastio.formats.torch_dataset import WorkerSettings
-        from fastio.paths import Request, make_feed
+        from fastio.paths import Request, TableRequest, make_feed
 
         _check(num_workers, timeout, prefetch_factor)
         if isinstance(fields, str):
@@ -180,9 +194,11 @@ class Loader:
                 storage_options=storage_options,
                 cache=cache,
                 resident=resident,
+                tables=TableRequest.of(columns, groups, dtypes, nulls, filters, memory),
             )
         )
-        self._owned = isinstance(dataset, (str, os.PathLike))
+        opened = self._feed.dataset is not dataset
+        self._owned = opened and isinstance(dataset, (str, os.PathLike, list, tuple))
         self.dataset = self._feed.dataset if self._owned else dataset
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -275,7 +291,7 @@ class Loader:
         the sampler gives the same again. For a dataset that iterates it counts batches, which are
         read and left out when the state is loaded.
         """
-        name = self._feed.sampling.name
+        name = self._feed.order_name(self._ranks())
         return to_state(self._at, fingerprint=self._feed.fingerprint, order=name)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -285,8 +301,8 @@ class Loader:
             StateMismatch: the state is of another dataset, version or order.
         """
         if isinstance(state, Mapping) and state.get("fingerprint") == self._feed.fingerprint:
-            self._feed.adopt_order(str(state.get("order")))
-        name = self._feed.sampling.name
+            self._feed.adopt_order(str(state.get("order")), self._ranks())
+        name = self._feed.order_name(self._ranks())
         cursor = from_state(state, fingerprint=self._feed.fingerprint, order=name)
         self._at = self._next = cursor
         self._latest = None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fastio.cache import Cache
 from fastio.cores import available_cores
-from fastio.dataset import Dataset
+from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.device import Device, has_pinned_memory
 from fastio.engine import OnError
 from fastio.errors import TransformError
@@ -17,17 +17,24 @@ from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings, as_li
 from fastio.formats import (
     AnyDataset,
     Loadable,
+    PaddedDataset,
     Remote,
     TarDataset,
     TokenDataset,
+    TokenPad,
     TokenWindows,
     is_tars,
     open_any,
 )
+from fastio.formats.tables import TableDataset, TableOptions, find_tables, table_kind
+from fastio.formats.tokens.padded import INPUTS, MASK
 from fastio.formats.torch_dataset import WorkerSettings, image_files
+from fastio.plan import Buckets
 from fastio.residency import place_table
 from fastio.sampling import Ranks, Sampling
 from fastio.staging import staged
+from fastio.store import is_remote
+from fastio.table_feed import TableFeed, TableSettings, table_memory
 from fastio.transforms import compile, from_torchvision
 from fastio.workers import TorchFeed
 
@@ -53,6 +60,45 @@ class Request:
     storage_options: Mapping[str, Any] | None = None
     cache: Cache | str | os.PathLike[str] | None = None
     resident: bool | None = None
+    tables: TableRequest | None = None
+
+
+@dataclass(frozen=True)
+class TableRequest:
+    """What a `Request` says of table files; the attributes are `Loader`'s arguments."""
+
+    options: TableOptions
+    filters: Any
+    memory: int | str | None
+
+    @classmethod
+    def of(
+        cls,
+        columns: Iterable[str] | None,
+        groups: Mapping[str, Iterable[str]] | None,
+        dtypes: Mapping[str, str] | None,
+        nulls: Mapping[str, Any] | None,
+        filters: Any,
+        memory: int | str | None,
+    ) -> TableRequest | None:
+        """None where nothing is asked for.
+
+        Raises:
+            SchemaError: the options are not possible.
+            ValueError: names are a string and no list.
+        """
+        for what, names in {"columns": columns, **(groups or {})}.items():
+            if isinstance(names, str):
+                raise ValueError(f"{what} is a list of names: [{names!r}]")
+        options = TableOptions(
+            None if columns is None else tuple(columns),
+            {name: tuple(members) for name, members in (groups or {}).items()},
+            dtypes or {},
+            nulls or {},
+        )
+        if not options and filters is None and memory is None:
+            return None
+        return cls(options, filters, memory)
 
 
 def make_feed(request: Request) -> Feed:
@@ -63,6 +109,14 @@ def make_feed(request: Request) -> Feed:
         TransformError: the transforms do not fit.
         TypeError, ValueError: the dataset or the arguments are not possible.
     """
+    tables = _tables(request.dataset)
+    if tables is not None:
+        return _table_feed(request, tables)
+    if request.tables is not None:
+        raise ValueError(
+            "columns, groups, dtypes, nulls, filters and memory are for table files (Parquet, "
+            f"Arrow, CSV, JSONL) on this machine, and {_one_line(request.dataset)} is none"
+        )
     source = _native_source(request)
     if isinstance(source, str):
         return _torch_feed(request, source)
@@ -74,13 +128,60 @@ def make_feed(request: Request) -> Feed:
     settings = _native_settings(request)
     if not isinstance(dataset, Remote):
         sampling = request.sampling
-        packed = dataset.dataset if isinstance(dataset, TokenDataset) else dataset
+        views = (TokenDataset, PaddedDataset)
+        packed = dataset.dataset if isinstance(dataset, views) else dataset
         if isinstance(packed, Dataset) and not packed.schema.image_fields:
             sampling, resident = place_table(packed, sampling, request.resident)
             settings = replace(settings, resident=resident)
         return NativeFeed(dataset, sampling, transforms, settings, request.seed)
     sampling, stager = staged(dataset, request.sampling, request.fields)
     return NativeFeed(dataset, sampling, transforms, settings, request.seed, stager)
+
+
+def _tables(dataset: Any) -> list[str] | None:
+    """The table files that a dataset means; None where it is something else."""
+    if isinstance(dataset, (list, tuple)):
+        return find_tables(dataset)
+    if not isinstance(dataset, (str, os.PathLike)) or is_tars(dataset):
+        return None
+    if is_remote(dataset):
+        if table_kind(dataset) is not None:
+            raise ValueError(
+                f"{dataset}: tables behind a URL are not read as they are; copy them here, or pack "
+                "them (fastio pack), which reads and writes URLs"
+            )
+        return None
+    return None if is_dataset(dataset) or is_half_written(dataset) else find_tables(dataset)
+
+
+def _table_feed(request: Request, paths: list[str]) -> TableFeed:
+    if request.storage_options is not None or request.cache is not None:
+        raise ValueError("storage_options and cache are for data behind a URL")
+    if request.on_error != "raise":
+        raise ValueError(
+            f"on_error={request.on_error!r} is of single samples, and tables are read by row groups"
+        )
+    asked = request.tables or TableRequest(TableOptions(), None, None)
+    how = _native_settings(request)
+    memory = table_memory(asked.memory)
+    dataset = TableDataset(
+        paths,
+        asked.options,
+        fields=request.fields,
+        filters=asked.filters,
+        memory=memory // 2,
+        threads=how.threads,
+    )
+    transforms = FieldTransforms.parse(request.transforms, dataset.schema)
+    settings = TableSettings(
+        how.threads,
+        max(2, request.workers.prefetch_factor or 0),
+        None if asked.memory is None else memory,
+        how.timeout_s,
+        how.collate_fn,
+        how.pinned,
+    )
+    return TableFeed(dataset, request.sampling, transforms, settings)
 
 
 def _native_source(request: Request) -> tuple[AnyDataset, list[Any]] | str:
@@ -110,9 +211,9 @@ def _native_source(request: Request) -> tuple[AnyDataset, list[Any]] | str:
 
 
 def _windows(dataset: AnyDataset, request: Request) -> tuple[Loadable, Request]:
-    """Windows of the dataset's tokens where transforms ask for some, and what else they ask for."""
+    """Windows of the dataset's tokens, or padded documents, and what else is asked for."""
     given = request.transforms
-    if isinstance(given, TokenWindows):
+    if isinstance(given, (TokenWindows, TokenPad)):
         given = {_only_tokens(dataset): given}
     if not isinstance(given, Mapping):
         return dataset, request
@@ -120,33 +221,54 @@ def _windows(dataset: AnyDataset, request: Request) -> tuple[Loadable, Request]:
         name: step
         for name, steps in given.items()
         for step in as_list(steps)
-        if isinstance(step, TokenWindows)
+        if isinstance(step, (TokenWindows, TokenPad))
     }
     if not wanted:
         return dataset, request
-    field, windows = next(iter(wanted.items()))
+    field, cut = next(iter(wanted.items()))
     if len(wanted) > 1 or len(as_list(given[field])) > 1 or not isinstance(dataset, Dataset):
         raise TransformError(
-            "TokenWindows is the only transform of one field of tokens of a packed dataset; "
-            "callables that follow it go under the key None"
+            f"{type(cut).__name__} is the only transform of one field of tokens of a packed "
+            "dataset; callables that follow it go under the key None"
         )
+    rest = {name: steps for name, steps in given.items() if name != field} or None
+    request = replace(request, transforms=rest)
+    if isinstance(cut, TokenPad):
+        return _padded(dataset, field, cut, request)
+    return _cut_in_windows(dataset, field, cut, request)
+
+
+def _cut_in_windows(
+    dataset: Dataset, field: str, windows: TokenWindows, request: Request
+) -> tuple[Loadable, Request]:
     if request.fields not in (None, (field,)):
         raise TransformError(f"windows of {field!r} have no other fields: leave out fields=")
     if windows.cu_seqlens and not request.sampling.batched:
         raise TransformError("cu_seqlens are of batches, and batch_size=None asks for samples")
     if request.workers.collate_fn is not None:
         raise TransformError("windows come as tensors of a batch: there is nothing to collate")
-    rest = {name: steps for name, steps in given.items() if name != field}
-    view = TokenDataset(dataset, field, windows)
-    return view, replace(request, transforms=rest or None, fields=None)
+    return TokenDataset(dataset, field, windows), replace(request, fields=None)
+
+
+def _padded(
+    dataset: Dataset, field: str, padding: TokenPad, request: Request
+) -> tuple[Loadable, Request]:
+    padded = PaddedDataset(dataset, field, padding)
+    if request.fields is not None:
+        fields = [(INPUTS, MASK) if name == field else (name,) for name in request.fields]
+        request = replace(request, fields=tuple(name for names in fields for name in names))
+    if padding.pool and request.sampling.mode == "shuffle" and request.sampling.ours:
+        buckets = Buckets(padded.lengths(), padding.pool)
+        request = replace(request, sampling=replace(request.sampling, buckets=buckets))
+    return padded, request
 
 
 def _only_tokens(dataset: AnyDataset) -> str:
     fields = dataset.schema.token_fields
     if len(fields) != 1:
         raise TransformError(
-            f"TokenWindows alone is for the only field of tokens, and there are {len(fields)}: "
-            "give a dict, transforms={field: TokenWindows(...)}"
+            f"TokenWindows or TokenPad alone is for the only field of tokens, and there are "
+            f"{len(fields)}: give a dict, transforms={{field: TokenWindows(...)}}"
         )
     return fields[0]
 

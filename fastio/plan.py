@@ -91,6 +91,82 @@ class Plan:
         return (self.batch(step) for step in range(len(self)))
 
 
+@dataclass(frozen=True)
+class Buckets:
+    """Rows of similar lengths in a batch.
+
+    Attributes:
+        lengths: int32 (rows,).
+        pool: global batches whose rows are sorted together.
+    """
+
+    lengths: npt.NDArray[np.int32]
+    pool: int
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """A plan whose global batches have rows of similar lengths; otherwise as `Plan`.
+
+    Of the rows of each `buckets.pool` global batches of the order, the sorted ones are cut in
+    global batches, which come in an order of their own; one that is not full comes last. So the
+    samples of a step depend on the global batch size alone here too, and an epoch goes on exactly
+    where as many samples make up a step.
+
+    Args:
+        plan: the order cut in batches, whose start is the beginning of a global batch.
+        buckets: lengths and pool.
+    """
+
+    plan: Plan
+    buckets: Buckets
+
+    def __post_init__(self) -> None:
+        if self.plan.start % self.plan.global_batch and self.plan.start < self.plan.order.rows:
+            raise ValueError(f"start {self.plan.start} is not the beginning of a global batch")
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __iter__(self) -> Iterator[PlannedBatch]:
+        plan, size = self.plan, self.plan.global_batch
+        pool_rows = self.buckets.pool * size
+        step = 0
+        for first in range(plan.start // pool_rows * pool_rows, plan.order.rows, pool_rows):
+            for begin, rows in self._pool(first, min(first + pool_rows, plan.order.rows)):
+                if begin >= plan.start and step < len(plan):
+                    yield self._part(step, begin, rows)
+                    step += 1
+
+    def _pool(self, first: int, last: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """The global batches of positions [first, last): where each begins, and its rows."""
+        order, size = self.plan.order, self.plan.global_batch
+        rows = order.at(np.arange(first, last, dtype=np.int64))
+        rows = rows[np.argsort(self.buckets.lengths[rows], kind="stable")]
+        full = len(rows) // size
+        # Which rows are left over is no matter of their lengths.
+        skipped = len(rows) % size
+        places = Order(len(rows), order.seed, order.epoch + first).at(np.arange(skipped))
+        left = np.zeros(len(rows), np.bool_)
+        left[places] = True
+        kept = rows[~left]
+        turns = Order(full, order.seed, order.epoch + first).at(np.arange(full))
+        for place, batch in enumerate(turns.tolist()):
+            begin = batch * size
+            yield first + place * size, kept[begin : begin + size]
+        if skipped:
+            yield first + full * size, rows[left]
+
+    def _part(self, step: int, begin: int, rows: npt.NDArray[np.int64]) -> PlannedBatch:
+        """A rank's part of a global batch."""
+        plan = self.plan
+        end = begin + len(rows)
+        share = -(-len(rows) // plan.world_size)
+        mine = np.arange(plan.rank * share, (plan.rank + 1) * share)
+        valid = max(0, min(share, len(rows) - plan.rank * share))
+        return PlannedBatch(step, rows[mine % len(rows)], valid, end)
+
+
 def follow(batches: Iterable[Iterable[int]], rows: int, start: int = 0) -> Iterator[PlannedBatch]:
     """The batches of somebody's batch sampler as a plan.
 

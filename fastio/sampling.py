@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Literal, cast
 
 from fastio.order import Mode, Order, Orders
-from fastio.plan import Plan, PlannedBatch, follow
+from fastio.plan import BucketPlan, Buckets, Plan, PlannedBatch, follow
 from fastio.resume import Cursor
 
 OrderName = Literal["auto", "sequential", "shuffle", "window"]
@@ -41,7 +41,8 @@ class Sampling:
     """How an epoch is cut in batches; the arguments are `Loader`'s, in torch's meaning.
 
     `block` and `window` are those of an `Order`; where they are given, the loader's state tells
-    them. `settle`: order "auto" shuffles as `Orders` does in that mode.
+    them. `settle`: order "auto" shuffles as `Orders` does in that mode. `buckets`: batches are of
+    rows of similar lengths.
 
     Raises:
         ValueError: arguments that exclude each other, or are out of range.
@@ -56,6 +57,7 @@ class Sampling:
     block: int | None = None
     window: int | None = None
     settle: bool = False
+    buckets: Buckets | None = None
 
     def __post_init__(self) -> None:
         if self.sampler is not None and self.shuffle:
@@ -120,6 +122,12 @@ class Sampling:
             return self.mode
         return f"{self.mode}:{self.block}x{self.window}"
 
+    def named(self, ranks: Ranks) -> str:
+        """`name`, with what else the order depends on."""
+        if self.buckets is None:
+            return self.name
+        return f"{self.name}:{self.buckets.pool}x{(self.batch_size or 1) * ranks.world_size}"
+
     def adopting(self, name: str) -> Sampling:
         """This sampling with the block and window of another one's name, if both have some."""
         kind, _, numbers = name.partition(":")
@@ -160,7 +168,8 @@ class Sampling:
         if self.ours:
             seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
             order = self.orders(rows, seed).epoch(cursor.epoch)
-            return iter(self._plan(order, ranks, cursor.position))
+            plan = self._plan(order, ranks, cursor.position)
+            return iter(plan if self.buckets is None else BucketPlan(plan, self.buckets))
         keys = self.keys(cursor.position)
         if not self.batched:  # a list in place of a row number would pass for a batch
             keys = ([operator.index(key)] for (key,) in keys)

@@ -128,7 +128,10 @@ class TorchFeed:
     ) -> list[Augmentation]:
         raise TransformError(f"augmentations are known on the native path, and here {self.reason}")
 
-    def adopt_order(self, name: str) -> None:
+    def order_name(self, ranks: Ranks) -> str:
+        return self._sampling.named(ranks)
+
+    def adopt_order(self, name: str, ranks: Ranks) -> None:
         """Nothing of torch's orders may differ."""
 
     def stats(self) -> Stats:

@@ -25,7 +25,7 @@ from fastio.engine.pillow import PillowThreads
 from fastio.engine.stream import BatchStream
 from fastio.errors import ImageError, LoaderClosed, SampleError
 from fastio.fetch import ImageReads, columns
-from fastio.formats import Loadable, TokenDataset
+from fastio.formats import Loadable, PaddedDataset, TokenDataset
 from fastio.plan import PlannedBatch
 from fastio.schema import CODEC_ENCODED, Image
 from fastio.staging import Forecast, Lookahead, Stager
@@ -237,7 +237,7 @@ class Engine:
 
     def _make_images(self) -> dict[str, ImageField]:
         dataset = self.dataset
-        if isinstance(dataset, TokenDataset):
+        if isinstance(dataset, (TokenDataset, PaddedDataset)):
             return {}
         return {
             name: image_field(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,8 +12,15 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.dataset import Dataset
 from fastio.dataset.remote import RemoteDataset
-from fastio.formats import Loadable, ShardPlace, TableField, TokenDataset
-from fastio.schema import RECORD_COLUMN, Field, is_fixed_width, row_shape
+from fastio.formats import (
+    FixedWidth,
+    Loadable,
+    PaddedDataset,
+    ShardPlace,
+    TableField,
+    TokenDataset,
+)
+from fastio.schema import is_fixed_width
 from fastio.shard import ShardReader
 
 Rows = npt.NDArray[np.int64]
@@ -50,44 +56,6 @@ class Layout(Protocol):
             ShardCorrupt: they are not there.
         """
         ...
-
-
-class FixedWidth:
-    """The layout of fixed-width fields of a packed dataset; see `Layout`.
-
-    Args:
-        dataset: packed, local or remote.
-        names: of Scalar fields, and of Array fields with a shape.
-    """
-
-    def __init__(self, dataset: Dataset, names: Sequence[str]) -> None:
-        self.dataset = dataset
-        manifest, kinds = dataset.manifest, dataset.schema.fields
-        layout = dataset.schema.record_layout
-        offsets: Mapping[str, int] = {} if layout is None else layout.offsets
-        columns = {name: _row_bytes(kinds[name]) for name in names if name not in offsets}
-        if layout is not None and len(columns) < len(names):
-            columns[RECORD_COLUMN] = layout.nbytes
-        self._columns = list(columns)
-        self.strides: Sequence[int] = list(columns.values())
-        homes = {name: RECORD_COLUMN if name in offsets else name for name in names}
-        self.fields: Sequence[TableField] = [
-            TableField(
-                name,
-                *row_shape(kinds[name]),
-                self._columns.index(homes[name]),
-                offsets.get(name, 0),
-                _row_bytes(kinds[name]),
-            )
-            for name in names
-        ]
-        self.first_row = np.append(manifest.first_row, manifest.rows).astype(np.int64)
-
-    def shard(self, number: int) -> int:
-        return number
-
-    def place(self, number: int, reader: ShardReader) -> ShardPlace:
-        return ShardPlace([reader.extent(column) for column in self._columns])
 
 
 class Columns:
@@ -177,14 +145,9 @@ class Columns:
 
 def columns(dataset: Loadable, fields: Sequence[str], resident: bool = False) -> Columns | None:
     """Those of the fields that threads can gather; None where there are none."""
-    if isinstance(dataset, TokenDataset):
+    if isinstance(dataset, (TokenDataset, PaddedDataset)):
         return Columns(dataset.layout(fields), resident)
     if not isinstance(dataset, Dataset):
         return None
     fixed = [name for name in fields if is_fixed_width(dataset.schema.fields[name])]
     return Columns(FixedWidth(dataset, fixed), resident) if fixed else None
-
-
-def _row_bytes(kind: Field) -> int:
-    shape, dtype = row_shape(kind)
-    return math.prod(shape) * np.dtype(dtype).itemsize

@@ -12,24 +12,28 @@ from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.dataset import open as open_packed
 from fastio.dataset.remote import RemoteDataset
 from fastio.errors import DatasetNotFound, SourceNotFound, StoreError
+from fastio.formats.fixed import FixedWidth
 from fastio.formats.folder import IMG_EXTENSIONS, FolderDataset
 from fastio.formats.layout import ShardPlace, TableField
 from fastio.formats.tars import TarDataset, find_tars
 from fastio.formats.tars.remote import RemoteTars, StoreTars, is_tar_url, open_store_tars
-from fastio.formats.tokens import TokenDataset, TokenWindows
+from fastio.formats.tokens import PaddedDataset, TokenDataset, TokenPad, TokenWindows
 from fastio.store import is_remote
 
 __all__ = [
     "IMG_EXTENSIONS",
     "AnyDataset",
+    "FixedWidth",
     "FolderDataset",
     "Loadable",
+    "PaddedDataset",
     "Remote",
     "RemoteTars",
     "ShardPlace",
     "TableField",
     "TarDataset",
     "TokenDataset",
+    "TokenPad",
     "TokenWindows",
     "find_store_tars",
     "is_tars",
@@ -40,8 +44,8 @@ __all__ = [
 
 # What the native path reads.
 AnyDataset = Dataset | FolderDataset | TarDataset
-# ... and what it makes batches of: such a dataset, or windows of its tokens.
-Loadable = AnyDataset | TokenDataset
+# ... and what it makes batches of: such a dataset, windows of its tokens, or padded documents.
+Loadable = AnyDataset | TokenDataset | PaddedDataset
 # What of it lies in a store.
 Remote = RemoteDataset | RemoteTars
 

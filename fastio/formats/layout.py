@@ -25,6 +25,7 @@ class FieldKind(IntEnum):
     TARGETS = 3
     POSITIONS = 4
     DOCUMENTS = 5
+    MASK = 6
 
 
 @dataclass(frozen=True)

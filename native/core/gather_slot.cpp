@@ -100,8 +100,11 @@ void fill_row(const TableField& field, const Segments& segments, std::size_t row
       case FieldKind::positions:
         put(out + at * to, count, field.to, 0, 1);
         break;
-      default:
+      case FieldKind::documents:
         put(out + at * to, count, field.to, static_cast<std::int64_t>(j - first), 0);
+        break;
+      default:
+        put(out + at * to, count, field.to, 1, 0);
         break;
     }
     at += count;

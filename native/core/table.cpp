@@ -59,7 +59,7 @@ bool copy_mapped(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes,
 }
 
 bool sensible(const TableField& field) {
-  if (field.width == 0 || field.kind > FieldKind::documents) return false;
+  if (field.width == 0 || field.kind > FieldKind::mask) return false;
   if (field.kind == FieldKind::bytes) return true;
   const bool from = field.from == 1 || field.from == 2 || field.from == 4;
   return from && (field.to == 4 || field.to == 8) && field.width % field.from == 0;

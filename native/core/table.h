@@ -32,6 +32,7 @@ enum class FieldKind : std::uint8_t {
   targets = 3,    // likewise: the token behind each one in its segment, `fill` behind the last
   positions = 4,  // likewise: 0, 1, ... in each segment
   documents = 5,  // likewise: the number of the segment in its row
+  mask = 6,       // likewise: 1
 };
 
 // A field: bytes [offset, offset + width) of each row of a column, which may go on into the next

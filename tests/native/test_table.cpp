@@ -279,7 +279,7 @@ TEST_CASE("segments make up rows: inputs, targets, positions and documents") {
   std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(tokens.data()), 40);
   std::vector<TableField> fields;
   for (const auto kind :
-       {FieldKind::inputs, FieldKind::targets, FieldKind::positions, FieldKind::documents})
+       {FieldKind::inputs, FieldKind::targets, FieldKind::positions, FieldKind::documents, FieldKind::mask})
     fields.push_back({0, 0, 10, kind, 2, 8, -7});
   const auto table = std::make_shared<Table>(std::vector<std::int64_t>{0, 3},
                                              std::vector<std::uint64_t>{0}, fields);

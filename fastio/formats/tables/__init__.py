@@ -3,12 +3,14 @@
     files -> readers -> tables (one after the other) -> columns (Arrow to NumPy) -> fields
 
 `leaves` has the table of what type becomes what field, `options` what can be asked for, `values`
-how arrays become NumPy's, `words` the codes of dictionary-encoded strings.
+how arrays become NumPy's, `words` the codes of dictionary-encoded strings, `filters` which rows
+are wanted. `direct` reads row groups where they lie, in any order and by many threads.
 """
 
 from __future__ import annotations
 
-from fastio.formats.tables.columns import Column, Conversion, Converted
+from fastio.formats.tables.columns import Column, Conversion, Converted, Part
+from fastio.formats.tables.direct import RowGroup, Rows, TableDataset
 from fastio.formats.tables.files import find_tables, table_kind
 from fastio.formats.tables.options import TableOptions, expand_range
 from fastio.formats.tables.readers import MemoryTable, StreamTable
@@ -20,9 +22,13 @@ __all__ = [
     "Conversion",
     "Converted",
     "MemoryTable",
+    "Part",
     "Piece",
     "Ragged",
+    "RowGroup",
+    "Rows",
     "StreamTable",
+    "TableDataset",
     "TableOptions",
     "Tables",
     "expand_range",

@@ -72,6 +72,21 @@ class Converted:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What a source column gives to a field of fixed width, not yet among the others.
+
+    Attributes:
+        field: name of the field.
+        first: where it begins among the field's numbers.
+        values: (rows, ...), of the field's dtype.
+    """
+
+    field: str
+    first: int
+    values: NDArray[Any]
+
+
+@dataclass(frozen=True)
 class _Member:
     """A leaf as a part of a field.
 
@@ -152,6 +167,10 @@ class Conversion:
         """Field and name of every source column, in the order of `Converted.columns`."""
         return [(plan.name, member.leaf.name) for plan in self._plans for member in plan.members]
 
+    def sources(self) -> list[tuple[str, str]]:
+        """Each field and the table's columns that it is made of."""
+        return [(plan.name, member.leaf.path[0]) for plan in self._plans for member in plan.members]
+
     def convert(
         self, batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
     ) -> Converted:
@@ -188,6 +207,38 @@ class Conversion:
                 _mark_valid(valid, plan, columns[-len(plan.members) :])
         _copy_tiled(copies, rows)
         return Converted(fields, columns)
+
+    def parts(
+        self, batch: pa.RecordBatch, place: Place
+    ) -> tuple[list[Part], dict[str, Ragged]]:
+        """Rows as what fields are made of, as far as possible without a copy.
+
+        Args:
+            batch, place: as for `convert`.
+
+        Returns:
+            The parts of the fields of fixed width, and the others.
+
+        Raises:
+            SchemaError: as `convert`.
+        """
+        parts: list[Part] = []
+        ragged: dict[str, Ragged] = {}
+        for plan in self._plans:
+            columns: list[Column] = []
+            shape = _fixed_shape(plan.kind)
+            if shape is None:
+                ragged[plan.name] = self._ragged(plan, batch, place, columns)
+            else:
+                for member in plan.members:
+                    column = self._fixed(plan, member, batch, place)
+                    columns.append(column)
+                    parts.append(Part(plan.name, member.first, column.values))  # type: ignore[arg-type]
+            if plan.valid is not None:
+                valid = np.empty((batch.num_rows, *(shape or ())), np.bool_)
+                _mark_valid(valid, plan, columns)
+                parts.append(Part(plan.valid, 0, valid))
+        return parts, ragged
 
     # --- What becomes what ------------------------------------------------------------------------
 

@@ -83,14 +83,19 @@ def open_table(path: str) -> Table:
 
 
 class ParquetTable:
-    """A Parquet file, read row group by row group."""
+    """A Parquet file, read row group by row group.
+
+    Attributes:
+        metadata: its footer.
+    """
 
     def __init__(self, path: str) -> None:
         self.is_text = False
         self.name = path
         with reading(path), pa_parquet.ParquetFile(path) as file:
             self.schema: pa.Schema = file.schema_arrow
-            self.rows: int | None = file.metadata.num_rows
+            self.metadata: pa_parquet.FileMetaData = file.metadata
+            self.rows: int | None = self.metadata.num_rows
 
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
@@ -130,19 +135,24 @@ class ParquetTable:
 
 
 class ArrowTable:
-    """An Arrow IPC file or stream; Feather files of version 2 are such files."""
+    """An Arrow IPC file or stream; Feather files of version 2 are such files.
+
+    Attributes:
+        batch_rows: rows of each record batch; empty for a stream.
+    """
 
     def __init__(self, path: str) -> None:
         self.is_text = False
         self.name = path
         self.rows: int | None = None
+        self.batch_rows: list[int] = []
         with reading(path), pa.memory_map(path) as source:
             if source.read(6) == b"ARROW1":
                 file = pa.ipc.open_file(source)
                 self.schema: pa.Schema = file.schema
-                self.rows = sum(
-                    file.get_batch(number).num_rows for number in range(file.num_record_batches)
-                )
+                numbers = range(file.num_record_batches)
+                self.batch_rows = [int(file.get_batch(number).num_rows) for number in numbers]
+                self.rows = sum(self.batch_rows)
             else:
                 source.seek(0)
                 self.schema = pa.ipc.open_stream(source).schema

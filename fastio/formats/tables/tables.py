@@ -51,7 +51,9 @@ class Tables:
 
     Attributes:
         name: the first one's.
+        tables: as given.
         conversion: their columns to fields.
+        types: of the columns that are read, which hold the values of all tables.
         schema: the fields.
         total: rows of all, None where only reading tells.
 
@@ -61,19 +63,19 @@ class Tables:
     """
 
     def __init__(self, tables: Sequence[Table], options: TableOptions) -> None:
-        self._tables = list(tables)
-        self.name = self._tables[0].name
-        wanted = _agreed(self._tables[:1], None, options)
+        self.tables = list(tables)
+        self.name = self.tables[0].name
+        wanted = _agreed(self.tables[:1], None, options)
         # What is wanted is decided by the first; then all have to have it.
         reads = Conversion(wanted, options, self.name).reads
         if options.columns is None:
-            _check_no_more(self._tables)
-        agreed = _agreed(self._tables, reads, options)
-        self._types: Mapping[str, pa.DataType] = dict(zip(agreed.names, agreed.types, strict=True))
+            _check_no_more(self.tables)
+        agreed = _agreed(self.tables, reads, options)
+        self.types: Mapping[str, pa.DataType] = dict(zip(agreed.names, agreed.types, strict=True))
         self.conversion = Conversion(agreed, options, self.name)
         self._find_words(options)
         self.schema: Schema = self.conversion.schema()
-        counts = [table.rows for table in self._tables]
+        counts = [table.rows for table in self.tables]
         known = [count for count in counts if count is not None]
         self.total: int | None = sum(known) if len(known) == len(counts) else None
 
@@ -104,14 +106,14 @@ class Tables:
     def _batches(self, start: int) -> Iterator[tuple[Place, pa.RecordBatch]]:
         reads = self.conversion.reads
         before = 0  # rows of the tables before
-        for table in self._tables:
+        for table in self.tables:
             if table.rows is not None and before + table.rows <= start:
                 before += table.rows
                 continue
             end = 0
             # Of a table of unknown length all is read, to know where the next one begins.
             skip = start - before if table.rows is not None else 0
-            for place, batch in table.batches(reads, self._types, max(skip, 0), _READ_ROWS):
+            for place, batch in table.batches(reads, self.types, max(skip, 0), _READ_ROWS):
                 end = place.first_row + batch.num_rows
                 cut = min(max(start - before - place.first_row, 0), batch.num_rows)
                 if cut < batch.num_rows:
@@ -123,8 +125,8 @@ class Tables:
         """Read the dictionaries of all tables: a column's words are numbered as they come."""
         conversion = self.conversion
         columns = sorted({leaf.path[0] for leaf in conversion.dictionaries.values()})
-        for table in self._tables if columns else ():
-            for _, batch in table.batches(columns, self._types, 0, _READ_ROWS):
+        for table in self.tables if columns else ():
+            for _, batch in table.batches(columns, self.types, 0, _READ_ROWS):
                 for name, leaf in conversion.dictionaries.items():
                     conversion.words[name].add(leaf_array(batch, leaf).dictionary)
         for name, leaf in conversion.dictionaries.items():

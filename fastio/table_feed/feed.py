@@ -1,0 +1,420 @@
+"""The feed of tables as they are."""
+
+from __future__ import annotations
+
+import atexit
+import re
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.batch import SlotPool
+from fastio.device import HostBatch
+from fastio.errors import SchemaError, StateMismatch, TransformError
+from fastio.feed import BatchInfo, FieldTransforms
+from fastio.formats.tables import RowGroup, TableDataset
+from fastio.memory import available_memory, local_ranks
+from fastio.resume import Cursor
+from fastio.sampling import Ranks, Sampling
+from fastio.sizes import size_in_bytes
+from fastio.stats import Stats
+from fastio.table_feed.blocks import Blocks
+from fastio.table_feed.cut import Share, windows
+from fastio.table_feed.ragged import LENGTH_SUFFIX
+from fastio.table_feed.records import Records
+from fastio.table_feed.run import Dealt, RunSettings, TableRun
+from fastio.tensors import Finish, Step, Tail, pin, pinned_allocator, value_tensors
+from fastio.transforms import Augmentation
+
+_MOST_BYTES = 1 << 30  # of memory, where nobody says
+_LEAST_BYTES = 8 << 20
+_CHUNK_BYTES = 2 << 20  # about what a processor's second cache holds
+_DECODED = 2.5  # what a decoder takes: the rows, and what they are decoded from
+_LEAST_SLICE = 4096  # rows; pyarrow is slow with fewer
+_NAME = re.compile(r"row groups, windows of (\d+) bytes, rows of (\d+), (\d+) ranks?")
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """How a feed of tables works.
+
+    Attributes:
+        threads: that decode.
+        ahead: batches that are ready before they are asked for.
+        memory: bytes; None: as `table_memory` finds, and a loader's state may say other windows.
+        timeout_s: longest wait for a batch, 0 for no limit.
+        collate_fn: makes the batch of the list of its samples.
+        pinned: as `feed.NativeSettings.pinned`.
+    """
+
+    threads: int
+    ahead: int
+    memory: int | None = None
+    timeout_s: float = 0.0
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    pinned: Literal["no", "slots", "fresh"] = "no"
+
+
+def table_memory(memory: int | str | None) -> int:
+    """Bytes that a feed of tables may take: as given, or an eighth of what is available.
+
+    Args:
+        memory: bytes, or as "512MiB"; None: an eighth of the memory that is available now, shared
+            by the ranks on this machine, at most 1 GiB.
+
+    Raises:
+        ValueError: it is no size, or less than 8 MiB.
+    """
+    if memory is None:
+        return max(_LEAST_BYTES, min(_MOST_BYTES, available_memory() // (8 * local_ranks())))
+    nbytes = size_in_bytes(memory)
+    if nbytes < _LEAST_BYTES:
+        raise ValueError(f"memory must be at least 8 MiB, got {memory!r}")
+    return nbytes
+
+
+@dataclass
+class _Shared:
+    """What the runs of a feed use again; made anew in another process."""
+
+    blocks: dict[int, Blocks] = field(default_factory=dict)
+    pools: dict[str, SlotPool] = field(default_factory=dict)
+
+
+class TableFeed:
+    """Batches of table files, whose row groups are decoded by threads and shuffled by windows.
+
+    Args:
+        dataset: the tables; not closed by the feed.
+        sampling: which rows make up which batch.
+        transforms: of the fields.
+        settings: how.
+
+    Raises:
+        ValueError: a sampler, or an order that needs any row at any time.
+        SchemaError: a row group takes more memory than there is.
+    """
+
+    path: Literal["native", "torch"] = "native"
+    reason = ""
+
+    def __init__(
+        self,
+        dataset: TableDataset,
+        sampling: Sampling,
+        transforms: FieldTransforms,
+        settings: TableSettings,
+    ) -> None:
+        if not sampling.ours:
+            raise ValueError(
+                "tables as they are have no sampler: their rows are only read by row groups; pack "
+                "them (fastio pack), which allows any order"
+            )
+        if sampling.order == "shuffle":
+            raise ValueError(
+                "order='shuffle' needs any row at any time: shuffle=True shuffles tables as they "
+                "are by windows of row groups; pack them (fastio pack) for any order"
+            )
+        self.dataset = dataset
+        self.sampling = sampling
+        self.settings = settings
+        self._memory = table_memory(settings.memory)
+        self._window_bytes = self._memory * 3 // 8
+        self._records = Records(dataset.schema, dataset.fixed)
+        self._check_groups()
+        self._collate_steps, self._finish = _place_steps(dataset, transforms, settings, sampling)
+        self._shared = _Shared()
+        self._stats = Stats()
+        self._runs: weakref.WeakSet[TableBatches] = weakref.WeakSet()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_shared": _Shared(), "_runs": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _runs=weakref.WeakSet())
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the files and the filter."""
+        return self.dataset.fingerprint
+
+    @property
+    def finish(self) -> Finish | None:
+        """See `Feed`."""
+        return self._finish
+
+    def order_name(self, ranks: Ranks) -> str:
+        """What an epoch's order depends on beside the seed."""
+        many = "s" * (ranks.world_size != 1)
+        return (
+            f"row groups, windows of {self._window_bytes} bytes, rows of {self._row_bytes}, "
+            f"{ranks.world_size} rank{many}"
+        )
+
+    def adopt_order(self, name: str, ranks: Ranks) -> None:
+        """Takes over a state's windows where memory is not given.
+
+        Raises:
+            StateMismatch: the state is of another cut.
+        """
+        found = _NAME.fullmatch(name)
+        if name == self.order_name(ranks) or found is None:
+            return
+        window, row, world_size = map(int, found.groups())
+        if row == self._row_bytes and world_size == ranks.world_size and not self.settings.memory:
+            self._window_bytes = window
+            return
+        raise StateMismatch(
+            f"the loader state counts positions in another cut of the tables: {name}; this "
+            f"loader's is: {self.order_name(ranks)}. Give the same memory=, fields and ranks; or "
+            "pack the tables (fastio pack), whose states hold for any number of ranks"
+        )
+
+    def steps(self, ranks: Ranks) -> int:
+        """See `Feed`."""
+        rows = self._share(ranks).rows
+        return -(-rows // (self.sampling.batch_size or 1))
+
+    def run(self, cursor: Cursor, ranks: Ranks) -> TableBatches:
+        """See `Feed`."""
+        share = self._share(ranks)
+        start = -(-cursor.position // ranks.world_size)
+        if cursor.position >= len(self.dataset):
+            start = share.rows
+        seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
+        cut = windows(
+            self.dataset.groups,
+            share,
+            seed=seed,
+            epoch=cursor.epoch,
+            shuffle=self.sampling.mode != "sequential",
+            row_bytes=self._row_bytes,
+            window_bytes=self._window_bytes,
+        )
+        how = self._run_settings()
+        run = TableRun(
+            self.dataset,
+            cut,
+            start,
+            share.rows,
+            self._records,
+            self._blocks(how.chunk_rows),
+            self._pools(),
+            how,
+            self._stats,
+        )
+        batches = TableBatches(self, run, share, start, cursor.epoch, ranks)
+        self._runs.add(batches)
+        return batches
+
+    def augmentation(
+        self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
+    ) -> list[Augmentation]:
+        """Tables have none.
+
+        Raises:
+            TransformError: always.
+        """
+        raise TransformError("augmentations are of images, and tables have none")
+
+    def stats(self) -> Stats:
+        """See `Feed`."""
+        return self._stats.snapshot()
+
+    def close(self) -> None:
+        """Ends all runs, lets go of the memory."""
+        for run in list(self._runs):
+            run.close()
+        self._shared = _Shared()
+
+    # --- Memory -----------------------------------------------------------------------------------
+
+    @property
+    def _row_bytes(self) -> int:
+        return self._records.chunk_bytes(1)
+
+    def _share(self, ranks: Ranks) -> Share:
+        sampling = self.sampling
+        batch_size = sampling.batch_size or 1
+        return Share.of(len(self.dataset), ranks, batch_size, sampling.drop_last)
+
+    def _run_settings(self) -> RunSettings:
+        """How the memory is used: three quarters for windows, the rest for decoding."""
+        batch_size = self.sampling.batch_size or 1
+        wanted = min(_CHUNK_BYTES, max(self._window_bytes // 16, 1))
+        batches = max(1, wanted // (batch_size * self._row_bytes))
+        chunk_rows = batch_size * batches
+        threads = self.settings.threads
+        decoders, slice_rows = self._decoders(threads)
+        per_window = max(1, self._window_bytes // max(self._group_bytes(), 1))
+        return RunSettings(
+            batch_size,
+            batches,
+            threads,
+            decoders,
+            slice_rows,
+            arrow_threads=threads > 1 and 2 * per_window < threads,
+            blocks=max(2, 2 * self._window_bytes // self._records.chunk_bytes(chunk_rows)),
+            ahead=1 + -(-self.settings.ahead // batches),
+            timeout_s=self.settings.timeout_s,
+        )
+
+    def _decoders(self, threads: int) -> tuple[int, int | None]:
+        """How many row groups are decoded at once, and in slices of how many rows."""
+        room = self._memory // 4
+        largest = max((group.rows for group in self.dataset.groups), default=1)
+        row = self._group_bytes() / max(largest, 1) * _DECODED
+        if row * largest * threads <= room:
+            return threads, None
+        rows = int(room / (threads * max(row, 1)))
+        if rows >= _LEAST_SLICE:
+            return threads, rows
+        return max(1, min(threads, int(room / (max(row, 1) * _LEAST_SLICE)))), _LEAST_SLICE
+
+    def _group_bytes(self) -> int:
+        """What the largest row group takes."""
+        return max(map(self._bytes_of, self.dataset.groups), default=0)
+
+    def _bytes_of(self, group: RowGroup) -> int:
+        return group.rows * self._row_bytes + group.varying_bytes
+
+    def _check_groups(self) -> None:
+        """A row group is shuffled as a whole: it must fit in what all windows may take."""
+        for group in self.dataset.groups if self.sampling.mode != "sequential" else ():
+            nbytes = self._bytes_of(group)
+            if nbytes > 2 * self._window_bytes:
+                where = f"{group.place.file}, row group {group.number}"
+                needed = -(-nbytes * 4 // 3 >> 20)
+                raise SchemaError(
+                    f"{where}: its {group.rows:,} rows take {nbytes / 2**20:,.0f} MiB, and "
+                    f"{self._memory / 2**20:,.0f} MiB of memory hold three quarters of that: give "
+                    f"memory='{needed}MiB', name fewer columns, write smaller row groups, or pack "
+                    "the tables (fastio pack)"
+                )
+
+    def _blocks(self, chunk_rows: int) -> Blocks:
+        nbytes = self._records.chunk_bytes(chunk_rows)
+        return self._shared.blocks.setdefault(nbytes, Blocks(nbytes))
+
+    def _pools(self) -> dict[str, SlotPool]:
+        pools, pinned = self._shared.pools, self.settings.pinned == "slots"
+        allocate = pinned_allocator() if pinned else np.empty
+        for name, kept in self._records.fields.items():
+            if name not in pools:
+                pools[name] = SlotPool(kept.shape, kept.dtype, allocate, keep=8)
+        return pools
+
+    # --- Batches ----------------------------------------------------------------------------------
+
+    def host_batch(self, dealt: Dealt, begin: int, end: int, info: BatchInfo) -> HostBatch:
+        """Rows [begin, end) of a chunk as tensors."""
+        batch = begin // (self.sampling.batch_size or 1)
+        values: dict[str, Any] = {n: v[begin:end] for n, v in dealt.fields.items()}
+        values |= dealt.ragged[batch] if dealt.ragged else {}
+        data = {name: value_tensors(values[name]) for name in _in_order(self.dataset, values)}
+        pinned = self.settings.pinned
+        if self.settings.collate_fn is None:
+            if pinned == "slots":
+                return HostBatch(data, info, partial(_released, dealt, end == len(dealt.rows)))
+            return HostBatch(pin(data) if pinned == "fresh" else data, info)
+        if self._collate_steps is not None:
+            data = self._collate_steps(data)
+        samples = [{name: part[i] for name, part in data.items()} for i in range(end - begin)]
+        collate = self.settings.collate_fn
+        data = collate(samples) if self.sampling.batched else collate(samples[0])  # type: ignore[arg-type]
+        return HostBatch(pin(data) if pinned == "fresh" else data, info)
+
+
+class TableBatches:
+    """One run of a feed of tables."""
+
+    def __init__(
+        self, feed: TableFeed, run: TableRun, share: Share, start: int, epoch: int, ranks: Ranks
+    ) -> None:
+        self._feed = feed
+        self._run = run
+        self._share = share
+        self._at = start
+        self._epoch = epoch
+        self._ranks = ranks
+        self._total = len(feed.dataset)
+        # A daemon thread that came back from native code when the interpreter has gone would end
+        # the process with an error.
+        self._at_exit = partial(_close_at_exit, weakref.ref(run))
+        atexit.register(self._at_exit)
+
+    def __iter__(self) -> TableBatches:
+        return self
+
+    def __next__(self) -> HostBatch:
+        dealt, begin, end = self._run.next()
+        rows = end - begin
+        size = self._feed.sampling.batch_size or 1
+        step, after = self._at // size, self._at + rows
+        position = min(self._total, after * self._ranks.world_size)
+        if after == self._share.rows:
+            position = self._total
+        valid = min(rows, max(0, self._share.valid - self._at))
+        info = BatchInfo(dealt.rows[begin:end], valid, self._epoch, step, position)
+        self._at = after
+        return self._feed.host_batch(dealt, begin, end, info)
+
+    def ready(self) -> bool:
+        """See `HostBatches`."""
+        return self._run.ready()
+
+    def close(self) -> None:
+        """See `HostBatches`."""
+        atexit.unregister(self._at_exit)
+        self._run.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _close_at_exit(reference: weakref.ref[TableRun]) -> None:
+    run = reference()
+    if run is not None:
+        run.close(1.0)
+
+
+def _released(dealt: Dealt, last: bool) -> None:
+    """A batch was copied; copies end in order, so a chunk is free when its last batch is."""
+    if last:
+        dealt.release()
+
+
+def _in_order(dataset: TableDataset, values: Mapping[str, Any]) -> list[str]:
+    """Names of a batch's parts, lengths behind their fields."""
+    names = []
+    for name in dataset.schema.fields:
+        names.append(name)
+        if name + LENGTH_SUFFIX in values and name not in dataset.fixed:
+            names.append(name + LENGTH_SUFFIX)
+    return names
+
+
+def _place_steps(
+    dataset: TableDataset, transforms: FieldTransforms, settings: TableSettings, sampling: Sampling
+) -> tuple[Finish | None, Finish | None]:
+    """What is done before collate_fn, and what on the device."""
+    steps: list[Step] = []
+    for name, compiled in transforms.fields.items():
+        steps += [(name, Tail(compiled.tail))] if compiled.tail else []
+        steps += [(name, function) for function in compiled.batch]
+    whole: list[Step] = [(None, function) for function in transforms.whole]
+    if settings.collate_fn is not None:
+        return Finish(steps) if steps else None, Finish(whole) if whole else None
+    if not sampling.batched:
+        whole.insert(0, (None, _only_sample))
+    return None, Finish(steps + whole) if steps or whole else None
+
+
+def _only_sample(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The sample of a batch of one."""
+    return {name: part[0] for name, part in data.items()}

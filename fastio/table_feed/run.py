@@ -1,0 +1,434 @@
+"""One run over a table: threads decode row groups into chunks of the stream, and deal the chunks.
+
+    window opens: blocks for its chunks     a bounded number of them, or no other window is open
+      -> a thread decodes a row group       and appends its rows to the chunks of their positions
+      -> a chunk is full                    all windows that it has rows of are decoded
+      -> a thread deals it                  a few chunks ahead of the consumer; its block is free
+      -> the consumer takes its batches
+
+One lock guards what the threads share; it is held for bookkeeping only.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio import _native
+from fastio.batch import AnyArray, Lease, SlotPool
+from fastio.errors import LoaderTimeout
+from fastio.formats.tables import Rows, TableDataset
+from fastio.stats import Stats
+from fastio.table_feed.blocks import Block, Blocks
+from fastio.table_feed.cut import Segment, Window
+from fastio.table_feed.ragged import RaggedRows
+from fastio.table_feed.records import Records
+
+_JOIN_S = 1.0  # for the threads, when the interpreter exits
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How a run works.
+
+    Attributes:
+        batch_size: rows of a batch.
+        chunk_batches: batches of a chunk.
+        threads: that decode and deal.
+        decoders: of them that decode at once.
+        slice_rows: rows that a decoder takes at a time; None: a row group.
+        arrow_threads: let pyarrow use threads of its own too.
+        blocks: of memory for chunks that may be used at once.
+        ahead: chunks that are dealt before the consumer comes to them.
+        timeout_s: longest wait for a batch; 0: no limit.
+    """
+
+    batch_size: int
+    chunk_batches: int
+    threads: int
+    decoders: int
+    slice_rows: int | None
+    arrow_threads: bool
+    blocks: int
+    ahead: int
+    timeout_s: float = 0.0
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a chunk."""
+        return self.batch_size * self.chunk_batches
+
+
+@dataclass
+class Dealt:
+    """A chunk's rows in their order.
+
+    Attributes:
+        rows: int64 (n,), their numbers.
+        fields: of fixed width, (n, *shape).
+        ragged: for each batch, its other fields.
+        leases: of the memory of `fields`.
+    """
+
+    rows: npt.NDArray[np.int64]
+    fields: dict[str, AnyArray]
+    ragged: list[dict[str, Any]]
+    leases: list[Lease]
+    batches_out: int = 0
+
+    def release(self) -> None:
+        """Gives the memory back now."""
+        for lease in self.leases:
+            lease.release()
+
+
+@dataclass
+class _Chunk:
+    """Positions of the stream that are dealt together, while they come in.
+
+    Attributes:
+        number: in the run; it begins at position number * chunk_rows of the run.
+        rows: how many.
+        block: where they are, in any order.
+        reserved, filled: rows that have a place in the block, and that are there.
+        ragged: of each window that it has rows of.
+    """
+
+    number: int
+    rows: int
+    block: Block
+    reserved: int = 0
+    filled: int = 0
+    ragged: list[RaggedRows] = field(default_factory=list)
+
+
+@dataclass
+class _OpenWindow:
+    """A window whose row groups are being decoded."""
+
+    window: Window
+    chunks: list[_Chunk]
+    ragged: RaggedRows
+    waiting: deque[Segment]
+    left: int  # segments that are not decoded yet
+
+
+class TableRun:
+    """Batches of one rank's stream from a position on; an iterator of `TableBatch`.
+
+    One consumer. The threads start with the first batch that is asked for.
+
+    Args:
+        dataset: the tables.
+        windows: of the stream.
+        start: position of the first row that is wanted.
+        rows: of the stream.
+        records: the layout.
+        blocks: memory of chunks; several runs may share it.
+        pools: memory of each field of fixed width.
+        settings: how.
+        stats: its decode_s is counted up.
+    """
+
+    def __init__(
+        self,
+        dataset: TableDataset,
+        windows: Iterator[Window],
+        start: int,
+        rows: int,
+        records: Records,
+        blocks: Blocks,
+        pools: dict[str, SlotPool],
+        settings: RunSettings,
+        stats: Stats,
+    ) -> None:
+        self._dataset = dataset
+        self._windows = (w for w in windows if w.first + w.rows > start)
+        self._start = start
+        self._rows = max(rows - start, 0)
+        self._records = records
+        self._blocks = blocks
+        self._pools = pools
+        self._settings = settings
+        self._stats = stats
+        fields = dataset.schema.fields
+        self._ragged_fields = {n: k for n, k in fields.items() if n not in records.fields}
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # threads wait for work
+        self._news = threading.Condition(self._lock)  # the consumer waits for a chunk
+        self._next_window = next(self._windows, None)
+        self._open: deque[_OpenWindow] = deque()
+        self._decoding = 0
+        self._blocks_used = 0
+        self._partial: _Chunk | None = None  # of which the next window has rows too
+        self._full: list[tuple[int, _Chunk]] = []  # a heap, by number
+        self._dealt: dict[int, Dealt] = {}
+        self._failed: tuple[int, Exception] | None = None  # the chunk from which on, why
+        self._at = 0  # chunk that the consumer is at
+        self._batch = 0  # its next batch in the run
+        self._ended = False
+        self._threads: list[threading.Thread] = []
+        self._pid = os.getpid()
+
+    @property
+    def batches(self) -> int:
+        """Number of batches of the whole run."""
+        return -(-self._rows // self._settings.batch_size)
+
+    def ready(self) -> bool:
+        """Whether `next` would return, or raise, without waiting."""
+        self._start_threads()
+        with self._lock:
+            return self._ended or self._batch >= self.batches or self._outcome() is not None
+
+    def next(self) -> tuple[Dealt, int, int]:
+        """The next batch: rows [begin, end) of a chunk.
+
+        Raises:
+            StopIteration: there is none.
+            LoaderTimeout: it takes too long; a later call waits on.
+            ShardCorrupt, SchemaError: a row group of it cannot be read; so will later calls.
+        """
+        if self._ended or self._batch >= self.batches:
+            raise StopIteration
+        self._start_threads()
+        dealt = self._wait()
+        settings = self._settings
+        begin = (self._batch % settings.chunk_batches) * settings.batch_size
+        end = min(begin + settings.batch_size, len(dealt.rows))
+        self._batch += 1
+        if end == len(dealt.rows):
+            with self._lock:
+                del self._dealt[self._at]
+                self._at += 1
+                self._work.notify_all()
+        return dealt, begin, end
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Ends the threads and gives the memory back. Idempotent.
+
+        Args:
+            timeout_s: longest wait for each thread; None: until it has ended.
+        """
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._ended = True
+            self._work.notify_all()
+            self._news.notify_all()
+        for thread in self._threads:
+            thread.join(timeout_s)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._give_all_back()
+        self._threads = []
+
+    # --- The consumer -----------------------------------------------------------------------------
+
+    def _start_threads(self) -> None:
+        if self._threads or self._ended:
+            return
+        for number in range(self._settings.threads):
+            thread = threading.Thread(target=self._serve, name=f"fastio-table-{number}")
+            thread.daemon = True
+            thread.start()
+            self._threads.append(thread)
+
+    def _wait(self) -> Dealt:
+        limit_s = self._settings.timeout_s
+        deadline = time.monotonic() + limit_s
+        with self._lock:
+            while (outcome := self._outcome()) is None and not self._ended:
+                left_s = deadline - time.monotonic() if limit_s else None
+                if left_s is not None and left_s <= 0:
+                    raise LoaderTimeout(f"no batch of {self._dataset.path} within {limit_s:g} s")
+                self._news.wait(left_s)
+        if outcome is None:
+            raise StopIteration
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _outcome(self) -> Dealt | Exception | None:
+        """What became of the chunk that the consumer is at; None: nothing yet."""
+        dealt = self._dealt.get(self._at)
+        if dealt is None and self._failed is not None and self._failed[0] <= self._at:
+            return self._failed[1]
+        return dealt
+
+    def _give_all_back(self) -> None:
+        with self._lock:
+            chunks = {id(c): c for opened in self._open for c in opened.chunks}
+            chunks |= {id(c): c for _, c in self._full}
+            if self._partial is not None:
+                chunks[id(self._partial)] = self._partial
+            self._open.clear()
+            self._full.clear()
+            self._dealt.clear()
+            self._partial = None
+        for chunk in chunks.values():
+            self._blocks.give(chunk.block)
+
+    # --- The threads ------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """What each thread does."""
+        while True:
+            with self._lock:
+                while (task := self._next_task()) is None and not self._ended:
+                    self._work.wait()
+                if self._ended:
+                    return
+            assert task is not None
+            task()
+            del task
+
+    def _next_task(self) -> Callable[[], None] | None:
+        """Dealing goes first: it frees memory, and somebody waits for it."""
+        if self._full and self._full[0][0] < self._at + self._settings.ahead:
+            _, chunk = heapq.heappop(self._full)
+            return lambda: self._deal(chunk)
+        if self._decoding >= self._settings.decoders:
+            return None
+        opened = next((opened for opened in self._open if opened.waiting), None)
+        opened = opened or self._open_window()
+        if opened is None:
+            return None
+        segment = opened.waiting.popleft()
+        self._decoding += 1
+        return lambda: self._decode(opened, segment)
+
+    def _open_window(self) -> _OpenWindow | None:
+        """The next window, if there are blocks for its chunks."""
+        window, rows = self._next_window, self._settings.chunk_rows
+        if window is None or self._failed is not None:
+            return None
+        first = max(window.first - self._start, 0) // rows
+        last = (window.first + window.rows - 1 - self._start) // rows
+        chunks = [self._partial] if self._partial is not None else []
+        needed = last + 1 - first - len(chunks)
+        if self._open and self._blocks_used + needed > self._settings.blocks:
+            return None
+        for number in range(first + len(chunks), last + 1):
+            size = min(rows, self._rows - number * rows)
+            chunks.append(_Chunk(number, size, self._blocks.take()))
+        self._blocks_used += needed
+        ragged = RaggedRows(self._ragged_fields)
+        if self._ragged_fields:
+            for chunk in chunks:
+                chunk.ragged.append(ragged)
+        end = window.first + window.rows - self._start
+        self._partial = chunks[-1] if end % rows and end < self._rows else None
+        opened = _OpenWindow(window, chunks, ragged, deque(window.segments), len(window.segments))
+        self._open.append(opened)
+        self._next_window = next(self._windows, None)
+        return opened
+
+    def _decode(self, opened: _OpenWindow, segment: Segment) -> None:
+        began_s = time.thread_time()
+        try:
+            settings = self._settings
+            for rows in self._dataset.read(
+                segment.group, settings.slice_rows, settings.arrow_threads
+            ):
+                if rows.begin >= segment.end or self._ended:
+                    break
+                self._take_in(opened, segment, rows)
+            error = None
+        except Exception as caught:
+            error = caught
+        with self._lock:
+            self._stats.decode_s += time.thread_time() - began_s
+            self._decoding -= 1
+            opened.left -= 1
+            if error is not None:
+                self._fail(opened.chunks[0].number, error)
+            if not opened.left:
+                self._open.remove(opened)
+            self._work.notify_all()
+
+    def _take_in(self, opened: _OpenWindow, segment: Segment, rows: Rows) -> None:
+        """Appends those of the rows that are in the segment to their chunks."""
+        begin, end = max(segment.begin, rows.begin), min(segment.end, rows.begin + rows.count)
+        if begin >= end:
+            return
+        first_row = segment.group.first_row
+        numbers = np.arange(first_row + begin, first_row + end, dtype=np.int64)
+        columns = self._records.columns(rows.parts, numbers, begin - rows.begin, end - rows.begin)
+        offset = segment.offset + begin - segment.begin
+        positions = opened.window.positions(offset, end - begin)
+        positions -= self._start
+        if rows.ragged:
+            with self._lock:
+                opened.ragged.add(first_row + rows.begin, rows.ragged)
+        chunks, chunk_rows = opened.chunks, self._settings.chunk_rows
+        counts, starts = np.empty((2, len(chunks)), np.int64)
+        _native.count_chunks(positions, chunk_rows, chunks[0].number, counts)
+        with self._lock:
+            for place, chunk in enumerate(chunks):
+                starts[place] = chunk.reserved
+                chunk.reserved += int(counts[place])
+        _native.interleave(
+            columns,
+            self._records.stride,
+            positions,
+            chunk_rows,
+            chunks[0].number,
+            [chunk.block for chunk in chunks],
+            starts,
+            counts,
+        )
+        with self._lock:
+            for place, chunk in enumerate(chunks):
+                chunk.filled += int(counts[place])
+                if counts[place] and chunk.filled == chunk.rows:
+                    heapq.heappush(self._full, (chunk.number, chunk))
+            self._work.notify_all()
+
+    def _deal(self, chunk: _Chunk) -> None:
+        try:
+            dealt = self._dealt_chunk(chunk)
+            error = None
+        except Exception as caught:
+            error = caught
+        with self._lock:
+            self._blocks_used -= 1
+            if error is None:
+                self._dealt[chunk.number] = dealt
+            else:
+                self._fail(chunk.number, error)
+            self._news.notify_all()
+            self._work.notify_all()
+        self._blocks.give(chunk.block)
+
+    def _dealt_chunk(self, chunk: _Chunk) -> Dealt:
+        out, leases = {}, []
+        for name in self._records.fields:
+            pool = self._pools[name]
+            lease = Lease(pool, pool.acquire(chunk.rows))
+            out[name] = lease.view(chunk.rows)
+            leases.append(lease)
+        settings = self._settings
+        rows = self._records.deal(chunk.block, chunk.rows, settings.chunk_rows, out)
+        ragged: list[dict[str, Any]] = []
+        if chunk.ragged:
+            held = chunk.ragged[0]
+            for more in chunk.ragged[1:]:
+                held = held.merged(more)
+            size = settings.batch_size
+            ragged = [held.batch(rows[b : b + size]) for b in range(0, chunk.rows, size)]
+        return Dealt(rows, out, ragged, leases)
+
+    def _fail(self, chunk: int, error: Exception) -> None:
+        """Notes why there are no chunks from a number on."""
+        if self._failed is None or chunk < self._failed[0]:
+            self._failed = chunk, error
+        self._news.notify_all()

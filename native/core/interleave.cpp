@@ -1,0 +1,180 @@
+#include "interleave.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu.h"
+
+namespace fastio {
+namespace {
+
+constexpr std::size_t kTileBytes = 16 << 10;  // half of the first cache
+constexpr std::size_t kTileRows = 64;
+
+// Which chunk positions are in, without a division.
+class Divider {
+ public:
+  explicit Divider(std::int64_t rows) : rows_(rows), inverse_(1.0 / static_cast<double>(rows)) {}
+
+  // position in [0, 2**52).
+  std::int64_t operator()(std::int64_t position) const {
+    const auto near = static_cast<std::int64_t>(static_cast<double>(position) * inverse_);
+    const std::int64_t rest = position - near * rows_;
+    return near + (rest >= rows_) - (rest < 0);
+  }
+
+ private:
+  std::int64_t rows_;
+  double inverse_;
+};
+
+template <std::size_t width>
+void copy_rows(const std::uint8_t* in, std::size_t n, std::uint8_t* out, std::size_t stride) {
+  for (std::size_t i = 0; i < n; ++i) std::memcpy(out + i * stride, in + i * width, width);
+}
+
+void copy_column(const std::uint8_t* in, std::size_t width, std::size_t n, std::uint8_t* out,
+                 std::size_t stride) {
+  switch (width) {
+    case 1:
+      return copy_rows<1>(in, n, out, stride);
+    case 2:
+      return copy_rows<2>(in, n, out, stride);
+    case 4:
+      return copy_rows<4>(in, n, out, stride);
+    case 8:
+      return copy_rows<8>(in, n, out, stride);
+    case 16:
+      return copy_rows<16>(in, n, out, stride);
+    default:
+      for (std::size_t i = 0; i < n; ++i) std::memcpy(out + i * stride, in + i * width, width);
+  }
+}
+
+// Rows [begin, begin + n) of all columns as records at `out`.
+void fill_tile(const std::vector<RecordColumn>& columns, std::size_t begin, std::size_t n,
+               std::uint8_t* out, std::size_t stride) {
+  for (std::size_t c = 0; c < columns.size();) {
+    std::size_t run = 0;  // of columns of 4 bytes side by side
+    while (run < 8 && c + run < columns.size() && columns[c + run].width == 4 &&
+           columns[c + run].offset == columns[c].offset + 4 * run)
+      ++run;
+    if (run == 8) {
+      const std::uint8_t* in[8];
+      for (std::size_t i = 0; i < 8; ++i) in[i] = columns[c + i].data + 4 * begin;
+      transpose8(in, n, out + columns[c].offset, stride);
+      c += 8;
+    } else {
+      const RecordColumn& column = columns[c++];
+      copy_column(column.data + begin * column.width, column.width, n, out + column.offset, stride);
+    }
+  }
+}
+
+// A number of bytes known within a factor of two is copied by two moves that may overlap.
+template <std::size_t half>
+void put_within(const std::uint8_t* in, const std::uint32_t* places, std::size_t n,
+                std::size_t stride, std::size_t width, std::uint8_t* out) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint8_t* const from = in + i * stride;
+    std::uint8_t* const to = out + places[i] * width;
+    std::uint8_t begin[half], end[half];
+    std::memcpy(begin, from, half);
+    std::memcpy(end, from + width - half, half);
+    std::memcpy(to, begin, half);
+    std::memcpy(to + width - half, end, half);
+  }
+}
+
+template <std::size_t width>
+void put_rows(const std::uint8_t* in, const std::uint32_t* places, std::size_t n,
+              std::size_t stride, std::uint8_t* out) {
+  for (std::size_t i = 0; i < n; ++i)
+    std::memcpy(out + std::size_t{places[i]} * width, in + i * stride, width);
+}
+
+void put_field(const std::uint8_t* in, const std::uint32_t* places, std::size_t n,
+               std::size_t stride, std::size_t width, std::uint8_t* out) {
+  if (width == 1) return put_rows<1>(in, places, n, stride, out);
+  if (width == 2) return put_rows<2>(in, places, n, stride, out);
+  if (width == 4) return put_rows<4>(in, places, n, stride, out);
+  if (width == 8) return put_rows<8>(in, places, n, stride, out);
+  if (width > 8 && width <= 16) return put_within<8>(in, places, n, stride, width, out);
+  if (width > 16 && width <= 32) return put_within<16>(in, places, n, stride, width, out);
+  if (width > 32 && width <= 64) return put_within<32>(in, places, n, stride, width, out);
+  if (width > 64 && width <= 128) return put_within<64>(in, places, n, stride, width, out);
+  for (std::size_t i = 0; i < n; ++i)
+    std::memcpy(out + std::size_t{places[i]} * width, in + i * stride, width);
+}
+
+void append(const std::uint8_t* tile, std::size_t stride, const std::int64_t* positions,
+            std::size_t n, const Divider& divide, std::int64_t rows, std::int64_t first,
+            Chunk* chunks) {
+  for (std::size_t i = 0; i < n; ++i) {
+    if (positions[i] < 0) continue;
+    const std::int64_t number = divide(positions[i]);
+    Chunk& chunk = chunks[number - first];
+    const auto next = static_cast<std::size_t>(chunk.next++);
+    chunk.places[next] = static_cast<std::uint32_t>(positions[i] - number * rows);
+    std::uint8_t* const to = chunk.records + next * stride;
+    // Chunks are many streams, more than the processor foresees.
+    __builtin_prefetch(to + stride, 1);
+    __builtin_prefetch(to + stride + 64, 1);
+    __builtin_prefetch(to + stride + 128, 1);
+    std::memcpy(to, tile + i * stride, stride);
+  }
+}
+
+}  // namespace
+
+bool count_chunks(const std::int64_t* positions, std::size_t n, std::int64_t rows,
+                  std::int64_t first, std::size_t count, std::int64_t* counts) {
+  const Divider divide(rows);
+  std::fill(counts, counts + count, 0);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (positions[i] < 0) continue;
+    const std::int64_t number = divide(positions[i]) - first;
+    if (number < 0 || number >= static_cast<std::int64_t>(count)) return false;
+    ++counts[number];
+  }
+  return true;
+}
+
+void interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
+                const std::int64_t* positions, std::size_t n, std::int64_t rows, std::int64_t first,
+                Chunk* chunks) {
+  const Divider divide(rows);
+  const std::size_t tile_rows = std::clamp<std::size_t>(kTileBytes / stride, 1, kTileRows);
+  std::vector<std::uint8_t> tile(tile_rows * stride);
+  for (std::size_t begin = 0; begin < n; begin += tile_rows) {
+    const std::size_t some = std::min(tile_rows, n - begin);
+    fill_tile(columns, begin, some, tile.data(), stride);
+    append(tile.data(), stride, positions + begin, some, divide, rows, first, chunks);
+  }
+}
+
+void deal(const std::uint8_t* records, const std::uint32_t* places, std::size_t count,
+          std::size_t stride, const std::vector<RecordField>& fields) {
+  const std::size_t tile_rows = std::clamp<std::size_t>(kTileBytes / stride, 1, kTileRows);
+  for (std::size_t begin = 0; begin < count; begin += tile_rows) {
+    const std::size_t some = std::min(tile_rows, count - begin);
+    for (const RecordField& field : fields)
+      put_field(records + begin * stride + field.offset, places + begin, some, stride, field.width,
+                field.data);
+  }
+}
+
+void transpose8_portable(const std::uint8_t* const* columns, std::size_t n, std::uint8_t* out,
+                         std::size_t stride) {
+  for (std::size_t c = 0; c < 8; ++c) copy_rows<4>(columns[c], n, out + 4 * c, stride);
+}
+
+void transpose8(const std::uint8_t* const* columns, std::size_t n, std::uint8_t* out,
+                std::size_t stride) {
+#ifdef FASTIO_X86
+  if (simd_active() >= Simd::avx2) return transpose8_avx2(columns, n, out, stride);
+#endif
+  transpose8_portable(columns, n, out, stride);
+}
+
+}  // namespace fastio

@@ -1,0 +1,67 @@
+// Kernels: columns of numbers to records, dealt to chunks of a shuffled stream, and from there to
+// the arrays of a batch.
+//
+// A record is what the columns have in one row, one after the other. Rows are shuffled in two steps
+// that both stay in the processor's caches: `interleave` appends each record to the chunk of the
+// stream that its position is in, whatever its place there, and `deal` then puts a chunk's records
+// where they belong. A row that went straight to its place would touch a line of memory that its
+// neighbours, which come much later, have to touch again.
+//
+// All functions are pure but for what they write, and may run at once on different rows or chunks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace fastio {
+
+// A column: `width` bytes for each row, one after the other, that stand at `offset` in a record.
+struct RecordColumn {
+  const std::uint8_t* data;
+  std::uint32_t width;
+  std::uint32_t offset;
+};
+
+// Part of a record that goes to an array of its own: rows of `width` bytes, at `data`.
+struct RecordField {
+  std::uint8_t* data;
+  std::uint32_t width;
+  std::uint32_t offset;
+};
+
+// Where the records of one chunk go: the next ones to records + next * stride, and to places[next]
+// the position of each in its chunk.
+struct Chunk {
+  std::uint8_t* records;
+  std::uint32_t* places;
+  std::int64_t next;
+};
+
+// Chunks of `rows` positions each; chunk 0 begins at position 0.
+// counts[c]: how many of `positions` are in chunk first + c. Positions below 0 are left out.
+// Returns whether all others are in [first, first + count).
+bool count_chunks(const std::int64_t* positions, std::size_t n, std::int64_t rows,
+                  std::int64_t first, std::size_t count, std::int64_t* counts);
+
+// Appends the record of each of n rows to the chunk of its position, and moves that chunk's `next`.
+// Positions as count_chunks accepted them; chunks[0] is chunk `first`. The columns' bytes, without
+// overlap, lie in [0, stride) of a record; what no column covers has anything in it.
+void interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
+                const std::int64_t* positions, std::size_t n, std::int64_t rows, std::int64_t first,
+                Chunk* chunks);
+
+// Puts `count` records of a chunk to their places in the fields' arrays.
+void deal(const std::uint8_t* records, const std::uint32_t* places, std::size_t count,
+          std::size_t stride, const std::vector<RecordField>& fields);
+
+// The kernels of `interleave`, for tests: eight columns of 4 bytes to 32 bytes of each of n rows,
+// which begin `stride` bytes apart.
+void transpose8(const std::uint8_t* const* columns, std::size_t n, std::uint8_t* out,
+                std::size_t stride);
+void transpose8_portable(const std::uint8_t* const* columns, std::size_t n, std::uint8_t* out,
+                         std::size_t stride);
+void transpose8_avx2(const std::uint8_t* const* columns, std::size_t n, std::uint8_t* out,
+                     std::size_t stride);
+
+}  // namespace fastio

@@ -1,0 +1,162 @@
+"""Documents padded to a batch's longest, in batches of similar lengths."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastio
+from fastio import (
+    Loader,
+    Scalar,
+    Schema,
+    SchemaError,
+    StateMismatch,
+    Text,
+    TokenPad,
+    Tokens,
+    TransformError,
+)
+
+ROWS = 333
+
+
+def length_of(row: int) -> int:
+    return int(np.random.default_rng(row).integers(0, 90))
+
+
+def tokens_of(row: int) -> list[int]:
+    return [(row * 31 + i) % 60_000 + 1 for i in range(length_of(row))]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("documents") / "ds"
+    schema = Schema({"tokens": Tokens("uint16"), "label": Scalar("int64"), "text": Text()})
+    with fastio.Writer(path, schema, shard_size=4 << 10) as writer:
+        for row in range(ROWS):
+            writer.write({"tokens": tokens_of(row), "label": row, "text": f"document {row}"})
+    return path
+
+
+def check(batch: dict[str, Any], padding: TokenPad) -> None:
+    """Every row of a batch has its document's tokens, and no more padding than is needed."""
+    rows = batch["label"].tolist()
+    cut = [tokens_of(row)[: padding.max_length] for row in rows]
+    longest = max(len(tokens) for tokens in cut)
+    length = batch["input_ids"].shape[1]
+    assert length == padding.length(longest)
+    assert batch["attention_mask"].shape == (len(rows), length)
+    for place, tokens in enumerate(cut):
+        rest = [padding.pad] * (length - len(tokens))
+        assert batch["input_ids"][place].tolist() == tokens + rest
+        mask = [1] * len(tokens) + [0] * len(rest)
+        assert batch["attention_mask"][place].tolist() == mask
+    assert batch["text"] == [f"document {row}" for row in rows]
+
+
+@pytest.mark.parametrize(
+    "padding",
+    [
+        TokenPad(1000),
+        TokenPad(17, multiple_of=5, pad=9),
+        TokenPad(64, multiple_of=1, dtype="int32"),
+        TokenPad(40, pool=3),
+    ],
+)
+def test_every_document_comes_once_with_its_other_fields(packed: Path, padding: TokenPad) -> None:
+    for shuffle in (False, True):
+        with Loader(packed, 16, shuffle=shuffle, transforms=padding) as loader:
+            rows = []
+            for batch in loader:
+                check(batch, padding)
+                rows += batch["label"].tolist()
+            assert sorted(rows) == list(range(ROWS))
+            assert len(loader) == -(-ROWS // 16)
+            assert batch["input_ids"].dtype == getattr(torch, padding.dtype)
+
+
+def tokens_padded(packed: Path, padding: TokenPad) -> int:
+    with Loader(packed, 16, shuffle=True, transforms=padding) as loader:
+        return sum(int((batch["attention_mask"] == 0).sum()) for batch in loader)
+
+
+def test_batches_of_similar_lengths_have_little_padding(packed: Path) -> None:
+    plain = tokens_padded(packed, TokenPad(100, multiple_of=1))
+    pooled = tokens_padded(packed, TokenPad(100, multiple_of=1, pool=20))
+    assert pooled < plain / 4
+
+
+def labels(loader: Loader) -> list[list[int]]:
+    return [batch["label"].tolist() for batch in loader]
+
+
+def test_batches_of_similar_lengths_come_in_another_order_each_epoch(packed: Path) -> None:
+    with Loader(packed, 16, shuffle=True, transforms=TokenPad(100, pool=100)) as loader:
+        first, second = labels(loader), labels(loader)
+    assert first != second
+    means = [np.mean([length_of(row) for row in batch]) for batch in first]
+    assert means != sorted(means)
+    with Loader(packed, 16, shuffle=True, transforms=TokenPad(100, pool=100)) as loader:
+        assert labels(loader) == first
+
+
+@pytest.mark.parametrize("stop", [1, 4, 5, 6, 20])
+def test_an_epoch_of_similar_lengths_goes_on_where_it_stopped(packed: Path, stop: int) -> None:
+    how: Any = {"shuffle": True, "transforms": TokenPad(100, pool=5)}
+    with Loader(packed, 16, **how) as loader:
+        whole = labels(loader)
+        loader.set_epoch(0)
+        iterator = iter(loader)
+        for _ in range(stop):
+            next(iterator)
+        state = loader.state_dict()
+    with Loader(packed, 16, **how) as loader:
+        loader.load_state_dict(state)
+        assert labels(loader) == whole[stop:]
+    with Loader(packed, 8, **how) as loader, pytest.raises(StateMismatch):
+        loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_ranks_share_batches_of_similar_lengths(packed: Path, drop_last: bool) -> None:
+    how: Any = {"shuffle": True, "transforms": TokenPad(100, pool=4), "drop_last": drop_last}
+    with Loader(packed, 24, **how) as loader:
+        alone = [sorted(rows) for rows in labels(loader)]
+    steps: list[list[list[int]]] = []
+    for rank in range(3):
+        with Loader(packed, 8, rank=rank, world_size=3, **how) as loader:
+            steps.append([b["label"][: loader.batch.valid].tolist() for b in loader])
+    assert {len(mine) for mine in steps} == {len(alone)}
+    together = [sorted(chain(*parts)) for parts in zip(*steps, strict=True)]
+    assert together == alone
+    if not drop_last:
+        assert sorted(chain(*together)) == list(range(ROWS))
+
+
+def test_fields_may_be_chosen(packed: Path) -> None:
+    with Loader(packed, 4, fields=["label", "tokens"], transforms=TokenPad(8)) as loader:
+        assert list(next(iter(loader))) == ["label", "input_ids", "attention_mask"]
+
+
+def test_documents_alone_without_batches(packed: Path) -> None:
+    with Loader(packed, None, transforms=TokenPad(100, multiple_of=1)) as loader:
+        sample = next(iter(loader))
+    assert sample["input_ids"].tolist() == (tokens_of(0) or [0])
+
+
+def test_what_makes_no_sense_is_refused(packed: Path, tmp_path: Path) -> None:
+    for bad in ({"max_length": 0}, {"max_length": 4, "pool": -1}, {"max_length": 4, "dtype": "f"}):
+        with pytest.raises(TransformError):
+            TokenPad(**bad)  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match="field of tokens"):
+        Loader(packed, transforms={"label": TokenPad(8)})
+    schema = Schema({"tokens": Tokens(), "input_ids": Scalar("int64")})
+    fastio.pack([{"tokens": [1], "input_ids": 3}], tmp_path / "ds", schema=schema)
+    with pytest.raises(SchemaError, match="input_ids"):
+        Loader(tmp_path / "ds", transforms=TokenPad(8))

@@ -291,7 +291,7 @@ def _open_path(path: str, schema: Schema | None) -> Source:
     if os.path.isfile(path):
         raise SourceNotFound(
             f"{path} is a file, but nothing that fastio packs ({', '.join(LIST_SUFFIXES)}, .tar, "
-            ".parquet, .arrow)"
+            ".parquet, .arrow); text is packed with a tokenizer (--tokenizer)"
         )
     return FolderSource(FolderDataset(path), schema)
 

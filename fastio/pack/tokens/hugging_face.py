@@ -144,7 +144,7 @@ def open_encoder(
         return CallableEncoder(tokenizer, vocabulary_size, separator)
     if tokenizer != "bytes":
         raise PackError(
-            f"a {type(tokenizer).__name__} is no tokenizer: give 'bytes', a name, the path of a "
+            f"{type(tokenizer).__name__!r} is no tokenizer: give 'bytes', a name, the path of a "
             f"{_FILE}, a tokenizer of tokenizers or transformers, or a function"
         )
     if vocabulary_size is not None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fastio import _native
 from fastio.formats.tables import RowGroup
-from fastio.order import Order
+from fastio.order import Mode, Order
 from fastio.sampling import Ranks
 
 _WORD = 0xFFFFFFFFFFFFFFFF
@@ -72,7 +72,7 @@ class Share:
     Attributes:
         first: position of its first row in the order of all row groups.
         rows: of the stream, the same on every rank.
-        valid: how many of them count; one that does not is the next rank's first.
+        valid: how many of them count; the one that does not comes last, and is the next rank's.
     """
 
     first: int
@@ -110,12 +110,13 @@ def windows(
         row_bytes: what a row takes in a window, beside what varies.
         window_bytes: what a window may take, unless it is of one row group.
     """
-    mode = "shuffle" if shuffle else "sequential"
+    mode: Mode = "shuffle" if shuffle else "sequential"
     key = _native.mix_key(seed & _WORD, epoch)
-    order = Order(len(groups), seed, epoch, mode).at(np.arange(len(groups)))
+    places = Order(len(groups), seed, epoch, mode).at(np.arange(len(groups)))
+    ordered = [groups[place] for place in places.tolist()]
     first = number = taken = 0
     held: list[Segment] = []
-    for segment in _segments([groups[place] for place in order.tolist()], share):
+    for segment in _segments(ordered, share.first, share.valid):
         group = segment.group
         nbytes = segment.rows * row_bytes + group.varying_bytes * segment.rows // group.rows
         if held and taken + nbytes > window_bytes:
@@ -128,13 +129,18 @@ def windows(
     if held:
         rows = held[-1].offset + held[-1].rows
         yield Window(first, rows, held, Order(rows, key, number, mode))
+    # What does not count comes last, and is not shuffled among what does.
+    padding = list(_segments(ordered, share.first + share.valid, share.rows - share.valid))
+    if padding:
+        rows = share.rows - share.valid
+        yield Window(share.valid, rows, padding, Order(rows, mode="sequential"))
 
 
-def _segments(groups: Sequence[RowGroup], share: Share) -> Iterator[Segment]:
-    """The share's rows in row groups one after the other; behind the last comes the first."""
+def _segments(groups: Sequence[RowGroup], first: int, rows: int) -> Iterator[Segment]:
+    """`rows` rows of row groups one after the other; behind the last comes the first."""
     ends = np.cumsum([group.rows for group in groups])
     total = int(ends[-1]) if len(groups) else 0
-    at, left = share.first, share.rows
+    at, left = first, rows
     while left:
         at %= total
         place = int(np.searchsorted(ends, at, side="right"))

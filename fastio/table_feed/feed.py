@@ -32,7 +32,7 @@ from fastio.tensors import Finish, Step, Tail, pin, pinned_allocator, value_tens
 from fastio.transforms import Augmentation
 
 _MOST_BYTES = 1 << 30  # of memory, where nobody says
-_LEAST_BYTES = 8 << 20
+_LEAST_BYTES = 1 << 20
 _CHUNK_BYTES = 2 << 20  # about what a processor's second cache holds
 _DECODED = 2.5  # what a decoder takes: the rows, and what they are decoded from
 _LEAST_SLICE = 4096  # rows; pyarrow is slow with fewer
@@ -68,13 +68,13 @@ def table_memory(memory: int | str | None) -> int:
             by the ranks on this machine, at most 1 GiB.
 
     Raises:
-        ValueError: it is no size, or less than 8 MiB.
+        ValueError: it is no size, or less than 1 MiB.
     """
     if memory is None:
         return max(_LEAST_BYTES, min(_MOST_BYTES, available_memory() // (8 * local_ranks())))
     nbytes = size_in_bytes(memory)
     if nbytes < _LEAST_BYTES:
-        raise ValueError(f"memory must be at least 8 MiB, got {memory!r}")
+        raise ValueError(f"memory must be at least 1 MiB, got {memory!r}")
     return nbytes
 
 

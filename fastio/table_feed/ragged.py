@@ -86,7 +86,7 @@ def _padded(
 def _strings(parts: _Parts, rows: npt.NDArray[np.int64], is_text: bool) -> list[Any]:
     found: list[Any] = [None] * len(rows)
     for places, ragged, first in parts:
-        data = memoryview(np.ascontiguousarray(ragged.values))
+        data = np.ascontiguousarray(ragged.values).data
         local = rows[places] - first
         begins, ends = ragged.offsets[local].tolist(), ragged.offsets[local + 1].tolist()
         for place, begin, end in zip(places.tolist(), begins, ends, strict=True):

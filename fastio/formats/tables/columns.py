@@ -208,9 +208,7 @@ class Conversion:
         _copy_tiled(copies, rows)
         return Converted(fields, columns)
 
-    def parts(
-        self, batch: pa.RecordBatch, place: Place
-    ) -> tuple[list[Part], dict[str, Ragged]]:
+    def parts(self, batch: pa.RecordBatch, place: Place) -> tuple[list[Part], dict[str, Ragged]]:
         """Rows as what fields are made of, as far as possible without a copy.
 
         Args:

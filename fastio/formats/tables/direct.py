@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -98,6 +98,7 @@ class TableDataset:
         path: the first file's.
         schema: of the fields.
         groups: the row groups, files in order.
+        fingerprint: stands for the files, as they were when they were opened, and the filter.
 
     Raises:
         SourceNotFound, ShardCorrupt: a file cannot be read.
@@ -115,10 +116,12 @@ class TableDataset:
         threads: int,
     ) -> None:
         self.path = paths[0]
+        stamped = stamp(paths)
         self._paths = list(paths)
         with ThreadPoolExecutor(threads) as pool:
             opened = list(pool.map(open_table, paths))
             self._filter = Filter.of(filters, opened[0].schema, self.path)
+            self.fingerprint = xxhash.xxh3_64_hexdigest(f"{stamped} {self._filter}".encode())
             tables = Tables(opened, options)
             if fields is not None:
                 tables = Tables(opened, _narrowed(options, tables.schema, fields))
@@ -130,11 +133,6 @@ class TableDataset:
     def __len__(self) -> int:
         """Rows that pass the filter."""
         return self.groups[-1].first_row + self.groups[-1].rows if self.groups else 0
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Stands for the files, as they are now, and the filter."""
-        return xxhash.xxh3_64_hexdigest(f"{stamp(self._paths)} {self._filter}")
 
     @property
     def row_bytes(self) -> int:
@@ -262,6 +260,9 @@ class _Opened(threading.local):
 
     def __init__(self) -> None:
         self.files: OrderedDict[str, Any] = OrderedDict()
+
+    def __reduce__(self) -> Any:
+        return _Opened, ()  # another process opens its own
 
     def get(self, path: str, opener: Callable[[], Any]) -> Any:
         """A file, opened if need be; the one not used for the longest time is closed."""
@@ -446,7 +447,12 @@ def _narrowed(options: TableOptions, schema: Schema, fields: Sequence[str]) -> T
         needed.append(source if name not in options.groups and source in schema.fields else name)
     columns = tuple(dict.fromkeys(needed))
     groups = {name: members for name, members in options.groups.items() if name in columns}
-    return TableOptions(columns, groups, options.dtypes, options.nulls)
+    kept = {*columns, *(member for members in groups.values() for member in members)}
+
+    def of_kept(given: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in given.items() if k in kept or k.replace(".", "_") in kept}
+
+    return TableOptions(columns, groups, of_kept(options.dtypes), of_kept(options.nulls))
 
 
 def _varies(kind: Any) -> bool:

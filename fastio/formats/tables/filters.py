@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pa_parquet
+from pyarrow.fs import LocalFileSystem
 
 from fastio.errors import SchemaError
 
@@ -61,5 +62,5 @@ class Filter:
 
     def possible(self, path: str) -> set[int]:
         """The row groups of a Parquet file that may have such rows, by their statistics."""
-        fragment = pa_dataset.ParquetFileFormat().make_fragment(path)
+        fragment = pa_dataset.ParquetFileFormat().make_fragment(path, LocalFileSystem())
         return {group.id for group in fragment.subset(filter=self.condition).row_groups}

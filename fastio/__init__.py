@@ -32,6 +32,7 @@ from fastio.errors import (
 )
 from fastio.formats import FolderDataset, TarDataset, TokenDataset, TokenPad, TokenWindows, open
 from fastio.loader import Loader
+from fastio.mixing import Mix, mix
 from fastio.pack import ExportReport, PackReport, Writer, export, pack
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text, Tokens
 from fastio.staging import WarmReport, warm
@@ -69,6 +70,7 @@ __all__ = [
     "LoaderClosed",
     "LoaderTimeout",
     "ManifestInvalid",
+    "Mix",
     "Normalize",
     "PackError",
     "PackReport",
@@ -97,6 +99,7 @@ __all__ = [
     "WarmReport",
     "Writer",
     "export",
+    "mix",
     "open",
     "pack",
     "warm",

@@ -287,17 +287,22 @@ class NativeFeed:
             epoch=cursor.epoch,
             ahead=self.settings.ahead,
             timeout_s=self.settings.timeout_s,
-            staging=self._staging(cursor, ranks),
+            staging=self.staging(cursor, ranks),
         )
         return _NativeBatches(self, stream, self.sampling.first_step(cursor.position, ranks))
 
-    def _staging(self, cursor: Cursor, ranks: Ranks) -> StagingPlan | None:
-        """How far ahead the blocks of a remote dataset are fetched."""
+    def staging(self, cursor: Cursor, ranks: Ranks, known_order: bool = True) -> StagingPlan | None:
+        """How far ahead the blocks of a remote dataset are fetched; None for others.
+
+        Args:
+            cursor, ranks: as for `run`.
+            known_order: whether the rows are those of this feed's own sampling.
+        """
         if self._stager is None or not isinstance(self.dataset, Remote):
             return None
         rows, sampling = len(self.dataset), self.sampling
         following = orders = None
-        if sampling.ours and cursor.order_seed is None:
+        if known_order and sampling.ours and cursor.order_seed is None:
             orders = sampling.orders(rows, cursor.seed)
             following = Cursor(cursor.epoch + 1, 0, cursor.seed)
         return StagingPlan(

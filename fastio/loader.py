@@ -48,7 +48,7 @@ class Loader:
     Args:
         dataset: a path of a packed dataset, of an image folder, of WebDataset tars or of table
             files (Parquet, Arrow, CSV, JSONL; one, a folder of them, a pattern, or a list), a
-            fastio dataset, or a torch dataset.
+            fastio dataset, several of them mixed (`fastio.mix`), or a torch dataset.
         batch_size: samples of a batch on each rank; None for single samples.
         shuffle: draw the rows in an order that (seed, epoch) decide; None is False.
         sampler, batch_sampler: iterables of row numbers, or lists of them, followed exactly; ranks

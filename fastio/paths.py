@@ -29,6 +29,8 @@ from fastio.formats import (
 from fastio.formats.tables import TableDataset, TableOptions, find_tables, table_kind
 from fastio.formats.tokens.padded import INPUTS, MASK
 from fastio.formats.torch_dataset import WorkerSettings, image_files
+from fastio.mix_feed import MixFeed
+from fastio.mixing import Mix
 from fastio.plan import Buckets
 from fastio.residency import place_table
 from fastio.sampling import Ranks, Sampling
@@ -109,6 +111,8 @@ def make_feed(request: Request) -> Feed:
         TransformError: the transforms do not fit.
         TypeError, ValueError: the dataset or the arguments are not possible.
     """
+    if isinstance(request.dataset, Mix):
+        return _mix_feed(request.dataset, request)
     tables = _tables(request.dataset)
     if tables is not None:
         return _table_feed(request, tables)
@@ -271,6 +275,21 @@ def _only_tokens(dataset: AnyDataset) -> str:
             f"{len(fields)}: give a dict, transforms={{field: TokenWindows(...)}}"
         )
     return fields[0]
+
+
+def _mix_feed(mix: Mix, request: Request) -> MixFeed:
+    feeds: list[NativeFeed] = []
+    for source in mix.sources:
+        feed = make_feed(replace(request, dataset=source))
+        if not isinstance(feed, NativeFeed):
+            for opened in feeds:
+                opened.close()
+            raise TransformError(
+                f"a mix is of packed datasets, image folders and tars, and {_one_line(source)} is "
+                "none: pack it"
+            )
+        feeds.append(feed)
+    return MixFeed(mix, feeds, request.sampling)
 
 
 def _one_line(value: object) -> str:

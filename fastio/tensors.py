@@ -14,6 +14,7 @@ from torch import Tensor
 from fastio.errors import TransformError
 from fastio.transforms import Normalize, ToDtype
 
+Places = np.ndarray[Any, np.dtype[np.int64]]
 Tree = Any  # tensors in tuples, named tuples, lists and mappings, beside any other values
 
 
@@ -79,6 +80,49 @@ def pin(tree: Tree) -> Tree:
         return leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf
 
     return map_leaves(pinned, tree)
+
+
+def merged(trees: list[tuple[Any, Places]], count: int, pinned: bool) -> Any:
+    """Batches of the same structure as one.
+
+    Args:
+        trees: (batch, int64 (n,), where its rows go) of each; tensors of one shape become one, all
+            else lists.
+        count: rows of the result.
+        pinned: whether its tensors are in pinned memory; needs CUDA.
+    """
+    first = trees[0][0]
+    if isinstance(first, dict):
+        return {
+            key: merged([(tree[key], at) for tree, at in trees], count, pinned) for key in first
+        }
+    if isinstance(first, tuple):
+        return tuple(
+            merged([(tree[place], at) for tree, at in trees], count, pinned)
+            for place in range(len(first))
+        )
+    parts = [tree for tree, _ in trees]
+    if all(isinstance(part, Tensor) and part.shape[1:] == first.shape[1:] for part in parts):
+        return _merged_tensors(trees, count, pinned)
+    values: list[Any] = [None] * count
+    for part, at in trees:
+        for place, value in zip(at.tolist(), part, strict=True):
+            values[place] = value
+    return values
+
+
+def _merged_tensors(trees: list[tuple[Tensor, Places]], count: int, pinned: bool) -> Tensor:
+    first = trees[0][0]
+    channels_last = first.dim() == 4 and first.is_contiguous(memory_format=torch.channels_last)
+    out = torch.empty(
+        (count, *first.shape[1:]),
+        dtype=first.dtype,
+        memory_format=torch.channels_last if channels_last else torch.contiguous_format,
+        pin_memory=pinned,
+    )
+    for part, at in trees:
+        out[torch.from_numpy(at)] = part
+    return out
 
 
 # Slots as tensors

@@ -1,0 +1,336 @@
+"""Batches of a mix: each source's rows by its own engine, put together in the mix's order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from fastio.batch import Batch
+from fastio.device import HostBatch
+from fastio.engine import BatchStream
+from fastio.errors import SampleError, SchemaError, TransformError
+from fastio.feed import BatchInfo, NativeFeed
+from fastio.formats import PaddedDataset, TokenDataset
+from fastio.mixing import Mix, MixedBatch, MixOrder, MixPlan, Part
+from fastio.plan import PlannedBatch
+from fastio.resume import Cursor
+from fastio.sampling import Ranks, Sampling
+from fastio.stats import Stats
+from fastio.tensors import Finish, merged
+from fastio.transforms import Augmentation
+
+
+class MixFeed:
+    """Makes host batches of several native feeds; see `feed.Feed`.
+
+    Args:
+        mix: what is mixed.
+        feeds: of each source, alike but for the dataset; closed with this one, and so are the
+            datasets of sources that were given as paths.
+        sampling: batch size and so on.
+
+    Raises:
+        SchemaError: the sources' samples are not alike.
+        TransformError: what a batch has cannot be put together.
+        ValueError: an order that mixes do not have.
+    """
+
+    path: Literal["native", "torch"] = "native"
+    reason = ""
+
+    def __init__(self, mix: Mix, feeds: Sequence[NativeFeed], sampling: Sampling) -> None:
+        if not sampling.ours or sampling.order not in ("auto", "shuffle", "sequential"):
+            raise ValueError("a mix has an order of its own: no sampler, and no order='window'")
+        self.dataset = mix
+        self.sampling = sampling
+        self._feeds = list(feeds)
+        _check_alike(self._feeds)
+
+    @property
+    def fingerprint(self) -> str:
+        parts = [feed.fingerprint for feed in self._feeds]
+        how = f"{parts} {self.dataset.weights} {self.dataset.seed} {self.dataset.stop}"
+        return xxhash.xxh3_64_hexdigest(how.encode())
+
+    @property
+    def finish(self) -> Finish | None:
+        return self._feeds[0].finish
+
+    def steps(self, ranks: Ranks) -> int:
+        return len(self._plan(Cursor(0, 0, 0), ranks))
+
+    def run(self, cursor: Cursor, ranks: Ranks) -> MixBatches:
+        plan = self._plan(cursor, ranks)
+        first = cursor.position // ((self.sampling.batch_size or 1) * ranks.world_size)
+        return MixBatches(self._feeds, iter(plan), cursor, first, ranks)
+
+    def order_name(self, ranks: Ranks) -> str:
+        return f"mix:{self.sampling.mode}"
+
+    def adopt_order(self, name: str, ranks: Ranks) -> None:
+        """There is nothing that may differ."""
+
+    def augmentation(
+        self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
+    ) -> list[Augmentation]:
+        raise TransformError("rows of a mix are those of its sources: ask a loader of one of them")
+
+    def stats(self) -> Stats:
+        total = Stats()
+        for feed in self._feeds:
+            total += feed.stats()
+        return total
+
+    def close(self) -> None:
+        for feed in self._feeds:
+            feed.close()
+        for feed, source in zip(self._feeds, self.dataset.sources, strict=True):
+            if isinstance(source, (str, os.PathLike)):
+                feed.dataset.close()
+
+    def _plan(self, cursor: Cursor, ranks: Ranks) -> MixPlan:
+        mix = self.dataset
+        seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
+        order = MixOrder(
+            [len(feed.dataset) for feed in self._feeds],
+            mix.weights,
+            seed=mix.seed,
+            order_seed=seed,
+            shuffle=self.sampling.mode == "shuffle",
+            stop=mix.stop,
+        )
+        start = min(cursor.position, order.samples)
+        size = self.sampling.batch_size or 1
+        return MixPlan(
+            order, cursor.epoch, size, self.sampling.drop_last, ranks.rank, ranks.world_size, start
+        )
+
+
+class MixBatches:
+    """The batches of one run of a mix: an iterator of `HostBatch`."""
+
+    def __init__(
+        self,
+        feeds: Sequence[NativeFeed],
+        plan: Iterator[MixedBatch],
+        cursor: Cursor,
+        first_step: int,
+        ranks: Ranks,
+    ) -> None:
+        self._epoch = cursor.epoch
+        self._first_step = first_step
+        self._pinned = feeds[0].settings.pinned != "no"
+        self._deal = _Deal(plan)
+        self._sources = [
+            _Source(number, feed, self._deal, cursor, ranks) for number, feed in enumerate(feeds)
+        ]
+
+    def __iter__(self) -> MixBatches:
+        return self
+
+    def __next__(self) -> HostBatch:
+        """The next batch; see `BatchStream.__next__` for what it raises."""
+        while True:
+            mixed = self._deal.first()
+            if mixed is None:
+                raise StopIteration
+            parts = [self._sources[part.source].batch(mixed.step, part) for part in mixed.parts]
+            self._deal.drop_first()
+            batch = self._put_together(mixed, parts)
+            if batch is not None:
+                return batch
+
+    def ready(self) -> bool:
+        """Whether next() would return, or raise, without waiting."""
+        mixed = self._deal.first()
+        if mixed is None:
+            return True
+        return all(self._sources[part.source].ready(mixed.step, part) for part in mixed.parts)
+
+    def close(self) -> None:
+        """Ends the run."""
+        self._deal.close()
+        for source in self._sources:
+            source.close()
+
+    def _put_together(
+        self, mixed: MixedBatch, batches: Sequence[tuple[HostBatch, Batch] | None]
+    ) -> HostBatch | None:
+        found = [(part, batch) for part, batch in zip(mixed.parts, batches, strict=True) if batch]
+        places = [_places(part, batch) for part, (_, batch) in found]
+        if not places:
+            return None
+        rank_of = np.full(mixed.size, -1, np.int64)  # of each place among those that are left
+        left = np.sort(np.concatenate(places))
+        rank_of[left] = np.arange(len(left))
+        rows, errors = np.empty(len(left), np.int64), list[SampleError]()
+        trees = []
+        for (_, (host, batch)), at in zip(found, places, strict=True):
+            rows[rank_of[at]] = batch.rows
+            errors += batch.errors
+            trees.append((host.data, rank_of[at]))
+        data = merged(trees, len(left), self._pinned)
+        for _, (host, _) in found:
+            if host.release is not None:
+                host.release()
+        info = BatchInfo(
+            rows,
+            int(np.count_nonzero(left < mixed.valid)),
+            self._epoch,
+            self._first_step + mixed.step,
+            mixed.next_position,
+            tuple(errors),
+        )
+        return HostBatch(data, info)
+
+
+class _Deal:
+    """Hands the parts of a plan's batches to the sources, as far ahead as any of them asks."""
+
+    def __init__(self, plan: Iterator[MixedBatch]) -> None:
+        self._plan: Iterator[MixedBatch] | None = plan
+        self._planned: deque[MixedBatch] = deque()  # not delivered yet
+        self._queues: dict[tuple[int, int], deque[PlannedBatch]] = {}
+        self._latest: dict[int, int] = {}  # of each source, the epoch that was dealt last
+
+    def first(self) -> MixedBatch | None:
+        """The batch that is delivered next; None at the end."""
+        if not self._planned:
+            self._pull()
+        return self._planned[0] if self._planned else None
+
+    def drop_first(self) -> None:
+        """It was delivered."""
+        if self._planned:
+            self._planned.popleft()
+
+    def of(self, source: int, epoch: int) -> Iterator[PlannedBatch]:
+        """What a source has in one of its epochs, step by step."""
+        queue = self._queue(source, epoch)
+        while True:
+            while not queue and self._latest.get(source, 0) <= epoch and self._pull():
+                pass
+            if not queue:
+                self._queues.pop((source, epoch), None)
+                return
+            yield queue.popleft()
+
+    def close(self) -> None:
+        """There is nothing more."""
+        self._plan = None
+        self._planned.clear()
+        self._queues.clear()
+
+    def _pull(self) -> bool:
+        mixed = None if self._plan is None else next(self._plan, None)
+        if mixed is None:
+            self._plan = None
+            return False
+        for part in mixed.parts:
+            planned = PlannedBatch(mixed.step, part.rows, len(part.rows), 0)
+            self._queue(part.source, part.epoch).append(planned)
+            self._latest[part.source] = max(part.epoch, self._latest.get(part.source, 0))
+        self._planned.append(mixed)
+        return True
+
+    def _queue(self, source: int, epoch: int) -> deque[PlannedBatch]:
+        return self._queues.setdefault((source, epoch), deque())
+
+
+class _Source:
+    """The streams of one source: one for each of its epochs, which follow one another."""
+
+    def __init__(
+        self, number: int, feed: NativeFeed, deal: _Deal, cursor: Cursor, ranks: Ranks
+    ) -> None:
+        self._number = number
+        self._feed = feed
+        self._deal = deal
+        self._cursor = cursor
+        self._ranks = ranks
+        self._streams: dict[int, BatchStream] = {}
+        self._held: dict[tuple[int, int], Batch] = {}  # came while all of one before was left out
+
+    def batch(self, step: int, part: Part) -> tuple[HostBatch, Batch] | None:
+        """The step's rows of one of the source's epochs; None where all of them were left out."""
+        batch = self._held.pop((part.epoch, step), None)
+        if batch is None and any(epoch == part.epoch for epoch, _ in self._held):
+            return None
+        if batch is None:
+            batch = next(self._stream(part.epoch), None)
+            if batch is None:
+                return None
+            if batch.step != step:
+                self._held[part.epoch, batch.step] = batch
+                return None
+        for epoch in [epoch for epoch in self._streams if epoch < part.epoch]:
+            self._streams.pop(epoch).close()
+        return self._feed.host_batch(batch, 0), batch
+
+    def ready(self, step: int, part: Part) -> bool:
+        """Whether `batch` would return, or raise, without waiting."""
+        return (part.epoch, step) in self._held or self._stream(part.epoch).ready()
+
+    def close(self) -> None:
+        """Ends them."""
+        for stream in self._streams.values():
+            stream.close()
+        self._streams.clear()
+        self._held.clear()
+
+    def _stream(self, epoch: int) -> BatchStream:
+        stream = self._streams.get(epoch)
+        if stream is None:
+            feed = self._feed
+            stream = self._streams[epoch] = feed.engine(self._cursor.seed).run(
+                self._deal.of(self._number, epoch),
+                epoch=epoch,
+                ahead=feed.settings.ahead,
+                timeout_s=feed.settings.timeout_s,
+                staging=feed.staging(self._cursor, self._ranks, known_order=False),
+            )
+        return stream
+
+
+def _places(part: Part, batch: Batch) -> npt.NDArray[np.int64]:
+    """Where a batch's rows stand, when some of the part's were left out of it."""
+    if len(batch.rows) == len(part.rows):
+        return part.places
+    kept, at = [], 0
+    for row in batch.rows.tolist():
+        while part.rows[at] != row:
+            at += 1
+        kept.append(at)
+        at += 1
+    return part.places[kept]
+
+
+def _check_alike(feeds: Sequence[NativeFeed]) -> None:
+    first = feeds[0]
+    for feed in feeds:
+        if isinstance(feed.dataset, TokenDataset) and feed.dataset.windows.cu_seqlens:
+            raise TransformError("cu_seqlens are of whole batches: a mix cannot have them")
+        if isinstance(feed.dataset, PaddedDataset):
+            raise TransformError("padded documents are as long as their batch: not in a mix")
+        if feed.settings.collate_fn is not None:
+            raise TransformError("a mix makes its batches itself: collate_fn is not possible")
+        for what in ("structure", "classes", "fields"):
+            expected, found = (_described(each, what) for each in (first, feed))
+            if expected != found:
+                raise SchemaError(
+                    f"samples of a mix are alike: {first.dataset.path} has the {what} {expected}, "
+                    f"{feed.dataset.path} has {found}"
+                )
+
+
+def _described(feed: NativeFeed, what: str) -> Any:
+    if what == "fields":
+        kinds = feed.dataset.schema.fields
+        return {name: kinds[name] for name in feed.fields}
+    return getattr(feed.dataset.schema, what)

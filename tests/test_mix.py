@@ -1,0 +1,256 @@
+"""Several datasets as one: shares, orders, epochs, resuming, ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastio
+from fastio import (
+    Loader,
+    RandomResizedCrop,
+    Schema,
+    SchemaError,
+    Tokens,
+    TokenWindows,
+    TransformError,
+    mix,
+)
+from fastio.mixing import CYCLE, MixOrder
+from tests.servers import http_folder
+from tests.staging_support import noise, pack_noise
+
+
+def pack_numbers(path: Path, first: int, count: int) -> Path:
+    fastio.pack(({"x": i, "text": f"row {i}"} for i in range(first, first + count)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, float]:
+    """Three sources, whose numbers begin at 0, 10,000 and 20,000."""
+    folder = tmp_path_factory.mktemp("sources")
+    counts = {"a": 500, "b": 120, "c": 33}
+    paths = [
+        pack_numbers(folder / name, 10_000 * i, count)
+        for i, (name, count) in enumerate(counts.items())
+    ]
+    return dict(zip(paths, (5.0, 3.0, 2.0), strict=True))
+
+
+def numbers(loader: Loader) -> list[int]:
+    found = []
+    for batch in loader:
+        found += batch["x"].tolist()
+        assert batch["text"] == [f"row {x}" for x in batch["x"].tolist()]
+    return found
+
+
+def order(rows: list[int], weights: tuple[float, ...], **options: Any) -> MixOrder:
+    how: dict[str, Any] = {"seed": 1, "order_seed": 2, "shuffle": True, "stop": "all", **options}
+    return MixOrder(rows, weights, **how)
+
+
+# --- The order ------------------------------------------------------------------------------------
+
+
+def test_every_cycle_has_each_source_s_share() -> None:
+    mixed = order([1_000_000, 1_000_000, 1_000_000], (0.5, 0.3, 0.2))
+    for begin in (0, CYCLE, 5 * CYCLE):
+        parts = mixed.parts(0, np.arange(begin, begin + CYCLE))
+        assert [len(part.rows) for part in parts] == [5000, 3000, 2000]
+        assert sorted(np.concatenate([part.places for part in parts])) == list(range(CYCLE))
+
+
+def test_a_source_goes_through_its_rows_epoch_after_epoch() -> None:
+    mixed = order([700, 90], (0.8, 0.2), stop=3000)
+    seen: dict[int, dict[int, list[int]]] = {0: {}, 1: {}}
+    for epoch in range(4):
+        for begin in range(0, 3000, 37):
+            positions = np.arange(begin, min(begin + 37, 3000))
+            for part in mixed.parts(epoch, positions):
+                seen[part.source].setdefault(part.epoch, []).extend(part.rows.tolist())
+    for source, rows in ((0, 700), (1, 90)):
+        passes = seen[source]
+        assert sorted(passes) == list(range(len(passes)))
+        for number in list(passes)[:-1]:
+            assert sorted(passes[number]) == list(range(rows))
+    assert seen[1][0] != seen[1][1]
+
+
+def test_where_an_epoch_ends() -> None:
+    assert order([500, 120, 33], (0.5, 0.3, 0.2)).samples == 1000
+    assert order([500, 120, 33], (0.5, 0.3, 0.2), stop="first").samples == 165
+    assert order([500, 120, 33], (0.5, 0.3, 0.2), stop=77).samples == 77
+
+
+def test_any_positions_can_be_asked_for() -> None:
+    mixed = order([50, 60], (0.3, 0.7), stop=200)
+    whole = mixed.parts(1, np.arange(200))
+    at = {
+        int(place): (part.source, part.epoch, int(row))
+        for part in whole
+        for place, row in zip(part.places, part.rows, strict=True)
+    }
+    for positions in (np.array([199]), np.array([5, 3, 150, 3])):
+        for part in mixed.parts(1, positions):
+            for place, row in zip(part.places, part.rows, strict=True):
+                assert at[int(positions[place])] == (part.source, part.epoch, int(row))
+
+
+# --- The loader -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_a_mix_has_its_shares_and_all_rows(sources: dict[Path, float], batch_size: int) -> None:
+    with Loader(mix(sources), batch_size, shuffle=True) as loader:
+        assert len(loader) == -(-1000 // batch_size)
+        found = numbers(loader)
+    count = Counter(x // 10_000 for x in found)
+    assert sum(count.values()) == 1000
+    assert all(abs(count[i] - share) < 70 for i, share in enumerate((500, 300, 200)))
+    # Sources smaller than their share have come once at least, and in whole epochs but for one.
+    for first, rows in ((10_000, 120), (20_000, 33)):
+        times = Counter(x for x in found if first <= x < first + 10_000)
+        assert set(times) == set(range(first, first + rows))
+        assert max(times.values()) - min(times.values()) <= 1
+
+
+def test_what_is_delivered_depends_on_the_seeds_alone(sources: dict[Path, float]) -> None:
+    def epochs(threads: int, **seeds: int) -> list[list[int]]:
+        spec = mix(sources, seed=seeds.get("turns", 0))
+        how: Any = {"num_workers": threads, "seed": seeds.get("rows", 0)}
+        with Loader(spec, 16, shuffle=True, **how) as loader:
+            return [numbers(loader), numbers(loader)]
+
+    first = epochs(1)
+    assert epochs(2) == first
+    assert first[0] != first[1]
+    assert epochs(1, turns=5)[0] != first[0]
+    other = epochs(1, rows=5)[0]
+    assert other != first[0]
+    assert [x // 10_000 for x in other] == [x // 10_000 for x in first[0]]
+
+
+@pytest.mark.parametrize("stop", [1, 9, 40])
+def test_a_mix_goes_on_where_it_stopped_with_any_ranks(
+    sources: dict[Path, float], stop: int
+) -> None:
+    with Loader(mix(sources), 16, shuffle=True) as loader:
+        whole = numbers(loader)
+        second = numbers(loader)
+        loader.set_epoch(0)
+        iterator = iter(loader)
+        for _ in range(stop):
+            next(iterator)
+        state = loader.state_dict()
+    rest: list[int] = []
+    for rank in range(2):
+        with Loader(mix(sources), 8, shuffle=True, rank=rank, world_size=2) as loader:
+            loader.load_state_dict(state)
+            for batch in loader:
+                rest += batch["x"][: loader.batch.valid].tolist()
+            if rank == 0:
+                after = numbers(loader)
+    assert sorted(rest) == sorted(whole[16 * stop :])
+    assert set(after) <= set(second)
+
+
+def test_without_shuffling_each_source_is_in_its_order(sources: dict[Path, float]) -> None:
+    with Loader(mix(sources), 10) as loader:
+        found = numbers(loader)
+    for first, rows in ((0, 500), (10_000, 120), (20_000, 33)):
+        mine = [x - first for x in found if first <= x < first + 10_000]
+        expected = [i % rows for i in range(len(mine))]
+        assert sorted(mine) == sorted(expected)
+
+
+def test_images_keep_their_layout_and_get_new_crops_each_time(tmp_path: Path) -> None:
+    path = pack_noise(tmp_path / "a", rows=12)
+    crops = [RandomResizedCrop((16, 16))]
+    seen: dict[int, list[torch.Tensor]] = {}
+    with Loader(mix({path: 1}, stop=48), 8, transforms=crops) as loader:
+        for images, labels in loader:
+            assert images.shape[1:] == (3, 16, 16)
+            assert images.is_contiguous(memory_format=torch.channels_last)
+            for image, label in zip(images, labels.tolist(), strict=True):
+                seen.setdefault(label, []).append(image.clone())
+    assert sorted(seen) == list(range(12))
+    for images in seen.values():
+        assert len(images) == 4
+        assert len({tuple(image.flatten().tolist()) for image in images}) == 4
+
+
+def test_bad_samples_are_left_out_of_a_mix(tmp_path: Path) -> None:
+    paths = [pack_noise(tmp_path / name, rows=40) for name in ("a", "b")]
+    shard = next((tmp_path / "a").glob("shard-*"))
+    data = bytearray(shard.read_bytes())
+    at = data.find(noise(7).tobytes())
+    data[at] ^= 1
+    shard.write_bytes(data)
+    spec = mix({paths[0]: 1, paths[1]: 1}, stop=80)
+    with Loader(spec, 5, transforms=[RandomResizedCrop(8)], on_error="skip") as loader:
+        labels = [label for _, labels in loader for label in labels.tolist()]
+        assert len(labels) == 79
+        assert loader.stats().skipped == 1
+        assert Counter(labels)[7] == 1
+    with (
+        Loader(spec, 5, transforms=[RandomResizedCrop(8)]) as loader,
+        pytest.raises(fastio.SampleError, match="row 7"),
+    ):
+        list(loader)
+
+
+def test_windows_of_tokens_are_mixed(tmp_path: Path) -> None:
+    schema = Schema({"tokens": Tokens("uint16")})
+    for place, name in enumerate("ab"):
+        docs = [{"tokens": np.full(100, 10 * i + place, np.uint16)} for i in range(50)]
+        fastio.pack(docs, tmp_path / name, schema=schema)
+    spec = mix({tmp_path / "a": 0.25, tmp_path / "b": 0.75}, stop=200)
+    with Loader(spec, 20, shuffle=True, transforms=TokenWindows(50)) as loader:
+        windows = torch.cat([batch["inputs"] for batch in loader])
+    share = (windows[:, 0] % 10 == 0).float().mean()
+    assert windows.shape == (200, 50)
+    assert 0.15 < share < 0.35
+
+
+def test_a_remote_source_beside_a_local_one(sources: dict[Path, float], tmp_path: Path) -> None:
+    local = next(iter(sources))
+    with (
+        http_folder(local.parent) as url,
+        Loader(mix([(local, 1), (f"{url}/b", 1)]), 32, shuffle=True) as loader,
+    ):
+        found = numbers(loader)
+    assert set(found) >= set(range(500)) | set(range(10_000, 10_120))
+
+
+def test_datasets_that_the_user_opened_stay_open(sources: dict[Path, float]) -> None:
+    first, second, _ = sources
+    dataset = fastio.open(first)
+    with Loader(mix([(dataset, 1), (second, 1)]), 8) as loader:
+        next(iter(loader))
+    assert dataset[3]["x"] == 3
+
+
+def test_what_cannot_be_mixed_is_named(sources: dict[Path, float], tmp_path: Path) -> None:
+    first = next(iter(sources))
+    for bad in ({}, {first: 0.0}, {first: -1}, {first: float("nan")}):
+        with pytest.raises(ValueError, match=r"weight|nothing to mix"):
+            mix(bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no place"):
+        mix([(first, 1), (first, 1e-9)])
+    for stop in ("never", 0, 2.5):
+        with pytest.raises(ValueError, match="stop is"):
+            mix({first: 1}, stop=stop)  # type: ignore[arg-type]
+    fastio.pack([{"y": 1.5}], tmp_path / "other")
+    with pytest.raises(SchemaError, match="samples of a mix are alike"):
+        Loader(mix([(first, 1), (tmp_path / "other", 1)]))
+    with pytest.raises(ValueError, match="order of its own"):
+        Loader(mix({first: 1}), sampler=[1, 2])
+    with pytest.raises(TransformError, match="pack it"):
+        Loader(mix([(torch.utils.data.TensorDataset(torch.ones(3)), 1)]))

@@ -175,7 +175,6 @@ def test_pack_resumes_and_overwrites(folder: Path, tmp_path: Path) -> None:
         ["export", "src", "dst", "--rows=-5:"],
         ["info"],
         ["verify", "a", "b"],
-        ["show", "a"],
         ["show", "a", "--out", "sheet.txt"],
         ["show", "a", "--out", "sheet.png", "--count", "0"],
         ["nothing"],

@@ -608,3 +608,15 @@ def test_several_sources_are_for_tables_and_text(tmp_path: Path) -> None:
     assert done.exit_code == 2
     files = [write_jsonl(tmp_path / f"{n}.jsonl", ["a"]) for n in range(2)]
     assert json.loads(command("pack", *files, tmp_path / "out", "-q", "--json"))["rows"] == 2
+
+
+def test_images_are_not_printed(tmp_path: Path) -> None:
+    fastio.pack([(np.zeros((8, 8, 3), np.uint8), 1)], tmp_path / "images")
+    fastio.pack([{"n": 1}], tmp_path / "numbers")
+    for name, words, code in (
+        ("images", [], 2),
+        ("images", ["--tokenizer", "bytes", "--out", "sheet.png"], 2),
+        ("numbers", [], 1),
+    ):
+        done = CliRunner().invoke(main, ["show", str(tmp_path / name), *words])
+        assert done.exit_code == code

@@ -3,7 +3,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "bind.h"
 
@@ -22,85 +24,105 @@ std::uint32_t width_of(std::size_t bytes, std::size_t rows, std::size_t offset,
   return static_cast<std::uint32_t>(width);
 }
 
-// Records, and behind them the place of each: `rows` of them.
-std::uint32_t* places_of(const Memory& memory, std::int64_t rows, std::size_t stride) {
-  const std::size_t records = static_cast<std::size_t>(rows) * stride;
-  if (memory.size() < records + static_cast<std::size_t>(rows) * sizeof(std::uint32_t))
+Cut checked_cut(std::int64_t rows, int shift, std::size_t stride) {
+  if (rows < 1 || rows > std::int64_t{1} << 40 || shift < 0 || shift > 31)
+    throw nb::value_error("rows must be in [1, 2**40], shift in [0, 31]");
+  if (stride < 8 || stride % 8) throw nb::value_error("stride must be a multiple of 8");
+  return {rows, shift};
+}
+
+// The buckets of a chunk, in its memory: the records of one, behind them the place of each, then
+// the next bucket's. `add(bucket, rows)` is called for each, with the most rows that it can have.
+template <typename Add>
+void each_bucket(const Memory& memory, const Cut& cut, std::size_t stride, const Add& add) {
+  if (memory.size() < static_cast<std::size_t>(cut.rows) * (stride + sizeof(std::uint32_t)))
     throw nb::value_error("a chunk's memory is too small");
-  return reinterpret_cast<std::uint32_t*>(memory.data() + records);
+  std::uint8_t* at = memory.data();
+  for (std::int64_t left = cut.rows; left > 0; left -= std::int64_t{1} << cut.shift) {
+    const std::int64_t rows = std::min(left, std::int64_t{1} << cut.shift);
+    std::uint8_t* const places = at + static_cast<std::size_t>(rows) * stride;
+    add(Bucket{at, reinterpret_cast<std::uint32_t*>(places), 0}, rows);
+    at = places + static_cast<std::size_t>(rows) * sizeof(std::uint32_t);
+  }
 }
 
-void check_records(std::int64_t rows, std::size_t stride) {
-  if (rows < 1 || rows > UINT32_MAX || stride < 4 || stride % 4)
-    throw nb::value_error("rows must be in [1, 2**32), stride a multiple of 4");
-}
-
-void bound_count(const Vector<std::int64_t>& positions, std::int64_t rows, std::int64_t first,
-                 Numbers counts) {
-  check_records(rows, 4);
+void bound_count(const Vector<std::int64_t>& positions, std::int64_t rows, int shift,
+                 std::int64_t first, Numbers counts) {
+  const Cut cut = checked_cut(rows, shift, 8);
   const std::int64_t* const data = positions.data();
-  const std::size_t n = positions.size(), chunks = counts.size();
+  const std::size_t n = positions.size(), chunks = counts.size() / cut.buckets();
+  check_length("counts", counts.size(), chunks * cut.buckets());
   std::int64_t* const out = counts.data();
   bool inside;
   {
     const nb::gil_scoped_release unlocked;
-    inside = count_chunks(data, n, rows, first, chunks, out);
+    inside = count_buckets(data, n, cut, first, chunks, out);
   }
   if (!inside) throw nb::index_error("a position is in none of the chunks");
 }
 
 void bound_interleave(const std::vector<std::tuple<Bytes, std::uint32_t>>& columns,
                       std::size_t stride, const Vector<std::int64_t>& positions, std::int64_t rows,
-                      std::int64_t first, const std::vector<Memory>& memory,
+                      int shift, std::int64_t first, const std::vector<Memory>& memory,
                       const Vector<std::int64_t>& starts, const Vector<std::int64_t>& counts) {
-  check_records(rows, stride);
-  check_length("starts", starts.size(), memory.size());
-  check_length("counts", counts.size(), memory.size());
+  const Cut cut = checked_cut(rows, shift, stride);
+  check_length("starts", starts.size(), memory.size() * cut.buckets());
+  check_length("counts", counts.size(), starts.size());
   std::vector<RecordColumn> parts;
   for (const auto& [values, offset] : columns)
     parts.push_back(
         {values.data(), width_of(values.size(), positions.size(), offset, stride), offset});
-  std::vector<Chunk> chunks;
-  for (std::size_t i = 0; i < memory.size(); ++i) {
-    const std::int64_t start = starts.data()[i];
-    if (start < 0 || start + counts.data()[i] > rows)
-      throw nb::index_error("a chunk has no room for so many rows");
-    chunks.push_back({memory[i].data(), places_of(memory[i], rows, stride), start});
-  }
+  std::vector<Bucket> buckets;
+  for (const Memory& chunk : memory)
+    each_bucket(chunk, cut, stride, [&](Bucket bucket, std::int64_t room) {
+      bucket.next = starts.data()[buckets.size()];
+      if (bucket.next < 0 || bucket.next + counts.data()[buckets.size()] > room)
+        throw nb::index_error("a bucket has no room for so many rows");
+      buckets.push_back(bucket);
+    });
   const std::int64_t* const data = positions.data();
   const std::size_t n = positions.size();
   const nb::gil_scoped_release unlocked;
-  interleave(parts, stride, data, n, rows, first, chunks.data());
+  interleave(parts, stride, data, n, cut, first, buckets.data());
 }
 
-void bound_deal(const Memory& memory, std::size_t count, std::int64_t rows, std::size_t stride,
-                const std::vector<std::tuple<Memory, std::uint32_t>>& fields) {
-  check_records(rows, stride);
-  const std::uint32_t* const places = places_of(memory, rows, stride);
+void bound_deal(const Memory& memory, std::size_t count, std::int64_t rows, int shift,
+                std::size_t stride, const std::vector<std::tuple<Memory, std::uint32_t>>& fields) {
+  const Cut cut = checked_cut(rows, shift, stride);
   if (count > static_cast<std::size_t>(rows)) throw nb::index_error("a chunk has fewer rows");
   std::vector<RecordField> parts;
   for (const auto& [out, offset] : fields)
     parts.push_back({out.data(), width_of(out.size(), count, offset, stride), offset});
-  const std::uint8_t* const records = memory.data();
+  std::vector<std::pair<Bucket, std::size_t>> buckets;
+  each_bucket(memory, cut, stride, [&](const Bucket& bucket, std::int64_t room) {
+    const std::size_t some = std::min(count, static_cast<std::size_t>(room));
+    buckets.emplace_back(bucket, some);
+    count -= some;
+  });
   const nb::gil_scoped_release unlocked;
-  deal(records, places, count, stride, parts);
+  for (const auto& [bucket, some] : buckets) {
+    deal(bucket.records, bucket.places, some, stride, parts);
+    for (RecordField& part : parts) part.data += some * part.width;
+  }
 }
 
 }  // namespace
 
 void bind_interleave(nb::module_& m) {
-  m.def("count_chunks", &bound_count, nb::arg("positions"), nb::arg("rows"), nb::arg("first"),
-        nb::arg("counts").noconvert(),
-        "counts[c]: positions in chunk first + c, of `rows` each; those below 0 are left out.");
+  m.def(
+      "count_buckets", &bound_count, nb::arg("positions"), nb::arg("rows"), nb::arg("shift"),
+      nb::arg("first"), nb::arg("counts").noconvert(),
+      "counts: positions in each bucket of the chunks from `first` on, int64 (chunks * buckets of "
+      "one,); chunks have `rows` positions, buckets 2**shift. Those below 0 are left out.");
   m.def("interleave", &bound_interleave, nb::arg("columns"), nb::arg("stride"),
-        nb::arg("positions"), nb::arg("rows"), nb::arg("first"), nb::arg("memory"),
-        nb::arg("starts"), nb::arg("counts"),
-        "Appends rows to chunks; see interleave.h. columns: (uint8 of all rows, offset in a "
-        "record). memory: of chunk first + c, records and behind them the uint32 place of each. "
-        "counts: what count_chunks found. starts: records that are there.");
-  m.def("deal", &bound_deal, nb::arg("memory"), nb::arg("count"), nb::arg("rows"),
+        nb::arg("positions"), nb::arg("rows"), nb::arg("shift"), nb::arg("first"),
+        nb::arg("memory"), nb::arg("starts"), nb::arg("counts"),
+        "Appends rows to buckets; see interleave.h. columns: (uint8 of all rows, offset in a "
+        "record). memory: of chunk first + c, rows * (stride + 4) bytes. counts: what "
+        "count_buckets found. starts: records that are there.");
+  m.def("deal", &bound_deal, nb::arg("memory"), nb::arg("count"), nb::arg("rows"), nb::arg("shift"),
         nb::arg("stride"), nb::arg("fields"),
-        "Puts a chunk's records in their places. fields: (uint8 of `count` rows, offset).");
+        "Puts a full chunk's records in their places. fields: (uint8 of `count` rows, offset).");
 }
 
 }  // namespace fastio

@@ -1,6 +1,7 @@
 #include "gather_slot.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -12,48 +13,68 @@ namespace {
 // Rows a thread claims at a time: about 160 KiB, so that the last ones are shared evenly.
 constexpr std::size_t kClaimBytes = 160 << 10;
 
+constexpr std::size_t kMostClaimed = 4096;
+
 std::size_t chunk(const Table& table) {
   std::size_t bytes = 1;
   for (const TableField& field : table.fields()) bytes += field.out_bytes();
-  return std::clamp<std::size_t>(kClaimBytes / bytes, 1, 4096);
+  return std::clamp<std::size_t>(kClaimBytes / bytes, 1, kMostClaimed);
 }
 
-// Rows that are located before they are copied.
-constexpr std::size_t kLocated = 256;
-
-// How many rows ahead the memory is asked for a row: as many as a core has misses under way, and
-// no more, where rows are three or four cache lines.
-constexpr std::size_t kAheadBytes = 3072;
+// Rows are copied in groups, while the memory is asked for those of the next group: about as many
+// cache lines as a core has misses under way, four times.
+constexpr std::size_t kGroupBytes = 3584, kMostInGroup = 32;
 constexpr std::size_t kLine = 64;
 
 // Of a longer row, what is asked for: the processor goes on by itself.
 constexpr std::size_t kAskedBytes = 1024;
 
-// Copies `width` bytes without a call: in pieces of 16, the last of which overlaps the one before.
-inline void copy(std::uint8_t* to, const std::uint8_t* from, std::size_t width) {
+using Rows = const std::uint8_t* const*;
+
+// Copies `width` bytes of each row, in pieces of 16 whose number the compiler knows; the last one
+// overlaps the one before. Field by field in small groups, this takes as long as copying whole
+// rows, and half as long as a row's fields one after the other, in loops that end where nobody can
+// tell.
+template <std::size_t pieces>
+void copy_pieces(Rows from, std::size_t count, std::size_t width, std::uint8_t* out) {
+  for (std::size_t i = 0; i < count; ++i, out += width) {
+    for (std::size_t j = 0; j < pieces; ++j) std::memcpy(out + 16 * j, from[i] + 16 * j, 16);
+    std::memcpy(out + width - 16, from[i] + width - 16, 16);
+  }
+}
+
+template <typename T>
+void copy_numbers(Rows from, std::size_t count, std::size_t, std::uint8_t* out) {
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(out + sizeof(T) * i, from[i], sizeof(T));
+}
+
+void copy_any(Rows from, std::size_t count, std::size_t width, std::uint8_t* out) {
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(out + width * i, from[i], width);
+}
+
+using Copy = void (*)(Rows, std::size_t, std::size_t, std::uint8_t*);
+
+template <std::size_t... pieces>
+constexpr std::array<Copy, sizeof...(pieces)> copies(std::index_sequence<pieces...>) {
+  return {&copy_pieces<pieces>...};
+}
+
+Copy copy_of(std::size_t width) {
+  static constexpr auto kByPieces = copies(std::make_index_sequence<33>());
   switch (width) {
     case 1:
-      *to = *from;
-      return;
+      return &copy_numbers<std::uint8_t>;
     case 2:
-      std::memcpy(to, from, 2);
-      return;
+      return &copy_numbers<std::uint16_t>;
     case 4:
-      std::memcpy(to, from, 4);
-      return;
+      return &copy_numbers<std::uint32_t>;
     case 8:
-      std::memcpy(to, from, 8);
-      return;
+      return &copy_numbers<std::uint64_t>;
     default:
       break;
   }
-  if (width < 16) {
-    std::memcpy(to, from, width);
-    return;
-  }
-  std::size_t at = 0;
-  for (; at + 16 <= width; at += 16) std::memcpy(to + at, from + at, 16);
-  if (at < width) std::memcpy(to + width - 16, from + width - 16, 16);
+  const std::size_t pieces = (width - 1) / 16;  // beside the last one
+  return width < 16 || pieces >= kByPieces.size() ? &copy_any : kByPieces[pieces];
 }
 
 inline void prefetch(const std::uint8_t* begin, std::size_t bytes) {
@@ -125,7 +146,7 @@ GatherSlot::GatherSlot(std::shared_ptr<const Table> table, std::vector<std::int6
     Wanted wanted{column, UINT32_MAX, 0, {}};
     for (std::size_t i = 0; i < fields.size(); ++i) {
       if (fields[i].column != column || !out[i]) continue;
-      const Target target{out[i], fields[i].out_bytes(), fields[i]};
+      const Target target{out[i], fields[i].out_bytes(), copy_of(fields[i].width), fields[i]};
       if (fields[i].in_segments()) {
         in_segments_.push_back(target);
         continue;
@@ -140,47 +161,61 @@ GatherSlot::GatherSlot(std::shared_ptr<const Table> table, std::vector<std::int6
 
 void GatherSlot::fill(std::size_t begin, std::size_t end, Worker&) {
   bool whole = true;
-  for (const Wanted& wanted : wanted_)
-    for (std::size_t at = begin; at < end; at += kLocated)
-      whole &= copy_column(wanted, at, std::min(at + kLocated, end));
+  for (const Wanted& wanted : wanted_) whole &= copy_column(wanted, begin, end);
   for (const Target& target : in_segments_) copy_segments(target, begin, end);
   if (!whole || Mapping::any_damaged()) note_failures(begin, end);
 }
 
-// Rows [begin, end), kLocated of them at most. Rows that cannot be had are left as they are; false
-// where there are some.
+// Rows [begin, end), a claim of them. Rows that cannot be had are left as they are; false where
+// there are some.
 bool GatherSlot::copy_column(const Wanted& wanted, std::size_t begin, std::size_t end) const {
-  const std::uint64_t stride = table_->strides()[wanted.column];
-  const std::uint8_t* from[kLocated];
+  const std::uint8_t* from[kMostClaimed];
   const std::size_t count = end - begin;
+  const bool whole = locate(wanted, begin, end, from);
+  if (!whole) {
+    for (const Target& target : wanted.targets)
+      for (std::size_t i = 0; i < count; ++i)
+        if (from[i]) copy_group(target, from + i, 1, target.out + (begin + i) * target.out_bytes);
+    return false;
+  }
+  const std::size_t bytes = std::min<std::size_t>(wanted.end - wanted.begin, kAskedBytes);
+  const std::size_t group = std::clamp<std::size_t>(kGroupBytes / (bytes + kLine), 2, kMostInGroup);
+  for (std::size_t i = 0; i < std::min(group, count); ++i) prefetch(from[i] + wanted.begin, bytes);
+  for (std::size_t at = 0; at < count; at += group) {
+    const std::size_t rows = std::min(group, count - at);
+    for (std::size_t i = at + group; i < std::min(at + 2 * group, count); ++i)
+      prefetch(from[i] + wanted.begin, bytes);
+    for (const Target& target : wanted.targets)
+      copy_group(target, from + at, rows, target.out + (begin + at) * target.out_bytes);
+  }
+  return true;
+}
+
+// Where rows [begin, end) lie, null for those that cannot be had; false where there are some.
+bool GatherSlot::locate(const Wanted& wanted, std::size_t begin, std::size_t end,
+                        const std::uint8_t** from) const {
+  const std::uint64_t stride = table_->strides()[wanted.column];
   bool whole = true;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::int64_t row = row_[begin + i];
+  for (std::size_t i = begin; i < end; ++i) {
+    const std::int64_t row = row_[i];
     const std::size_t shard = table_->shard_of(row);
     const ShardColumns* const columns = (*shards_)[shard].get();
     const auto local = static_cast<std::uint64_t>(row - table_->first_row(shard));
-    from[i] =
-        columns && columns->status.ok() ? columns->begin[wanted.column] + local * stride : nullptr;
-    whole &= from[i] != nullptr;
-  }
-  const std::size_t bytes = std::min<std::size_t>(wanted.end - wanted.begin, kAskedBytes);
-  const std::size_t ahead = std::clamp<std::size_t>(kAheadBytes / (bytes + kLine), 2, 32);
-  for (std::size_t i = 0; i < std::min(ahead, count); ++i)
-    if (from[i]) prefetch(from[i] + wanted.begin, bytes);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (i + ahead < count && from[i + ahead]) prefetch(from[i + ahead] + wanted.begin, bytes);
-    if (!from[i]) continue;
-    for (const Target& target : wanted.targets) {
-      std::uint8_t* const to = target.out + (begin + i) * target.out_bytes;
-      const TableField& field = target.field;
-      if (field.kind == FieldKind::bytes) {
-        copy(to, from[i] + field.offset, field.width);
-      } else {
-        widen(from[i] + field.offset, field.numbers(), field.from, field.to, to);
-      }
-    }
+    const bool there = columns && columns->status.ok();
+    from[i - begin] = there ? columns->begin[wanted.column] + local * stride : nullptr;
+    whole &= there;
   }
   return whole;
+}
+
+void GatherSlot::copy_group(const Target& target, const std::uint8_t* const* from,
+                            std::size_t count, std::uint8_t* out) {
+  const TableField& field = target.field;
+  const std::uint8_t* moved[kMostInGroup];
+  for (std::size_t i = 0; i < count; ++i) moved[i] = from[i] + field.offset;
+  if (field.kind == FieldKind::bytes) return target.copy(moved, count, field.width, out);
+  for (std::size_t i = 0; i < count; ++i)
+    widen(moved[i], field.numbers(), field.from, field.to, out + i * target.out_bytes);
 }
 
 // Rows [begin, end) of a field of segments; those that cannot be had are left as they are.

@@ -27,6 +27,8 @@ class GatherSlot : public Slot {
   struct Target {
     std::uint8_t* out;
     std::size_t out_bytes;  // of a row
+    void (*copy)(const std::uint8_t* const* from, std::size_t count, std::size_t width,
+                 std::uint8_t* out);
     TableField field;
   };
   // A column with wanted fields, and the bytes of a row that they lie in.
@@ -36,6 +38,10 @@ class GatherSlot : public Slot {
     std::vector<Target> targets;
   };
   bool copy_column(const Wanted& wanted, std::size_t begin, std::size_t end) const;
+  bool locate(const Wanted& wanted, std::size_t begin, std::size_t end,
+              const std::uint8_t** from) const;
+  static void copy_group(const Target& target, const std::uint8_t* const* from, std::size_t count,
+                         std::uint8_t* out);
   void copy_segments(const Target& target, std::size_t begin, std::size_t end) const;
   void note_failures(std::size_t begin, std::size_t end);
 

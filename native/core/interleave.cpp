@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "cpu.h"
 
@@ -10,6 +11,7 @@ namespace {
 
 constexpr std::size_t kTileBytes = 16 << 10;  // half of the first cache
 constexpr std::size_t kTileRows = 64;
+constexpr std::size_t kLine = 64;
 
 // Which chunk positions are in, without a division.
 class Divider {
@@ -26,6 +28,29 @@ class Divider {
  private:
   std::int64_t rows_;
   double inverse_;
+};
+
+// The bucket of a position, counted from the first one of a chunk on, and the place in it.
+class Places {
+ public:
+  Places(const Cut& cut, std::int64_t first)
+      : cut_(cut),
+        divide_(cut.rows),
+        first_(first),
+        buckets_(static_cast<std::int64_t>(cut.buckets())),
+        mask_((std::int64_t{1} << cut.shift) - 1) {}
+
+  std::pair<std::int64_t, std::uint32_t> operator()(std::int64_t position) const {
+    const std::int64_t chunk = divide_(position);
+    const std::int64_t rest = position - chunk * cut_.rows;
+    return {(chunk - first_) * buckets_ + (rest >> cut_.shift),
+            static_cast<std::uint32_t>(rest & mask_)};
+  }
+
+ private:
+  Cut cut_;
+  Divider divide_;
+  std::int64_t first_, buckets_, mask_;
 };
 
 template <std::size_t width>
@@ -107,55 +132,67 @@ void put_field(const std::uint8_t* in, const std::uint32_t* places, std::size_t 
     std::memcpy(out + std::size_t{places[i]} * width, in + i * stride, width);
 }
 
+void fetch_ahead(const std::uint8_t* begin, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(begin + i);
+}
+
+void fetch_to_write(const std::uint8_t* begin, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(begin + i, 1);
+}
+
 void append(const std::uint8_t* tile, std::size_t stride, const std::int64_t* positions,
-            std::size_t n, const Divider& divide, std::int64_t rows, std::int64_t first,
-            Chunk* chunks) {
+            std::size_t n, const Places& places, Bucket* buckets) {
   for (std::size_t i = 0; i < n; ++i) {
     if (positions[i] < 0) continue;
-    const std::int64_t number = divide(positions[i]);
-    Chunk& chunk = chunks[number - first];
-    const auto next = static_cast<std::size_t>(chunk.next++);
-    chunk.places[next] = static_cast<std::uint32_t>(positions[i] - number * rows);
-    std::uint8_t* const to = chunk.records + next * stride;
-    // Chunks are many streams, more than the processor foresees.
-    __builtin_prefetch(to + stride, 1);
-    __builtin_prefetch(to + stride + 64, 1);
-    __builtin_prefetch(to + stride + 128, 1);
+    const auto [number, place] = places(positions[i]);
+    Bucket& bucket = buckets[number];
+    const auto next = static_cast<std::size_t>(bucket.next++);
+    bucket.places[next] = place;
+    std::uint8_t* const to = bucket.records + next * stride;
+    // Buckets are many streams, more than the processor foresees.
+    fetch_to_write(to + 2 * stride, stride);
     std::memcpy(to, tile + i * stride, stride);
   }
 }
 
 }  // namespace
 
-bool count_chunks(const std::int64_t* positions, std::size_t n, std::int64_t rows,
-                  std::int64_t first, std::size_t count, std::int64_t* counts) {
-  const Divider divide(rows);
+bool count_buckets(const std::int64_t* positions, std::size_t n, const Cut& cut, std::int64_t first,
+                   std::size_t chunks, std::int64_t* counts) {
+  const Places places(cut, first);
+  const auto count = static_cast<std::int64_t>(chunks * cut.buckets());
   std::fill(counts, counts + count, 0);
   for (std::size_t i = 0; i < n; ++i) {
     if (positions[i] < 0) continue;
-    const std::int64_t number = divide(positions[i]) - first;
-    if (number < 0 || number >= static_cast<std::int64_t>(count)) return false;
+    const std::int64_t number = places(positions[i]).first;
+    if (number < 0 || number >= count) return false;
     ++counts[number];
   }
   return true;
 }
 
 void interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
-                const std::int64_t* positions, std::size_t n, std::int64_t rows, std::int64_t first,
-                Chunk* chunks) {
-  const Divider divide(rows);
+                const std::int64_t* positions, std::size_t n, const Cut& cut, std::int64_t first,
+                Bucket* buckets) {
+  const Places places(cut, first);
   const std::size_t tile_rows = std::clamp<std::size_t>(kTileBytes / stride, 1, kTileRows);
   std::vector<std::uint8_t> tile(tile_rows * stride);
   for (std::size_t begin = 0; begin < n; begin += tile_rows) {
     const std::size_t some = std::min(tile_rows, n - begin);
+    // Columns are more streams than the processor foresees, too.
+    const std::size_t next = std::min(tile_rows, n - begin - some);
+    for (const RecordColumn& column : columns)
+      fetch_ahead(column.data + (begin + some) * column.width, next * column.width);
     fill_tile(columns, begin, some, tile.data(), stride);
-    append(tile.data(), stride, positions + begin, some, divide, rows, first, chunks);
+    append(tile.data(), stride, positions + begin, some, places, buckets);
   }
 }
 
 void deal(const std::uint8_t* records, const std::uint32_t* places, std::size_t count,
           std::size_t stride, const std::vector<RecordField>& fields) {
   const std::size_t tile_rows = std::clamp<std::size_t>(kTileBytes / stride, 1, kTileRows);
+  // Touched in no order, the lines would come one by one.
+  for (const RecordField& field : fields) fetch_to_write(field.data, count * field.width);
   for (std::size_t begin = 0; begin < count; begin += tile_rows) {
     const std::size_t some = std::min(tile_rows, count - begin);
     for (const RecordField& field : fields)

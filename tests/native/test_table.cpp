@@ -272,14 +272,14 @@ TEST_CASE("numbers are widened, of rows that overlap, alike on every instruction
       }
 }
 
-TEST_CASE("segments make up rows: inputs, targets, positions and documents") {
+TEST_CASE("segments make up rows: inputs, targets, positions, documents and a mask") {
   const std::string path = "/tmp/fastio_tokens_" + std::to_string(::getpid());
   std::vector<std::uint16_t> tokens(20);
   std::iota(tokens.begin(), tokens.end(), std::uint16_t{100});
   std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(tokens.data()), 40);
   std::vector<TableField> fields;
-  for (const auto kind :
-       {FieldKind::inputs, FieldKind::targets, FieldKind::positions, FieldKind::documents, FieldKind::mask})
+  for (const auto kind : {FieldKind::inputs, FieldKind::targets, FieldKind::positions,
+                          FieldKind::documents, FieldKind::mask})
     fields.push_back({0, 0, 10, kind, 2, 8, -7});
   const auto table = std::make_shared<Table>(std::vector<std::int64_t>{0, 3},
                                              std::vector<std::uint64_t>{0}, fields);
@@ -291,7 +291,7 @@ TEST_CASE("segments make up rows: inputs, targets, positions and documents") {
   const auto kept = [](const Segments& some) { return std::make_shared<const Segments>(some); };
   REQUIRE(table->set(0, mapping, {{0, 40, {}}}, kept(segments)).ok());
   Engine engine(1);
-  std::vector<std::vector<std::int64_t>> out(4, std::vector<std::int64_t>(15));
+  std::vector<std::vector<std::int64_t>> out(5, std::vector<std::int64_t>(15));
   std::vector<std::uint8_t*> pointers;
   for (auto& each : out) pointers.push_back(reinterpret_cast<std::uint8_t*>(each.data()));
   const auto slot =
@@ -304,6 +304,7 @@ TEST_CASE("segments make up rows: inputs, targets, positions and documents") {
   CHECK(out[1] == Row{104, -7, -7, -7, -7, 101, 102, -7, 115, 116, 107, 108, 109, 110, -7});
   CHECK(out[2] == Row{0, 1, 0, -7, -7, 0, 1, 2, 0, 1, 0, 1, 2, 3, 4});
   CHECK(out[3] == Row{0, 0, 1, -7, -7, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0});
+  CHECK(out[4] == Row{1, 1, 1, -7, -7, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
 
   const auto refused = [&](const Segments& some) {
     return !table->set(0, mapping, {{0, 40, {}}}, kept(some)).ok();
@@ -315,4 +316,38 @@ TEST_CASE("segments make up rows: inputs, targets, positions and documents") {
   CHECK(refused({{0, 2, 4, 5}, {-1, 10, 0, 14, 6}, {2, 1, 3, 3, 5}}));
   CHECK(refused({{0, 2, 4, 5}, {3, 10, 0, 14, 6}, {2, 0, 3, 3, 5}}));
   CHECK_FALSE(table->set(0, mapping, {{0, 40, {}}}).ok());
+}
+
+TEST_CASE("fields of every width are copied whole") {
+  constexpr std::size_t kRows = 300, kStride = 700;
+  const std::string path = "/tmp/fastio_widths_" + std::to_string(::getpid());
+  std::vector<std::uint8_t> bytes(kRows * kStride);
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::uint8_t>(i * 37 + i / 251);
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  std::shared_ptr<Mapping> mapping;
+  REQUIRE(Mapping::open(path, mapping).ok());
+  std::remove(path.c_str());
+  const std::vector<std::int64_t> rows = scattered(kRows, 1000);
+  Engine engine(2);
+  for (std::uint32_t width = 1; width <= 600; width = width < 70 ? width + 1 : width + 53) {
+    const auto table = std::make_shared<Table>(std::vector<std::int64_t>{0, kRows},
+                                               std::vector<std::uint64_t>{kStride},
+                                               std::vector<TableField>{{0, 5, width}});
+    REQUIRE(table->set(0, mapping, {{0, bytes.size(), {}}}).ok());
+    std::vector<std::uint8_t> out(rows.size() * width + 16, 0xcc);
+    const auto slot =
+        std::make_shared<GatherSlot>(table, rows, std::vector<std::uint8_t*>{out.data()});
+    engine.submit(slot);
+    REQUIRE(slot->wait(kLong));
+    bool same = true;
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      same &=
+          std::memcmp(out.data() + i * width,
+                      bytes.data() + static_cast<std::size_t>(rows[i]) * kStride + 5, width) == 0;
+    for (std::size_t i = rows.size() * width; i < out.size(); ++i) same &= out[i] == 0xcc;
+    CHECK_MESSAGE(same, width);
+  }
 }

@@ -191,19 +191,19 @@ class Table:
 def best_fit(sizes: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], room: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
     """The bin of each piece, int64; see best_fit.h."""
 
-def count_chunks(positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, first: int, counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+def count_buckets(positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, shift: int, first: int, counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
-    counts[c]: positions in chunk first + c, of `rows` each; those below 0 are left out.
-    """
-
-def interleave(columns: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], int]], stride: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, first: int, memory: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
-    """
-    Appends rows to chunks; see interleave.h. columns: (uint8 of all rows, offset in a record). memory: of chunk first + c, records and behind them the uint32 place of each. counts: what count_chunks found. starts: records that are there.
+    counts: positions in each bucket of the chunks from `first` on, int64 (chunks * buckets of one,); chunks have `rows` positions, buckets 2**shift. Those below 0 are left out.
     """
 
-def deal(memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], count: int, rows: int, stride: int, fields: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], int]]) -> None:
+def interleave(columns: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], int]], stride: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, shift: int, first: int, memory: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
     """
-    Puts a chunk's records in their places. fields: (uint8 of `count` rows, offset).
+    Appends rows to buckets; see interleave.h. columns: (uint8 of all rows, offset in a record). memory: of chunk first + c, rows * (stride + 4) bytes. counts: what count_buckets found. starts: records that are there.
+    """
+
+def deal(memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], count: int, rows: int, shift: int, stride: int, fields: Sequence[tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], int]]) -> None:
+    """
+    Puts a full chunk's records in their places. fields: (uint8 of `count` rows, offset).
     """
 
 class FileSet:

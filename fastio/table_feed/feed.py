@@ -33,7 +33,8 @@ from fastio.transforms import Augmentation
 
 _MOST_BYTES = 1 << 30  # of memory, where nobody says
 _LEAST_BYTES = 1 << 20
-_CHUNK_BYTES = 2 << 20  # about what a processor's second cache holds
+_WINDOW_SIXTEENTHS = 5  # of memory: of two windows each; then 4 for decoding, and 2 for batches
+_CHUNK_BYTES = 2 << 20  # of batches that are dealt together, where they are small
 _DECODED = 2.5  # what a decoder takes: the rows, and what they are decoded from
 _LEAST_SLICE = 4096  # rows; pyarrow is slow with fewer
 _NAME = re.compile(r"row groups, windows of (\d+) bytes, rows of (\d+), (\d+) ranks?")
@@ -124,7 +125,7 @@ class TableFeed:
         self.sampling = sampling
         self.settings = settings
         self._memory = table_memory(settings.memory)
-        self._window_bytes = self._memory * 3 // 8
+        self._window_bytes = self._memory * _WINDOW_SIXTEENTHS // 16
         self._records = Records(dataset.schema, dataset.fixed)
         self._check_groups()
         self._collate_steps, self._finish = _place_steps(dataset, transforms, settings, sampling)
@@ -244,7 +245,7 @@ class TableFeed:
         return Share.of(len(self.dataset), ranks, batch_size, sampling.drop_last)
 
     def _run_settings(self) -> RunSettings:
-        """How the memory is used: three quarters for windows, the rest for decoding."""
+        """How the memory is used."""
         batch_size = self.sampling.batch_size or 1
         wanted = min(_CHUNK_BYTES, max(self._window_bytes // 16, 1))
         batches = max(1, wanted // (batch_size * self._row_bytes))
@@ -289,10 +290,10 @@ class TableFeed:
             nbytes = self._bytes_of(group)
             if nbytes > 2 * self._window_bytes:
                 where = f"{group.place.file}, row group {group.number}"
-                needed = -(-nbytes * 4 // 3 >> 20)
+                needed = -(-nbytes * 16 // (2 * _WINDOW_SIXTEENTHS) >> 20)
                 raise SchemaError(
                     f"{where}: its {group.rows:,} rows take {nbytes / 2**20:,.0f} MiB, and "
-                    f"{self._memory / 2**20:,.0f} MiB of memory hold three quarters of that: give "
+                    f"of {self._memory / 2**20:,.0f} MiB of memory five eighths are for them: give "
                     f"memory='{needed}MiB', name fewer columns, write smaller row groups, or pack "
                     "the tables (fastio pack)"
                 )

@@ -13,8 +13,9 @@ from fastio.batch import AnyArray
 from fastio.formats.tables import Part
 from fastio.schema import Schema
 
-_PLACE_BYTES = 4  # of a record's position in its chunk
+_PLACE_BYTES = 4  # of a record's position in its bucket
 _ALIGNMENT = 8
+_BUCKET_BYTES = 384 << 10  # about, of records: a part of a processor's second cache
 
 RawBytes = npt.NDArray[np.uint8]
 
@@ -48,6 +49,7 @@ class Records:
     Attributes:
         fields: by name.
         stride: bytes of a record.
+        shift: a bucket, see native/core/interleave.h, has 2**shift records.
     """
 
     def __init__(self, schema: Schema, fixed: Mapping[str, tuple[tuple[int, ...], int]]) -> None:
@@ -59,10 +61,15 @@ class Records:
             offset += width
         self._row_offset = offset
         self.stride = -(-(offset + 8) // _ALIGNMENT) * _ALIGNMENT
+        self.shift = max(4, (_BUCKET_BYTES // self.stride).bit_length() - 1)
 
     def chunk_bytes(self, rows: int) -> int:
         """Memory for a chunk of so many records."""
         return rows * (self.stride + _PLACE_BYTES)
+
+    def buckets(self, rows: int) -> int:
+        """Buckets of a chunk of so many records."""
+        return -(-rows >> self.shift)
 
     def columns(
         self, parts: Sequence[Part], rows: npt.NDArray[np.int64], begin: int, end: int
@@ -100,7 +107,7 @@ class Records:
         for field in self.fields.values():
             if field.width:
                 targets.append((_raw(out[field.name]), field.offset))
-        _native.deal(memory, count, chunk_rows, self.stride, targets)
+        _native.deal(memory, count, chunk_rows, self.shift, self.stride, targets)
         return rows
 
 

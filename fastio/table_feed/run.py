@@ -98,16 +98,13 @@ class _Chunk:
     Attributes:
         number: in the run; it begins at position number * chunk_rows of the run.
         rows: how many.
-        block: where they are, in any order.
-        reserved, filled: rows that have a place in the block, and that are there.
+        block: where they are, in any order within their buckets.
         ragged: of each window that it has rows of.
     """
 
     number: int
     rows: int
     block: Block
-    reserved: int = 0
-    filled: int = 0
     ragged: list[RaggedRows] = field(default_factory=list)
 
 
@@ -120,6 +117,11 @@ class _OpenWindow:
     ragged: RaggedRows
     waiting: deque[Segment]
     left: int  # segments that are not decoded yet
+
+    @property
+    def end(self) -> int:
+        """Number of the chunk behind the last."""
+        return self.chunks[-1].number + 1
 
 
 class TableRun:
@@ -155,6 +157,10 @@ class TableRun:
         self._windows = (w for w in windows if w.first + w.rows > start)
         self._start = start
         self._rows = max(rows - start, 0)
+        chunks = -(-self._rows // settings.chunk_rows)
+        # Of each chunk: rows of its buckets that have their place there; rows that are there.
+        self._reserved = np.zeros((chunks, records.buckets(settings.chunk_rows)), np.int64)
+        self._filled = np.zeros(chunks, np.int64)
         self._records = records
         self._blocks = blocks
         self._pools = pools
@@ -369,27 +375,35 @@ class TableRun:
         if rows.ragged:
             with self._lock:
                 opened.ragged.add(first_row + rows.begin, rows.ragged)
-        chunks, chunk_rows = opened.chunks, self._settings.chunk_rows
-        counts, starts = np.empty((2, len(chunks)), np.int64)
-        _native.count_chunks(positions, chunk_rows, chunks[0].number, counts)
+        chunk_rows, shift = self._settings.chunk_rows, self._records.shift
+        first, chunks = opened.chunks[0].number, slice(opened.chunks[0].number, opened.end)
+        counts = np.empty_like(self._reserved[chunks])
+        _native.count_buckets(positions, chunk_rows, shift, first, counts.reshape(-1))
         with self._lock:
-            for place, chunk in enumerate(chunks):
-                starts[place] = chunk.reserved
-                chunk.reserved += int(counts[place])
+            starts = self._reserved[chunks].copy()
+            self._reserved[chunks] += counts
+        memory = [chunk.block for chunk in opened.chunks]
         _native.interleave(
             columns,
             self._records.stride,
             positions,
             chunk_rows,
-            chunks[0].number,
-            [chunk.block for chunk in chunks],
-            starts,
-            counts,
+            shift,
+            first,
+            memory,
+            starts.reshape(-1),
+            counts.reshape(-1),
         )
+        self._filled_up(opened, counts.sum(axis=1))
+
+    def _filled_up(self, opened: _OpenWindow, rows: npt.NDArray[np.int64]) -> None:
+        """Notes that rows are in the chunks of a window, int64 (chunks,)."""
+        first = opened.chunks[0].number
         with self._lock:
-            for place, chunk in enumerate(chunks):
-                chunk.filled += int(counts[place])
-                if counts[place] and chunk.filled == chunk.rows:
+            self._filled[first : opened.end] += rows
+            for place in np.flatnonzero(rows).tolist():
+                chunk = opened.chunks[place]
+                if self._filled[chunk.number] == chunk.rows:
                     heapq.heappush(self._full, (chunk.number, chunk))
             self._work.notify_all()
 

@@ -146,16 +146,18 @@ def _tables(dataset: Any) -> list[str] | None:
     """The table files that a dataset means; None where it is something else."""
     if isinstance(dataset, (list, tuple)):
         return find_tables(dataset)
-    if not isinstance(dataset, (str, os.PathLike)) or is_tars(dataset):
+    if not isinstance(dataset, (str, os.PathLike)):
         return None
     if is_remote(dataset):
         if table_kind(dataset) is not None:
             raise ValueError(
                 f"{dataset}: tables behind a URL are not read as they are; copy them here, or pack "
-                "them (fastio pack), which reads and writes URLs"
+                "them (fastio pack)"
             )
         return None
-    return None if is_dataset(dataset) or is_half_written(dataset) else find_tables(dataset)
+    if is_tars(dataset) or is_dataset(dataset) or is_half_written(dataset):
+        return None
+    return find_tables(dataset)
 
 
 def _table_feed(request: Request, paths: list[str]) -> TableFeed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,22 @@ def test_a_resident_table_gives_every_row(table: fastio.Dataset) -> None:
         for _ in range(3):
             rows = [row for batch in loader for row in batch["y"].tolist()]
             assert sorted(rows) == list(range(len(table)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_child_makes_its_own_copy_and_ends(table: fastio.Dataset) -> None:
+    with Loader(table.path, batch_size=64, shuffle=True, resident=True) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                rows = [row for batch in loader for row in batch["y"].tolist()]
+                status = 0 if sorted(rows) == list(range(len(table))) else 2
+                loader.close()
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        rest = sum(len(batch["y"]) for batch in iterator)
+    assert rest == len(table) - 64

@@ -75,8 +75,7 @@ class Columns:
         self.fields = tuple(layout.fields)
         described = [field.native() for field in layout.fields]
         self.table = _native.Table(layout.first_row, list(layout.strides), described)
-        if resident:
-            self.table.make_resident()
+        self._resident = resident
         # Else a shard may be let go of between two looks at the table.
         few = len(layout.first_row) <= _MOST_MAPPED
         self._always_kept = few and not isinstance(self._dataset, RemoteDataset)
@@ -99,6 +98,8 @@ class Columns:
         """
         if self._always_kept and self.table.complete:
             return engine.gather(self.table, rows, list(out))
+        if self._resident:  # not before: a forked child has no use for its parent's thread
+            self.table.make_resident()
         while True:
             missing = self.table.missing(rows).tolist()
             # Outside of the lock: a store may have to be waited for.

@@ -37,6 +37,12 @@ struct SharedMapping {
   std::shared_ptr<const Mapping> value;
 };
 struct SharedTable {
+  explicit SharedTable(std::shared_ptr<Table> table) : value(std::move(table)) {}
+  SharedTable(SharedTable&&) = default;
+  ~SharedTable() {
+    if (value && value->forked()) static_cast<void>(new std::shared_ptr<Table>(std::move(value)));
+  }
+
   std::shared_ptr<Table> value;
 };
 

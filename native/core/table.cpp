@@ -215,11 +215,13 @@ void Table::make_resident() {
 Table::~Table() {
   close();
   // A forked child cannot join it.
-  if (::getpid() != pid_) static_cast<void>(new std::thread(std::move(copier_)));
+  if (forked()) static_cast<void>(new std::thread(std::move(copier_)));
 }
 
+bool Table::forked() const { return ::getpid() != pid_; }
+
 void Table::close() {
-  if (::getpid() != pid_) return;
+  if (forked()) return;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;

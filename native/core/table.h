@@ -127,6 +127,10 @@ class Table {
   // How many shards were copied.
   std::size_t resident() const;
 
+  // Whether this is a child of the process that the table was made in, where what its thread was
+  // changing stays half-changed: neither to be used nor destroyed there.
+  bool forked() const;
+
   // Ends the copying. May be called again. Does nothing in a forked child, which has no thread.
   void close();
 

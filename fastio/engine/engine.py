@@ -434,15 +434,15 @@ class Engine:
         if pending.gathered is None:
             return
         assert self._columns is not None
+        rows = np.ascontiguousarray(pending.planned.rows, np.int64)
         for _ in range(_ATTEMPTS):
-            broken = {row: message for row, _, message in pending.gathered.failures()}
-            rows = np.ascontiguousarray(pending.planned.rows, np.int64)
-            if not broken or not self._columns.renew(rows[list(broken)]):
+            broken = [index for index, _, _ in pending.gathered.failures()]
+            if not broken or not self._columns.renew(rows[broken]):
                 break
             self._gather(pending, rows)
             while not pending.gathered.wait(WAIT_S):
                 pass
-        for index, message in broken.items():
+        for index, _, message in pending.gathered.failures():
             row = int(pending.planned.rows[index])
             error = SampleError(self.name, row, self.dataset.sample_name(row), message)
             failures.setdefault(index, error)

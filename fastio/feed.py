@@ -384,11 +384,7 @@ class NativeFeed:
         whole: list[Step] = [(None, function) for function in self.transforms.whole]
         if isinstance(self.dataset, TokenDataset):
             whole.insert(0, (None, self.dataset.split))
-        if self.settings.collate_fn is not None:
-            return Finish(steps) if steps else None, Finish(whole) if whole else None
-        if not self.sampling.batched:
-            whole.insert(0, (None, _only_sample))
-        return None, Finish(steps + whole) if steps or whole else None
+        return split_steps(steps, whole, self.settings.collate_fn is not None, self.sampling)
 
     def host_batch(self, batch: Batch, first_step: int) -> HostBatch:
         """A batch of the engine as tensors in the samples' structure."""
@@ -474,6 +470,24 @@ def _with_bounds(dataset: TokenDataset, data: dict[str, Any], batch: Batch) -> d
         return data
     kept = {k: v for k, v in data.items() if k != "documents" or dataset.windows.documents}
     return {**kept, "cu_seqlens": value_tensors(bounds[0]), "max_seqlen": bounds[1]}
+
+
+def split_steps(
+    steps: list[Step], whole: list[Step], collates: bool, sampling: Sampling
+) -> tuple[Finish | None, Finish | None]:
+    """What is done before collate_fn, and what on the device.
+
+    Args:
+        steps: of single fields.
+        whole: of the whole batch.
+        collates: whether there is a collate_fn.
+        sampling: whether samples are batched.
+    """
+    if collates:
+        return Finish(steps) if steps else None, Finish(whole) if whole else None
+    only: list[Step] = [] if sampling.batched else [(None, _only_sample)]
+    after = [*steps, *only, *whole]
+    return None, Finish(after) if after else None
 
 
 def _only_sample(data: Any) -> Any:

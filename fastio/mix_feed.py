@@ -18,6 +18,7 @@ from fastio.errors import SampleError, SchemaError, TransformError
 from fastio.feed import BatchInfo, NativeFeed
 from fastio.formats import PaddedDataset, TokenDataset
 from fastio.mixing import Mix, MixedBatch, MixOrder, MixPlan, Part
+from fastio.order import Order
 from fastio.plan import PlannedBatch
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
@@ -105,11 +106,8 @@ class MixFeed:
             shuffle=self.sampling.mode == "shuffle",
             stop=mix.stop,
         )
-        start = min(cursor.position, order.samples)
-        size = self.sampling.batch_size or 1
-        return MixPlan(
-            order, cursor.epoch, size, self.sampling.drop_last, ranks.rank, ranks.world_size, start
-        )
+        in_order = Order(order.samples, mode="sequential")
+        return MixPlan(order, cursor.epoch, self.sampling.cut(in_order, ranks, cursor.position))
 
 
 class MixBatches:

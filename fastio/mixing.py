@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.order import Order
+from fastio.plan import Plan
 
 CYCLE = 10_000  # places: weights are rounded to so many parts
 _WORD = 0xFFFFFFFFFFFFFFFF
@@ -203,34 +204,26 @@ class MixedBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class MixPlan:
-    """The batches of one rank in one epoch of a mix; the arguments are those of `plan.Plan`."""
+    """The batches of one rank in one epoch of a mix.
+
+    Args:
+        order: of the mix.
+        epoch: from 0.
+        positions: a plan of the epoch's positions in order, whose rows are the positions.
+    """
 
     order: MixOrder
     epoch: int
-    batch_size: int
-    drop_last: bool
-    rank: int
-    world_size: int
-    start: int
+    positions: Plan
 
     def __len__(self) -> int:
-        left = self.order.samples - self.start
-        size = self.batch_size * self.world_size
-        return left // size if self.drop_last else -(-left // size)
+        return len(self.positions)
 
     def __iter__(self) -> Iterator[MixedBatch]:
-        return (self._batch(step) for step in range(len(self)))
-
-    def _batch(self, step: int) -> MixedBatch:
-        size = self.batch_size * self.world_size
-        begin = self.start + step * size
-        end = min(begin + size, self.order.samples)
-        share = -(-(end - begin) // self.world_size)
-        first = begin + self.rank * share
-        positions = np.arange(first, first + share, dtype=np.int64)
-        valid = max(0, min(share, end - first))
-        positions[valid:] %= self.order.samples
-        return MixedBatch(step, self.order.parts(self.epoch, positions), share, valid, end)
+        for planned in self.positions:
+            parts = self.order.parts(self.epoch, planned.rows)
+            size, valid, after = len(planned.rows), planned.valid, planned.next_position
+            yield MixedBatch(planned.step, parts, size, valid, after)
 
 
 def _quota(shares: npt.NDArray[np.float64]) -> Indices:

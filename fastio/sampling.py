@@ -150,7 +150,7 @@ class Sampling:
             TypeError: the sampler has no length.
         """
         if self.ours:
-            return len(self._plan(Order(rows, mode="sequential"), ranks, 0))
+            return len(self.cut(Order(rows, mode="sequential"), ranks, 0))
         source = self.sampler if self.batch_sampler is None else self.batch_sampler
         length = len(cast(Sized, source))
         if self.batch_sampler is not None or self.batch_size is None:
@@ -168,7 +168,7 @@ class Sampling:
         if self.ours:
             seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
             order = self.orders(rows, seed).epoch(cursor.epoch)
-            plan = self._plan(order, ranks, cursor.position)
+            plan = self.cut(order, ranks, cursor.position)
             return iter(plan if self.buckets is None else BucketPlan(plan, self.buckets))
         keys = self.keys(cursor.position)
         if not self.batched:  # a list in place of a row number would pass for a batch
@@ -183,7 +183,8 @@ class Sampling:
         keys = islice(iter(self.sampler), position, None)
         return _chunks(keys, self.batch_size or 1, self.drop_last)
 
-    def _plan(self, order: Order, ranks: Ranks, start: int) -> Plan:
+    def cut(self, order: Order, ranks: Ranks, start: int) -> Plan:
+        """An order of our own in batches, from a position on."""
         start = min(start, order.rows)
         batch_size = self.batch_size or 1
         return Plan(order, batch_size, self.drop_last, ranks.rank, ranks.world_size, start)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image as PillowImage
@@ -19,6 +20,9 @@ from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, Image
 
 _ROWS_AT_ONCE = 64
 _JPEG_START = b"\xff\xd8\xff"
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -71,16 +75,25 @@ def check_images(dataset: Dataset, workers: int = 1) -> Iterator[ImagesCheck]:
         ManifestInvalid: the codebook is damaged.
     """
     _ = dataset.codebook  # if it is not sound, that is said once
+    spans = (
+        (shard, range(begin, min(begin + _ROWS_AT_ONCE, rows)))
+        for shard, rows in enumerate(dataset.manifest.shard_rows.tolist())
+        for begin in range(0, rows, _ROWS_AT_ONCE)
+    )
+    yield from in_order(lambda span: _check_rows(dataset, *span), spans, workers)
+
+
+def in_order(
+    work: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
+) -> Iterator[_Result]:
+    """What threads make of items, some of which are under way at a time."""
     pool = ThreadPoolExecutor(workers, "fastio-verify")
-    pending: deque[Future[ImagesCheck]] = deque()
+    pending: deque[Future[_Result]] = deque()
     try:
-        for shard in range(dataset.num_shards):
-            rows = int(dataset.manifest.shard_rows[shard])
-            for begin in range(0, rows, _ROWS_AT_ONCE):
-                local_rows = range(begin, min(begin + _ROWS_AT_ONCE, rows))
-                pending.append(pool.submit(_check_rows, dataset, shard, local_rows))
-                if len(pending) > 4 * workers:
-                    yield pending.popleft().result()
+        for item in items:
+            pending.append(pool.submit(work, item))
+            if len(pending) > 4 * workers:
+                yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
     finally:

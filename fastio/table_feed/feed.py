@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fastio.batch import SlotPool
 from fastio.device import HostBatch
 from fastio.errors import SchemaError, StateMismatch, TransformError
-from fastio.feed import BatchInfo, FieldTransforms
+from fastio.feed import BatchInfo, FieldTransforms, split_steps
 from fastio.formats.tables import RowGroup, TableDataset
 from fastio.memory import available_memory, local_ranks
 from fastio.resume import Cursor
@@ -409,13 +409,4 @@ def _place_steps(
         steps += [(name, Tail(compiled.tail))] if compiled.tail else []
         steps += [(name, function) for function in compiled.batch]
     whole: list[Step] = [(None, function) for function in transforms.whole]
-    if settings.collate_fn is not None:
-        return Finish(steps) if steps else None, Finish(whole) if whole else None
-    if not sampling.batched:
-        whole.insert(0, (None, _only_sample))
-    return None, Finish(steps + whole) if steps or whole else None
-
-
-def _only_sample(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The sample of a batch of one."""
-    return {name: part[0] for name, part in data.items()}
+    return split_steps(steps, whole, settings.collate_fn is not None, sampling)

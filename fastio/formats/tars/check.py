@@ -7,17 +7,15 @@ can be decoded.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
 from fastio.dataset import BadImage, ImagesCheck, ShardCheck, check_file
+from fastio.dataset.check import in_order
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
 from fastio.formats.tars.fields import choose_columns, complete_rows, field_name, lacks
 from fastio.formats.tars.headers import Window, check_end
@@ -27,7 +25,6 @@ from fastio.formats.tars.samples import TarSamples, samples_of
 from fastio.schema import Image
 
 _SAMPLES_AT_ONCE = 64
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ def check_tars(
     Returns:
         What was found, tar after tar, and the samples of those that are sound.
     """
-    return _in_order(partial(_check_tar, reader, window_bytes), names, workers)
+    return in_order(partial(_check_tar, reader, window_bytes), names, workers)
 
 
 def _check_tar(
@@ -121,7 +118,7 @@ def check_tar_images(reader: TarReader, index: TarIndex, workers: int) -> Iterat
         for tar, (first, end) in enumerate(pairwise(index.first_row.tolist()))
         for begin in range(first, end, _SAMPLES_AT_ONCE)
     ]
-    return _in_order(partial(_check_rows, reader, index), parts, workers)
+    return in_order(partial(_check_rows, reader, index), parts, workers)
 
 
 def _check_rows(reader: TarReader, index: TarIndex, part: tuple[int, range]) -> ImagesCheck:
@@ -149,20 +146,3 @@ def _problems(
             check_file(bytes(data))
         except ValueError as error:
             yield row, f"sample {index.key(row)!r}: {error}"
-
-
-def _in_order(
-    work: Callable[..., _Result], items: Iterable[object], workers: int
-) -> Iterator[_Result]:
-    """What threads make of items, some of which are under way at a time."""
-    pool = ThreadPoolExecutor(workers, "fastio-verify")
-    pending: deque[Future[_Result]] = deque()
-    try:
-        for item in items:
-            pending.append(pool.submit(work, item))
-            if len(pending) > 4 * workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)

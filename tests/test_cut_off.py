@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fastio
 from fastio import Cache, Loader, SampleError, ShardCorrupt
+from fastio.fetch import Columns
 from tests.servers import http_folder
 from tests.staging_support import pack_table
 
@@ -93,3 +95,38 @@ def test_a_remote_dataset_fetches_again_what_was_cut_off_under_gather(tmp_path: 
         assert dataset.gather("y", rows).tolist() == rows.tolist()
         assert cut_everything(tmp_path / "cache") > 3
         assert dataset.gather("y", rows).tolist() == rows.tolist()
+
+
+class StillBroken:
+    """A native slot whose first row failed."""
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._slot, name)
+
+    def failures(self) -> list[tuple[int, int, str]]:
+        return [(0, 3, "cut off")]
+
+
+@pytest.mark.parametrize(("broken", "is_told"), [(3, False), (4, True)])
+def test_rows_are_bad_only_if_the_last_attempt_did_not_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int, is_told: bool
+) -> None:
+    pack_table(tmp_path / "ds", 50)
+    gather = Columns.gather
+    calls = iter(range(100))
+
+    def failing(self: Columns, *arguments: Any) -> Any:
+        slot = gather(self, *arguments)
+        return StillBroken(slot) if next(calls) < broken else slot
+
+    monkeypatch.setattr(Columns, "gather", failing)
+    monkeypatch.setattr(Columns, "renew", lambda self, rows: True)
+    with Loader(tmp_path / "ds", batch_size=50) as loader:
+        if is_told:
+            with pytest.raises(SampleError, match="cut off"):
+                numbers(loader)
+        else:
+            assert numbers(loader) == list(range(50))

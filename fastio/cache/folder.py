@@ -33,7 +33,8 @@ from fastio.cache.index import Index, count, pieces_known, total_bytes
 from fastio.cache.members import Member
 from fastio.errors import CacheError
 
-_INDEX_BYTES = 1 << 20  # of the budget, for the index and folders
+_INDEX_BYTES = 1 << 20  # of the budget, for the index and folders;
+_INDEX_MARGIN = 128 << 10  # of it for folders, and for what the index grows by in one transaction
 _LEFT_FREE = 0.05  # of the disk, where no budget is given
 
 
@@ -175,7 +176,9 @@ class CacheFolder:
             needed = {n: on_disk(size) for n, size in sizes.items() if n not in outcomes}
             # What can never fit is not worth an eviction.
             wanted = sum(size for size in needed.values() if size <= self.room)
-            room = self.room - total_bytes(db)
+            # The index has its room, and where it has grown beyond it some of the pieces'.
+            grown = max(0, self.index.bytes_on_disk + _INDEX_MARGIN - _INDEX_BYTES)
+            room = self.room - grown - total_bytes(db)
             if wanted > room:
                 room += self._evictor.evict(
                     db,

@@ -23,6 +23,8 @@ VERSION = 1
 LOADING, READY = 0, 1
 _BUSY_S = 20.0
 _CHECKPOINT_PAGES = 64
+_LOG_BYTES = 512 << 10  # of the write-ahead log, above which readers are waited for,
+_LOG_WAIT_MS = 100  # so long: one may be stopped
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS sources (
     id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, url TEXT NOT NULL,
@@ -58,6 +60,7 @@ class Index:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._log_bound = _LOG_BYTES
         self._lock = threading.RLock()
         _hold_while_forking(self._lock)
         try:
@@ -111,12 +114,34 @@ class Index:
                 self._db.execute("BEGIN IMMEDIATE")
                 yield self._db
                 self._db.execute("COMMIT")
+                self._bound_log()
             except BaseException as error:  # Ctrl-C too: others would wait for the lock
                 with suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
                 if isinstance(error, sqlite3.Error):
                     raise CacheError(f"the cache's index {self.path}: {error}") from error
                 raise
+
+    def _bound_log(self) -> None:
+        """Empties the write-ahead log where it has grown: SQLite does so by itself only when a
+        commit finds nobody reading, which may never be among many processes."""
+        size = _size(f"{self.path}-wal")
+        if size <= self._log_bound:
+            return
+        self._log_bound = size + _LOG_BYTES // 4  # until which nobody waits again
+        with suppress(sqlite3.Error):
+            self._db.execute(f"PRAGMA busy_timeout={_LOG_WAIT_MS}")
+            try:
+                (busy, *_) = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._db.execute(f"PRAGMA busy_timeout={int(_BUSY_S * 1000)}")
+            if not busy:
+                self._log_bound = _LOG_BYTES
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """What the database's files take."""
+        return sum(_size(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -142,6 +167,13 @@ class Index:
         """Closes the database. Idempotent."""
         with self._lock, suppress(sqlite3.Error):
             self._db.close()
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def total_bytes(db: sqlite3.Connection) -> int:

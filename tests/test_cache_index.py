@@ -1,0 +1,63 @@
+"""The database of a cache folder."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+from fastio.cache.index import Index, count
+
+MIB = 1 << 20
+
+
+def test_the_log_stays_small_although_somebody_reads_at_any_time(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    index = Index(path)
+    ended = threading.Event()
+    reading = threading.Semaphore(0)
+
+    def read(delay_s: float) -> None:
+        time.sleep(delay_s)
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            while not ended.is_set():
+                db.execute("BEGIN")
+                db.execute("SELECT * FROM totals").fetchall()
+                reading.release()
+                time.sleep(0.02)
+                db.execute("COMMIT")
+
+    # While one reads, two others begin to: there is no moment at which nobody does.
+    readers = [threading.Thread(target=read, args=(0.007 * n,)) for n in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in readers:
+            assert reading.acquire(timeout=10)
+        largest = 0
+        for _ in range(600):
+            with index.transaction() as db:
+                count(db, hits=1)
+            largest = max(largest, Path(f"{path}-wal").stat().st_size)
+    finally:
+        ended.set()
+        for reader in readers:
+            reader.join()
+    assert largest < MIB
+    index.close()
+
+
+def test_a_reader_that_never_ends_holds_nobody_up(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    index = Index(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN")
+        db.execute("SELECT * FROM totals").fetchall()
+        begin_s = time.monotonic()
+        for _ in range(600):
+            with index.transaction() as own:
+                count(own, hits=1)
+        assert time.monotonic() - begin_s < 10  # 0.1 s each would be 60
+    index.close()

@@ -252,6 +252,11 @@ class Engine:
         Queues rows of a table, in [0, rows). `out`: of each of its fields an array with room for them, or None; they are the slot's as in submit().
         """
 
+    def copy(self, sources: Sequence[Mapping], source: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], begin: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], target: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], room: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(order='C', device='cpu')]) -> Slot:
+        """
+        Queues pieces of mapped files: of sources[source[i]] the bytes from begin[i] on go to target[i] of out, zeros behind them up to room[i]. Failures are of pieces.
+        """
+
     def close(self) -> None: ...
 
     def counters(self) -> tuple:

@@ -53,6 +53,9 @@ _ARROW_TYPES = {
     "float64": pa.float64(),
 }
 DTYPES = tuple(_ARROW_TYPES)
+# What Arrow has no type for: an Array of them is stored as pairs, real part first.
+_PAIRS = {"complex64": "float32", "complex128": "float64"}
+ARRAY_DTYPES = (*DTYPES, *_PAIRS)
 TOKEN_DTYPES = ("uint8", "uint16", "uint32")
 
 
@@ -81,20 +84,47 @@ class Array:
     """A numeric array.
 
     Args:
-        dtype: NumPy's name of the element type, one of `DTYPES`.
-        shape: the shape that every sample has, or None when it differs between samples.
+        dtype: NumPy's name of the element type, one of `ARRAY_DTYPES`.
+        shape: the shape that every sample has, with None for each axis whose length differs
+            between samples: (80, None) for spectrograms. None alone: any number of axes, of any
+            lengths.
     """
 
     dtype: str
-    shape: tuple[int, ...] | None = None
+    shape: tuple[int | None, ...] | None = None
 
     def __post_init__(self) -> None:
-        _check_dtype(self.dtype)
-        if self.shape is not None and (not self.shape or min(self.shape) < 1):
+        _check_dtype(self.dtype, ARRAY_DTYPES)
+        if self.shape is None:
+            return
+        known = [length for length in self.shape if length is not None]
+        if not self.shape or (known and min(known) < 1):
             raise SchemaError(
                 f"Array shape must have at least one axis and no empty one, got {self.shape}; "
-                "use shape=None for arrays that differ in shape and Scalar for single numbers"
+                "use shape=None, or None for an axis, for arrays that differ in shape, and Scalar "
+                "for single numbers"
             )
+
+    @property
+    def fixed_shape(self) -> tuple[int, ...] | None:
+        """The shape of every sample, or None when it differs between samples."""
+        known = tuple(length for length in self.shape or () if length is not None)
+        return known if self.shape is not None and len(known) == len(self.shape) else None
+
+    @property
+    def open_axes(self) -> tuple[int, ...] | None:
+        """The axes whose lengths differ between samples; None where any may."""
+        if self.shape is None:
+            return None
+        return tuple(axis for axis, length in enumerate(self.shape) if length is None)
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of a shape is one of this field."""
+        if self.shape is None:
+            return True
+        return len(shape) == len(self.shape) and all(
+            wanted in (None, length) for wanted, length in zip(self.shape, shape, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -295,7 +325,7 @@ class Schema:
 
 def is_fixed_width(kind: Field) -> TypeGuard[Scalar | Array]:
     """Whether all rows of a field take the same bytes: Scalar, and Array with a shape."""
-    return isinstance(kind, Scalar) or (isinstance(kind, Array) and kind.shape is not None)
+    return isinstance(kind, Scalar) or (isinstance(kind, Array) and kind.fixed_shape is not None)
 
 
 def row_shape(kind: Field) -> tuple[tuple[int, ...], str]:
@@ -303,8 +333,13 @@ def row_shape(kind: Field) -> tuple[tuple[int, ...], str]:
     if isinstance(kind, Scalar):
         return (), kind.dtype
     assert isinstance(kind, Array)
-    assert kind.shape is not None
-    return kind.shape, kind.dtype
+    assert kind.fixed_shape is not None
+    return kind.fixed_shape, kind.dtype
+
+
+def is_open_array(kind: Field) -> TypeGuard[Array]:
+    """Whether a field is of arrays whose shapes differ between samples."""
+    return isinstance(kind, Array) and kind.fixed_shape is None
 
 
 def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
@@ -319,14 +354,21 @@ def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
             (f"{name}.crc32c", pa.uint32()),
         ]
     if isinstance(field, Array):
-        if field.shape is None:
+        shape = field.fixed_shape
+        if shape is None:
             return [(name, pa.large_binary()), (f"{name}.shape", pa.list_(_item(pa.int64())))]
-        return [(name, pa.list_(_item(_ARROW_TYPES[field.dtype]), math.prod(field.shape)))]
+        numbers = math.prod(shape) * (2 if field.dtype in _PAIRS else 1)
+        return [(name, pa.list_(_item(_ARROW_TYPES[stored_dtype(field.dtype)]), numbers))]
     if isinstance(field, Scalar):
         return [(name, _ARROW_TYPES[field.dtype])]
     if isinstance(field, Tokens):
         return [(name, pa.large_list(_item(_ARROW_TYPES[field.dtype])))]
     return [(name, pa.large_utf8() if isinstance(field, Text) else pa.large_binary())]
+
+
+def stored_dtype(dtype: str) -> str:
+    """NumPy's name of the numbers that a column has for an element type; pairs for complex ones."""
+    return _PAIRS.get(dtype, dtype)
 
 
 def _record_layout(fixed: Mapping[str, Scalar | Array]) -> RecordLayout:
@@ -336,7 +378,7 @@ def _record_layout(fixed: Mapping[str, Scalar | Array]) -> RecordLayout:
     end = largest = 0
     for name, kind in fixed.items():
         item = np.dtype(kind.dtype)
-        shape = (kind.shape or ()) if isinstance(kind, Array) else ()
+        shape, _ = row_shape(kind)
         formats.append((item, shape))
         offsets[name] = end + -end % item.itemsize
         end = offsets[name] + item.itemsize * math.prod(shape)
@@ -360,9 +402,9 @@ def _item(kind: pa.DataType) -> pa.Field:
     return pa.field("item", kind, nullable=False)
 
 
-def _check_dtype(dtype: str) -> None:
-    if dtype not in _ARROW_TYPES:
-        raise SchemaError(f"dtype {dtype!r} cannot be stored; possible are {', '.join(DTYPES)}")
+def _check_dtype(dtype: str, possible: tuple[str, ...] = DTYPES) -> None:
+    if dtype not in possible:
+        raise SchemaError(f"dtype {dtype!r} cannot be stored; possible are {', '.join(possible)}")
 
 
 def _check_field(name: object, field: object) -> None:
@@ -401,6 +443,6 @@ def _field_from_json(item: dict[str, Any]) -> Field:
         raise SchemaError(f"field {item['name']!r} has the unknown type {item['type']!r}")
     params = {key: item[key] for key in item if key not in ("name", "type")}
     if params.get("shape") is not None:
-        params["shape"] = tuple(int(extent) for extent in params["shape"])
+        params["shape"] = tuple(None if n is None else int(n) for n in params["shape"])
     # The mapping's values are the five classes; which arguments fit is for them to check.
     return cast("type[Any]", _FIELD_TYPES[item["type"]])(**params)  # type: ignore[no-any-return]

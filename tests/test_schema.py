@@ -109,7 +109,7 @@ def test_impossible_names_are_refused(name: Any) -> None:
         Schema({name: Text()})
 
 
-@pytest.mark.parametrize("dtype", ["float128", "complex64", "object", "int", "<f4", "", "str"])
+@pytest.mark.parametrize("dtype", ["float128", "complex256", "object", "int", "<f4", "", "str"])
 def test_dtypes_that_cannot_be_stored_are_refused(dtype: str) -> None:
     for kind in (Scalar, Array):
         with pytest.raises(SchemaError, match="dtype"):
@@ -245,3 +245,26 @@ def test_only_integer_scalars_have_vocabularies(kind: Field | None) -> None:
     fields: dict[str, Field] = {"b": Text()} if kind is None else {"a": kind}
     with pytest.raises(SchemaError, match="'a'"):
         Schema(fields, vocabularies={"a": ("x",)})
+
+
+def test_complex_numbers_are_arrays_only() -> None:
+    assert Array("complex64", (2,)).fixed_shape == (2,)
+    with pytest.raises(SchemaError, match="complex64"):
+        Scalar("complex64")
+
+
+def test_shapes_with_open_axes_say_what_fits_them() -> None:
+    spectrogram = Array("float32", (80, None))
+    assert (spectrogram.fixed_shape, spectrogram.open_axes) == (None, (1,))
+    assert spectrogram.fits((80, 0))
+    assert not spectrogram.fits((79, 3))
+    assert not spectrogram.fits((80,))
+    assert (Array("float32").open_axes, Array("float32", (2,)).open_axes) == (None, ())
+    assert Array("float32").fits(())
+    with pytest.raises(SchemaError, match="empty"):
+        Array("float32", (0, None))
+
+
+def test_open_axes_come_back_from_json() -> None:
+    schema = Schema({"a": Array("complex64", (None, 3)), "b": Array("int8")})
+    assert Schema.from_json(schema.to_json()) == schema

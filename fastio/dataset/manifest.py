@@ -19,8 +19,8 @@ shards.
 
 Version 1, which is read for ever, had neither the block codec's column, nor its codebook, nor
 `fastio.xxh3`. Version 3 is version 2 with fields in a column of records, or fields of tokens and a
-column FIELD.tokens for each, how many a shard has; only datasets that have some are of it, and all
-others are written as version 2.
+column FIELD.tokens for each, how many a shard has, or with arrays some of whose axes are open, or
+of complex numbers; only datasets that have some are of it, and all others are written as version 2.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fastio.errors import (
     ManifestInvalid,
     SchemaError,
 )
-from fastio.schema import CODEC_NAMES, Schema
+from fastio.schema import CODEC_NAMES, DTYPES, Array, Schema
 from fastio.shard import map_batch, write_shard
 
 FORMAT_VERSION = 3
@@ -83,7 +83,11 @@ class ShardEntry:
 
 def format_version(schema: Schema) -> int:
     """The oldest format version that can hold datasets of a schema."""
-    return FORMAT_VERSION if schema.record_layout is not None or schema.token_fields else 2
+    arrays = [kind for kind in schema.fields.values() if isinstance(kind, Array)]
+    new = any(kind.open_axes or kind.dtype not in DTYPES for kind in arrays)
+    if new or schema.record_layout is not None or schema.token_fields:
+        return FORMAT_VERSION
+    return 2
 
 
 def write_manifest(

@@ -465,11 +465,14 @@ def _gathered(
     """One field of `count` rows, from their shards."""
     shape: tuple[int, ...] | None = () if isinstance(kind, Scalar) else None
     if isinstance(kind, Array):
-        shape = kind.shape
+        shape = kind.fixed_shape
     if shape is not None:
         array = np.empty((count, *shape), dtype=kind.dtype)
         for (_, places, local), reader in zip(groups, readers, strict=True):
-            array[places] = reader.fixed(field)[local].reshape(-1, *shape)
+            stored = reader.fixed(field)[local]
+            if array.dtype.kind == "c":  # columns have pairs of numbers
+                stored = stored.view(array.dtype)
+            array[places] = stored.reshape(-1, *shape)
         return array
     values: list[Any] = [None] * count
     for (_, places, local), reader in zip(groups, readers, strict=True):

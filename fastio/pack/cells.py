@@ -39,6 +39,9 @@ from fastio.schema import (
     Tokens,
     field_columns,
     is_fixed_width,
+    is_open_array,
+    row_shape,
+    stored_dtype,
 )
 
 
@@ -315,14 +318,12 @@ def _encode_array(field: Array, value: Any) -> Any:
     if array.dtype.name != field.dtype:
         raise SchemaError(f"its dtype is {array.dtype.name}, the field's is {field.dtype}")
     data = np.ascontiguousarray(array, dtype=field.dtype).tobytes()
-    if field.shape is None:
-        return data, array.shape
-    if array.shape != field.shape:
+    if not field.fits(array.shape):
         raise SchemaError(
             f"its shape is {array.shape}, the field's is {field.shape}; give a schema with "
-            f"Array({field.dtype!r}, None) when shapes differ"
+            f"Array({field.dtype!r}, None), or None for an axis of the shape, when shapes differ"
         )
-    return data
+    return (data, array.shape) if field.fixed_shape is None else data
 
 
 def _encode_tokens(field: Tokens, value: Any) -> NDArray[Any]:
@@ -351,7 +352,7 @@ def _cell_bytes(field: Field, cell: Any) -> int:
     if isinstance(field, Tokens):
         return int(cell.nbytes) + 8
     if isinstance(field, Array):
-        return len(cell) if field.shape is not None else len(cell[0]) + 8 + 4 + 8 * len(cell[1])
+        return len(cell[0]) + 12 + 8 * len(cell[1]) if is_open_array(field) else len(cell)
     return len(cell) + 8
 
 
@@ -368,12 +369,13 @@ def _field_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
         np.cumsum([len(cell) for cell in cells], out=offsets[1:])
         flat = np.concatenate([np.empty(0, field.dtype), *cells])
         return [pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat), type=types[0])]
-    if isinstance(field, Array) and field.shape is None:
+    if is_open_array(field):
         data, shapes = zip(*cells, strict=True)
         return [_variable(types[0], data), pa.array(shapes, types[1])]
     if isinstance(field, (Array, Scalar)):
         values = _fixed_values(field, cells).reshape(-1)
-        flat = pa.array(values.view(np.uint8) if field.dtype == "bool" else values)
+        stored = "uint8" if field.dtype == "bool" else stored_dtype(field.dtype)
+        flat = pa.array(values.view(stored))
         if isinstance(field, Scalar):
             return [flat]
         return [pa.FixedSizeListArray.from_arrays(flat, type=types[0])]
@@ -384,8 +386,8 @@ def _fixed_values(field: Array | Scalar, cells: list[Any]) -> NDArray[Any]:
     """The cells of a fixed-width field as an array (rows, *shape) of its dtype."""
     if isinstance(field, Scalar):
         return np.array(cells, dtype=field.dtype)
-    flat = np.frombuffer(b"".join(cells), dtype=field.dtype)
-    return flat.reshape(len(cells), *(field.shape or ()))
+    shape, dtype = row_shape(field)
+    return np.frombuffer(b"".join(cells), dtype=dtype).reshape(len(cells), *shape)
 
 
 def _variable(kind: pa.DataType, data: Sequence[bytes]) -> pa.Array:

@@ -11,7 +11,18 @@ from PIL import Image as PillowImage
 from fastio.errors import SchemaError
 from fastio.pack.cells import as_array, is_tensor
 from fastio.pack.images import is_image_file
-from fastio.schema import DTYPES, Array, Bytes, Field, Image, Scalar, Schema, Structure, Text
+from fastio.schema import (
+    ARRAY_DTYPES,
+    DTYPES,
+    Array,
+    Bytes,
+    Field,
+    Image,
+    Scalar,
+    Schema,
+    Structure,
+    Text,
+)
 
 
 def infer_schema(sample: Any, classes: Sequence[str] | None = None) -> Schema:
@@ -90,7 +101,8 @@ def _infer_field(value: Any, number: int) -> Field:
     if isinstance(value, float) and not isinstance(value, np.generic):
         return Scalar("float64")
     array = np.asarray(value) if isinstance(value, np.generic) else as_array(value)
-    if array is None or array.dtype.name not in DTYPES:
+    possible = ARRAY_DTYPES if array is not None and array.ndim else DTYPES
+    if array is None or array.dtype.name not in possible:
         kind = type(value).__name__ if array is None else f"array of {array.dtype}"
         raise SchemaError(
             f"value {number} of the first sample is {_article(kind)}, which cannot be stored: "

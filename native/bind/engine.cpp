@@ -17,6 +17,7 @@
 #include "bind.h"
 #include "core/gather_slot.h"
 #include "core/image_slot.h"
+#include "core/span_slot.h"
 
 namespace fastio {
 namespace {
@@ -212,6 +213,30 @@ HeldSlot gather(HeldEngine& held, const SharedTable& table, const Vector<std::in
   return HeldSlot(std::shared_ptr<Slot>(std::move(slot)), std::move(memory), held.away);
 }
 
+HeldSlot copy(HeldEngine& held, const std::vector<const SharedMapping*>& sources,
+              const Vector<std::int32_t>& source, const Vector<std::int64_t>& begin,
+              const Vector<std::int64_t>& bytes, const Vector<std::int64_t>& target,
+              const Vector<std::int64_t>& room, Memory out) {
+  const std::size_t count = source.size();
+  check_length("begin", begin.size(), count);
+  check_length("bytes", bytes.size(), count);
+  check_length("target", target.size(), count);
+  check_length("room", room.size(), count);
+  SpanSlot::Sources kept;
+  for (const SharedMapping* mapping : sources) kept.push_back(mapping->value);
+  std::vector<Span> spans(count);
+  for (std::size_t i = 0; i < count; ++i)
+    spans[i] = {source.data()[i], begin.data()[i], bytes.data()[i], target.data()[i],
+                room.data()[i]};
+  raise_for(SpanSlot::check(kept, spans, out.nbytes()));
+  auto slot = std::make_shared<SpanSlot>(std::move(kept), std::move(spans),
+                                         static_cast<std::uint8_t*>(out.data()));
+  queue(held, slot);
+  std::vector<Memory> memory;
+  memory.push_back(std::move(out));
+  return HeldSlot(std::shared_ptr<Slot>(std::move(slot)), std::move(memory), held.away);
+}
+
 bool wait(const HeldSlot& slot, double timeout_s) {
   constexpr double kLongest = 1e6;  // what fits into nanoseconds
   const double bounded = timeout_s > 0 ? std::min(timeout_s, kLongest) : 0;
@@ -295,6 +320,10 @@ void bind_engine(nb::module_& m) {
       .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out"),
            "Queues rows of a table, in [0, rows). `out`: of each of its fields an array with room "
            "for them, or None; they are the slot's as in submit().")
+      .def("copy", &copy, nb::arg("sources"), nb::arg("source"), nb::arg("begin"), nb::arg("bytes"),
+           nb::arg("target"), nb::arg("room"), nb::arg("out").noconvert(),
+           "Queues pieces of mapped files: of sources[source[i]] the bytes from begin[i] on go to "
+           "target[i] of out, zeros behind them up to room[i]. Failures are of pieces.")
       .def("close", &HeldEngine::close)
       .def("counters", &counters, "(images, bytes, read ns, decode ns, resample ns), all threads.");
 }

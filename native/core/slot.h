@@ -41,7 +41,8 @@ struct WantedRange {
 // A row that is not whole, and why.
 using Failure = std::pair<std::size_t, Status>;
 
-// Images are filled by `ImageSlot`, fixed-width fields of tables by `GatherSlot`.
+// Images are filled by `ImageSlot`, fixed-width fields of tables by `GatherSlot`, rows whose sizes
+// differ by `SpanSlot`.
 class Slot {
  public:
   // chunk: rows that a thread claims at a time.

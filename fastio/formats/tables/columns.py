@@ -467,7 +467,7 @@ def _fixed_shape(kind: Field) -> tuple[int, ...] | None:
     """The shape of a row of a fixed-width field, None of others."""
     if isinstance(kind, Scalar):
         return ()
-    return kind.shape if isinstance(kind, Array) else None
+    return kind.fixed_shape if isinstance(kind, Array) else None
 
 
 def _dtype_of(kind: Any) -> str:

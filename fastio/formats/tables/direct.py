@@ -27,7 +27,7 @@ from fastio.formats.tables.place import Place
 from fastio.formats.tables.readers import ArrowTable, ParquetTable, Table, open_table, reading
 from fastio.formats.tables.tables import Tables, stamp
 from fastio.formats.tables.values import Ragged
-from fastio.schema import Array, Scalar, Schema
+from fastio.schema import Array, Scalar, Schema, is_fixed_width
 
 _OPEN_FILES = 4  # of each thread
 _READ_BYTES = 1 << 20  # of a column that is read in slices
@@ -144,7 +144,7 @@ class TableDataset:
         """The fields of fixed width: shape, and bytes, of a row."""
         found = {}
         for name, kind in self.schema.fields.items():
-            shape = kind.shape if isinstance(kind, Array) else ()
+            shape = kind.fixed_shape if isinstance(kind, Array) else ()
             if isinstance(kind, (Scalar, Array)) and shape is not None:
                 found[name] = (
                     shape,
@@ -457,4 +457,4 @@ def _narrowed(options: TableOptions, schema: Schema, fields: Sequence[str]) -> T
 
 def _varies(kind: Any) -> bool:
     """Whether a field's rows differ in their bytes."""
-    return not isinstance(kind, Scalar) and not (isinstance(kind, Array) and kind.shape is not None)
+    return not is_fixed_width(kind)

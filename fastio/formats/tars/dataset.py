@@ -229,8 +229,8 @@ class TarDataset:
         values = self._files.decoded(column, rows, at, self._read_bytes(column, rows, at))
         if isinstance(column.field, Scalar):
             return np.array(values, column.field.dtype)
-        if isinstance(column.field, Array) and column.field.shape is not None:
-            return np.array(values, column.field.dtype).reshape(-1, *column.field.shape)
+        if isinstance(column.field, Array) and column.field.fixed_shape is not None:
+            return np.array(values, column.field.dtype).reshape(-1, *column.field.fixed_shape)
         return values
 
     def gather_all(

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fastio.schema import DTYPES, Array, Bytes, Field, Image, Scalar, Text
+from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Bytes, Field, Image, Scalar, Text
 
 Category = Literal["image", "int", "text", "json", "array", "bytes"]
 
@@ -152,24 +152,25 @@ def _load_array(data: bytes) -> NDArray[Any]:
         array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, SyntaxError, TypeError) as error:
         raise ValueError(f"it is no .npy file that can be read: {error}") from error
-    if array.dtype.name not in DTYPES:
-        raise ValueError(f"its dtype is {array.dtype}; possible are {', '.join(DTYPES)}")
+    if array.dtype.name not in ARRAY_DTYPES:
+        raise ValueError(f"its dtype is {array.dtype}; possible are {', '.join(ARRAY_DTYPES)}")
     return np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)
 
 
 def _array_field(arrays: list[NDArray[Any]], same_length: bool) -> Field:
     first = arrays[0]
     same_shape = all(array.shape == first.shape for array in arrays)
-    if not first.ndim and same_shape:
+    if not first.ndim and same_shape and first.dtype.name in DTYPES:
         return Scalar(first.dtype.name)
     return Array(
-        first.dtype.name, first.shape if same_shape and same_length and first.size else None
+        first.dtype.name,
+        first.shape if same_shape and same_length and first.ndim and first.size else None,
     )
 
 
 def _checked_array(field: Array, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.name != field.dtype:
         raise ValueError(f"its dtype is {array.dtype.name}, and that of the first {field.dtype}")
-    if field.shape is not None and array.shape != field.shape:
+    if not field.fits(array.shape):
         raise ValueError(f"its shape is {array.shape}, and that of the first {field.shape}")
     return array

@@ -82,7 +82,7 @@ def test_a_value_s_type_decides_its_field(value: Any, field: Field) -> None:
         np.array(["a", "b"]),
         np.array([None]),
         np.datetime64("2020-01-01"),
-        np.zeros(3, np.complex64),
+        np.complex64(1j),
     ],
 )
 def test_a_value_that_cannot_be_stored_is_described(value: Any) -> None:

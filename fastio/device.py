@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fastio.ragged_tensors import dense
 from fastio.stats import Stats
 from fastio.tensors import Tree, map_leaves, to_device
 
@@ -136,8 +137,9 @@ class CudaCopyStream:
         consumer.wait_event(event)
 
         def use(leaf: Any) -> Any:
-            if leaf.is_cuda if isinstance(leaf, Tensor) else hasattr(leaf, "record_stream"):
-                leaf.record_stream(consumer)
+            for part in dense(leaf) if isinstance(leaf, Tensor) else (leaf,):
+                if part.is_cuda if isinstance(part, Tensor) else hasattr(part, "record_stream"):
+                    part.record_stream(consumer)
             return leaf
 
         map_leaves(use, data)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fastio.errors import TransformError
+from fastio.ragged_tensors import is_jagged, map_jagged
 from fastio.transforms import Normalize, ToDtype
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
@@ -61,6 +62,8 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
         if not isinstance(leaf, Tensor):
             movable = hasattr(leaf, "to") and hasattr(leaf, "record_stream")
             return leaf.to(device, non_blocking=non_blocking) if movable else leaf
+        if is_jagged(leaf):
+            return map_jagged(move, leaf)
         if non_blocking and not leaf.is_cuda and not leaf.is_pinned():
             leaf = leaf.pin_memory()  # a copy from pageable memory would wait for the stream
         return leaf.to(device, non_blocking=non_blocking)
@@ -75,6 +78,8 @@ def pin(tree: Tree) -> Tree:
     """
 
     def pinned(leaf: Any) -> Any:
+        if is_jagged(leaf):
+            return map_jagged(pinned, leaf)
         if isinstance(leaf, Tensor) and leaf.is_pinned():
             return leaf
         return leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf

@@ -1,0 +1,314 @@
+"""Fields whose rows differ in size, in batches: what forms they may have, and where rows go there.
+
+Four forms: a list of arrays; one array filled up with zeros, beside the sizes; the rows one after
+the other, beside where each begins; and torch's nested tensor, which is the third as one object.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.errors import SchemaError
+from fastio.schema import Array, Field, Schema, Tokens, is_open_array
+
+Form = Literal["list", "padded", "nested", "flat"]
+FORMS: tuple[Form, ...] = get_args(Form)
+LENGTH_SUFFIX = "_length"  # of a padded field's sizes along its only open axis
+SHAPE_SUFFIX = "_shape"  # of a padded field's shapes
+OFFSETS_SUFFIX = "_offsets"  # of where rows begin in a flat field
+
+Int64s = npt.NDArray[np.int64]
+AnyArray = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The forms that a loader's fields of varying size have.
+
+    Attributes:
+        default: of those that are not named; None: as each path has it.
+        named: of single fields.
+    """
+
+    default: Form | None = None
+    named: Mapping[str, Form] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ragged: Form | Mapping[str, Form] | None) -> Forms:
+        """As `Loader(ragged=)` says.
+
+        Raises:
+            ValueError: a form that there is not.
+        """
+        named = dict(ragged) if isinstance(ragged, Mapping) else {}
+        default = None if isinstance(ragged, Mapping) else ragged
+        for form in (*named.values(), *([] if default is None else [default])):
+            if form not in FORMS:
+                raise ValueError(f"ragged must be one of {', '.join(FORMS)}, got {form!r}")
+        return cls(default, named)
+
+    def check(self, schema: Schema) -> None:
+        """Compares them with the fields that there are.
+
+        Raises:
+            SchemaError: a field that is named has no sizes that vary, or a form is not possible.
+        """
+        ragged = {name: kind for name, kind in schema.fields.items() if is_ragged(kind)}
+        for name in self.named:
+            if name not in ragged:
+                raise SchemaError(
+                    f"ragged names the field {name!r}; those whose sizes vary are: "
+                    f"{', '.join(ragged) or 'none'}"
+                )
+        for name, kind in ragged.items():
+            if self.get(name, "list") in ("nested", "flat"):
+                _check_one_open(name, kind)
+
+    def get(self, name: str, default: Form) -> Form:
+        """The form of a field, `default` where nothing is said."""
+        return self.named.get(name, self.default or default)
+
+
+def is_ragged(kind: Field) -> bool:
+    """Whether a field's rows are arrays that differ in size."""
+    return is_open_array(kind) or isinstance(kind, Tokens)
+
+
+def open_axis(kind: Field) -> int | None:
+    """The only axis along which a ragged field's rows differ; None where several may."""
+    axes = kind.open_axes if isinstance(kind, Array) else (0,)
+    return axes[0] if axes is not None and len(axes) == 1 else None
+
+
+def _check_one_open(name: str, kind: Field) -> None:
+    if open_axis(kind) is None and isinstance(kind, Array) and kind.shape is not None:
+        raise SchemaError(
+            f"field {name!r} has the shape {kind.shape}: nested and flat need exactly one open "
+            f"axis; take ragged={{{name!r}: 'padded'}} or 'list'"
+        )
+
+
+@dataclass
+class RaggedBatch:
+    """The rows of a ragged field in a batch.
+
+    Attributes:
+        form: how they lie in `values`.
+        values: "padded": (n, *longest), zeros behind each row. Else: all numbers one after the
+            other, row after row, (total,); with an open axis that is not the first, (*before,
+            total, *behind) for "nested" and "flat".
+        shapes: of each row: int64 (n, axes); a list of tuples where rows differ in axes.
+        axis: the open axis, 0 where any may be.
+        declared: whether the field has that one open axis only.
+    """
+
+    form: Form
+    values: AnyArray
+    shapes: Int64s | list[tuple[int, ...]]
+    axis: int = 0
+    declared: bool = True
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    @property
+    def lengths(self) -> Int64s:
+        """int64 (n,), along the open axis."""
+        assert not isinstance(self.shapes, list)
+        return np.ascontiguousarray(self.shapes[:, self.axis])
+
+    def rows(self) -> list[AnyArray]:
+        """The rows as arrays, views of `values`."""
+        shapes = (
+            [tuple(shape) for shape in np.asarray(self.shapes).tolist()]
+            if isinstance(self.shapes, np.ndarray)
+            else self.shapes
+        )
+        if self.form == "padded":
+            cut = [tuple(slice(length) for length in shape) for shape in shapes]
+            return [self.values[index][at] for index, at in enumerate(cut)]
+        if self.axis:
+            ends = np.cumsum([0, *self.lengths.tolist()]).tolist()
+            before = (slice(None),) * self.axis
+            return [
+                self.values[(*before, slice(ends[index], ends[index + 1]))]
+                for index in range(len(shapes))
+            ]
+        flat = self.values.reshape(-1)
+        ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)]).tolist()
+        return [
+            flat[ends[index] : ends[index + 1]].reshape(shape) for index, shape in enumerate(shapes)
+        ]
+
+    def take(self, indices: Int64s) -> RaggedBatch:
+        """The rows at some places, in memory of their own."""
+        rows = self.rows()
+        kept = [rows[index] for index in indices.tolist()]
+        return of_rows(kept, self.form, self.values.dtype, self.axis, self.declared)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where rows go in a batch's memory, as pieces that lie in one piece in the rows too.
+
+    Attributes:
+        shape: of the memory.
+        row: int64 (pieces,), which row each is of.
+        begin: of each among the row's numbers.
+        count: numbers of it.
+        target: where it begins in the memory, in numbers.
+        room: numbers from there on that are its: zeros behind `count`.
+    """
+
+    shape: tuple[int, ...]
+    row: Int64s
+    begin: Int64s
+    count: Int64s
+    target: Int64s
+    room: Int64s
+
+
+def places(form: Form, shapes: Int64s | list[tuple[int, ...]], axis: int = 0) -> Places:
+    """Where the rows of a batch go.
+
+    Args:
+        form: of the batch.
+        shapes: of its rows.
+        axis: the open one.
+
+    Raises:
+        SchemaError: rows of this form have as many axes as each other, and these differ; or
+            "nested" and "flat" rows differ in another axis than the open one.
+    """
+    if form == "list" or (isinstance(shapes, list) and form == "list"):
+        return _one_after_the_other(shapes)
+    if isinstance(shapes, list):
+        raise SchemaError(
+            f"rows of {sorted(set(map(len, shapes)))} axes cannot make one batch: ragged='list'"
+        )
+    if form == "padded":
+        return _padded(shapes)
+    _check_others_equal(shapes, axis)
+    if not shapes.size or axis == 0:
+        found = _one_after_the_other(shapes)
+        rest = tuple(shapes[0, 1:].tolist()) if len(shapes) else ()
+        return Places(
+            (int(shapes[:, 0].sum()), *rest),
+            found.row,
+            found.begin,
+            found.count,
+            found.target,
+            found.room,
+        )
+    return _along(shapes, axis)
+
+
+def _check_others_equal(shapes: Int64s, axis: int) -> None:
+    if not shapes.shape[1]:
+        raise SchemaError("rows without axes cannot be nested or flat: ragged='list'")
+    others = np.delete(shapes, axis, axis=1)
+    differ = (others != others[:1]).any(axis=1)
+    if differ.any():
+        at = int(np.argmax(differ))
+        raise SchemaError(
+            f"rows of the shapes {tuple(shapes[0].tolist())} and {tuple(shapes[at].tolist())} "
+            f"(number {at} of the batch) cannot be nested or flat, which need rows that differ in "
+            f"axis {axis} only: ragged='padded' or 'list'"
+        )
+
+
+def _one_after_the_other(shapes: Int64s | list[tuple[int, ...]]) -> Places:
+    if isinstance(shapes, list):
+        counts = np.array([math.prod(shape) for shape in shapes], np.int64)
+    else:
+        counts = np.prod(shapes, axis=1, dtype=np.int64)
+    begins = np.cumsum(counts) - counts
+    zeros = np.zeros(len(counts), np.int64)
+    row = np.arange(len(counts), dtype=np.int64)
+    return Places((int(counts.sum()),), row, zeros, counts, begins, counts)
+
+
+def _padded(shapes: Int64s) -> Places:
+    count, axes = shapes.shape
+    full = shapes.max(axis=0, initial=0)
+    differing = np.flatnonzero((shapes != full).any(axis=0))
+    cut = int(differing[-1]) if differing.size else 0  # behind it, all rows are full
+    if not axes:
+        ones = np.ones(count, np.int64)
+        row = np.arange(count, dtype=np.int64)
+        return Places((count,), row, 0 * row, ones, row, ones)
+    inner = int(np.prod(full[cut + 1 :], dtype=np.int64))
+    outer = full[:cut]
+    lines = int(np.prod(outer, dtype=np.int64))
+    at = np.indices(tuple(outer.tolist())).reshape(cut, lines)  # of each line, in each outer axis
+    row = np.repeat(np.arange(count, dtype=np.int64), lines)
+    inside = np.ones((count, lines), np.bool_)
+    begin = np.zeros((count, lines), np.int64)
+    step = shapes[:, cut] * inner
+    for axis in range(cut - 1, -1, -1):
+        inside &= at[axis] < shapes[:, axis, None]
+        begin += at[axis] * step[:, None]
+        step = step * shapes[:, axis]
+    counts = np.where(inside, (shapes[:, cut] * inner)[:, None], 0).reshape(-1)
+    room = np.full(count * lines, int(full[cut]) * inner, np.int64)
+    target = np.arange(count * lines, dtype=np.int64) * (int(full[cut]) * inner)
+    begin = np.where(inside, begin, 0).reshape(-1)
+    return Places((count, *full.tolist()), row, begin, counts, target, room)
+
+
+def _along(shapes: Int64s, axis: int) -> Places:
+    """The rows beside each other along an axis that is not the first."""
+    before = tuple(shapes[0, :axis].tolist())
+    inner = int(np.prod(shapes[0, axis + 1 :], dtype=np.int64))
+    lines = math.prod(before)
+    lengths = shapes[:, axis]
+    total = int(lengths.sum())
+    starts = np.cumsum(lengths) - lengths
+    line = np.arange(lines, dtype=np.int64)
+    counts = np.repeat(lengths * inner, lines)
+    begin = (lengths[:, None] * line * inner).reshape(-1)
+    target = ((line * total)[None, :] + starts[:, None]).reshape(-1) * inner
+    row = np.repeat(np.arange(len(shapes), dtype=np.int64), lines)
+    behind = tuple(shapes[0, axis + 1 :].tolist())
+    return Places((*before, total, *behind), row, begin, counts, target, counts)
+
+
+def same_axes(shapes: Sequence[tuple[int, ...]]) -> Int64s | list[tuple[int, ...]]:
+    """Shapes as an array, where all have as many axes as the first."""
+    axes = len(shapes[0]) if len(shapes) else 1
+    if any(len(shape) != axes for shape in shapes):
+        return list(shapes)
+    return np.array(shapes, np.int64).reshape(len(shapes), axes)
+
+
+def of_rows(
+    rows: Sequence[AnyArray], form: Form, dtype: Any, axis: int = 0, declared: bool = True
+) -> RaggedBatch:
+    """A batch of rows that are arrays.
+
+    Args:
+        rows: of one dtype.
+        form: of the batch.
+        dtype: of the rows.
+        axis, declared: as `RaggedBatch` has them.
+
+    Raises:
+        SchemaError: as `places`.
+    """
+    shapes = same_axes([row.shape for row in rows])
+    at = places(form, shapes, axis)
+    if form == "padded":
+        values = np.zeros(at.shape, dtype)
+        for index, row in enumerate(rows):
+            values[(index, *(slice(length) for length in row.shape))] = row
+    elif len(at.shape) > 1 and len(rows):
+        values = np.concatenate(rows, axis=axis, dtype=dtype)
+    else:
+        values = np.concatenate([np.empty(0, dtype), *(row.reshape(-1) for row in rows)])
+    return RaggedBatch(form, values, shapes, axis, declared)

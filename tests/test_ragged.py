@@ -49,7 +49,7 @@ def shapes_of_axes(draw: st.DrawFn) -> list[tuple[int, ...]]:
 @settings(deadline=None)
 def test_padded_rows_stand_in_the_corner_of_zeros(shapes: list[tuple[int, ...]]) -> None:
     rows = numbered(shapes)
-    longest = tuple(np.max([shape for shape in shapes], axis=0).astype(int).tolist())
+    longest = tuple(np.max(list(shapes), axis=0).astype(int).tolist())
     expected = np.zeros((len(rows), *longest), np.int32)
     for index, row in enumerate(rows):
         expected[(index, *(slice(length) for length in row.shape))] = row
@@ -121,7 +121,7 @@ def test_forms_are_checked_against_the_fields() -> None:
     Forms.of({"tokens": "flat", "mel": "nested"}).check(schema)
     with pytest.raises(SchemaError, match=r"'fixed'; those whose sizes vary are: tokens, mel"):
         Forms.of({"fixed": "flat"}).check(schema)
-    with pytest.raises(SchemaError, match="'volume' has the shape .* exactly one open axis"):
+    with pytest.raises(SchemaError, match=r"'volume' has the shape .* exactly one open axis"):
         Forms.of("nested").check(schema)
     with pytest.raises(ValueError, match="list, padded, nested, flat"):
         Forms.of("jagged")  # type: ignore[arg-type]

@@ -1,0 +1,30 @@
+"""Datasets of Hugging Face's datasets package, read without it: directories and objects.
+
+    sources (what there is) -> rows (batches, indices) -> plain (types) -> table
+
+`groups` is what the tables' path reads; `dataset` gives any row, with its images (`images`, whose
+bytes lie in files that are `mapped`) and lists of lists (`nested`). `fields` decides what becomes
+what. What the package writes about columns is in `fastio.formats.tables.features`.
+"""
+
+from __future__ import annotations
+
+from fastio.formats.hugging_face.dataset import HuggingFaceDataset
+from fastio.formats.hugging_face.fields import wants_rows, with_classes
+from fastio.formats.hugging_face.groups import HuggingFaceGroups
+from fastio.formats.hugging_face.images import NOWHERE, OWN_FILE, Places
+from fastio.formats.hugging_face.sources import has_transform, is_hugging_face
+from fastio.formats.hugging_face.table import HuggingFaceTable
+
+__all__ = [
+    "NOWHERE",
+    "OWN_FILE",
+    "HuggingFaceDataset",
+    "HuggingFaceGroups",
+    "HuggingFaceTable",
+    "Places",
+    "has_transform",
+    "is_hugging_face",
+    "wants_rows",
+    "with_classes",
+]

@@ -1,0 +1,268 @@
+"""A dataset of the datasets package that has images, by row number: read where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.dataset import open_image
+from fastio.dataset.pixels import exif_orientation, to_pixels, turn_upright
+from fastio.errors import ImageError, SchemaError
+from fastio.formats.hugging_face.fields import Chosen, choose_fields
+from fastio.formats.hugging_face.images import ImageColumn, Places
+from fastio.formats.hugging_face.nested import nested_values
+from fastio.formats.hugging_face.table import HuggingFaceTable
+from fastio.formats.tables.columns import Conversion, leaf_array
+from fastio.formats.tables.direct import _narrowed as narrowed
+from fastio.formats.tables.options import TableOptions
+from fastio.formats.tables.place import Place
+from fastio.formats.tables.values import Ragged
+from fastio.schema import Array, Image, Scalar, Schema, Text
+
+
+class HuggingFaceDataset:
+    """The samples of a dataset of the datasets package, as dicts. Safe to use from several threads.
+
+    Args:
+        source: a directory that `save_to_disk` wrote, or a `datasets.Dataset`.
+        options: which columns, as which fields, as of tables.
+
+    Attributes:
+        path: the directory, or what messages call the dataset.
+        schema: the fields.
+
+    Raises:
+        SourceNotFound: there are several splits, or no rows; or a file is missing.
+        ShardCorrupt: a file is damaged.
+        SchemaError: a column that is wanted cannot be a field.
+    """
+
+    def __init__(self, source: Any, options: TableOptions | None = None) -> None:
+        self._given = source, options
+        self._table = HuggingFaceTable(source, options)
+        self.path = self._table.name
+        self._chosen: Chosen = choose_fields(self._table, options or TableOptions())
+        self.schema: Schema = self._chosen.schema
+        self._images = {
+            name: ImageColumn(self._table.stored.rows, self._table.images[name][0])
+            for name in self.schema.image_fields
+        }
+        self._conversions: dict[tuple[str, ...], Conversion] = {}
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes that the numbers of `label` (or `class`) stand for, or None."""
+        return self.schema.classes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that stand for the data, and for what is made of them."""
+        about = f"{self._table.stamp} {self.schema.to_json()}"
+        return xxhash.xxh3_64_hexdigest(about.encode("utf-8", "surrogateescape"))
+
+    @property
+    def stamp(self) -> str:
+        """What changes when the data do."""
+        return self._table.stamp
+
+    def __len__(self) -> int:
+        return len(self._table.stored.rows)
+
+    def __repr__(self) -> str:
+        return f"HuggingFaceDataset({self.path!r}, rows={len(self)})"
+
+    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
+        """One field of many rows.
+
+        Args:
+            field: a field that is not an image.
+            rows: int64 (n,), row numbers in any order.
+
+        Returns:
+            An array of shape (n,) for Scalar and (n, *shape) for Array; a list of n str, bytes
+            or arrays for Text, Bytes and Array of differing shapes.
+
+        Raises:
+            SchemaError: there is no such field, it is an image, or a value cannot be stored.
+            IndexError: a row number is out of range.
+        """
+        return self.gather_all([field], rows)[field]
+
+    def gather_all(
+        self, fields: Sequence[str], rows: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any] | list[Any]]:
+        """`gather` for several fields."""
+        rows = np.asarray(rows, np.int64)
+        for name in fields:
+            if isinstance(self._field(name), Image):
+                raise SchemaError(f"field {name!r} is an image: index the dataset, or use a Loader")
+        nested = {name: self._chosen.nested[name] for name in fields if name in self._chosen.nested}
+        plain = tuple(name for name in fields if name not in nested)
+        conversion = self._conversion(plain) if plain else None
+        columns = [] if conversion is None else list(conversion.reads)
+        columns += [leaf.path[0] for leaf in nested.values()]
+        batch = self._table.take(list(dict.fromkeys(columns)), rows)
+        place = Place(self.path, int(rows[0]) if len(rows) else 0, None, rows)
+        values: dict[str, Any] = {}
+        if conversion is not None:
+            values = self._converted(conversion, batch, place)
+        for name, leaf in nested.items():
+            kind = self._field(name)
+            assert isinstance(kind, Array)
+            values[name] = nested_values(leaf_array(batch, leaf), leaf, kind, place)
+        return {name: values[name] for name in fields}
+
+    def places(self, field: str, rows: NDArray[np.int64]) -> Places:
+        """Where the images of rows lie.
+
+        Args:
+            field: an image field.
+            rows: int64 (n,), row numbers in any order.
+
+        Raises:
+            IndexError: a row number is out of range.
+        """
+        return self._images[field].places(rows)
+
+    def files(self, field: str) -> tuple[str, ...]:
+        """The files that `places` have numbered until now."""
+        return self._images[field].files
+
+    def has_jpegs(self, field: str) -> bool:
+        """Whether there is a JPEG among some of a field's images."""
+        return self._images[field].has_jpegs()
+
+    def read(self, field: str, row: int) -> bytes:
+        """The bytes of one image.
+
+        Raises:
+            ValueError: the row has none.
+            OSError: its file cannot be read.
+            IndexError: the row number is out of range.
+        """
+        return self._images[field].read(row)
+
+    def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
+        """One upright image, uint8 (H, W, C), by Pillow.
+
+        Args:
+            field: an image field.
+            row: row number from 0.
+            at_least: as packed datasets have it; of no effect here.
+
+        Raises:
+            SchemaError: there is no such field, or it is no image.
+            IndexError: the row number is out of range.
+            ImageError: it cannot be read or decoded.
+        """
+        kind = self._field(field)
+        if not isinstance(kind, Image):
+            raise SchemaError(f"field {field!r} is no image: use gather")
+        try:
+            with open_image(self.read(field, row)) as image:
+                orientation = exif_orientation(image)
+                pixels = turn_upright(to_pixels(image, kind.mode), orientation)
+        except (OSError, ValueError) as error:
+            raise ImageError(self.path, row, self.sample_name(row), error) from error
+        return np.ascontiguousarray(pixels)
+
+    def sample_name(self, row: int) -> str:
+        """How messages name a row."""
+        return f"{self.path} row {row}"
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """One sample, with images as upright uint8 (H, W, C) arrays.
+
+        Args:
+            index: row number; negative ones count from the end.
+
+        Raises:
+            IndexError: it is out of range.
+            ImageError: an image cannot be decoded.
+            SchemaError: a value cannot be stored.
+        """
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows")
+        others = [name for name in self.schema.fields if name not in self._images]
+        values = self.gather_all(others, np.array([row], np.int64))
+        return {
+            name: self.image(name, row) if name in self._images else self._python(name, values)
+            for name in self.schema.fields
+        }
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[row] for row in range(len(self)))
+
+    def close(self) -> None:
+        """Lets go of images that were copied out of memory."""
+        for column in self._images.values():
+            column.close()
+
+    def __enter__(self) -> HuggingFaceDataset:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        return HuggingFaceDataset, self._given
+
+    def _field(self, name: str) -> Any:
+        if name not in self.schema.fields:
+            raise SchemaError(
+                f"{self.path} has no field {name!r}; it has {', '.join(self.schema.fields)}"
+            )
+        return self.schema.fields[name]
+
+    def _conversion(self, fields: tuple[str, ...]) -> Conversion:
+        found = self._conversions.get(fields)
+        if found is None:
+            whole = self._chosen.conversion
+            assert whole is not None
+            options = narrowed(self._chosen.options, whole.schema(), fields)
+            found = Conversion(self._chosen.table, options, self.path)
+            self._conversions[fields] = found
+        return found
+
+    def _converted(
+        self, conversion: Conversion, batch: pa.RecordBatch, place: Place
+    ) -> dict[str, Any]:
+        converted = conversion.convert(batch, place).fields
+        return {
+            name: _listed(values, self.schema.fields[name])
+            if isinstance(values, Ragged)
+            else values
+            for name, values in converted.items()
+            if name in self.schema.fields
+        }
+
+    def _python(self, name: str, values: Mapping[str, Any]) -> Any:
+        value, kind = values[name][0], self.schema.fields[name]
+        if isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool"):
+            return value.item()
+        return value
+
+
+def _listed(rows: Ragged, kind: Any) -> list[Any]:
+    """Rows of differing lengths as str, bytes or arrays of their own."""
+    ends = rows.offsets.tolist()
+    parts = [rows.values[begin:end] for begin, end in pairwise(ends)]
+    if isinstance(kind, Array):
+        return [np.array(part) for part in parts]
+    if isinstance(kind, Text):
+        return [part.tobytes().decode() for part in parts]
+    return [part.tobytes() for part in parts]

@@ -1,0 +1,190 @@
+"""Columns as the datasets package stores them, as columns whose Arrow type says what they are.
+
+Extension types are what they are stored as; arrays of one shape become fixed-size lists; files
+their bytes; dictionaries their values. Images are left out: they are not read with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastio.errors import SchemaError
+from fastio.formats.tables.features import Feature, File, FixedArray, Group, Picture, Plain
+from fastio.formats.tables.place import Place
+from fastio.formats.tables.values import missing_rows
+
+
+def bare_type(kind: pa.DataType) -> pa.DataType:
+    """The type that a column's values are stored as."""
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def bare(array: pa.Array) -> pa.Array:
+    """An array as it is stored."""
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
+    """The type of `plain_array`'s result; None for images, and structs of nothing else."""
+    kind = bare_type(kind)
+    if isinstance(feature, Picture):
+        return None
+    if isinstance(feature, File) and pa.types.is_struct(kind):
+        return pa.large_binary()
+    if isinstance(feature, FixedArray):
+        return _array_type(_innermost(kind), feature.shape)
+    if isinstance(feature, Group) and pa.types.is_struct(kind):
+        children = [
+            (child.name, plain_type(child.type, feature.children.get(child.name, Plain())))
+            for child in _children(kind)
+        ]
+        kept = [(name, child) for name, child in children if child is not None]
+        return pa.struct(kept) if kept else None
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def plain_array(array: pa.Array, feature: Feature, column: str, place: Place) -> pa.Array:
+    """A column's values in the type that `plain_type` says.
+
+    Args:
+        array: of the column.
+        feature: of it.
+        column, place: for messages.
+
+    Raises:
+        SchemaError: an array has not its feature's shape, or a file cannot be read.
+    """
+    array = bare(array)
+    if isinstance(feature, File) and pa.types.is_struct(array.type):
+        return _contents(array, column, place)
+    if isinstance(feature, FixedArray):
+        return _arrays(array, feature.shape, column, place)
+    if isinstance(feature, Group) and pa.types.is_struct(array.type):
+        return _plain_struct(array, feature, column, place)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def plain_schema(schema: pa.Schema, features: Mapping[str, Feature]) -> pa.Schema:
+    """The schema of a table's columns as `plain_array` gives them, with the table's metadata."""
+    found = [
+        (field.name, plain_type(field.type, features.get(field.name, Plain()))) for field in schema
+    ]
+    kept = [(name, kind) for name, kind in found if kind is not None]
+    return pa.schema(kept, metadata=schema.metadata)
+
+
+def plain_batch(
+    batch: pa.RecordBatch, features: Mapping[str, Feature], place: Place
+) -> pa.RecordBatch:
+    """Rows of columns none of which is an image alone, as `plain_array` gives them."""
+    names = batch.schema.names
+    arrays = [
+        plain_array(batch.column(number), features.get(name, Plain()), name, place)
+        for number, name in enumerate(names)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names)
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def _plain_struct(array: pa.Array, feature: Group, column: str, place: Place) -> pa.Array:
+    names, arrays = [], []
+    for number, child in enumerate(_children(array.type)):
+        known = feature.children.get(child.name, Plain())
+        if plain_type(child.type, known) is not None:
+            names.append(child.name)
+            spoken = f"{column}.{child.name}"
+            arrays.append(plain_array(array.field(number), known, spoken, place))
+    missing = missing_rows(array)
+    mask = None if missing is None else pa.array(missing)
+    return pa.StructArray.from_arrays(arrays, names, mask=mask)
+
+
+def _arrays(array: pa.Array, shape: Sequence[int | None], column: str, place: Place) -> pa.Array:
+    """Lists of lists as fixed-size lists, but for axes whose lengths differ."""
+    if not shape:
+        return array
+    if None not in shape:
+        return _fixed_lists(array, [length or 0 for length in shape], column, place)
+    if shape[0] is not None:  # the package has no such arrays: only their first axis is open
+        return array
+    counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+    missing = missing_rows(array)
+    mask = None if missing is None else pa.array(missing)
+    inside = _arrays(array.flatten(), shape[1:], column, place)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), inside, mask=mask)
+
+
+def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, place: Place) -> pa.Array:
+    """Lists of lists of these lengths as fixed-size lists, without a copy where none is null."""
+    missing = missing_rows(array)
+    whole = array if missing is None else array.filter(pa.array(~missing))
+    values = whole
+    for length in lengths:
+        counts = np.diff(np.asarray(values.offsets).astype(np.int64))
+        if values.null_count or (counts != length).any():
+            raise SchemaError(
+                f"{place.column(column)}: not all arrays in {place.rows(len(array))} have the "
+                f"shape {tuple(lengths)} that the dataset's features tell: cast the column to what "
+                "it is, or leave it out"
+            )
+        values = values.flatten()
+    result = values
+    for length in reversed(lengths):
+        result = pa.FixedSizeListArray.from_arrays(result, length)
+    if missing is None:
+        return result
+    places = np.cumsum(~missing) - 1
+    return result.take(pa.array(places, mask=missing))
+
+
+def _contents(array: pa.Array, column: str, place: Place) -> pa.Array:
+    """The bytes of files, read where they only have a path."""
+    inside = dict(
+        zip([child.name for child in _children(array.type)], array.flatten(), strict=True)
+    )
+    data = inside.get("bytes", pa.nulls(len(array), pa.binary())).cast(pa.large_binary())
+    absent = missing_rows(data)
+    if absent is None or "path" not in inside:
+        return data
+    paths = inside["path"].to_pylist()
+    if not any(paths[row] for row in np.flatnonzero(absent).tolist()):
+        return data
+    values = data.to_pylist()
+    for row in np.flatnonzero(absent).tolist():
+        if paths[row]:
+            values[row] = _read(paths[row], column, place.after(row))
+    return pa.array(values, pa.large_binary())
+
+
+def _read(path: str, column: str, place: Place) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise SchemaError(
+            f"{place.column(column)}, row {place.row(0)}: the file {path} cannot be read: "
+            f"{error.strerror}; save the dataset with its files (save_to_disk), or leave it out"
+        ) from error
+
+
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _array_type(kind: pa.DataType, shape: Sequence[int | None]) -> pa.DataType:
+    """The type of `_arrays`' result."""
+    if shape and shape[0] is None:
+        return pa.large_list(_array_type(kind, shape[1:]))
+    for length in reversed(shape):
+        kind = pa.list_(kind, length or 0)
+    return kind

@@ -1,0 +1,169 @@
+"""Rows of Arrow record batches by number, with the indices that select or shuffle them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fastio.formats.hugging_face.plain import bare
+
+# What is read at a time where rows are taken from all over: enough that it is fast.
+_TAKEN_ROWS = 4096
+# Batches are put together to groups of so many rows or bytes.
+_GROUP_ROWS = 4096
+_GROUP_BYTES = 256 << 10
+
+
+class BatchRows(NamedTuple):
+    """Those of some rows that lie in one record batch.
+
+    Attributes:
+        batch: its number.
+        places: int64 (n,), where they stand among the rows that were asked for.
+        local: int64 (n,), their numbers within the batch.
+    """
+
+    batch: int
+    places: NDArray[np.int64]
+    local: NDArray[np.int64]
+
+
+class Rows:
+    """Rows of record batches. Safe to use from several threads.
+
+    Args:
+        schema: of the batches.
+        batches: in their order; those without rows are left out.
+        indices: int64 (n,), which of their rows these are; None for all.
+
+    Attributes:
+        schema, batches, indices: as given.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        batches: Sequence[pa.RecordBatch],
+        indices: NDArray[np.int64] | None,
+    ) -> None:
+        self.schema = schema
+        self.batches = [batch for batch in batches if batch.num_rows]
+        self.indices = indices
+        counts = [batch.num_rows for batch in self.batches]
+        self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return int(self._first[-1]) if self.indices is None else len(self.indices)
+
+    @property
+    def stored(self) -> int:
+        """Rows of all batches."""
+        return int(self._first[-1])
+
+    def by_batch(self, rows: NDArray[np.int64]) -> list[BatchRows]:
+        """Where rows lie, batch by batch.
+
+        Args:
+            rows: int64 (n,), numbers from 0.
+
+        Raises:
+            IndexError: a number is negative or too large.
+        """
+        rows = np.asarray(rows, np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            bad = rows[(rows < 0) | (rows >= len(self))][0]
+            raise IndexError(f"row {bad} is out of range: there are {len(self)} rows")
+        stored = rows if self.indices is None else self.indices[rows]
+        number = np.searchsorted(self._first, stored, side="right") - 1
+        order = np.argsort(number, kind="stable")
+        number, local = number[order], (stored - self._first[number])[order]
+        begins = np.flatnonzero(number[1:] != number[:-1]) + 1
+        bounds = [0, *begins.tolist(), len(order)] if len(order) else []
+        return [
+            BatchRows(int(number[begin]), order[begin:end], local[begin:end])
+            for begin, end in pairwise(bounds)
+        ]
+
+    def take(self, columns: Sequence[str], rows: NDArray[np.int64]) -> pa.RecordBatch:
+        """Some columns of some rows, in the order of the rows, as they are stored.
+
+        Raises:
+            IndexError: a number is out of range.
+        """
+        found = self.by_batch(rows)
+        if not found:
+            return _bare(self._empty().select(list(columns)))
+        parts = [
+            _bare(self.batches[part.batch].select(list(columns))).take(pa.array(part.local))
+            for part in found
+        ]
+        if len(parts) == 1 and bool((found[0].places[1:] > found[0].places[:-1]).all()):
+            return parts[0]
+        places = np.concatenate([part.places for part in found])
+        back = np.empty_like(places)
+        back[places] = np.arange(len(places))
+        return _one(pa.Table.from_batches(parts)).take(pa.array(back))
+
+    def groups(self) -> list[range]:
+        """All rows in runs that are cheap to read: record batches, put together where small."""
+        if self.indices is not None:
+            begins = range(0, len(self), _TAKEN_ROWS)
+            return [range(begin, min(begin + _TAKEN_ROWS, len(self))) for begin in begins]
+        found: list[range] = []
+        begin = end = nbytes = 0
+        for batch in self.batches:
+            if end > begin and (
+                end - begin + batch.num_rows > _GROUP_ROWS or nbytes + batch.nbytes > _GROUP_BYTES
+            ):
+                found.append(range(begin, end))
+                begin, nbytes = end, 0
+            end += batch.num_rows
+            nbytes += batch.nbytes
+        return [*found, range(begin, end)] if end > begin else found
+
+    def read(self, run: range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Some columns of consecutive rows, as they are stored, and not copied without indices."""
+        if self.indices is not None:
+            for begin in range(run.start, run.stop, _TAKEN_ROWS):
+                end = min(begin + _TAKEN_ROWS, run.stop)
+                yield self.take(columns, np.arange(begin, end, dtype=np.int64))
+            return
+        number = int(np.searchsorted(self._first, run.start, side="right")) - 1
+        done = run.start
+        while done < run.stop:
+            skip = done - int(self._first[number])
+            batch = self.batches[number]
+            part = batch.slice(skip, min(batch.num_rows - skip, run.stop - done))
+            yield _bare(part.select(list(columns)))
+            done += part.num_rows
+            number += 1
+
+    def nbytes(self, run: range, columns: Sequence[str]) -> int:
+        """About what some columns take in consecutive rows."""
+        if not columns:
+            return 0
+        if self.indices is None:
+            return sum(batch.nbytes for batch in self.read(run, columns))
+        if not self.stored:
+            return 0
+        total = sum(batch.select(list(columns)).nbytes for batch in self.batches)
+        return int(total * len(run) // self.stored)
+
+    def _empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self.schema)
+
+
+def _bare(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose columns are what they are stored as, without metadata."""
+    names = batch.schema.names
+    return pa.RecordBatch.from_arrays([bare(column) for column in batch.columns], names)
+
+
+def _one(table: Any) -> pa.RecordBatch:
+    """A table as one record batch."""
+    return table.combine_chunks().to_batches()[0]

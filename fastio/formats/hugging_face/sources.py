@@ -1,0 +1,239 @@
+"""What the datasets package leaves: directories of `save_to_disk`, and its objects.
+
+The package itself is not needed for directories, and never imported: objects are known by the
+names of their classes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.errors import ShardCorrupt, SourceNotFound
+from fastio.formats.hugging_face.rows import Rows
+from fastio.formats.tables import stamp
+from fastio.formats.tables.features import Feature, features_of, parse_features
+from fastio.formats.tables.reading import reading
+
+INFO = "dataset_info.json"
+STATE = "state.json"
+SPLITS = "dataset_dict.json"
+_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_INDICES = "indices"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A dataset of the datasets package.
+
+    Attributes:
+        name: its directory, or what messages call it.
+        rows: its rows; columns that its format leaves out are left out.
+        features: of the columns.
+        stamp: changes when its data do.
+    """
+
+    name: str
+    rows: Rows
+    features: Mapping[str, Feature]
+    stamp: str
+
+
+def is_hugging_face(dataset: Any) -> bool:
+    """Whether it is a directory of `save_to_disk`, or a dataset of the datasets package."""
+    if isinstance(dataset, (str, os.PathLike)):
+        folder = Path(dataset)
+        has_both = (folder / STATE).is_file() and (folder / INFO).is_file()
+        return has_both or (folder / SPLITS).is_file()
+    return _class_name(dataset) is not None
+
+
+def has_transform(dataset: Any) -> bool:
+    """Whether an object makes its samples by a function of the user's (`set_transform`)."""
+    if _class_name(dataset) != "Dataset":
+        return False
+    return bool(dataset.format["type"] == "custom")
+
+
+def open_hugging_face(dataset: Any) -> Opened:
+    """Open a directory of `save_to_disk`, or a `datasets.Dataset`.
+
+    Raises:
+        SourceNotFound: it has several splits, or no rows, or comes as a stream; a file is missing.
+        ShardCorrupt: a file is damaged.
+    """
+    if isinstance(dataset, (str, os.PathLike)):
+        opened = _open_folder(os.fspath(dataset))
+    else:
+        opened = _open_object(dataset)
+    if not len(opened.rows):
+        raise SourceNotFound(f"{opened.name} has no rows")
+    return opened
+
+
+def _class_name(dataset: Any) -> str | None:
+    known = ("Dataset", "DatasetDict", "IterableDataset", "IterableDatasetDict")
+    for base in type(dataset).__mro__:
+        if base.__module__.partition(".")[0] == "datasets" and base.__name__ in known:
+            return str(base.__name__)
+    return None
+
+
+# --- Directories ----------------------------------------------------------------------------------
+
+
+def _open_folder(folder: str) -> Opened:
+    if os.path.isfile(os.path.join(folder, SPLITS)):
+        splits = _json(os.path.join(folder, SPLITS)).get("splits") or []
+        raise _several(folder, [os.path.join(folder, str(split)) for split in splits])
+    state, info = (_json(os.path.join(folder, name)) for name in (STATE, INFO))
+    paths = _files(folder, state, "_data_files")
+    if not paths:
+        raise ShardCorrupt(f"{os.path.join(folder, STATE)} names no data files")
+    batches: list[pa.RecordBatch] = []
+    schema: pa.Schema | None = None
+    for path in paths:
+        found, more = _mapped(path)
+        if schema is not None and not found.equals(schema):
+            raise ShardCorrupt(
+                f"{path} has other columns than {paths[0]}: {found} instead of {schema}; save the "
+                "dataset again"
+            )
+        schema = found
+        batches += more
+    assert schema is not None
+    selected = _files(folder, state, "_indices_data_files")
+    indices = _indices([batch for path in selected for batch in _mapped(path)[1]], selected)
+    features = _folder_features(folder, info, schema)
+    format_columns = None if state.get("_output_all_columns") else state.get("_format_columns")
+    rows = _rows(folder, schema, batches, indices, format_columns)
+    return Opened(folder, rows, features, stamp([*paths, *selected, os.path.join(folder, STATE)]))
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except OSError as error:
+        raise SourceNotFound(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ShardCorrupt(f"{path} is not JSON: {error}; save the dataset again") from error
+    if not isinstance(found, dict):
+        raise ShardCorrupt(f"{path} is no JSON object; save the dataset again")
+    return found
+
+
+def _files(folder: str, state: Mapping[str, Any], key: str) -> list[str]:
+    """The paths of files that `state.json` names; none where it has no such key."""
+    listed = state.get(key) or []
+    try:
+        names = [str(item["filename"]) for item in listed]
+    except (TypeError, KeyError) as error:
+        raise ShardCorrupt(
+            f"{os.path.join(folder, STATE)}: {key} is no list of files; save the dataset again"
+        ) from error
+    return [os.path.join(folder, name) for name in names]
+
+
+def _mapped(path: str) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """The record batches of an Arrow stream, which stay in the file's pages."""
+    with reading(path):
+        if os.path.getsize(path) == 0:
+            raise ShardCorrupt(f"{path} is empty: it has 0 bytes; save the dataset again")
+        whole = pa.memory_map(path).read_buffer()
+        if whole.slice(max(whole.size - 8, 0)).to_pybytes() != _STREAM_END:
+            raise ShardCorrupt(
+                f"{path} is no Arrow stream, or its end is missing; copy it again, or save the "
+                "dataset again"
+            )
+        reader = pa.ipc.open_stream(pa.BufferReader(whole))
+        return reader.schema, list(reader)
+
+
+def _folder_features(
+    folder: str, info: Mapping[str, Any], schema: pa.Schema
+) -> Mapping[str, Feature]:
+    described = info.get("features")
+    if described is None:
+        return features_of(schema)
+    try:
+        return parse_features(described)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ShardCorrupt(
+            f"{os.path.join(folder, INFO)} has features that cannot be understood: {error}"
+        ) from error
+
+
+# --- Objects --------------------------------------------------------------------------------------
+
+
+def _open_object(dataset: Any) -> Opened:
+    kind = _class_name(dataset)
+    if kind in ("DatasetDict", "IterableDatasetDict"):
+        raise _several(f"a {kind}", [f"dataset[{split!r}]" for split in dataset])
+    if kind == "IterableDataset":
+        raise SourceNotFound(
+            "a datasets.IterableDataset gives its samples one after the other, and fastio reads "
+            "any row at any time: load it without streaming=True, or keep it with save_to_disk and "
+            "give the directory; for its own order, iterate over it or use torch's DataLoader"
+        )
+    table: pa.Table = dataset.data.table
+    stored = dataset._indices
+    indices = None if stored is None else _indices(stored.table.to_batches(), [])
+    features = parse_features(dataset.features.to_dict())
+    columns = None if dataset.format["output_all_columns"] else dataset.format["columns"]
+    name = "datasets.Dataset"
+    rows = _rows(name, table.schema, table.to_batches(), indices, columns)
+    digest = xxhash.xxh3_64(f"{dataset._fingerprint} {len(rows)}".encode())
+    return Opened(name, rows, features, digest.hexdigest())
+
+
+# --- Both -----------------------------------------------------------------------------------------
+
+
+def _several(name: str, splits: Sequence[str]) -> SourceNotFound:
+    choices = ", ".join(splits) or "none"
+    return SourceNotFound(f"{name} has several splits: give one of them: {choices}")
+
+
+def _indices(batches: Sequence[pa.RecordBatch], paths: Sequence[str]) -> NDArray[np.int64] | None:
+    if not batches and not paths:
+        return None
+    try:
+        parts = [batch.column(_INDICES).to_numpy(zero_copy_only=False) for batch in batches]
+        return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
+    except (KeyError, ValueError, TypeError) as error:
+        where = paths[0] if paths else "the dataset's indices"
+        raise ShardCorrupt(f"{where} cannot be understood: {error}") from error
+
+
+def _rows(
+    name: str,
+    schema: pa.Schema,
+    batches: Sequence[pa.RecordBatch],
+    indices: NDArray[np.int64] | None,
+    columns: Sequence[str] | None,
+) -> Rows:
+    if columns is not None:
+        missing = [column for column in columns if column not in schema.names]
+        if missing:
+            raise ShardCorrupt(f"{name}: its format names the column {missing[0]!r}: there is none")
+        kept = [field for field in schema if field.name in columns]
+        schema = pa.schema(kept, metadata=schema.metadata)
+        batches = [batch.select(schema.names) for batch in batches]
+    rows = Rows(schema, batches, indices)
+    if indices is not None and indices.size:
+        low, high = int(indices.min()), int(indices.max())
+        if low < 0 or high >= rows.stored:
+            bad = low if low < 0 else high
+            raise ShardCorrupt(f"{name}: its indices name row {bad}, and it has {rows.stored} rows")
+    return rows

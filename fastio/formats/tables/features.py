@@ -1,0 +1,182 @@
+"""What the datasets package says of a dataset's columns, of which an Arrow schema says less.
+
+Features stand as JSON in `dataset_info.json`, and in the metadata of Arrow schemas. Those of old
+versions ("Sequence", a list of one feature) are understood as of new ones ("List", "LargeList").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+METADATA_KEY = b"huggingface"
+
+# Stored as struct<bytes, path>, and nothing that fastio decodes.
+_FILES = frozenset(
+    ["Audio", "Video", "Pdf", "Nifti", "Mesh", "BioSequence", "BioStructure"],
+)
+_ARRAYS = frozenset(["Array2D", "Array3D", "Array4D", "Array5D"])
+_LISTS = frozenset(["List", "LargeList", "Sequence"])
+_PLAIN = frozenset(["Value", "Translation", "TranslationVariableLanguages", "Json"])
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A column whose Arrow type says all."""
+
+
+@dataclass(frozen=True)
+class ClassLabel:
+    """Class numbers; -1 where there is none.
+
+    Attributes:
+        names: of the classes.
+    """
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image file, struct<bytes, path>: its bytes, or where it lies.
+
+    Attributes:
+        mode: what it is delivered as.
+    """
+
+    mode: Literal["RGB", "L"] = "RGB"
+
+
+@dataclass(frozen=True)
+class File:
+    """Another file, struct<bytes, path>, of which the bytes are kept."""
+
+
+@dataclass(frozen=True)
+class FixedArray:
+    """Arrays of one shape, stored as lists of lists.
+
+    Attributes:
+        shape: None for an axis whose length differs.
+    """
+
+    shape: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Several:
+    """Lists of something.
+
+    Attributes:
+        of: what is in them.
+    """
+
+    of: Feature
+
+
+@dataclass(frozen=True)
+class Group:
+    """A struct.
+
+    Attributes:
+        children: by name.
+    """
+
+    children: Mapping[str, Feature]
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A feature of a type that fastio does not know.
+
+    Attributes:
+        type: its name.
+    """
+
+    type: str
+
+
+Feature = Plain | ClassLabel | Picture | File | FixedArray | Several | Group | Unknown
+
+
+def parse_features(value: Any) -> dict[str, Feature]:
+    """The features of columns.
+
+    Args:
+        value: JSON, as `datasets.Features.to_dict` gives it.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"features are an object, and not {json.dumps(value, default=repr)[:80]}")
+    return {str(name): _feature(item) for name, item in value.items()}
+
+
+def features_of(schema: pa.Schema) -> dict[str, Feature]:
+    """The features that stand in an Arrow schema's metadata; none where there are none."""
+    try:
+        about = json.loads((schema.metadata or {}).get(METADATA_KEY, b"null"))
+        found = about["info"]["features"]
+    except (ValueError, TypeError, KeyError):
+        return {}
+    if found is None:
+        return {}
+    try:
+        return parse_features(found)
+    except ValueError:
+        return {}
+
+
+def class_names(features: Mapping[str, Feature]) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """The names of the classes of each ClassLabel, by its path of columns and struct fields."""
+    found: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for name, feature in features.items():
+        if isinstance(feature, ClassLabel):
+            found[(name,)] = feature.names
+        elif isinstance(feature, Group):
+            nested = class_names(feature.children)
+            found |= {(name, *path): names for path, names in nested.items()}
+    return found
+
+
+def _feature(value: Any) -> Feature:
+    if isinstance(value, list) and len(value) == 1:
+        return Several(_feature(value[0]))
+    if not isinstance(value, Mapping):
+        raise ValueError(f"a feature is an object, and not {json.dumps(value, default=repr)[:80]}")
+    kind = value.get("_type")
+    if not isinstance(kind, str):  # a struct, which may have a field of that name
+        return Group(parse_features(value))
+    if kind in _PLAIN:
+        return Plain()
+    if kind == "ClassLabel":
+        return ClassLabel(_names(value))
+    if kind == "Image":
+        return Picture("L" if value.get("mode") in ("L", "1") else "RGB")
+    if kind in _FILES:
+        return File()
+    if kind in _ARRAYS:
+        return FixedArray(tuple(None if n is None else int(n) for n in value["shape"]))
+    if kind in _LISTS:
+        return _list(kind, value)
+    return Unknown(kind)
+
+
+def _list(kind: str, value: Mapping[str, Any]) -> Feature:
+    of = _feature(value["feature"])
+    if kind == "Sequence" and isinstance(of, Group):
+        # Of structs, what was called a sequence is stored as a struct of lists.
+        return Group({name: Several(child) for name, child in of.children.items()})
+    return Several(of)
+
+
+def _names(value: Mapping[str, Any]) -> tuple[str, ...]:
+    names = value.get("names")
+    if names is None:
+        return tuple(map(str, range(int(value.get("num_classes") or 0))))
+    return tuple(map(str, names))

@@ -24,9 +24,9 @@ from fastio.formats import (
     FolderDataset,
     Loadable,
     PaddedDataset,
-    Remote,
     TarDataset,
     TokenDataset,
+    remote_part,
 )
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
@@ -267,7 +267,7 @@ class NativeFeed:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if isinstance(self.dataset, Remote):
+        if remote_part(self.dataset) is not None:
             self.sampling, self._stager = staged(self.dataset, self.sampling, self.settings.fields)
 
     @property
@@ -298,7 +298,7 @@ class NativeFeed:
             cursor, ranks: as for `run`.
             known_order: whether the rows are those of this feed's own sampling.
         """
-        if self._stager is None or not isinstance(self.dataset, Remote):
+        if self._stager is None:
             return None
         rows, sampling = len(self.dataset), self.sampling
         following = orders = None
@@ -308,7 +308,7 @@ class NativeFeed:
         return StagingPlan(
             Forecast(orders, cursor.epoch, self._stager.blocks.block_rows),
             cursor.position,
-            ahead_bytes(self.dataset, sampling, self._stager),
+            ahead_bytes(sampling, self._stager),
             None if following is None else partial(sampling.plan, rows, following, ranks),
         )
 
@@ -320,7 +320,6 @@ class NativeFeed:
         sampling = self.sampling.adopting(name)
         if self._stager is None or sampling == self.sampling:
             return
-        assert isinstance(self.dataset, Remote)
         self.close()
         self._engines = {}
         self.sampling, self._stager = staged(self.dataset, sampling, self.settings.fields)

@@ -6,6 +6,7 @@ size and machine. The permutations are those of `native/core/shuffle.h`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -121,6 +122,84 @@ class Order:
         return _native.mix_key(self.seed & _WORD, self.epoch)
 
 
+class ShardOrder:
+    """A "window" order whose blocks are shards, however many rows each has.
+
+    Shards are shuffled, and then the rows within a window of shards. Takes memory and time for
+    each shard, not for each row. Immutable, so safe to use from several threads.
+
+    Args:
+        bounds: the first row of each shard, from 0, and the number of rows; ascending, where a
+            shard may have no rows.
+        seed, epoch: as in `Order`.
+        window: shards of a window.
+
+    Attributes:
+        rows, seed, epoch, window: of the order.
+        mode: "window".
+    """
+
+    mode: Literal["window"] = "window"
+
+    def __init__(self, bounds: Sequence[int], seed: int, epoch: int, window: int) -> None:
+        if window < 1 or epoch < 0:
+            raise ValueError(f"window must be at least 1 and epoch 0 or more: {window}, {epoch}")
+        self._bounds = np.asarray(bounds, np.int64)
+        self.rows, self.seed, self.epoch, self.window = int(bounds[-1]), seed, epoch, window
+        self._key = _native.mix_key(seed & _WORD, epoch)
+        shards = len(self._bounds) - 1
+        self._shards = Order(shards, seed, epoch).at(np.arange(shards))  # turn -> shard
+        self._turns = np.argsort(self._shards)
+        sizes = np.diff(self._bounds)[self._shards]
+        self._begins = np.append(0, np.cumsum(sizes))  # of each turn among the positions
+        self._windows = np.append(self._begins[:-1:window], self.rows)
+
+    def at(self, positions: npt.ArrayLike) -> Indices:
+        """The rows that stand at positions; as `Order.at`."""
+        positions = _inside(positions, self.rows, "position")
+        places = self._permuted(positions, _native.permute)
+        turns = np.searchsorted(self._begins, places, side="right") - 1
+        found: Indices = self._bounds[self._shards[turns]] + places - self._begins[turns]
+        return found
+
+    def positions(self, rows: npt.ArrayLike) -> Indices:
+        """Where rows stand; as `Order.positions`."""
+        rows = _inside(rows, self.rows, "row")
+        shards = np.searchsorted(self._bounds, rows, side="right") - 1
+        places = self._begins[self._turns[shards]] + rows - self._bounds[shards]
+        return self._permuted(places, _native.permute_inverse)
+
+    def window_of(self, shards: npt.ArrayLike) -> tuple[Indices, Indices]:
+        """Between which positions the rows of shards stand; as `Order.window_of`."""
+        windows = self._turns[_inside(shards, len(self._turns), "shard")] // self.window
+        return self._windows[windows], self._windows[windows + 1]
+
+    def spans(self) -> list[tuple[int, Indices]]:
+        """Of each window in turn: the position behind its last, and its shards."""
+        ends, every = self._windows[1:].tolist(), range(0, len(self._shards), self.window)
+        return [
+            (end, self._shards[first : first + self.window])
+            for end, first in zip(ends, every, strict=True)
+        ]
+
+    def _permuted(self, places: Indices, permute: Callable[..., None]) -> Indices:
+        """Places as they stand within their windows, by permutations of each window's own."""
+        windows = np.searchsorted(self._windows, places, side="right") - 1
+        found = np.empty_like(places)
+        for window in np.unique(windows).tolist():
+            here = windows == window
+            begin, end = self._windows[window : window + 2].tolist()
+            inside = np.empty(np.count_nonzero(here), np.int64)
+            permute(
+                end - begin, _native.mix_key(self._key, window + 1), places[here] - begin, inside
+            )
+            found[here] = inside + begin
+        return found
+
+
+AnyOrder = Order | ShardOrder
+
+
 @dataclass(frozen=True)
 class Orders:
     """The orders of all epochs.
@@ -129,6 +208,8 @@ class Orders:
         rows, seed, block, window: as in `Order`.
         mode: as in `Order`; or "settle": "window" in epoch 0, when data that is far away comes in,
             and "shuffle" in the epochs after it, when it is there.
+        bounds: the first row of each shard, and the number of rows: then windows are of shards
+            and not of blocks; see `ShardOrder`.
     """
 
     rows: int
@@ -136,12 +217,15 @@ class Orders:
     mode: Mode | Literal["settle"] = "shuffle"
     block: int = 64
     window: int = 64
+    bounds: tuple[int, ...] | None = None
 
-    def epoch(self, epoch: int) -> Order:
+    def epoch(self, epoch: int) -> AnyOrder:
         """The order of an epoch."""
         mode = self.mode
         if mode == "settle":
             mode = "shuffle" if epoch else "window"
+        if mode == "window" and self.bounds is not None:
+            return ShardOrder(self.bounds, self.seed, epoch, self.window)
         return Order(self.rows, self.seed, epoch, mode, self.block, self.window)
 
 

@@ -18,13 +18,13 @@ from fastio.formats import (
     AnyDataset,
     Loadable,
     PaddedDataset,
-    Remote,
     TarDataset,
     TokenDataset,
     TokenPad,
     TokenWindows,
     is_tars,
     open_any,
+    remote_part,
 )
 from fastio.formats.tables import TableDataset, TableOptions, find_tables, table_kind
 from fastio.formats.tokens.padded import INPUTS, MASK
@@ -130,7 +130,7 @@ def make_feed(request: Request) -> Feed:
         request = replace(request, fields=tuple(dataset.schema.fields))  # seg_png for "seg.png"
     transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
     settings = _native_settings(request)
-    if not isinstance(dataset, Remote):
+    if remote_part(dataset) is None:
         sampling = request.sampling
         views = (TokenDataset, PaddedDataset)
         packed = dataset.dataset if isinstance(dataset, views) else dataset

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fastio.order import Order
+from fastio.order import AnyOrder, Order
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Plan:
         start: position to begin at: samples of the epoch, over all ranks, done before.
     """
 
-    order: Order
+    order: AnyOrder
     batch_size: int
     drop_last: bool = False
     rank: int = 0

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, cast
 
-from fastio.order import Mode, Order, Orders
+from fastio.order import AnyOrder, Mode, Order, Orders
 from fastio.plan import BucketPlan, Buckets, Plan, PlannedBatch, follow
 from fastio.resume import Cursor
 
+_SHARDS = "shards"  # in place of a block's rows, in the name of an order
 OrderName = Literal["auto", "sequential", "shuffle", "window"]
 
 
@@ -41,8 +42,8 @@ class Sampling:
     """How an epoch is cut in batches; the arguments are `Loader`'s, in torch's meaning.
 
     `block` and `window` are those of an `Order`; where they are given, the loader's state tells
-    them. `settle`: order "auto" shuffles as `Orders` does in that mode. `buckets`: batches are of
-    rows of similar lengths.
+    them. `bounds`: windows are of shards, as in `Orders`. `settle`: order "auto" shuffles as
+    `Orders` does in that mode. `buckets`: batches are of rows of similar lengths.
 
     Raises:
         ValueError: arguments that exclude each other, or are out of range.
@@ -58,6 +59,7 @@ class Sampling:
     window: int | None = None
     settle: bool = False
     buckets: Buckets | None = None
+    bounds: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.sampler is not None and self.shuffle:
@@ -120,7 +122,7 @@ class Sampling:
             return "sampler"
         if self.mode in ("sequential", "shuffle") or self.window is None:
             return self.mode
-        return f"{self.mode}:{self.block}x{self.window}"
+        return f"{self.mode}:{_SHARDS if self.bounds else self.block}x{self.window}"
 
     def named(self, ranks: Ranks) -> str:
         """`name`, with what else the order depends on."""
@@ -137,11 +139,12 @@ class Sampling:
             return self
         if kind != self.mode and not (self.order == "auto" and self.shuffle):
             return self
-        return replace(self, block=int(block), window=int(window), settle=kind == "settle")
+        settle = kind == "settle"
+        return replace(self, block=int(block), window=int(window), settle=settle, bounds=None)
 
     def orders(self, rows: int, seed: int) -> Orders:
         """The orders of all epochs, where they are ours."""
-        return Orders(rows, seed, self.mode, self.block or 64, self.window or 64)
+        return Orders(rows, seed, self.mode, self.block or 64, self.window or 64, self.bounds)
 
     def steps(self, rows: int, ranks: Ranks) -> int:
         """Batches of a whole epoch.
@@ -183,7 +186,7 @@ class Sampling:
         keys = islice(iter(self.sampler), position, None)
         return _chunks(keys, self.batch_size or 1, self.drop_last)
 
-    def cut(self, order: Order, ranks: Ranks, start: int) -> Plan:
+    def cut(self, order: AnyOrder, ranks: Ranks, start: int) -> Plan:
         """An order of our own in batches, from a position on."""
         start = min(start, order.rows)
         batch_size = self.batch_size or 1

@@ -40,6 +40,7 @@ __all__ = [
     "open",
     "open_any",
     "open_remote",
+    "remote_part",
 ]
 
 # What the native path reads.
@@ -48,6 +49,13 @@ AnyDataset = Dataset | FolderDataset | TarDataset
 Loadable = AnyDataset | TokenDataset | PaddedDataset
 # What of it lies in a store.
 Remote = RemoteDataset | RemoteTars
+
+
+def remote_part(dataset: Loadable) -> Remote | None:
+    """What of a dataset lies in a store: itself, or what its windows are made of; None: nothing."""
+    if isinstance(dataset, (TokenDataset, PaddedDataset)):
+        return dataset.dataset if isinstance(dataset.dataset, RemoteDataset) else None
+    return dataset if isinstance(dataset, (RemoteDataset, RemoteTars)) else None
 
 
 def open(

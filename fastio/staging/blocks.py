@@ -83,14 +83,12 @@ class Blocks:
         return all(self.dataset.has_head(shard) for shard in shards.tolist())
 
     def whole_shards(self, block: int) -> list[ShardReader]:
-        """The shards of a block, where they are fetched whole: they stay while somebody has them.
+        """The shards of a block, where they are fetched whole: here, none are.
 
         Raises:
             StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
         """
-        if not self.dataset.whole:
-            return []
-        return [self.dataset.shard(shard) for shard, _, _ in self.dataset.spans(*self.rows(block))]
+        return []
 
     def ranges(self, block: int) -> list[Range]:
         """Where the parts of a block's bytes are in the store. Fetches heads.

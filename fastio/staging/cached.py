@@ -27,6 +27,7 @@ _OTHERS_DEADLINE_S = 120.0  # then a block that another process fetches is fetch
 _TELL_S = 0.5
 _HITS_TELL_S = 5.0
 _WITHOUT_CACHE_S = 5.0  # after it failed
+_MOST_SHARDS = 8192  # of a dataset whose orders are told; of larger ones, the last used stay
 
 # The bytes of a block, and what is wrong with it at the source, as `Blocks.fetch` returns them.
 Fetched = tuple[list[Any], str | None]
@@ -137,7 +138,12 @@ class CachedBlocks:
         """Says where the run stands, for this process's evictions and the others'."""
         with self._lock:
             self._position = forecast, position, ahead
-            if time.monotonic() - self._told_s < _TELL_S or self._source is None:
+            if time.monotonic() - self._told_s < _TELL_S:
+                return
+        if self._source is None and not self._opens_shards(forecast):
+            return
+        with self._lock:
+            if self._source is None:
                 return
             self._told_s = time.monotonic()
             (folder, source), told, hits = self._source, self._runs(), Counter[int]()
@@ -149,6 +155,19 @@ class CachedBlocks:
                 folder.tell(run, at)
             if hits:
                 folder.note_use(source, hits, hits.total())
+
+    def _opens_shards(self, forecast: Forecast) -> bool:
+        """Whether it was opened to tell of blocks that are shards: those come without `stage`."""
+        orders = forecast.orders
+        if self._blocks.block_rows or orders is None or orders.bounds is None:
+            return False
+        if len(orders.bounds) > _MOST_SHARDS:
+            return False
+        try:
+            return self._opened() is not None
+        except CacheError as error:
+            self._give_up(error)
+            return False
 
     def end_run(self) -> None:
         """Says that the run has ended; what was fetched so far stays in the cache."""
@@ -231,7 +250,7 @@ class CachedBlocks:
         with self._lock:
             self._resident.clear()
             self._source = folder, source
-            if heads is not None:
+            if heads is not None and heads[1].number != source.number:  # blocks are no shards
                 at = Forecast(None, 0, HEADS).to_json()
                 self._told = {self._run + 1: Run(heads[1].number, at, 0, 0)}
         return self._source

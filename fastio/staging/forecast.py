@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.cache import Run
-from fastio.order import Order, Orders
+from fastio.order import AnyOrder, Order, Orders, ShardOrder
 
 Numbers = npt.NDArray[np.int64]
 Distances = npt.NDArray[np.float64]
+_LOOKED_AT = 64  # rows of a shard that may be needed at any time
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Forecast:
     Attributes:
         orders: of all epochs; None where somebody's sampler decides.
         epoch: the run's.
-        block_rows: rows of a block of the cache; 0: the pieces are heads of shards.
+        block_rows: rows of a block of the cache; 0: the pieces are shards, of which the orders
+            know the bounds, or else their heads.
     """
 
     orders: Orders | None
@@ -63,12 +65,13 @@ class Forecast:
             ahead: blocks that are needed before this position are in use already.
             numbers: int64 (n,), of blocks.
         """
-        if not self.block_rows:
+        by_shard = self.orders is not None and self.orders.bounds is not None
+        if not self.block_rows and not by_shard:
             return np.full(len(numbers), -1.0)
         if self.orders is None or not self.orders.rows:
             return np.full(len(numbers), np.inf)
         rows = self.orders.rows
-        known = numbers * self.block_rows < rows
+        known = self._has_rows(self.orders, numbers)
         inside = np.where(known, numbers, 0)
         at = self._from(self.orders.epoch(self.epoch), position, inside)
         later = ~np.isfinite(at)
@@ -78,22 +81,55 @@ class Forecast:
         distance = np.where(at < max(ahead, position + 1), -1.0, at - position)
         return np.where(known, distance, np.inf)
 
-    def _from(self, order: Order, position: int, numbers: Numbers) -> Distances:
+    def _from(self, order: AnyOrder, position: int, numbers: Numbers) -> Distances:
         """The first position not before `position` that needs each block; infinite if none does."""
-        if order.mode == "shuffle" or order.block != self.block_rows:
+        if isinstance(order, ShardOrder):
+            begins, ends = order.window_of(numbers)
+        elif not self.block_rows:
+            return self._by_shards(order, position, numbers)
+        elif order.mode == "shuffle" or order.block != self.block_rows:
             return self._by_rows(order, position, numbers)
-        begins, ends = order.window_of(numbers)
+        else:
+            begins, ends = order.window_of(numbers)
         at = np.maximum(begins, position).astype(np.float64)
         at[ends <= position] = np.inf
         return at
 
+    def _has_rows(self, orders: Orders, numbers: Numbers) -> npt.NDArray[np.bool_]:
+        if self.block_rows or orders.bounds is None:
+            return numbers * self.block_rows < orders.rows
+        bounds = np.array(orders.bounds, np.int64)
+        inside = np.minimum(numbers, len(bounds) - 2)
+        there: npt.NDArray[np.bool_] = np.logical_and(
+            bounds[inside] < bounds[inside + 1], inside == numbers
+        )
+        return there
+
+    def _by_shards(self, order: Order, position: int, numbers: Numbers) -> Distances:
+        """Of shards under an order that is not by shards: by some of their rows, evenly apart."""
+        assert self.orders is not None
+        assert self.orders.bounds is not None
+        bounds = np.array(self.orders.bounds, np.int64)
+        first, last = bounds[numbers], bounds[numbers + 1] - 1
+        if order.mode == "sequential":
+            at = np.maximum(first, position).astype(np.float64)
+            at[last < position] = np.inf
+            return at
+        steps = np.arange(_LOOKED_AT) / (_LOOKED_AT - 1)
+        rows = first[:, None] + ((last - first)[:, None] * steps).astype(np.int64)
+        return _first_after(order, np.clip(rows, 0, order.rows - 1), position)
+
     def _by_rows(self, order: Order, position: int, numbers: Numbers) -> Distances:
         rows = numbers[:, None] * self.block_rows + np.arange(self.block_rows)
-        rows = np.minimum(rows, order.rows - 1)
-        at = order.positions(rows.reshape(-1)).reshape(rows.shape).astype(np.float64)
-        at[at < position] = np.inf
-        least: Distances = at.min(axis=1)
-        return least
+        return _first_after(order, np.minimum(rows, order.rows - 1), position)
+
+
+def _first_after(order: Order, rows: Numbers, position: int) -> Distances:
+    """Of each line of rows, (n, m), the first position that is not before `position`, (n,)."""
+    at = order.positions(rows.reshape(-1)).reshape(rows.shape).astype(np.float64)
+    at[at < position] = np.inf
+    least: Distances = at.min(axis=1)
+    return least
 
 
 def next_use(runs: Sequence[Run], numbers: Numbers) -> Distances:

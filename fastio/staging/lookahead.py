@@ -11,8 +11,10 @@ import numpy as np
 from fastio.plan import PlannedBatch
 from fastio.staging.forecast import Forecast
 from fastio.staging.stager import Numbers, Stager
+from fastio.staging.windows_ahead import windows_ahead
 
 _MOST_BATCHES = 4096
+_MOST_IN_WINDOWS = 256  # where what is behind them is asked for by windows
 
 
 class Lookahead:
@@ -45,6 +47,10 @@ class Lookahead:
         self._forecast = forecast
         self._ahead_bytes = ahead_bytes
         self._following = following
+        self._windows = windows_ahead(
+            forecast.orders, forecast.epoch, stager, ahead_bytes, following is not None
+        )
+        self._most_batches = _MOST_BATCHES if self._windows is None else _MOST_IN_WINDOWS
         self._next_plan: Iterator[PlannedBatch] | None = None
         self._queue: deque[tuple[PlannedBatch, Numbers]] = deque()
         self._carried: list[Numbers] = []
@@ -59,6 +65,8 @@ class Lookahead:
     def __next__(self) -> PlannedBatch:
         self._fill()
         if not self._queue:
+            if self._windows is not None:
+                self._carried += self._windows.hand_over()
             self._stager.carry(self._carried)
             self._carried = []
             raise StopIteration
@@ -80,6 +88,8 @@ class Lookahead:
         self._plan = self._next_plan = self._following = None
         queue, self._queue = self._queue, deque()
         carried, self._carried = self._carried, []
+        if self._windows is not None:
+            self._windows.close(self._stager.generation is self._generation)
         if self._stager.generation is not self._generation:
             return
         for blocks in (*(blocks for _, blocks in queue), *carried):
@@ -96,6 +106,8 @@ class Lookahead:
             blocks = self._want(planned)
             self._queue.append((planned, blocks))
             self._ahead = planned.next_position
+        if self._windows is not None:
+            self._windows.reach(self._ahead)
         while self._next_plan is not None and not self._full():
             planned = next(self._next_plan, None)
             if planned is None:
@@ -112,7 +124,7 @@ class Lookahead:
     def _full(self) -> bool:
         enough = len(self._counts) * self._stager.blocks.mean_bytes >= self._ahead_bytes
         return bool(self._queue or self._carried) and (
-            enough or len(self._queue) + len(self._carried) >= _MOST_BATCHES
+            enough or len(self._queue) + len(self._carried) >= self._most_batches
         )
 
     def _want(self, planned: PlannedBatch) -> Numbers:

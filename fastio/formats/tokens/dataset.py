@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fastio.dataset import Dataset
 from fastio.errors import SchemaError, TransformError
 from fastio.formats.layout import FieldKind, Segments, ShardPlace, TableField
+from fastio.formats.tokens.readers import readers
 from fastio.formats.tokens.segments import best_fit_segments, contiguous_segments
 from fastio.formats.tokens.windows import TokenWindows
 from fastio.schema import Array, Schema, Tokens
@@ -144,6 +145,12 @@ class TokenDataset:
         """The shard that a number in `first_row` stands for."""
         return int(self._shards[number])
 
+    def shard_bounds(self) -> NDArray[np.int64]:
+        """The first window of each shard, and their number: int64 (shards + 1,)."""
+        counts = np.zeros(self.dataset.num_shards, np.int64)
+        counts[self._shards] = np.diff(self.first_row)
+        return np.append(0, np.cumsum(counts)).astype(np.int64)
+
     def place(self, number: int, reader: ShardReader) -> ShardPlace:
         """Where its tokens lie, and which make up which window.
 
@@ -210,22 +217,23 @@ class TokenDataset:
         """The windows of each shard."""
         how = self.windows
         if how.packing == "best-fit":
-            shards = range(self.dataset.num_shards)
-            return np.array([len(self._fit(shard)[0]) - 1 for shard in shards], np.int64)
+            shards = readers(self.dataset, range(self.dataset.num_shards))
+            counts = [len(self._fit(shard, reader)[0]) - 1 for shard, reader in shards]
+            return np.array(counts, np.int64)
         tokens = self.dataset.manifest.shard_tokens(self.field)
         return np.maximum(0, (tokens - how.span) // how.step + 1)
 
-    def _fit(self, shard: int) -> Segments:
+    def _fit(self, shard: int, reader: ShardReader) -> Segments:
         segments = self._best_fit.get(shard)
         if segments is None:
-            starts, _ = self.dataset.shard(shard).tokens(self.field)
+            starts, _ = reader.tokens(self.field)
             segments = self._best_fit[shard] = best_fit_segments(starts, self.windows.length)
         return segments
 
     def _segments(self, number: int, reader: ShardReader) -> Segments:
         how = self.windows
         if how.packing == "best-fit":
-            return self._fit(self.shard(number))
+            return self._fit(self.shard(number), reader)
         starts, _ = reader.tokens(self.field)
         count = int(self.first_row[number + 1] - self.first_row[number])
         return contiguous_segments(starts, count, how.step, how.span)

@@ -14,6 +14,7 @@ from fastio.dataset import Dataset
 from fastio.errors import SchemaError, TransformError
 from fastio.formats.fixed import FixedWidth
 from fastio.formats.layout import FieldKind, ShardPlace, TableField
+from fastio.formats.tokens.readers import readers
 from fastio.schema import Array, Field, Schema, Tokens, is_fixed_width
 from fastio.shard import ShardReader
 
@@ -131,8 +132,8 @@ class PaddedDataset:
         Raises:
             SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
         """
-        shards = range(self.dataset.num_shards)
-        starts = (self.dataset.shard(shard).tokens(self.field)[0] for shard in shards)
+        shards = readers(self.dataset, range(self.dataset.num_shards))
+        starts = (reader.tokens(self.field)[0] for _, reader in shards)
         most = self.padding.max_length
         return np.concatenate([np.minimum(np.diff(each), most).astype(np.int32) for each in starts])
 

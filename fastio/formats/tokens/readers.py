@@ -1,0 +1,38 @@
+"""All shards of a dataset one after the other, for what must be known before the first batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from fastio.dataset import Dataset
+from fastio.dataset.remote import RemoteDataset
+from fastio.shard import ShardReader
+
+_AHEAD = 8  # shards of a remote dataset that are fetched at once
+
+
+def readers(dataset: Dataset, shards: Iterable[int]) -> Iterator[tuple[int, ShardReader]]:
+    """Shards in the order that they are asked for in; remote ones are fetched ahead.
+
+    Raises:
+        SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
+    """
+    if not isinstance(dataset, RemoteDataset):
+        yield from ((shard, dataset.shard(shard)) for shard in shards)
+        return
+    coming: deque[tuple[int, Future[ShardReader]]] = deque()
+    with ThreadPoolExecutor(_AHEAD, "fastio-shards") as pool:
+        try:
+            for shard in shards:
+                coming.append((shard, pool.submit(dataset.shard, shard)))
+                if len(coming) >= _AHEAD:
+                    first, reader = coming.popleft()
+                    yield first, reader.result()
+            while coming:
+                first, reader = coming.popleft()
+                yield first, reader.result()
+        finally:
+            for _, reader in coming:
+                reader.cancel()

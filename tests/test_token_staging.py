@@ -1,0 +1,306 @@
+"""Windows of tokens and padded documents of remote datasets: fetched ahead, once, in any order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastio
+from fastio import Cache, Loader, Scalar, Schema, TokenPad, Tokens, TokenWindows
+from fastio.order import ShardOrder
+from tests.servers import Answer, FaultProxy, http_folder
+from tests.staging_support import piece_files
+
+DOCS = 1200
+SHARD = 16 << 10
+WINDOWS = TokenWindows(64)
+LATENCY_S = 0.03
+
+
+def tokens_of(row: int) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    length = int(np.random.default_rng(row).integers(1, 400))
+    return ((row * 7919 + np.arange(length)) % 65536).astype(np.uint16)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    schema = Schema({"tokens": Tokens("uint16"), "label": Scalar("int64")})
+    with fastio.Writer(folder / "docs", schema, shard_size=SHARD) as writer:
+        for row in range(DOCS):
+            writer.write({"tokens": tokens_of(row), "label": row})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running(root: Path) -> Iterator[FaultProxy]:
+    with http_folder(root) as url, FaultProxy(url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(running: FaultProxy) -> FaultProxy:
+    running.calm()
+    running.forget()
+    return running
+
+
+def shard_bytes(root: Path) -> int:
+    return sum(path.stat().st_size for path in (root / "docs").glob("shard-*"))
+
+
+@pytest.fixture(params=(None, 64 << 20, 300 << 10), ids=("memory", "cache", "small"))
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Cache | None:
+    return None if request.param is None else Cache(tmp_path / "cache", request.param)
+
+
+def local_windows(root: Path, windows: TokenWindows = WINDOWS) -> torch.Tensor:
+    """The inputs of all windows, in order."""
+    with Loader(root / "docs", 64, transforms={"tokens": windows}) as loader:
+        return torch.cat([batch["inputs"] for batch in loader])
+
+
+def window_bounds(root: Path) -> list[int]:
+    """The first window of each shard, and their number."""
+    with fastio.open(root / "docs") as dataset:
+        assert isinstance(dataset, fastio.Dataset)
+        tokens = dataset.manifest.shard_tokens("tokens")
+    return np.append(0, np.cumsum(np.maximum(0, (tokens - 65) // 64 + 1))).tolist()
+
+
+def name_of(answer: Answer) -> str:
+    return answer.path.rsplit("/", 1)[1]
+
+
+def shards_asked_for(proxy: FaultProxy) -> set[str]:
+    return {name_of(answer) for answer in proxy.answers("shard", "GET")}
+
+
+def epoch_of(loader: Loader, expected: torch.Tensor) -> list[int]:
+    """One epoch's rows, each window compared with what it must be."""
+    rows = []
+    for batch in loader:
+        assert loader.batch.rows is not None
+        assert torch.equal(batch["inputs"], expected[loader.batch.rows])
+        rows += loader.batch.rows[: loader.batch.valid].tolist()
+    return rows
+
+
+def windows_loader(url: str, cache: Cache | None, **options: Any) -> Loader:
+    given: dict[str, Any] = {"batch_size": 8, "shuffle": True, "num_workers": 1} | options
+    return Loader(f"{url}/docs", transforms={"tokens": WINDOWS}, cache=cache, **given)
+
+
+@pytest.mark.parametrize("order", ["auto", "sequential", "shuffle", "window"])
+def test_windows_are_those_of_the_local_copy(
+    order: Any, proxy: FaultProxy, root: Path, cache: Cache | None
+) -> None:
+    expected = local_windows(root)
+    shuffle = None if order != "auto" else True
+    with windows_loader(proxy.url, cache, shuffle=shuffle, order=order) as loader:
+        epochs = [epoch_of(loader, expected) for _ in range(3)]
+    everything = list(range(len(expected)))
+    assert all(sorted(rows) == everything for rows in epochs)
+    assert (epochs[0] == epochs[1]) == (order == "sequential")
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        TokenWindows(64, packing="best-fit"),
+        TokenWindows(50, positions=True, documents=True, cu_seqlens=True),
+        TokenWindows(40, stride=13),
+        TokenWindows(4000),  # many shards have none
+    ],
+    ids=("best-fit", "documents", "stride", "long"),
+)
+def test_every_kind_of_window(
+    windows: TokenWindows, proxy: FaultProxy, root: Path, cache: Cache | None
+) -> None:
+    options: dict[str, Any] = {"transforms": {"tokens": windows}, "batch_size": 5}
+    with (
+        Loader(root / "docs", **options) as local,
+        Loader(f"{proxy.url}/docs", cache=cache, **options) as remote,
+    ):
+        for ours, theirs in zip(local, remote, strict=True):
+            assert ours.keys() == theirs.keys()
+            for name in ours:
+                assert np.array_equal(ours[name], theirs[name])
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=("memory", "cache"))
+def test_every_byte_is_fetched_once_an_epoch_and_once_for_all_where_it_is_kept(
+    kept: bool, proxy: FaultProxy, root: Path, tmp_path: Path
+) -> None:
+    expected, whole = local_windows(root), shard_bytes(root)
+    cache = Cache(tmp_path / "cache") if kept else None
+    with windows_loader(proxy.url, cache) as loader:
+        for epoch in range(3):
+            assert sorted(epoch_of(loader, expected)) == list(range(len(expected)))
+            assert proxy.sent_twice("shard") == 0 or not kept
+            sent = proxy.sent("shard")
+            most = whole if kept else (epoch + 1) * whole + 8 * 2 * SHARD
+            assert sent <= most
+    assert proxy.sent("shard") >= whole
+
+
+def test_a_window_of_shards_is_used_up_before_the_next_one(proxy: FaultProxy, root: Path) -> None:
+    bounds = window_bounds(root)
+    with windows_loader(proxy.url, None) as loader:
+        rows = epoch_of(loader, local_windows(root))
+    shards = np.searchsorted(bounds, rows, side="right") - 1
+    places = [np.flatnonzero(shards == shard) for shard in range(len(bounds) - 1)]
+    window = [int(np.diff(bounds)[shard]) for shard in range(len(bounds) - 1)]
+    assert all(np.ptp(at) < 4 * max(window) for at in places)
+    assert any(np.ptp(at) >= size for at, size in zip(places, window, strict=True))
+
+
+def test_the_next_windows_shards_are_there_before_a_batch_needs_them(
+    proxy: FaultProxy, root: Path, tmp_path: Path
+) -> None:
+    """With one batch taken, two windows of shards come; then they need no server any more."""
+    proxy.set(latency_s=LATENCY_S)
+    expected = local_windows(root)
+    with windows_loader(proxy.url, Cache(tmp_path / "cache"), batch_size=1) as loader:
+        run, spans = iter(loader), ShardOrder(window_bounds(root), 0, 0, 4).spans()
+        next(run)
+        two_windows = {f"shard-{n:06}.arrow" for _, shards in spans[:2] for n in shards.tolist()}
+        deadline_s = time.monotonic() + 30
+        while len(asked := shards_asked_for(proxy)) < 8 and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert asked == two_windows
+        proxy.fail("status", p=1.0, match="shard")
+        for _ in range(spans[1][0] - 1):
+            batch = next(run)
+            assert loader.batch.rows is not None
+            assert torch.equal(batch["inputs"], expected[loader.batch.rows])
+
+
+def test_the_next_epochs_first_window_comes_at_the_end_of_this_one(
+    proxy: FaultProxy, root: Path
+) -> None:
+    bounds = window_bounds(root)
+    with windows_loader(proxy.url, None, batch_size=1) as loader:
+        assert sum(1 for _ in loader) == bounds[-1]
+        first = ShardOrder(bounds, 0, 1, 4).spans()[0][1].tolist()
+        deadline_s = time.monotonic() + 30
+        while time.monotonic() < deadline_s:
+            answers = proxy.answers("shard", "GET")
+            if {f"shard-{n:06}.arrow" for n in first} <= {name_of(a) for a in answers[-8:]}:
+                break
+            time.sleep(0.01)
+        proxy.fail("status", p=1.0, match="shard")
+        run, expected = iter(loader), local_windows(root)
+        assert loader.batch.rows is not None
+        for _ in range(ShardOrder(bounds, 0, 1, 4).spans()[0][0]):
+            batch = next(run)
+            assert loader.batch.epoch == 1
+            assert torch.equal(batch["inputs"], expected[loader.batch.rows])
+
+
+def test_an_epoch_takes_as_long_as_its_bytes_not_as_its_requests(
+    proxy: FaultProxy, root: Path
+) -> None:
+    shards = len(list((root / "docs").glob("shard-*")))
+    proxy.set(latency_s=10 * LATENCY_S)
+    began_s = time.monotonic()
+    with windows_loader(proxy.url, None, batch_size=64) as loader:
+        assert sum(1 for _ in loader) == len(loader)
+    # One after the other, each shard would take a latency at least.
+    assert time.monotonic() - began_s < 0.6 * shards * 10 * LATENCY_S
+
+
+def test_padded_documents_come_by_windows_of_shards(proxy: FaultProxy, cache: Cache | None) -> None:
+    padding = TokenPad(100, multiple_of=4)
+    with Loader(
+        f"{proxy.url}/docs", 8, shuffle=True, transforms=padding, cache=cache, num_workers=1
+    ) as loader:
+        for _ in range(2):
+            labels = []
+            for batch in loader:
+                documents = [tokens_of(row)[:100] for row in batch["label"].tolist()]
+                longest = padding.length(max(map(len, documents)))
+                assert batch["input_ids"].shape == (len(documents), longest)
+                for row, document in zip(batch["input_ids"], documents, strict=True):
+                    assert np.array_equal(row[: len(document)], document)
+                    assert not row[len(document) :].any()
+                labels += batch["label"].tolist()
+            assert sorted(labels) == list(range(DOCS))
+
+
+def test_padded_documents_in_batches_of_like_lengths(
+    proxy: FaultProxy, root: Path, cache: Cache | None
+) -> None:
+    options: dict[str, Any] = {"shuffle": True, "num_workers": 1}
+    options["transforms"] = TokenPad(400, multiple_of=1, pool=6)
+    with Loader(f"{proxy.url}/docs", 8, cache=cache, **options) as loader:
+        batches = list(loader)
+    assert sorted(row for batch in batches for row in batch["label"].tolist()) == list(range(DOCS))
+    padding = 1 - sum(int(b["attention_mask"].sum()) for b in batches) / sum(
+        b["attention_mask"].numel() for b in batches
+    )
+    assert padding < 0.15
+
+
+@pytest.mark.parametrize("worlds", [(2, 2), (2, 1), (1, 4)])
+def test_an_epoch_goes_on_at_another_world_size_with_another_cache(
+    worlds: tuple[int, int], proxy: FaultProxy, root: Path, tmp_path: Path
+) -> None:
+    expected, seen, states = local_windows(root), list[int](), []
+    for rank in range(worlds[0]):
+        cache = Cache(tmp_path / "one", 300 << 10)
+        ranks: dict[str, Any] = {"rank": rank, "world_size": worlds[0]}
+        with windows_loader(proxy.url, cache, **ranks) as loader:
+            for step, batch in enumerate(loader):
+                assert loader.batch.rows is not None
+                assert torch.equal(batch["inputs"], expected[loader.batch.rows])
+                seen += loader.batch.rows.tolist()
+                if step == 10:
+                    break
+            states.append(loader.state_dict())
+    assert all(state == states[0] for state in states)
+    for rank in range(worlds[1]):
+        ranks = {"rank": rank, "world_size": worlds[1]}
+        with windows_loader(proxy.url, None, **ranks) as loader:
+            loader.load_state_dict(states[0])
+            seen += epoch_of(loader, expected)
+    assert sorted(seen) == list(range(len(expected)))
+
+
+def test_a_small_cache_keeps_what_is_needed_next(
+    proxy: FaultProxy, root: Path, tmp_path: Path
+) -> None:
+    """Read in order again and again, whoever keeps what was used last has nothing of use."""
+    expected, whole = local_windows(root), shard_bytes(root)
+    cache = Cache(tmp_path / "cache", whole * 6 // 10)
+    with windows_loader(proxy.url, cache, shuffle=False) as loader:
+        epoch_of(loader, expected)
+        proxy.forget()
+        for _ in range(3):
+            epoch_of(loader, expected)
+    assert proxy.sent("shard") < 3 * whole * 0.8
+    assert sum(path.stat().st_size for path in piece_files(cache)) <= whole * 6 // 10
+
+
+def test_damaged_bytes_are_fetched_again(proxy: FaultProxy, root: Path, tmp_path: Path) -> None:
+    proxy.fail("flip", match="shard", p=0.2)
+    expected = local_windows(root)
+    with windows_loader(proxy.url, Cache(tmp_path / "cache")) as loader:
+        assert sorted(epoch_of(loader, expected)) == list(range(len(expected)))
+    assert proxy.struck()["flip"]
+
+
+def test_a_mix_of_remote_and_local_windows(proxy: FaultProxy, root: Path) -> None:
+    mixed = fastio.mix([(f"{proxy.url}/docs", 1), (root / "docs", 1)])
+    with Loader(mixed, 8, shuffle=True, transforms={"tokens": WINDOWS}) as loader:
+        remote = [batch["inputs"].clone() for batch in loader]
+    local = fastio.mix([(root / "docs", 1), (root / "docs", 1)])
+    with Loader(local, 8, shuffle=True, transforms={"tokens": WINDOWS}) as loader:
+        for ours, theirs in zip(remote, loader, strict=True):
+            assert torch.equal(ours, theirs["inputs"])

@@ -7,6 +7,7 @@ so that a loader can be pickled and forked.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,8 @@ from fastio.formats import (
     TokenDataset,
     remote_part,
 )
+from fastio.ragged import Forms, RaggedBatch
+from fastio.ragged_tensors import one_part, ragged_parts
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
 from fastio.schema import Image, Schema
@@ -210,6 +213,7 @@ class NativeSettings:
         pinned: "slots" are in pinned memory and used again after `release`; "fresh" ones are
             pinned too, and every batch has its own; "no" means neither.
         resident: a table is copied to memory.
+        ragged: the forms of fields whose rows differ in size.
     """
 
     threads: int
@@ -222,6 +226,7 @@ class NativeSettings:
     on_cpu: bool = True
     pinned: Literal["no", "slots", "fresh"] = "no"
     resident: bool = False
+    ragged: Forms = dataclasses.field(default_factory=Forms)
 
 
 class NativeFeed:
@@ -356,6 +361,7 @@ class NativeFeed:
                 recycle=how.pinned != "fresh",
                 stager=self._stager,
                 resident=how.resident,
+                ragged=how.ragged,
             )
         return self._engines[seed]
 
@@ -414,20 +420,25 @@ class NativeFeed:
         # What it returned may be views of the slot, which goes back when they are garbage.
         return HostBatch(pin(data) if fresh else data, info)
 
-    def _tensors(self, name: str, values: Any, fresh: bool) -> Any:
+    def _tensors(self, name: str, values: Any, fresh: bool) -> dict[str, Any]:
+        """A field, and behind it its sizes where it has some beside it."""
+        if isinstance(values, RaggedBatch):
+            return ragged_parts(name, values)
         if not isinstance(self.dataset.schema.fields[name], Image):
-            return value_tensors(values)
-        return image_tensors(values, channels_last=self.settings.channels_last, fresh=fresh)
+            return {name: value_tensors(values)}
+        how = self.settings
+        return {name: image_tensors(values, channels_last=how.channels_last, fresh=fresh)}
 
-    def _structured(self, parts: Sequence[Any]) -> Any:
+    def _structured(self, parts: Sequence[dict[str, Any]]) -> Any:
         structure = self.dataset.schema.structure
         if structure == "dict":
-            return dict(zip(self.fields, parts, strict=True))
-        return tuple(parts) if structure == "tuple" else parts[0]
+            return {name: value for found in parts for name, value in found.items()}
+        joined = tuple(one_part(found) for found in parts)
+        return joined if structure == "tuple" else joined[0]
 
     def _samples(self, data: Any, batch: Batch) -> list[Any]:
         """A batch taken apart, for collate_fn. Numbers are what indexing the dataset gives."""
-        parts = list(data.values()) if isinstance(data, dict) else data
+        parts = tuple(data.values()) if isinstance(data, dict) else data
         parts = list(parts) if isinstance(parts, tuple) else [parts]
         columns = []
         for name, part in zip(self.fields, parts, strict=True):
@@ -438,7 +449,11 @@ class NativeFeed:
                 columns.append(raw.tolist() if plain else list(raw))
             else:
                 columns.append(list(part))
-        return [self._structured(values) for values in zip(*columns, strict=True)]
+        samples = zip(*columns, strict=True)
+        return [
+            self._structured([{n: v} for n, v in zip(self.fields, values, strict=True)])
+            for values in samples
+        ]
 
 
 class _NativeBatches:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fastio.cache import Cache
 from fastio.engine import OnError
 from fastio.errors import LoaderClosed
+from fastio.ragged import Form
 from fastio.resume import Cursor, from_state, to_state
 from fastio.sampling import OrderName, Ranks, Sampling
 from fastio.stats import Stats
@@ -100,6 +101,13 @@ class Loader:
             filter's columns of the row groups whose statistics do not rule them out.
         memory: for such files: bytes, or a string such as "512MiB", that shuffling and decoding
             may take. None: an eighth of what is available, at most 1 GiB.
+        ragged: the form of fields whose rows differ in size (lists of table files, arrays with open
+            axes, tokens), for all or as {field: form}: "list" of tensors; "padded" with zeros to
+            the longest of the batch, beside `NAME_length` (`NAME_shape` where several axes are
+            open); "nested", torch's jagged layout; "flat", the rows one after the other, beside
+            `NAME_offsets`. In samples that are tuples the two stand together as a tuple. None:
+            "padded" for table files that are not packed, else "list". Where samples come one by
+            one (batch_size=None, collate_fn) each has its own tensor.
 
     Attributes:
         dataset: the dataset, as given or opened.
@@ -150,6 +158,7 @@ class Loader:
         nulls: Mapping[str, Any] | None = None,
         filters: Any = None,
         memory: int | str | None = None,
+        ragged: Form | Mapping[str, Form] | None = None,
     ) -> None:
         from fastio.device import resolve_device
         from fastio.formats.torch_dataset import WorkerSettings
@@ -195,6 +204,7 @@ class Loader:
                 cache=cache,
                 resident=resident,
                 tables=TableRequest.of(columns, groups, dtypes, nulls, filters, memory),
+                ragged=ragged,
             )
         )
         opened = self._feed.dataset is not dataset

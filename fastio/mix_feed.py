@@ -20,6 +20,8 @@ from fastio.formats import PaddedDataset, TokenDataset
 from fastio.mixing import Mix, MixedBatch, MixOrder, MixPlan, Part
 from fastio.order import Order
 from fastio.plan import PlannedBatch
+from fastio.ragged import Forms, is_ragged
+from fastio.ragged_tensors import ragged_of_lists
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
 from fastio.stats import Stats
@@ -35,6 +37,7 @@ class MixFeed:
         feeds: of each source, alike but for the dataset; closed with this one, and so are the
             datasets of sources that were given as paths.
         sampling: batch size and so on.
+        ragged: the forms of fields whose rows differ in size.
 
     Raises:
         SchemaError: the sources' samples are not alike.
@@ -45,12 +48,19 @@ class MixFeed:
     path: Literal["native", "torch"] = "native"
     reason = ""
 
-    def __init__(self, mix: Mix, feeds: Sequence[NativeFeed], sampling: Sampling) -> None:
+    def __init__(
+        self,
+        mix: Mix,
+        feeds: Sequence[NativeFeed],
+        sampling: Sampling,
+        ragged: Forms | None = None,
+    ) -> None:
         if not sampling.ours or sampling.order not in ("auto", "shuffle", "sequential"):
             raise ValueError("a mix has an order of its own: no sampler, and no order='window'")
         self.dataset = mix
         self.sampling = sampling
         self._feeds = list(feeds)
+        self._ragged = ragged or Forms()
         _check_alike(self._feeds)
 
     @property
@@ -69,7 +79,7 @@ class MixFeed:
     def run(self, cursor: Cursor, ranks: Ranks) -> MixBatches:
         plan = self._plan(cursor, ranks)
         first = cursor.position // ((self.sampling.batch_size or 1) * ranks.world_size)
-        return MixBatches(self._feeds, iter(plan), cursor, first, ranks)
+        return MixBatches(self._feeds, iter(plan), cursor, first, ranks, self._ragged)
 
     def order_name(self, ranks: Ranks) -> str:
         return f"mix:{self.sampling.mode}"
@@ -120,8 +130,13 @@ class MixBatches:
         cursor: Cursor,
         first_step: int,
         ranks: Ranks,
+        ragged: Forms,
     ) -> None:
         self._epoch = cursor.epoch
+        kinds = feeds[0].dataset.schema.fields
+        self._kinds = {name: kinds[name] for name in feeds[0].fields}
+        ragged_names = [name for name, kind in self._kinds.items() if is_ragged(kind)]
+        self._forms = {name: ragged.get(name, "list") for name in ragged_names}
         self._first_step = first_step
         self._pinned = feeds[0].settings.pinned != "no"
         self._deal = _Deal(plan)
@@ -174,6 +189,8 @@ class MixBatches:
             errors += batch.errors
             trees.append((host.data, rank_of[at]))
         data = merged(trees, len(left), self._pinned)
+        if self._forms:  # the sources give lists of views of their slots, which are copied here
+            data = ragged_of_lists(data, self._forms, self._kinds)
         for _, (host, _) in found:
             if host.release is not None:
                 host.release()

@@ -32,6 +32,7 @@ from fastio.formats.torch_dataset import WorkerSettings, image_files
 from fastio.mix_feed import MixFeed
 from fastio.mixing import Mix
 from fastio.plan import Buckets
+from fastio.ragged import Form, Forms
 from fastio.residency import place_table
 from fastio.sampling import Ranks, Sampling
 from fastio.staging import staged
@@ -63,6 +64,7 @@ class Request:
     cache: Cache | str | os.PathLike[str] | None = None
     resident: bool | None = None
     tables: TableRequest | None = None
+    ragged: Form | Mapping[str, Form] | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ def make_feed(request: Request) -> Feed:
         request = replace(request, fields=tuple(dataset.schema.fields))  # seg_png for "seg.png"
     transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
     settings = _native_settings(request)
+    settings.ragged.check(dataset.schema, request.fields)
     if remote_part(dataset) is None:
         sampling = request.sampling
         views = (TokenDataset, PaddedDataset)
@@ -186,7 +189,9 @@ def _table_feed(request: Request, paths: list[str]) -> TableFeed:
         how.timeout_s,
         how.collate_fn,
         how.pinned,
+        how.ragged,
     )
+    how.ragged.check(dataset.schema)
     return TableFeed(dataset, request.sampling, transforms, settings)
 
 
@@ -282,7 +287,7 @@ def _only_tokens(dataset: AnyDataset) -> str:
 def _mix_feed(mix: Mix, request: Request) -> MixFeed:
     feeds: list[NativeFeed] = []
     for source in mix.sources:
-        feed = make_feed(replace(request, dataset=source))
+        feed = make_feed(replace(request, dataset=source, ragged=None))
         if not isinstance(feed, NativeFeed):
             for opened in feeds:
                 opened.close()
@@ -291,7 +296,9 @@ def _mix_feed(mix: Mix, request: Request) -> MixFeed:
                 "none: pack it"
             )
         feeds.append(feed)
-    return MixFeed(mix, feeds, request.sampling)
+    forms = _forms(request)
+    forms.check(feeds[0].dataset.schema, feeds[0].fields)
+    return MixFeed(mix, feeds, request.sampling, forms)
 
 
 def _one_line(value: object) -> str:
@@ -299,8 +306,8 @@ def _one_line(value: object) -> str:
 
 
 def _torch_feed(request: Request, reason: str) -> TorchFeed:
-    if request.fields is not None or request.on_error != "raise":
-        raise ValueError(f"fields and on_error are of the native path, and here {reason}")
+    if request.fields is not None or request.on_error != "raise" or request.ragged is not None:
+        raise ValueError(f"fields, on_error and ragged are of the native path, and here {reason}")
     workers = request.workers
     if request.device is not None and request.device.type == "cuda":
         workers = replace(workers, pin_memory=True)  # or copies would wait for one another
@@ -333,4 +340,12 @@ def _native_settings(request: Request) -> NativeSettings:
         collate_fn=workers.collate_fn,
         on_cpu=request.device is None or request.device.type == "cpu",
         pinned=pinned,
+        ragged=_forms(request),
     )
+
+
+def _forms(request: Request) -> Forms:
+    """The forms of fields whose rows differ in size; samples of such fields are always rows."""
+    forms = Forms.of(request.ragged)
+    alone = request.workers.collate_fn is not None or not request.sampling.batched
+    return Forms("list") if alone and request.ragged is not None else forms

@@ -53,8 +53,12 @@ class Forms:
                 raise ValueError(f"ragged must be one of {', '.join(FORMS)}, got {form!r}")
         return cls(default, named)
 
-    def check(self, schema: Schema) -> None:
+    def check(self, schema: Schema, fields: Sequence[str] | None = None) -> None:
         """Compares them with the fields that there are.
+
+        Args:
+            schema: of the dataset.
+            fields: that are delivered; None for all.
 
         Raises:
             SchemaError: a field that is named has no sizes that vary, or a form is not possible.
@@ -67,7 +71,8 @@ class Forms:
                     f"{', '.join(ragged) or 'none'}"
                 )
         for name, kind in ragged.items():
-            if self.get(name, "list") in ("nested", "flat"):
+            wanted = fields is None or name in fields
+            if wanted and self.get(name, "list") in ("nested", "flat"):
                 _check_one_open(name, kind)
 
     def get(self, name: str, default: Form) -> Form:
@@ -133,7 +138,7 @@ class RaggedBatch:
         if self.form == "padded":
             cut = [tuple(slice(length) for length in shape) for shape in shapes]
             return [self.values[index][at] for index, at in enumerate(cut)]
-        if self.axis:
+        if self.axis and self.form != "list":
             ends = np.cumsum([0, *self.lengths.tolist()]).tolist()
             before = (slice(None),) * self.axis
             return [
@@ -186,7 +191,7 @@ def places(form: Form, shapes: Int64s | list[tuple[int, ...]], axis: int = 0) ->
         SchemaError: rows of this form have as many axes as each other, and these differ; or
             "nested" and "flat" rows differ in another axis than the open one.
     """
-    if form == "list" or (isinstance(shapes, list) and form == "list"):
+    if form == "list":
         return _one_after_the_other(shapes)
     if isinstance(shapes, list):
         raise SchemaError(
@@ -246,15 +251,17 @@ def _padded(shapes: Int64s) -> Places:
     inner = int(np.prod(full[cut + 1 :], dtype=np.int64))
     outer = full[:cut]
     lines = int(np.prod(outer, dtype=np.int64))
-    at = np.indices(tuple(outer.tolist())).reshape(cut, lines)  # of each line, in each outer axis
+    at = np.asarray(
+        np.indices(tuple(outer.tolist())).reshape(cut, lines), np.int64
+    )  # of each line, in each outer axis
     row = np.repeat(np.arange(count, dtype=np.int64), lines)
     inside = np.ones((count, lines), np.bool_)
-    begin = np.zeros((count, lines), np.int64)
-    step = shapes[:, cut] * inner
+    begin: Int64s = np.zeros((count, lines), np.int64)
+    step: Int64s = shapes[:, cut] * inner
     for axis in range(cut - 1, -1, -1):
         inside &= at[axis] < shapes[:, axis, None]
         begin += at[axis] * step[:, None]
-        step = step * shapes[:, axis]
+        step = np.multiply(step, shapes[:, axis])
     counts = np.where(inside, (shapes[:, cut] * inner)[:, None], 0).reshape(-1)
     room = np.full(count * lines, int(full[cut]) * inner, np.int64)
     target = np.arange(count * lines, dtype=np.int64) * (int(full[cut]) * inner)
@@ -287,6 +294,17 @@ def same_axes(shapes: Sequence[tuple[int, ...]]) -> Int64s | list[tuple[int, ...
     return np.array(shapes, np.int64).reshape(len(shapes), axes)
 
 
+def of_field(rows: Sequence[AnyArray], form: Form, kind: Field) -> RaggedBatch:
+    """A batch of rows of a ragged field, given as arrays.
+
+    Raises:
+        SchemaError: as `places`.
+    """
+    assert isinstance(kind, (Array, Tokens))
+    axis = open_axis(kind)
+    return of_rows(rows, form, kind.dtype, axis or 0, axis is not None)
+
+
 def of_rows(
     rows: Sequence[AnyArray], form: Form, dtype: Any, axis: int = 0, declared: bool = True
 ) -> RaggedBatch:
@@ -306,7 +324,8 @@ def of_rows(
     if form == "padded":
         values = np.zeros(at.shape, dtype)
         for index, row in enumerate(rows):
-            values[(index, *(slice(length) for length in row.shape))] = row
+            corner: Any = (index, *(slice(length) for length in row.shape))
+            values[corner] = row
     elif len(at.shape) > 1 and len(rows):
         values = np.concatenate(rows, axis=axis, dtype=dtype)
     else:

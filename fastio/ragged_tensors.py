@@ -16,8 +16,7 @@ from fastio.ragged import (
     SHAPE_SUFFIX,
     Form,
     RaggedBatch,
-    of_rows,
-    open_axis,
+    of_field,
 )
 from fastio.schema import Field
 
@@ -53,10 +52,7 @@ def ragged_parts(name: str, batch: RaggedBatch) -> dict[str, Any]:
 
 def ragged_of_list(name: str, rows: Sequence[Tensor], form: Form, kind: Field) -> dict[str, Any]:
     """`ragged_parts` of rows that are tensors on the CPU; copies them."""
-    axis = open_axis(kind)
-    dtype = kind.dtype  # type: ignore[union-attr]  # of Array or Tokens
-    arrays = [row.numpy() for row in rows]
-    return ragged_parts(name, of_rows(arrays, form, dtype, axis or 0, axis is not None))
+    return ragged_parts(name, of_field([row.numpy() for row in rows], form, kind))
 
 
 def ragged_of_lists(data: Any, forms: Mapping[str, Form], kinds: Mapping[str, Field]) -> Any:
@@ -125,7 +121,7 @@ def is_jagged(leaf: Any) -> bool:
     return bool(jagged and leaf.lengths() is None)
 
 
-def map_jagged(function: Callable[[Tensor], Tensor], leaf: Tensor) -> Tensor:
+def map_jagged(function: Callable[[Tensor], Tensor], leaf: Any) -> Tensor:
     """A nested tensor of `function` of its values and of its offsets.
 
     They are tensors of their own: what holds for one (pinned, copied, in use on a stream) has to be
@@ -134,9 +130,9 @@ def map_jagged(function: Callable[[Tensor], Tensor], leaf: Tensor) -> Tensor:
     values, offsets = function(leaf.values()), leaf.offsets()
     known = offsets if offsets.device.type == "cpu" else None
     moved = function(offsets)
-    return nested(values, moved, leaf._ragged_idx, known)  # type: ignore[attr-defined]
+    return nested(values, moved, leaf._ragged_idx, known)
 
 
-def dense(leaf: Tensor) -> tuple[Tensor, ...]:
+def dense(leaf: Any) -> tuple[Tensor, ...]:
     """The tensors that a tensor consists of: of a nested one, its values and offsets."""
     return (leaf.values(), leaf.offsets()) if is_jagged(leaf) else (leaf,)

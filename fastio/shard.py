@@ -371,6 +371,43 @@ class ShardReader:
         extents = self._column(f"{field}.shape")[local_row].as_py()
         return tuple(int(extent) for extent in extents)
 
+    def shapes(
+        self, field: str, local_rows: NDArray[np.int64]
+    ) -> NDArray[np.int64] | list[tuple[int, ...]]:
+        """The shapes of rows of a variable-shape array field.
+
+        Returns:
+            int64 (n, axes), or a list of n tuples where rows differ in axes.
+
+        Raises:
+            ShardCorrupt: there is no such field, or its shapes are damaged.
+        """
+        ends, lengths = self._shape_lists(f"{field}.shape")
+        begins = ends[local_rows].astype(np.int64)
+        axes = ends[local_rows + 1] - begins
+        if not len(local_rows) or bool((axes != axes[0]).any()):
+            return [self.shape(field, row) for row in local_rows.tolist()]
+        found: NDArray[np.int64] = lengths[begins[:, None] + np.arange(axes[0])]
+        return found
+
+    def _shape_lists(self, name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """A column of shapes: int32 (rows + 1,), where each begins among the lengths, and these."""
+        column = self._column(name)
+        if column.type != pa.list_(pa.field("item", pa.int64(), nullable=False)):
+            raise ShardCorrupt(f"{self.path}: {name!r} is {column.type}, not shapes")
+        lengths = _view(column.values.buffers()[1], np.int64, len(column.values))
+        ends = self._views.get(name)
+        if ends is None:
+            ends = _view(column.buffers()[1], np.int32, len(column) + 1)
+            backwards = bool((ends[1:] < ends[:-1]).any())
+            if ends[0] < 0 or backwards or ends[-1] > len(lengths) or lengths.min(initial=0) < 0:
+                raise ShardCorrupt(
+                    f"{self.path}: the shapes of column {name!r} are damaged; run `fastio verify` "
+                    "on the dataset"
+                )
+            self._views[name] = ends
+        return ends, lengths
+
     def close(self) -> None:
         """Let go of the map. Views taken before keep it alive; the reader cannot be used again."""
         self._mapping = self._batch = None

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
 from fastio.batch import Allocate, AnyArray, Batch, Lease, SlotPool
+from fastio.dataset import Dataset
+from fastio.dataset.remote import RemoteDataset
 from fastio.engine.feeder import Feeder
 from fastio.engine.fields import ImageField, check_names, image_field
 from fastio.engine.mend import replace, skip
@@ -24,9 +26,10 @@ from fastio.engine.pending import WAIT_S, Pending
 from fastio.engine.pillow import PillowThreads
 from fastio.engine.stream import BatchStream
 from fastio.errors import ImageError, LoaderClosed, SampleError
-from fastio.fetch import ImageReads, columns
+from fastio.fetch import ImageReads, SpanRead, Spans, columns
 from fastio.formats import Loadable, PaddedDataset, TokenDataset
 from fastio.plan import PlannedBatch
+from fastio.ragged import Forms, RaggedBatch, is_ragged, of_field
 from fastio.schema import CODEC_ENCODED, Image
 from fastio.staging import Forecast, Lookahead, Stager
 from fastio.stats import Stats
@@ -73,6 +76,7 @@ class Engine:
         recycle: use slots again; False gives every batch memory of its own.
         stager: brings a remote dataset's blocks; not closed by the engine.
         resident: keep a copy of a table's rows in memory; see `fetch.Columns`.
+        ragged: the forms of fields whose rows differ in size; lists where it does not say.
 
     Raises:
         TransformError: transforms name a field that is not there or no image.
@@ -93,6 +97,7 @@ class Engine:
         recycle: bool = True,
         stager: Stager | None = None,
         resident: bool = False,
+        ragged: Forms | None = None,
     ) -> None:
         self._at_exit = partial(_close_at_exit, weakref.ref(self))
         if threads < 1:
@@ -113,6 +118,8 @@ class Engine:
         self._resident = resident
         self._images = self._make_images()
         self._columns = columns(dataset, self.fields, resident)
+        self._forms = ragged or Forms()
+        self._spans = self._make_spans()
         self._pools = self._make_pools(allocate, 8 if recycle else 0)
         self._native: _native.Engine | None = None
         self._python: PillowThreads | None = None
@@ -252,6 +259,15 @@ class Engine:
             if name in self.fields and isinstance(kind, Image)
         }
 
+    def _make_spans(self) -> dict[str, Spans]:
+        """The fields whose rows differ in size and lie in files on this machine."""
+        dataset, kinds = self.dataset, self.dataset.schema.fields
+        packed = dataset.dataset if isinstance(dataset, PaddedDataset) else dataset
+        if not isinstance(packed, Dataset) or isinstance(packed, RemoteDataset):
+            return {}
+        ragged = [name for name in self.fields if is_ragged(kinds[name])]
+        return {name: Spans(packed, name, self._forms.get(name, "list")) for name in ragged}
+
     def _make_pools(self, allocate: Allocate | None, keep: int) -> dict[str, SlotPool]:
         """The memory of the fields that native threads fill, if all rows of one are alike."""
         pools = {}
@@ -263,6 +279,9 @@ class Engine:
                 pools[name] = SlotPool(*row, allocate, keep)
         for field in () if self._columns is None else self._columns.fields:
             pools[field.name] = SlotPool(field.shape, field.dtype, allocate, keep, smallest)
+        for name in self._spans:  # those that are not kept are pinned later, as a whole
+            memory = allocate if keep else numpy_memory
+            pools[name] = SlotPool((), "uint8", memory, keep, smallest)
         return pools
 
     def _start(self) -> None:
@@ -321,13 +340,16 @@ class Engine:
         rows = np.ascontiguousarray(planned.rows, np.int64)
         try:
             for name, pool in self._pools.items():
-                pending.memory[name] = pool.acquire(len(rows))
+                if name not in self._spans:
+                    pending.memory[name] = pool.acquire(len(rows))
             for image in self._images.values():
                 self._submit_images(pending, image, epoch, rows)
             self._gather(pending, rows)
+            self._copy(pending, rows)
             others = [n for n in self.fields if n not in self._images and n not in self._pools]
             if others:
-                pending.values |= self.dataset.gather_all(others, planned.rows)
+                values = self.dataset.gather_all(others, planned.rows)
+                pending.values |= {name: self._in_form(name, values[name]) for name in others}
         except Exception as error:
             for slot in pending.native():
                 slot.cancel()
@@ -340,6 +362,23 @@ class Engine:
             assert self._native is not None
             out = [pending.memory[field.name] for field in self._columns.fields]
             pending.gathered = self._columns.gather(self._native, rows, out)
+
+    def _copy(self, pending: Pending, rows: npt.NDArray[np.int64]) -> None:
+        assert self._native is not None
+        for name, spans in self._spans.items():
+
+            def acquire(nbytes: int, name: str = name) -> AnyArray:
+                memory = self._pools[name].acquire(_rounded(nbytes))
+                pending.memory[name] = memory
+                return memory
+
+            pending.spans[name] = spans.read(self._native, rows, acquire)
+
+    def _in_form(self, name: str, values: Any) -> Any:
+        """Rows that a dataset gave as a list in the form that is wanted."""
+        kind = self.dataset.schema.fields[name]
+        form = self._forms.get(name, "list")
+        return values if form == "list" or not is_ragged(kind) else of_field(values, form, kind)
 
     def _submit_images(
         self, pending: Pending, image: ImageField, epoch: int, rows: npt.NDArray[np.int64]
@@ -408,6 +447,7 @@ class Engine:
         for name, slot in pending.slots.items():
             self._finish_images(pending, self._images[name], slot, epoch, failures)
         self._finish_gathered(pending, failures)
+        self._finish_spans(pending, failures)
         self._let_go(pending)
         count = len(planned.rows)
         leases = {n: Lease(self._pools[n], memory) for n, memory in pending.memory.items()}
@@ -416,7 +456,10 @@ class Engine:
             for lease in leases.values():
                 lease.release()
             raise failures[min(failures)]
-        values = pending.values | {name: lease.view(count) for name, lease in leases.items()}
+        values = dict(pending.values)
+        for name, lease in leases.items():
+            read = pending.spans.get(name)
+            values[name] = lease.view(count) if read is None else _leased(read, lease)
         batch = Batch(
             {name: values[name] for name in self.fields},
             planned.rows,
@@ -446,6 +489,16 @@ class Engine:
             row = int(pending.planned.rows[index])
             error = SampleError(self.name, row, self.dataset.sample_name(row), message)
             failures.setdefault(index, error)
+
+    def _finish_spans(self, pending: Pending, failures: dict[int, SampleError]) -> None:
+        for name, read in pending.spans.items():
+            broken = read.failures()
+            for index, message in broken.items():
+                row = int(pending.planned.rows[index])
+                error = SampleError(self.name, row, self.dataset.sample_name(row), message)
+                failures.setdefault(index, error)
+            if broken:
+                self._spans[name].forget(pending.planned.rows[sorted(broken)])
 
     def _finish_images(
         self,
@@ -564,6 +617,20 @@ class Engine:
         for name, memory in pending.memory.items():
             self._pools[name].release(memory)
         pending.memory = {}
+
+
+def _rounded(nbytes: int) -> int:
+    """A size that is used again by batches that are a little larger."""
+    step = 1 << max(12, nbytes.bit_length() - 3)
+    return -(-nbytes // step) * step
+
+
+def _leased(read: SpanRead, lease: Lease) -> RaggedBatch:
+    """Rows that were copied, whose views hold the lease of their memory."""
+    values = read.batch.values
+    view = lease.view(values.nbytes)
+    read.batch.values = view.view(values.dtype).reshape(values.shape)
+    return read.batch
 
 
 def _close_at_exit(reference: weakref.ref[Engine]) -> None:

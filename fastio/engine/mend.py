@@ -8,29 +8,36 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.batch import Batch
+from fastio.ragged import RaggedBatch
 
 
 def skip(batch: Batch, good: npt.NDArray[np.int64]) -> None:
     """Leaves the `good` rows, int64 indices in order, in the batch."""
     batch.fields = {name: _select(values, good) for name, values in batch.fields.items()}
     for name, lease in batch.leases.items():  # shorter views hold the lease from here on
-        batch.fields[name] = lease.view(len(good))
+        if not isinstance(batch.fields[name], RaggedBatch):
+            batch.fields[name] = lease.view(len(good))
     batch.valid = int(np.count_nonzero(good < batch.valid))
     batch.rows = batch.rows[good]
 
 
 def replace(batch: Batch, bad: list[int], good: npt.NDArray[np.int64]) -> None:
     """Puts the next good row, or else the first one, in the place of each bad one."""
-    batch.rows = batch.rows.copy()
-    for index in bad:
-        source = int(good[np.searchsorted(good, index) % good.size])
-        batch.rows[index] = batch.rows[source]
-        for values in batch.fields.values():
-            values[index] = values[source]
+    sources = np.arange(len(batch.rows))
+    sources[bad] = good[np.searchsorted(good, bad) % good.size]
+    batch.rows = batch.rows[sources]
+    for name, values in batch.fields.items():
+        if isinstance(values, RaggedBatch):
+            batch.fields[name] = values.take(sources)
+            continue
+        for index in bad:
+            values[index] = values[sources[index]]
 
 
 def _select(values: Any, good: npt.NDArray[np.int64]) -> Any:
     """The good rows of a field. Arrays are packed in place, so that they stay in their slot."""
+    if isinstance(values, RaggedBatch):
+        return values.take(good)
     if isinstance(values, list):
         return [values[index] for index in good.tolist()]
     for place, index in enumerate(good.tolist()):

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fastio import _native
 from fastio.batch import AnyArray
+from fastio.fetch import SpanRead
 from fastio.plan import PlannedBatch
 
 WAIT_S = 0.05  # between two looks at signals and the deadline
@@ -27,6 +28,7 @@ class Pending:
     memory: dict[str, AnyArray] = field(default_factory=dict)  # slots, by field
     slots: dict[str, _native.Slot] = field(default_factory=dict)  # of images, by field
     gathered: _native.Slot | None = None  # of the fields of fixed width
+    spans: dict[str, SpanRead] = field(default_factory=dict)  # of rows that differ in size
     foreign: dict[str, dict[int, Future[AnyArray | None]]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     sorted_out: bool = False  # every image that is Pillow's has its future
@@ -39,6 +41,7 @@ class Pending:
     def native(self) -> list[_native.Slot]:
         """What native threads work on."""
         slots = list(self.slots.values())
+        slots += [read.slot for read in self.spans.values() if read.slot is not None]
         return slots if self.gathered is None else [*slots, self.gathered]
 
     def wait(self, timeout_s: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastio.fetch.columns import Columns, columns
 from fastio.fetch.images import AS_STORED, LOOK_INTO_FILE, WHOLE_FILE, ImageReads, ImageSource
 from fastio.fetch.images import image_source as image_source
+from fastio.fetch.spans import SpanRead, Spans
 
 __all__ = [
     "AS_STORED",
@@ -13,6 +14,8 @@ __all__ = [
     "Columns",
     "ImageReads",
     "ImageSource",
+    "SpanRead",
+    "Spans",
     "columns",
     "image_source",
 ]

@@ -19,13 +19,14 @@ from fastio.errors import SchemaError, StateMismatch, TransformError
 from fastio.feed import BatchInfo, FieldTransforms, split_steps
 from fastio.formats.tables import RowGroup, TableDataset
 from fastio.memory import available_memory, local_ranks
+from fastio.ragged import Forms, RaggedBatch
+from fastio.ragged_tensors import ragged_parts
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
 from fastio.sizes import size_in_bytes
 from fastio.stats import Stats
 from fastio.table_feed.blocks import Blocks
 from fastio.table_feed.cut import Share, windows
-from fastio.table_feed.ragged import LENGTH_SUFFIX
 from fastio.table_feed.records import Records
 from fastio.table_feed.run import Dealt, RunSettings, TableRun
 from fastio.tensors import Finish, Step, Tail, pin, pinned_allocator, value_tensors
@@ -50,7 +51,7 @@ class TableSettings:
         memory: bytes; None: as `table_memory` finds, and a loader's state may say other windows.
         timeout_s: longest wait for a batch, 0 for no limit.
         collate_fn: makes the batch of the list of its samples.
-        pinned: as `feed.NativeSettings.pinned`.
+        pinned, ragged: as `feed.NativeSettings` has them.
     """
 
     threads: int
@@ -59,6 +60,7 @@ class TableSettings:
     timeout_s: float = 0.0
     collate_fn: Callable[[list[Any]], Any] | None = None
     pinned: Literal["no", "slots", "fresh"] = "no"
+    ragged: Forms = field(default_factory=Forms)
 
 
 def table_memory(memory: int | str | None) -> int:
@@ -263,6 +265,7 @@ class TableFeed:
             blocks=max(2, 2 * self._window_bytes // self._records.chunk_bytes(chunk_rows)),
             ahead=1 + -(-self.settings.ahead // batches),
             timeout_s=self.settings.timeout_s,
+            ragged=self.settings.ragged,
         )
 
     def _decoders(self, threads: int) -> tuple[int, int | None]:
@@ -317,7 +320,7 @@ class TableFeed:
         batch = begin // (self.sampling.batch_size or 1)
         values: dict[str, Any] = {n: v[begin:end] for n, v in dealt.fields.items()}
         values |= dealt.ragged[batch] if dealt.ragged else {}
-        data = {name: value_tensors(values[name]) for name in _in_order(self.dataset, values)}
+        data = _tensors(self.dataset, values)
         pinned = self.settings.pinned
         if self.settings.collate_fn is None:
             if pinned == "slots":
@@ -390,14 +393,14 @@ def _released(dealt: Dealt, last: bool) -> None:
         dealt.release()
 
 
-def _in_order(dataset: TableDataset, values: Mapping[str, Any]) -> list[str]:
-    """Names of a batch's parts, lengths behind their fields."""
-    names = []
+def _tensors(dataset: TableDataset, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch's parts as tensors, sizes behind their fields."""
+    data: dict[str, Any] = {}
     for name in dataset.schema.fields:
-        names.append(name)
-        if name + LENGTH_SUFFIX in values and name not in dataset.fixed:
-            names.append(name + LENGTH_SUFFIX)
-    return names
+        part = values[name]
+        ragged = isinstance(part, RaggedBatch)
+        data |= ragged_parts(name, part) if ragged else {name: value_tensors(part)}
+    return data
 
 
 def _place_steps(

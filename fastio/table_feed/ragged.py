@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.formats.tables import Ragged
+from fastio.ragged import Form, Forms, RaggedBatch, places
 from fastio.schema import Array, Field, Text
-
-LENGTH_SUFFIX = "_length"
 
 
 class RaggedRows:
@@ -20,10 +19,12 @@ class RaggedRows:
 
     Args:
         fields: that have no fixed width.
+        forms: of those that are lists; padded where it does not say.
     """
 
-    def __init__(self, fields: dict[str, Field]) -> None:
+    def __init__(self, fields: dict[str, Field], forms: Forms | None = None) -> None:
         self._fields = fields
+        self._forms = forms or Forms()
         self._runs: list[tuple[int, dict[str, Ragged]]] = []  # by the first row's number
 
     def add(self, first: int, rows: dict[str, Ragged]) -> None:
@@ -33,7 +34,7 @@ class RaggedRows:
 
     def merged(self, other: RaggedRows) -> RaggedRows:
         """The rows of both."""
-        both = RaggedRows(self._fields)
+        both = RaggedRows(self._fields, self._forms)
         both._runs = sorted([*self._runs, *other._runs], key=lambda run: run[0])
         return both
 
@@ -44,8 +45,7 @@ class RaggedRows:
             rows: int64 (n,), numbers of rows that were added.
 
         Returns:
-            Lists of str or bytes; arrays (n, longest) filled up with zeros, and for each int64
-            (n,) NAME_length.
+            Lists of str or bytes; a `RaggedBatch` of each list.
         """
         firsts = np.array([first for first, _ in self._runs], np.int64)
         runs = np.searchsorted(firsts, rows, side="right") - 1
@@ -56,7 +56,7 @@ class RaggedRows:
                 for run in np.unique(runs).tolist()
             ]
             if isinstance(kind, Array):
-                found[name], found[name + LENGTH_SUFFIX] = _padded(parts, rows, kind.dtype)
+                found[name] = _lists(parts, rows, kind.dtype, self._forms.get(name, "padded"))
             else:
                 found[name] = _strings(parts, rows, isinstance(kind, Text))
         return found
@@ -65,31 +65,29 @@ class RaggedRows:
 _Parts = Sequence[tuple[npt.NDArray[np.int64], Ragged, int]]  # places in the batch, rows, the first
 
 
-def _padded(
-    parts: _Parts, rows: npt.NDArray[np.int64], dtype: str
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+def _lists(parts: _Parts, rows: npt.NDArray[np.int64], dtype: str, form: Form) -> RaggedBatch:
     lengths = np.zeros(len(rows), np.int64)
-    for places, ragged, first in parts:
-        local = rows[places] - first
-        lengths[places] = ragged.offsets[local + 1] - ragged.offsets[local]
-    out = np.zeros((len(rows), int(lengths.max(initial=0))), dtype)
-    flat = out.reshape(-1)
-    for places, ragged, first in parts:
-        counts = lengths[places]
+    for at, ragged, first in parts:
+        local = rows[at] - first
+        lengths[at] = ragged.offsets[local + 1] - ragged.offsets[local]
+    into = places(form, lengths[:, None])
+    flat = (np.zeros if form == "padded" else np.empty)(into.shape, dtype).reshape(-1)
+    for at, ragged, first in parts:
+        counts = lengths[at]
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        begins = ragged.offsets[rows[places] - first]
-        targets = np.repeat(places * out.shape[1], counts) + within
+        begins = ragged.offsets[rows[at] - first]
+        targets = np.repeat(into.target[at], counts) + within
         flat[targets] = ragged.values[np.repeat(begins, counts) + within]
-    return out, lengths
+    return RaggedBatch(form, flat.reshape(into.shape), lengths[:, None])
 
 
 def _strings(parts: _Parts, rows: npt.NDArray[np.int64], is_text: bool) -> list[Any]:
     found: list[Any] = [None] * len(rows)
-    for places, ragged, first in parts:
+    for at, ragged, first in parts:
         data = np.ascontiguousarray(ragged.values).data
-        local = rows[places] - first
+        local = rows[at] - first
         begins, ends = ragged.offsets[local].tolist(), ragged.offsets[local + 1].tolist()
-        for place, begin, end in zip(places.tolist(), begins, ends, strict=True):
+        for place, begin, end in zip(at.tolist(), begins, ends, strict=True):
             value = bytes(data[begin:end])
             found[place] = value.decode() if is_text else value
     return found

@@ -27,6 +27,7 @@ from fastio import _native
 from fastio.batch import AnyArray, Lease, SlotPool
 from fastio.errors import LoaderTimeout
 from fastio.formats.tables import Rows, TableDataset
+from fastio.ragged import Forms
 from fastio.stats import Stats
 from fastio.table_feed.blocks import Block, Blocks
 from fastio.table_feed.cut import Segment, Window
@@ -50,6 +51,7 @@ class RunSettings:
         blocks: of memory for chunks that may be used at once.
         ahead: chunks that are dealt before the consumer comes to them.
         timeout_s: longest wait for a batch; 0: no limit.
+        ragged: the forms of lists.
     """
 
     batch_size: int
@@ -61,6 +63,7 @@ class RunSettings:
     blocks: int
     ahead: int
     timeout_s: float = 0.0
+    ragged: Forms = field(default_factory=Forms)
 
     @property
     def chunk_rows(self) -> int:
@@ -327,7 +330,7 @@ class TableRun:
             size = min(rows, self._rows - number * rows)
             chunks.append(_Chunk(number, size, self._blocks.take()))
         self._blocks_used += needed
-        ragged = RaggedRows(self._ragged_fields)
+        ragged = RaggedRows(self._ragged_fields, self._settings.ragged)
         if self._ragged_fields:
             for chunk in chunks:
                 chunk.ragged.append(ragged)

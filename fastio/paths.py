@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from fastio.cores import available_cores
 from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.device import Device, has_pinned_memory
 from fastio.engine import OnError
-from fastio.errors import TransformError
+from fastio.errors import DatasetNotFound, SourceNotFound, StoreError, TransformError
 from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings, as_list
 from fastio.formats import (
     AnyDataset,
@@ -26,7 +27,14 @@ from fastio.formats import (
     open_any,
     remote_part,
 )
-from fastio.formats.tables import TableDataset, TableOptions, find_tables, table_kind
+from fastio.formats.tables import (
+    StoreFile,
+    TableDataset,
+    TableFile,
+    TableOptions,
+    find_tables,
+    table_kind,
+)
 from fastio.formats.tokens.padded import INPUTS, MASK
 from fastio.formats.torch_dataset import WorkerSettings, image_files
 from fastio.mix_feed import MixFeed
@@ -115,15 +123,21 @@ def make_feed(request: Request) -> Feed:
     """
     if isinstance(request.dataset, Mix):
         return _mix_feed(request.dataset, request)
-    tables = _tables(request.dataset)
+    tables = _tables(request)
     if tables is not None:
         return _table_feed(request, tables)
     if request.tables is not None:
         raise ValueError(
             "columns, groups, dtypes, nulls, filters and memory are for table files (Parquet, "
-            f"Arrow, CSV, JSONL) on this machine, and {_one_line(request.dataset)} is none"
+            f"Arrow, CSV, JSONL), and {_one_line(request.dataset)} is none"
         )
-    source = _native_source(request)
+    try:
+        source = _native_source(request)
+    except DatasetNotFound:
+        tables = _tables_of_folder(request) if is_remote(request.dataset) else None
+        if tables is None:
+            raise
+        return _table_feed(request, tables)
     if isinstance(source, str):
         return _torch_feed(request, source)
     opened, known = source
@@ -145,27 +159,38 @@ def make_feed(request: Request) -> Feed:
     return NativeFeed(dataset, sampling, transforms, settings, request.seed, stager)
 
 
-def _tables(dataset: Any) -> list[str] | None:
+def _tables(request: Request) -> list[TableFile] | None:
     """The table files that a dataset means; None where it is something else."""
+    dataset, options = request.dataset, request.storage_options
     if isinstance(dataset, (list, tuple)):
-        return find_tables(dataset)
+        return find_tables(dataset, options)
     if not isinstance(dataset, (str, os.PathLike)):
         return None
     if is_remote(dataset):
-        if table_kind(dataset) is not None:
-            raise ValueError(
-                f"{dataset}: tables behind a URL are not read as they are; copy them here, or pack "
-                "them (fastio pack)"
-            )
-        return None
+        # What is in a folder there is asked for last: most are packed.
+        named = table_kind(dataset) is not None or request.tables is not None
+        return find_tables(dataset, options) if named else None
     if is_tars(dataset) or is_dataset(dataset) or is_half_written(dataset):
         return None
     return find_tables(dataset)
 
 
-def _table_feed(request: Request, paths: list[str]) -> TableFeed:
-    if request.storage_options is not None or request.cache is not None:
-        raise ValueError("storage_options and cache are for data behind a URL")
+def _tables_of_folder(request: Request) -> list[TableFile] | None:
+    """The table files of a URL's folder that is no packed dataset and has no tars."""
+    with suppress(SourceNotFound, StoreError):
+        return find_tables(request.dataset, request.storage_options)
+    return None
+
+
+def _table_feed(request: Request, files: list[TableFile]) -> TableFeed:
+    if not any(isinstance(file, StoreFile) for file in files):
+        if request.storage_options is not None or request.cache is not None:
+            raise ValueError("storage_options and cache are for data behind a URL")
+    elif request.cache is not None:
+        raise ValueError(
+            "cache= is for packed datasets and tars: of tables as they are, an epoch fetches what "
+            "its columns take, and nothing is kept. Pack them (fastio pack), or leave it out"
+        )
     if request.on_error != "raise":
         raise ValueError(
             f"on_error={request.on_error!r} is of single samples, and tables are read by row groups"
@@ -174,7 +199,7 @@ def _table_feed(request: Request, paths: list[str]) -> TableFeed:
     how = _native_settings(request)
     memory = table_memory(asked.memory)
     dataset = TableDataset(
-        paths,
+        files,
         asked.options,
         fields=request.fields,
         filters=asked.filters,

@@ -14,7 +14,7 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from fastio.errors import SchemaError, ShardCorrupt, SourceNotFound
-from fastio.formats.tables import TableOptions, Tables, find_tables, open_files
+from fastio.formats.tables import TableFile, TableOptions, Tables, find_tables, open_files
 
 
 def write(path: Path, table: pa.Table) -> Path:
@@ -53,6 +53,10 @@ def rows_of(tables: Tables, start: int = 0, piece_rows: int = 4) -> dict[str, li
             for name, values in tables.conversion.convert(batch, place).fields.items():
                 found[name] += values.tolist()  # type: ignore[union-attr]
     return found
+
+
+def names(files: list[TableFile] | None) -> list[str]:
+    return [file.name for file in files or ()]
 
 
 def table(first: int, count: int) -> pa.Table:
@@ -96,12 +100,12 @@ def test_a_folder_s_tables_are_sorted_and_hidden_ones_left_out(tmp_path: Path) -
     for name in ("b/2.parquet", "a.parquet", "b/10.parquet", "_tmp.parquet", ".x/c.parquet"):
         write(tmp_path / name, table(0, 1))
     (tmp_path / "README.md").write_text("about")
-    found = find_tables(tmp_path) or []
+    found = names(find_tables(tmp_path))
     assert [Path(p).relative_to(tmp_path).as_posix() for p in found] == [
         "a.parquet", "b/10.parquet", "b/2.parquet",
     ]  # fmt: skip
-    assert find_tables(f"{tmp_path}/b/*.parquet") == found[1:]
-    assert find_tables([found[2], found[0]]) == [found[2], found[0]]
+    assert names(find_tables(f"{tmp_path}/b/*.parquet")) == found[1:]
+    assert names(find_tables([found[2], found[0]])) == [found[2], found[0]]
 
 
 def test_a_folder_with_images_is_no_table(tmp_path: Path) -> None:
@@ -128,12 +132,6 @@ def test_files_of_several_kinds(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", table(0, 1))
     write(tmp_path / "b.csv", table(0, 1))
     with pytest.raises(SchemaError, match=r"a\.parquet and .*b\.csv"):
-        find_tables(tmp_path)
-
-
-def test_partitioned_folders_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "day=1" / "a.parquet", table(0, 1))
-    with pytest.raises(SchemaError, match=r"day=1.*not supported"):
         find_tables(tmp_path)
 
 
@@ -244,7 +242,7 @@ def test_csv_files_agree_on_a_type(tmp_path: Path) -> None:
 def test_a_csv_value_of_another_type_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastio.formats.tables.readers._TEXT_BLOCK", 64)
+    monkeypatch.setattr("fastio.formats.tables.text_files._TEXT_BLOCK", 64)
     (tmp_path / "a.csv").write_text("x\n" + "1\n" * 90 + "2.5\n")
     paths = [str(tmp_path / "a.csv")]
     with pytest.raises(ShardCorrupt, match=r"a\.csv cannot be read: .*2\.5.*--dtype"):
@@ -253,7 +251,7 @@ def test_a_csv_value_of_another_type_says_what_to_do(
 
 
 def test_jsonl_is_read_by_blocks_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastio.formats.tables.readers._TEXT_BLOCK", 10)
+    monkeypatch.setattr("fastio.formats.tables.text_files._TEXT_BLOCK", 10)
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"x": {n}, "s": {{"y": {n}}}}}\n' for n in range(50)) + "\n\n")
     found = rows_of(open_files([str(path)], TableOptions()), 7)

@@ -48,7 +48,9 @@ def clear_errors() -> Iterator[None]:
         raise typer.Exit(EXIT_INTERRUPTED) from error
 
 
-def parse_storage_options(given: Sequence[str] | None) -> dict[str, Any] | None:
+def parse_storage_options(
+    given: Sequence[str] | None, option: str = "--storage-options"
+) -> dict[str, Any] | None:
     """What --storage-options says: JSON objects, or KEY=VALUE where true and false are booleans.
 
     Raises:
@@ -61,11 +63,11 @@ def parse_storage_options(given: Sequence[str] | None) -> dict[str, Any] | None:
             try:
                 found.update(json.loads(text))
             except ValueError as error:
-                raise typer.BadParameter(f"--storage-options is no JSON: {error}") from error
+                raise typer.BadParameter(f"{option} is no JSON: {error}") from error
         elif mark and key:
             found[key.strip()] = {"true": True, "false": False}.get(value.lower(), value)
         else:
-            raise typer.BadParameter("--storage-options must read like KEY=VALUE or be JSON")
+            raise typer.BadParameter(f"{option} must read like KEY=VALUE or be JSON")
     return found or None
 
 

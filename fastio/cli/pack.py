@@ -19,6 +19,7 @@ from fastio.cli.common import (
     parse_storage_options,
     readable_bytes,
 )
+from fastio.cli.conditions import parse_conditions
 
 if TYPE_CHECKING:
     from fastio.pack import PackReport
@@ -56,8 +57,8 @@ def pack(
             help="A folder with a folder of images for each class, a CSV or JSONL list with a "
             "column 'path', WebDataset tars: one, a folder of them, or a pattern such as "
             "'train-{000..099}.tar'; tables: a Parquet, Arrow, CSV or JSONL file, a folder of "
-            "them, or a pattern such as 'data/*.parquet'; or, with --tokenizer, text: such tables "
-            "or .txt files. Of tars, tables and text also several."
+            "them, or a pattern such as 'data/*.parquet', also by URL; or, with --tokenizer, text: "
+            "such tables or .txt files. Of tars, tables and text also several."
         ),
     ],
     dst: Annotated[
@@ -139,6 +140,16 @@ def pack(
             "NAME_valid. Several times.",
         ),
     ] = None,
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="'COLUMN OP VALUE'",
+            help="Of a table: the rows that are wanted, as in 'year >= 2024', 'word != \"a\"' or "
+            "'kind in a,b'; OP is one of ==, !=, <, <=, >, >=, in, not in. Several times: all "
+            "hold.",
+        ),
+    ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
@@ -175,6 +186,14 @@ def pack(
         ),
     ] = False,
     storage_options: StorageOptions = None,
+    source_options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--source-options",
+            metavar="KEY=VALUE|JSON",
+            help="As --storage-options, for SRC alone, where both are URLs.",
+        ),
+    ] = None,
     staging: Annotated[
         Path | None,
         typer.Option(
@@ -210,12 +229,14 @@ def pack(
             groups=groups,
             dtypes=_pairs("--dtype", dtype),
             nulls={name: _value(text) for name, text in _pairs("--null", null).items()},
+            filters=parse_conditions(condition),
             tokenizer=tokenizer,
             separator="auto" if separator is None else _separator(separator),
             text_column=text_column,
             document=None if document is None else document.value,
             special_tokens=special_tokens,
             storage_options=options,
+            source_options=parse_storage_options(source_options, "--source-options"),
             staging=staging,
         )
         if as_json:
@@ -234,11 +255,11 @@ def _source(src: list[str], text: bool) -> str | list[str]:
         typer.BadParameter: several of what there may be only one of.
     """
     from fastio.formats import is_tars
-    from fastio.formats.tables import find_tables
+    from fastio.formats.tables import table_kind
 
     if len(src) == 1:
         return src[0]
-    if not text and not is_tars(src) and find_tables(src) is None:
+    if not text and not is_tars(src) and any(table_kind(path) is None for path in src):
         raise typer.BadParameter(
             f"there are {len(src)} sources ({src[0]}, {src[1]}, ...): several are possible for "
             "tars, for tables, and for text with --tokenizer"

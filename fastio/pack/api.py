@@ -22,7 +22,7 @@ from fastio.pack.images import DEFAULT_CODEC, IMAGE_CODECS, ImageCodec
 from fastio.pack.infer import field_values
 from fastio.pack.packer import Packer, PackOptions
 from fastio.pack.progress import progress_bar
-from fastio.pack.sources import Source, open_source
+from fastio.pack.sources import Source, TableRows, open_source
 from fastio.pack.tables import TableSource, refuse_image_options
 from fastio.pack.tokens import (
     AUTO,
@@ -97,6 +97,7 @@ def pack(
     groups: Mapping[str, Sequence[str]] | None = None,
     dtypes: Mapping[str, str] | None = None,
     nulls: Mapping[str, Any] | None = None,
+    filters: Any = None,
     tokenizer: Any = None,
     separator: int | str | None = AUTO,
     vocabulary_size: int | None = None,
@@ -104,6 +105,7 @@ def pack(
     document: DocumentUnit | None = None,
     special_tokens: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    source_options: Mapping[str, Any] | None = None,
     staging: str | os.PathLike[str] | None = None,
 ) -> PackReport:
     """Pack samples into a dataset that `fastio.open` and `fastio.Loader` read.
@@ -143,10 +145,10 @@ def pack(
             a CSV file with a header or a JSONL file, with a column `path` (or image, file,
             filename) relative to the list; tables: a file .parquet, .arrow or .feather, or .csv or
             .jsonl without such a column, a folder or a list of them, or a pattern such as
-            "data/*.parquet"; an Arrow table, or what gives an Arrow stream; WebDataset tars, as
-            `fastio.TarDataset` takes and reads them (a sample that lacks a field of the others is
-            a bad one); a dataset with `__len__` and `__getitem__`, called in order by one thread;
-            or any iterable. A torchvision ImageFolder without transforms is packed as its folder
+            "data/*.parquet", each also as a URL; an Arrow table, or what gives an Arrow stream;
+            WebDataset tars, as `fastio.TarDataset` takes and reads them (a sample that lacks a
+            field of the others is a bad one); a dataset with `__len__` and `__getitem__`, called
+            in order by one thread; or any iterable. A torchvision ImageFolder without transforms is packed as its folder
             is: upright, where its images' EXIF orientation turns them.
         dst: the folder to make; or its URL in a store, such as "s3://bucket/dataset". Shards are
             uploaded as they are finished, and the manifest last. Any machine can resume it; two
@@ -166,7 +168,9 @@ def pack(
         shard_size: data in a shard, in bytes or as "64MiB": the row that reaches it is its last.
         workers: threads; all cores that this process may use by default.
         on_error: "raise" stops at the first bad sample in the source's order; "skip" leaves bad
-            ones out and reports them.
+            ones out and reports them. Of tables it leaves out files that are empty or damaged as
+            far as opening them tells; what is damaged inside of a file stops in any case, because
+            rows are counted to resume. Of text there is no "skip".
         resume: go on with a pack that was interrupted, without doing finished shards again; with
             the same source and options. A dataset or iterable must give the same samples again:
             for those, other than for files, that cannot be checked.
@@ -181,6 +185,9 @@ def pack(
             not fit is an error; floats may be rounded.
         nulls: of a table, what a column's or group's nulls become: a value, or "mask": zeros, and
             a bool field `NAME_valid`. Elsewhere than in floats nulls are an error without it.
+        filters: of a table, the rows that are wanted: a list of (column, operator, value), all of
+            which hold; a list of such lists, one of which holds; or an expression of
+            pyarrow.dataset. Row groups are left out by their statistics, files by their folders.
         tokenizer: "bytes" (UTF-8, and 256 as the separator); the path of a tokenizer.json of
             Hugging Face, or of a folder with one; a name such as "gpt2", which is fetched; a
             tokenizer of `tokenizers` or `transformers`; or any function from a str to integers,
@@ -195,7 +202,9 @@ def pack(
         document: of .txt files: "file" (what None means), "line" or "blank-line", what stands
             between blank lines.
         special_tokens: whether the tokenizer adds to every document what it puts around a text.
-        storage_options: for a URL: what its file system takes (keys, endpoint, ...).
+        storage_options: for a URL, `src` or `dst`: what its file system takes (keys, endpoint,
+            ...).
+        source_options: the same for `src` alone, where both are URLs and differ in it.
         staging: for a URL: the folder for shards that are not uploaded yet, a few at a time; None:
             a temporary one.
 
@@ -214,7 +223,11 @@ def pack(
     """
     start = time.monotonic()
     options = _options(codec, codebook, max_side, quality, shard_size, workers, on_error)
-    destination = _destination(dst, storage_options, staging)
+    from_url = any(map(is_remote, src if isinstance(src, (list, tuple)) else [src]))
+    if source_options is not None and not from_url:
+        raise PackError("source_options are for a URL, and the source is none")
+    of_destination = None if from_url and not is_remote(dst) else storage_options
+    destination = _destination(dst, of_destination, staging)
     _check_apart(src, dst)
     wanted = TableOptions(
         None if columns is None else tuple(columns),
@@ -223,9 +236,15 @@ def pack(
         nulls or {},
     )
     how = TokenOptions(tokenizer, separator, vocabulary_size, text_column, document, special_tokens)
-    source = _open(src, schema, wanted, how)
+    asked = TableRows(
+        filters,
+        on_error == "skip",
+        source_options if source_options is not None else storage_options,
+    )
+    source = _open(src, schema, wanted, how, asked)
     if isinstance(source, (TableSource, TextSource)):
-        skipping = "skip" if on_error == "skip" else None
+        can_skip = isinstance(source, TableSource) and source.has_files
+        skipping = "skip" if on_error == "skip" and not can_skip else None
         refuse_image_options(
             source.name,
             codec=codec,
@@ -246,7 +265,7 @@ def pack(
         _pack_all(table_packer, table_packer.resume, unit, source.total, progress)
         report = _report(table_packer, start)
         if not isinstance(source, TextSource):
-            return report
+            return replace(report, skipped=source.skipped)
         return replace(report, tokens=_token_counts(table_packer, source, report))
     packer = Packer(
         destination, source.schema, source.name, options, resume=resume, overwrite=overwrite
@@ -257,11 +276,13 @@ def pack(
 
 
 def _open(
-    src: Any, schema: Schema | None, options: TableOptions, how: TokenOptions
+    src: Any, schema: Schema | None, options: TableOptions, how: TokenOptions, asked: TableRows
 ) -> Source | TableSource | TextSource:
     """Find out what `src` is: text where there is a tokenizer."""
     if how.tokenizer is None:
-        return open_source(src, schema, options)
+        return open_source(src, schema, options, asked)
+    if asked.filters is not None:
+        raise PackError("filters are for tables, and with a tokenizer they are text")
     if schema is not None:
         raise SchemaError(
             "the fields of text are its tokens and the columns that are kept: say which with "

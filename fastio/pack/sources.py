@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Protocol
 
 from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
 from fastio.formats import FolderDataset, TarDataset, is_tars
-from fastio.formats.tables import TableOptions, find_tables
+from fastio.formats.tables import TableFile, TableOptions, find_tables
 from fastio.pack.cells import Bad, ImageFile, Item
 from fastio.pack.infer import field_values, infer_schema
 from fastio.pack.lists import LIST_SUFFIXES, ListSource, is_image_list
@@ -19,6 +20,25 @@ from fastio.pack.spread import spread
 from fastio.pack.tables import TableSource, open_memory, open_table_files
 from fastio.pack.tars import TarSource
 from fastio.schema import Image, Scalar, Schema
+from fastio.store import is_remote
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Which rows of tables are packed, and how they are reached; the arguments of `pack`.
+
+    Attributes:
+        filters: as given.
+        skip_damaged: on_error is "skip".
+        storage_options: for URLs.
+    """
+
+    filters: Any = None
+    skip_damaged: bool = False
+    storage_options: Mapping[str, Any] | None = None
+
+
+_ALL = TableRows()
 
 
 class Source(Protocol):
@@ -54,7 +74,7 @@ class Source(Protocol):
 
 
 def open_source(
-    src: Any, schema: Schema | None, options: TableOptions | None = None
+    src: Any, schema: Schema | None, options: TableOptions | None = None, asked: TableRows = _ALL
 ) -> Source | TableSource:
     """Find out what `src` is.
 
@@ -62,6 +82,7 @@ def open_source(
         src: as `fastio.pack` takes it.
         schema: the schema to use instead of one found out.
         options: what is wanted of a table; with some, a list is a table, and nothing else will do.
+        asked: of tables, which rows, and where they are.
 
     Raises:
         SourceNotFound: a path that does not exist, or holds no images.
@@ -70,25 +91,28 @@ def open_source(
         SchemaError: its samples cannot be stored, or do not fit `schema`.
     """
     options = options or TableOptions()
-    table = _open_table(src, schema, options)
+    table = _open_table(src, schema, options, asked)
     if table is not None:
         return table
-    if options:
+    if options or asked.filters is not None:
+        given = src if isinstance(src, (str, os.PathLike)) else type(src).__name__
         raise PackError(
-            "columns, groups, dtypes and nulls are for tables (Parquet, Arrow, CSV, JSONL), and "
-            f"{src if isinstance(src, (str, os.PathLike)) else type(src).__name__} is none"
+            "columns, groups, dtypes, nulls and filters are for tables (Parquet, Arrow, CSV, "
+            f"JSONL), and {given} is none"
         )
     return _open_samples(src, schema)
 
 
-def _open_table(src: Any, schema: Schema | None, options: TableOptions) -> TableSource | None:
+def _open_table(
+    src: Any, schema: Schema | None, options: TableOptions, asked: TableRows
+) -> TableSource | None:
     """A table as a source; None where it is none, or a list of images."""
-    found = open_memory(src, options)
+    found = open_memory(src, options, asked.filters)
     if found is None:
-        paths = _table_paths(src, schema, options)
-        if paths is None:
+        files = _table_files(src, schema, options, asked)
+        if files is None:
             return None
-        found = open_table_files(src, paths, options)
+        found = open_table_files(src, files, options, asked.filters, asked.skip_damaged)
     if schema is not None:
         raise SchemaError(
             "a table's fields are found out from its columns: say with columns, groups, dtypes "
@@ -97,14 +121,18 @@ def _open_table(src: Any, schema: Schema | None, options: TableOptions) -> Table
     return found
 
 
-def _table_paths(src: Any, schema: Schema | None, options: TableOptions) -> list[str] | None:
+def _table_files(
+    src: Any, schema: Schema | None, options: TableOptions, asked: TableRows
+) -> list[TableFile] | None:
     """The files of a table; None where `src` is none."""
+    if is_remote(src):
+        return find_tables(src, asked.storage_options)
     if isinstance(src, (str, os.PathLike)):
         if is_dataset(src) or is_half_written(src):
             return None
-        if not options and _is_list(src, schema):
+        if not options and asked.filters is None and _is_list(src, schema):
             return None
-    return None if is_tars(src) else find_tables(src)
+    return None if is_tars(src) else find_tables(src, asked.storage_options)
 
 
 def _is_list(path: str | os.PathLike[str], schema: Schema | None) -> bool:

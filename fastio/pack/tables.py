@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,15 +12,21 @@ import xxhash
 from fastio.errors import PackError, SchemaError
 from fastio.formats.tables import (
     Conversion,
+    Filter,
     MemoryTable,
+    Opened,
     Piece,
     StreamTable,
+    Table,
+    TableFile,
     TableOptions,
     Tables,
-    open_files,
+    joined,
+    open_all,
     stamp,
 )
 from fastio.schema import Schema
+from fastio.store import is_remote, shown
 
 # Rows that are converted at a time. Shards' statistics are summed up in pieces of it, so that it
 # is a part of what makes a dataset's bytes.
@@ -34,7 +40,9 @@ class TableSource:
         tables: the rows.
         options: what is wanted of them.
         name: what the manifest says the dataset was made of.
-        paths: the tables' files; empty for those in memory.
+        files: the tables' files; empty for those in memory.
+        filters: which rows, as messages and the manifest say it; "" for all.
+        skipped: names of files that are left out, and why.
 
     Attributes:
         name: as given.
@@ -42,10 +50,17 @@ class TableSource:
         total: number of rows, or None when that is not known beforehand.
         options: as given.
         conversion: the tables' columns to fields.
+        skipped: as given.
     """
 
     def __init__(
-        self, tables: Tables, options: TableOptions, name: str, paths: list[str] | None = None
+        self,
+        tables: Tables,
+        options: TableOptions,
+        name: str,
+        files: Sequence[TableFile] = (),
+        filters: str = "",
+        skipped: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.name = name
         self.options = options
@@ -53,7 +68,14 @@ class TableSource:
         self.schema: Schema = tables.schema
         self.conversion: Conversion = tables.conversion
         self._tables = tables
-        self._paths = paths or []
+        self.skipped = list(skipped)
+        self._files = files
+        self._filters = filters
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the rows are in files."""
+        return bool(self._files)
 
     def pieces(self, start: int) -> Iterator[Piece]:
         """The rows from number `start` on; pieces end where numbers are multiples of PIECE_ROWS.
@@ -65,43 +87,62 @@ class TableSource:
 
     def identity(self) -> Mapping[str, Any]:
         """What the dataset's bytes depend on beside the files, JSON values."""
-        return {"table": self.options.to_json()}
+        about = self.options.to_json()
+        return {"table": {**about, "filters": self._filters} if self._filters else about}
 
     def packing(self) -> Mapping[str, Any]:
         """What the manifest says of how it was made."""
-        return self.identity()
+        return {**self.identity(), "skipped": len(self.skipped)}
 
     def stamp(self) -> str:
         """What changes when one of the files does; that of nothing for tables in memory."""
-        return stamp(self._paths) if self._paths else xxhash.xxh3_64().hexdigest()
+        return stamp(self._files) if self._files else xxhash.xxh3_64().hexdigest()
 
 
-def open_table_files(src: Any, paths: list[str], options: TableOptions) -> TableSource:
+def open_table_files(
+    src: Any,
+    files: Sequence[TableFile],
+    options: TableOptions,
+    filters: Any = None,
+    skip_damaged: bool = False,
+) -> TableSource:
     """Table files as a source.
 
     Args:
         src: what the user called them.
-        paths: what `find_tables` found.
+        files: what `find_tables` found.
         options: what is wanted.
+        filters: rows that are wanted; None for all.
+        skip_damaged: leave out files that are empty or damaged as far as opening them tells.
+            Resuming counts rows, so that what turns out later to be damaged cannot be left out.
 
     Raises:
-        SourceNotFound, ShardCorrupt, SchemaError: as `open_files`.
+        SourceNotFound, StoreError, ShardCorrupt, SchemaError: as `open_files`.
     """
-    spoken = src if isinstance(src, (str, os.PathLike)) else paths[0]
-    name = os.path.basename(os.path.abspath(os.fspath(spoken)))
-    return TableSource(open_files(paths, options), options, name, paths)
+    opened = open_all(files, filters, skip_damaged=skip_damaged)
+    spoken = src if isinstance(src, (str, os.PathLike)) else files[0].name
+    condition = "" if opened.wanted is None else str(opened.wanted)
+    tables = joined(opened, options)
+    return TableSource(tables, options, _base(spoken), opened.files, condition, opened.skipped)
 
 
-def open_memory(src: Any, options: TableOptions) -> TableSource | None:
+def _base(path: str | os.PathLike[str]) -> str:
+    if is_remote(path):
+        return shown(str(path)).rstrip("/").rpartition("/")[2]
+    return os.path.basename(os.path.abspath(os.fspath(path)))
+
+
+def open_memory(src: Any, options: TableOptions, filters: Any = None) -> TableSource | None:
     """Arrow data in memory as a source; None where it is none.
 
     Args:
         src: an Arrow Table, RecordBatch or RecordBatchReader, or what gives an Arrow stream (a
             pandas or polars DataFrame).
         options: what is wanted.
+        filters: rows that are wanted; None for all.
 
     Raises:
-        SchemaError: as `Tables`, or a stream has dictionary-encoded strings.
+        SchemaError: as `Tables` and `Filter.of`, or a stream has dictionary-encoded strings.
     """
     name = type(src).__name__
     if isinstance(src, pa.RecordBatch):
@@ -111,14 +152,21 @@ def open_memory(src: Any, options: TableOptions) -> TableSource | None:
             return None
         src = pa.RecordBatchReader.from_stream(src).read_all()
     if isinstance(src, pa.Table):
-        return TableSource(Tables([MemoryTable(name, src)], options), options, name)
+        return _in_memory(MemoryTable(name, src), options, filters)
     for column in src.schema:
         if pa.types.is_dictionary(column.type):
             raise SchemaError(
                 f"{name}: column {column.name!r} is dictionary-encoded, and all its words are to "
                 "be known first: give a Table (reader.read_all()), or files"
             )
-    return TableSource(Tables([StreamTable(name, src)], options), options, name)
+    return _in_memory(StreamTable(name, src), options, filters)
+
+
+def _in_memory(table: Table, options: TableOptions, filters: Any) -> TableSource:
+    wanted = Filter.of(filters, table.schema, table.name)
+    tables = joined(Opened((), [table], wanted), options)
+    condition = "" if wanted is None else str(wanted)
+    return TableSource(tables, options, table.name, filters=condition)
 
 
 def refuse_image_options(name: str, **options: Any) -> None:

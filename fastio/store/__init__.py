@@ -14,6 +14,6 @@ it is installed and the options are such that it understands them; fsspec takes 
 from __future__ import annotations
 
 from fastio.store.api import Store, open_store
-from fastio.store.urls import is_remote, join
+from fastio.store.urls import is_remote, join, shown, split
 
-__all__ = ["Store", "is_remote", "join", "open_store"]
+__all__ = ["Store", "is_remote", "join", "open_store", "shown", "split"]

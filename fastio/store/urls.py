@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
 _LOCAL = frozenset({"file", "local"})
@@ -55,6 +55,32 @@ def join(url: str, *names: str) -> str:
         query = mark + rest
     path = part if part.endswith("://") else part.rstrip("/") + "/"
     return head + path + "/".join(name.strip("/") for name in names) + query + tail
+
+
+def split(url: str) -> tuple[str, str]:
+    """A store's URL and the name of an object in it, which `join` puts together again.
+
+    Args:
+        url: of an object or a folder.
+
+    Returns:
+        The URL of its bucket or host, where a chain is not split that far but at its last "/", so
+        that objects of one bucket have one store; and the name, not percent-encoded.
+    """
+    if "::" in url:
+        head, part, tail = _first_with_path(url)
+        folder, slash, name = part.rpartition("/")
+        if folder.endswith((":/", ":")):  # "memory://name"
+            return head + folder + slash + tail, name
+        return head + folder + tail, name
+    scheme, _, rest = url.partition("://")
+    rest, mark, query = rest.partition("?") if scheme.lower() in _HTTP else (rest, "", "")
+    host, slash, name = rest.partition("/")
+    if not slash and scheme_of(url) == "memory":
+        host, name = "", host
+    if scheme_of(url) in _HTTP:
+        name = unquote(name)
+    return f"{scheme}://{host}{mark}{query}", name
 
 
 def _first_with_path(url: str) -> tuple[str, str, str]:

@@ -2,9 +2,11 @@
 
     files -> readers -> tables (one after the other) -> columns (Arrow to NumPy) -> fields
 
-`leaves` has the table of what type becomes what field, `options` what can be asked for, `values`
-how arrays become NumPy's, `words` the codes of dictionary-encoded strings, `filters` which rows
-are wanted. `direct` reads row groups where they lie, in any order and by many threads.
+`objects` are files here or in stores, `spans` parts of the latter as files for Arrow; `partitions`
+has columns that names of folders are. `leaves` has the table of what type becomes what field,
+`options` what can be asked for, `values` how arrays become NumPy's, `words` the codes of
+dictionary-encoded strings, `filters` which rows are wanted. `direct` reads row groups where they
+lie, in any order and by many threads, by way of `sources`.
 """
 
 from __future__ import annotations
@@ -12,27 +14,37 @@ from __future__ import annotations
 from fastio.formats.tables.columns import Column, Conversion, Converted, Part
 from fastio.formats.tables.direct import RowGroup, Rows, TableDataset
 from fastio.formats.tables.files import find_tables, table_kind
+from fastio.formats.tables.filters import Filter
+from fastio.formats.tables.objects import LocalFile, StoreFile, TableFile, stamp
 from fastio.formats.tables.options import TableOptions, expand_range
-from fastio.formats.tables.readers import MemoryTable, StreamTable
-from fastio.formats.tables.tables import Piece, Tables, open_files, stamp
+from fastio.formats.tables.readers import MemoryTable, StreamTable, Table
+from fastio.formats.tables.tables import Opened, Piece, Tables, joined, open_all, open_files
 from fastio.formats.tables.values import Ragged
 
 __all__ = [
     "Column",
     "Conversion",
     "Converted",
+    "Filter",
+    "LocalFile",
     "MemoryTable",
+    "Opened",
     "Part",
     "Piece",
     "Ragged",
     "RowGroup",
     "Rows",
+    "StoreFile",
     "StreamTable",
+    "Table",
     "TableDataset",
+    "TableFile",
     "TableOptions",
     "Tables",
     "expand_range",
     "find_tables",
+    "joined",
+    "open_all",
     "open_files",
     "stamp",
     "table_kind",

@@ -6,31 +6,27 @@ Arrow streams have not: they are read into memory once, where they fit.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pa_parquet
 import xxhash
 
 from fastio.errors import SchemaError, ShardCorrupt
 from fastio.formats.tables.columns import Part
 from fastio.formats.tables.filters import Filter
+from fastio.formats.tables.objects import TableFile, stamp
 from fastio.formats.tables.options import VALID_SUFFIX, TableOptions
 from fastio.formats.tables.place import Place
-from fastio.formats.tables.readers import ArrowTable, ParquetTable, Table, open_table, reading
-from fastio.formats.tables.tables import Tables, stamp
+from fastio.formats.tables.readers import reading
+from fastio.formats.tables.sources import Source, sources
+from fastio.formats.tables.tables import Tables, open_all
 from fastio.formats.tables.values import Ragged
 from fastio.schema import Array, Scalar, Schema, is_fixed_width
-
-_OPEN_FILES = 4  # of each thread
-_READ_BYTES = 1 << 20  # of a column that is read in slices
 
 
 @dataclass(frozen=True)
@@ -71,27 +67,16 @@ class Rows:
     ragged: dict[str, Ragged]
 
 
-class _Source(Protocol):
-    """The row groups of one file."""
-
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        """Rows, and about the bytes of columns of varying width, of each."""
-        ...
-
-    def read(self, number: int, columns: list[str], rows: int | None, threads: bool) -> Any:
-        """The record batches of one, of at most `rows` rows; None: as it is fastest."""
-        ...
-
-
 class TableDataset:
     """Table files as rows of fields, unconverted.
 
     Args:
-        paths: the files, all of one kind.
+        files: all of one kind, here or in stores; see `find_tables`.
         options: what is wanted of them.
         fields: names of the fields that are wanted, in this order; None for all.
         filters: rows that are wanted; None for all.
-        memory: bytes that files without row groups may take.
+        memory: bytes that files without row groups may take; and row groups of files in stores,
+            before they are read, half of it.
         threads: for opening.
 
     Attributes:
@@ -107,7 +92,7 @@ class TableDataset:
 
     def __init__(
         self,
-        paths: Sequence[str],
+        files: Sequence[TableFile | str],
         options: TableOptions,
         *,
         fields: Sequence[str] | None = None,
@@ -115,19 +100,22 @@ class TableDataset:
         memory: int,
         threads: int,
     ) -> None:
-        self.path = paths[0]
-        stamped = stamp(paths)
-        self._paths = list(paths)
+        opened = open_all(files, filters, threads=threads)
+        self._names = [file.name for file in opened.files]
+        self.path = self._names[0]
+        self._filter = opened.wanted
+        if self._filter is not None:
+            for table in opened.tables:
+                self._filter.check(table.schema, table.name)
+        stamped = stamp(opened.files)
+        self.fingerprint = xxhash.xxh3_64_hexdigest(f"{stamped} {self._filter}".encode())
+        tables = Tables(opened.tables, options, find_words=fields is None)
+        if fields is not None:
+            tables = Tables(opened.tables, _narrowed(options, tables.schema, fields))
+        self._conversion = tables.conversion
+        self.schema = _selected(tables.schema, fields)
         with ThreadPoolExecutor(threads) as pool:
-            opened = list(pool.map(open_table, paths))
-            self._filter = Filter.of(filters, opened[0].schema, self.path)
-            self.fingerprint = xxhash.xxh3_64_hexdigest(f"{stamped} {self._filter}".encode())
-            tables = Tables(opened, options)
-            if fields is not None:
-                tables = Tables(opened, _narrowed(options, tables.schema, fields))
-            self._conversion = tables.conversion
-            self.schema = _selected(tables.schema, fields)
-            self._sources = _sources(tables, memory, pool, self._filter)
+            self._sources = sources(tables, memory, pool, self._filter)
             self.groups = self._find_groups(pool)
 
     def __len__(self) -> int:
@@ -184,29 +172,43 @@ class TableDataset:
                 "changed meanwhile"
             )
 
+    def ahead(self, group: RowGroup) -> bool:
+        """Begins to fetch a row group that is read soon, where its file is in a store.
+
+        Args:
+            group: one of `groups`; to be read afterwards, or it takes room until `close`.
+
+        Returns:
+            False: there is no room for it now.
+        """
+        return self._sources[group.file].ahead(group.number, self._columns())
+
     def close(self) -> None:
         """Lets go of the files that this thread has open, and of what is in memory."""
         for source in self._sources:
-            if isinstance(source, _Memory):
-                source.close()
+            source.close()
 
     def _batches(
         self, group: RowGroup, rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        source, reads = self._sources[group.file], self._conversion.reads
         wanted = self._filter
-        columns = reads if wanted is None else [*dict.fromkeys([*reads, *wanted.columns])]
-        for batch in source.read(group.number, columns, rows, threads):
+        source = self._sources[group.file]
+        for batch in source.read(group.number, self._columns(), rows, threads):
             if wanted is not None:
                 batch = wanted.of_batch(batch)
             if batch.num_rows:
                 yield batch
 
+    def _columns(self) -> list[str]:
+        """The columns that are read."""
+        reads, wanted = self._conversion.reads, self._filter
+        return reads if wanted is None else [*dict.fromkeys([*reads, *wanted.columns])]
+
     def _find_groups(self, pool: ThreadPoolExecutor) -> list[RowGroup]:
         kinds = self._conversion.schema().fields
         sources = self._conversion.sources()
         varying = sorted({column for field, column in sources if _varies(kinds[field])})
-        counted = [source.groups(varying) for source in self._sources]
+        counted = list(pool.map(lambda source: source.groups(varying), self._sources))
         kept = self._count(counted, pool)
         found: list[RowGroup] = []
         first = 0
@@ -214,8 +216,8 @@ class TableDataset:
             in_file = 0
             for number, (rows, nbytes) in enumerate(groups):
                 match = next(kept)
-                has_groups = not isinstance(self._sources[file], _Memory)
-                place = Place(self._paths[file], in_file, number if has_groups else None)
+                has_groups = self._sources[file].has_groups
+                place = Place(self._names[file], in_file, number if has_groups else None)
                 if match:
                     share = nbytes * match // rows
                     found.append(RowGroup(file, number, first, match, place, share))
@@ -231,19 +233,18 @@ class TableDataset:
         if wanted is None:
             return (rows for groups in counted for rows, _ in groups)
         jobs: list[Callable[[], int]] = []
-        for file, groups in enumerate(counted):
+        every = pool.map(lambda source: source.possible(wanted), self._sources)
+        for file, (groups, possible) in enumerate(zip(counted, every, strict=True)):
             source = self._sources[file]
-            possible = set(range(len(groups)))
-            if isinstance(source, _Parquet):
-                possible = wanted.possible(source.path)
             for number in range(len(groups)):
-                name = f"{self._paths[file]}, row group {number}"
-                jobs.append(_counting(wanted, source, number, name, number not in possible))
+                name = f"{self._names[file]}, row group {number}"
+                skipped = possible is not None and number not in possible
+                jobs.append(_counting(wanted, source, number, name, skipped))
         return pool.map(lambda job: job(), jobs)
 
 
 def _counting(
-    wanted: Filter, source: _Source, number: int, name: str, skipped: bool
+    wanted: Filter, source: Source, number: int, name: str, skipped: bool
 ) -> Callable[[], int]:
     def count() -> int:
         if skipped:
@@ -253,175 +254,6 @@ def _counting(
             return sum(wanted.of_batch(batch).num_rows for batch in batches)
 
     return count
-
-
-class _Opened(threading.local):
-    """The files that a thread has open, the one used last at the end."""
-
-    def __init__(self) -> None:
-        self.files: OrderedDict[str, Any] = OrderedDict()
-
-    def __reduce__(self) -> Any:
-        return _Opened, ()  # another process opens its own
-
-    def get(self, path: str, opener: Callable[[], Any]) -> Any:
-        """A file, opened if need be; the one not used for the longest time is closed."""
-        file = self.files.pop(path, None)
-        if file is None:
-            file = opener()
-        self.files[path] = file
-        if len(self.files) > _OPEN_FILES:
-            self.files.popitem(last=False)
-        return file
-
-
-class _Parquet:
-    """A Parquet file's row groups."""
-
-    def __init__(self, table: ParquetTable, opened: _Opened) -> None:
-        self.path = table.name
-        self.metadata = table.metadata
-        self._opened = opened
-
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        metadata = self.metadata
-        columns = metadata.row_group(0).num_columns if metadata.num_row_groups else 0
-        wide = [
-            column
-            for column in range(columns)
-            if varying
-            and metadata.row_group(0).column(column).path_in_schema.split(".")[0] in varying
-        ]
-        found = []
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            nbytes = sum(group.column(column).total_uncompressed_size for column in wide)
-            found.append((group.num_rows, nbytes))
-        return found
-
-    def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        if rows is None:
-            file = self._opened.get(self.path, self._open)
-            yield from file.read_row_group(
-                number, columns=columns, use_threads=threads
-            ).to_batches()
-        else:
-            with pa_parquet.ParquetFile(
-                self.path, metadata=self.metadata, buffer_size=_READ_BYTES
-            ) as file:
-                yield from file.iter_batches(
-                    rows, row_groups=[number], columns=columns, use_threads=threads
-                )
-
-    def _open(self) -> pa_parquet.ParquetFile:
-        return pa_parquet.ParquetFile(
-            self.path, metadata=self.metadata, buffer_size=_READ_BYTES, pre_buffer=False
-        )
-
-
-class _Arrow:
-    """An Arrow file's record batches, mapped."""
-
-    def __init__(self, table: ArrowTable, opened: _Opened) -> None:
-        self._path = table.name
-        self._counts = table.batch_rows
-        self._opened = opened
-
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        file = self._opened.get(self._path, self._open)
-        found = []
-        for number, rows in enumerate(self._counts):
-            nbytes = 0
-            if varying and rows:
-                nbytes = file.get_batch(number).select(list(varying)).nbytes
-            found.append((rows, nbytes))
-        return found
-
-    def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        file = self._opened.get(self._path, self._open)
-        yield from _sliced(file.get_batch(number).select(columns), rows)
-
-    def _open(self) -> Any:
-        return pa.ipc.open_file(pa.memory_map(self._path))
-
-
-class _Memory:
-    """A file that was read into memory."""
-
-    def __init__(self, batches: list[pa.RecordBatch]) -> None:
-        self._batches = batches
-
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        return [
-            (batch.num_rows, batch.select(list(varying)).nbytes if varying else 0)
-            for batch in self._batches
-        ]
-
-    def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        yield from _sliced(self._batches[number].select(columns), rows)
-
-    def close(self) -> None:
-        self._batches = []
-
-
-def _sliced(batch: pa.RecordBatch, rows: int | None) -> Iterator[pa.RecordBatch]:
-    step = rows or max(batch.num_rows, 1)
-    return (batch.slice(begin, step) for begin in range(0, batch.num_rows, step))
-
-
-def _sources(
-    tables: Tables, memory: int, pool: ThreadPoolExecutor, wanted: Filter | None
-) -> list[_Source]:
-    opened = _Opened()
-    room = _Room(memory)
-
-    def source(table: Table) -> _Source:
-        if isinstance(table, ParquetTable):
-            return _Parquet(table, opened)
-        if isinstance(table, ArrowTable) and table.rows is not None:
-            return _Arrow(table, opened)
-        columns = tables.conversion.reads
-        if wanted is not None:
-            columns = [*dict.fromkeys([*columns, *wanted.columns])]
-        return _Memory(room.read(table, tables, columns))
-
-    return list(pool.map(source, tables.tables))
-
-
-class _Room:
-    """How much memory files may still take."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
-        self._lock = threading.Lock()
-        self._left = nbytes
-
-    def read(self, table: Table, tables: Tables, columns: list[str]) -> list[pa.RecordBatch]:
-        """All rows of a table.
-
-        Raises:
-            SchemaError: there is no room.
-        """
-        types = {name: tables.types.get(name, table.schema.field(name).type) for name in columns}
-        found = []
-        for _, batch in table.batches(columns, types, 0, 1 << 16):
-            with self._lock:
-                self._left -= batch.nbytes
-                full = self._left < 0
-            if full:
-                raise SchemaError(
-                    f"{table.name} takes more than the {self._nbytes / 2**20:,.0f} MiB that there "
-                    "are for it (half of memory=): files of its kind have no groups of rows that "
-                    "can be read by themselves. Give more memory, or pack it (fastio pack)"
-                )
-            found.append(batch)
-        return found
 
 
 def _selected(schema: Schema, fields: Sequence[str] | None) -> Schema:

@@ -1,15 +1,19 @@
-"""What a path of tables means: a file, a folder of them, a pattern, or a list."""
+"""What a path of tables means: a file, a folder of them, a pattern, or a list; here or by URL."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastio.errors import SchemaError, SourceNotFound
 from fastio.formats.folder import IMG_EXTENSIONS
+from fastio.formats.tables.objects import LocalFile, StoreFile, TableFile
+from fastio.formats.tables.partitions import values_of
+from fastio.store import Store, is_remote, join, open_store, shown, split
 
 KINDS = {
     ".parquet": "parquet",
@@ -25,32 +29,43 @@ KINDS = {
     ".ndjson.gz": "jsonl",
 }
 _PATTERN = frozenset("*?[")
+# Files of a folder that is no folder of tables: a packed dataset, finished or not.
+_OF_DATASETS = frozenset({"manifest.arrow", "pack.journal"})
 
 
 def table_kind(path: str | os.PathLike[str]) -> str | None:
     """ "parquet", "arrow", "csv" or "jsonl" by a file's name; None for other names."""
     name = os.path.basename(os.fspath(path)).lower()
+    if is_remote(path):
+        name = name.partition("?")[0]
     return next((kind for suffix, kind in KINDS.items() if name.endswith(suffix)), None)
 
 
-def find_tables(path: Any) -> list[str] | None:
+def find_tables(
+    path: Any, storage_options: Mapping[str, Any] | None = None
+) -> list[TableFile] | None:
     """The table files that a path means.
 
     Args:
         path: a file; a folder with table files and no images, at any depth; a pattern such as
-            "data/*.parquet"; or a list of files.
+            "data/*.parquet"; or a list of files. Each on this machine or a URL; folders and
+            patterns of URLs only where the store lists what it has.
+        storage_options: for URLs.
 
     Returns:
-        Their paths, those of folders and patterns sorted; None where it means no tables.
+        The files, those of folders and patterns sorted; None where it means no tables. What the
+        names of folders say (year=2024) is in their `values`: of a folder below it, else of the
+        whole path as it is written.
 
     Raises:
         SourceNotFound: a file in a list does not exist, or a pattern of tables matches none.
-        SchemaError: files of several kinds, or a folder that is partitioned by names like "day=1".
+        SchemaError: files of several kinds.
+        StoreError: a store does not answer, or cannot list.
     """
     if isinstance(path, (str, os.PathLike)):
-        found = _of_path(os.fspath(path))
+        found = _of_url(str(path), storage_options) if is_remote(path) else _of_path(path)
     elif isinstance(path, (list, tuple)) and path:
-        found = _of_list(path)
+        found = _of_list(path, storage_options)
     else:
         return None
     if found is not None:
@@ -58,33 +73,44 @@ def find_tables(path: Any) -> list[str] | None:
     return found
 
 
-def _of_path(path: str) -> list[str] | None:
+def _of_path(given: str | os.PathLike[str]) -> list[TableFile] | None:
+    path = os.fspath(given)
     if os.path.isdir(path):
         return _of_folder(path)
     if table_kind(path) is None:
         return None
     if os.path.exists(path):
-        return [path]
+        return [_local(path)]
     if not _PATTERN.intersection(path):
         return None
     matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
     if not matches:
         raise SourceNotFound(f"{path} matches no file")
-    return matches
+    return [_local(name) for name in matches]
 
 
-def _of_list(paths: Iterable[Any]) -> list[str] | None:
+def _of_list(
+    paths: Iterable[Any], storage_options: Mapping[str, Any] | None
+) -> list[TableFile] | None:
     names = [os.fspath(p) if isinstance(p, (str, os.PathLike)) else None for p in paths]
     tables = [name for name in names if name is not None and table_kind(name) is not None]
     if len(tables) != len(names):
         return None
+    stores: dict[str, Store] = {}
+    found: list[TableFile] = []
     for name in tables:
-        if not os.path.isfile(name):
+        if is_remote(name):
+            root, key = split(name)
+            store = stores.get(root) or stores.setdefault(root, open_store(root, storage_options))
+            found.append(StoreFile(store, key, values_of(key.split("/")[:-1])))
+        elif os.path.isfile(name):
+            found.append(_local(name))
+        else:
             raise SourceNotFound(f"{name} does not exist")
-    return tables
+    return found
 
 
-def _of_folder(folder: str) -> list[str] | None:
+def _of_folder(folder: str) -> list[TableFile] | None:
     """Files in the order of their paths; None as soon as there is an image."""
     found: list[str] = []
     for parent, folders, names in os.walk(folder):
@@ -94,20 +120,85 @@ def _of_folder(folder: str) -> list[str] | None:
                 return None
             if table_kind(name) is not None and not name.startswith((".", "_")):
                 found.append(os.path.join(parent, name))
-    for name in found:
-        parts = Path(os.path.relpath(name, folder)).parts[:-1]
-        if any("=" in part for part in parts):
-            raise SchemaError(
-                f"{name} lies in a folder whose name is a value ({parts[-1]}): partitioned tables "
-                "are not supported; write the column into the files, or name the files"
-            )
-    return sorted(found, key=lambda name: Path(name).parts) or None
+    found.sort(key=lambda name: Path(name).parts)
+    return [LocalFile(p, values_of(Path(p).relative_to(folder).parts[:-1])) for p in found] or None
 
 
-def _check_one_kind(paths: list[str]) -> None:
+def _local(path: str) -> LocalFile:
+    return LocalFile(path, values_of(Path(path).parts[:-1]))
+
+
+def _of_url(url: str, storage_options: Mapping[str, Any] | None) -> list[TableFile] | None:
+    root, key = split(url)
+    if table_kind(key) is not None and not _PATTERN.intersection(key):
+        store = open_store(root, storage_options)
+        return [StoreFile(store, key, values_of(key.split("/")[:-1]))]
+    if table_kind(key) is not None:
+        return _of_url_pattern(open_store(root, storage_options), key)
+    if _PATTERN.intersection(key):
+        return None
+    return _of_url_folder(open_store(root, storage_options), key.strip("/"))
+
+
+def _of_url_pattern(store: Store, pattern: str) -> list[TableFile]:
+    prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    wanted = re.compile(_regular(pattern))
+    found: list[TableFile] = [
+        StoreFile(store, key, values_of(key.split("/")[:-1]), size)
+        for key, size in sorted(store.list(prefix), key=_parts)
+        if wanted.fullmatch(key)
+    ]
+    if not found:
+        raise SourceNotFound(f"{shown(join(store.url, pattern))} matches no object")
+    return found
+
+
+def _of_url_folder(store: Store, folder: str) -> list[TableFile] | None:
+    """As `_of_folder`; None too for what is, or will be, a packed dataset."""
+    prefix = folder + "/" if folder else ""
+    found: list[TableFile] = []
+    for key, size in sorted(store.list(prefix), key=_parts):
+        *folders, name = key.removeprefix(prefix).split("/")
+        if name.lower().endswith((*IMG_EXTENSIONS, ".tar")) or name in _OF_DATASETS:
+            return None
+        hidden = any(part.startswith((".", "_")) for part in (*folders, name))
+        if table_kind(name) is not None and not hidden:
+            found.append(StoreFile(store, key, values_of(folders), size))
+    return found or None
+
+
+def _parts(listed: tuple[str, int]) -> list[str]:
+    return listed[0].split("/")
+
+
+def _regular(pattern: str) -> str:
+    """A pattern as a regular expression: as glob's, "**/" any folders, "*" within one."""
+    found = ""
+    at = 0
+    while at < len(pattern):
+        if pattern.startswith("**/", at):
+            found, at = found + r"(?:[^/.][^/]*/)*", at + 3
+            continue
+        character = pattern[at]
+        end = pattern.find("]", at + 2) if character == "[" else -1
+        if character in "*?":
+            # A leading dot is only matched by a dot.
+            start = r"(?!\.)" if not found or found.endswith(("/", "/)*")) else ""
+            found += start + {"*": "[^/]*", "?": "[^/]"}[character]
+        elif end > 0:
+            inside = pattern[at + 1 : end].replace("\\", "\\\\")
+            found += f"[^/{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
+            at = end
+        else:
+            found += re.escape(character)
+        at += 1
+    return found
+
+
+def _check_one_kind(files: Sequence[TableFile]) -> None:
     first_of: dict[str | None, str] = {}
-    for path in paths:
-        first_of.setdefault(table_kind(path), path)
+    for file in files:
+        first_of.setdefault(table_kind(file.name), file.name)
     if len(first_of) > 1:
         raise SchemaError(
             f"tables of several kinds at once: {' and '.join(first_of.values())}; name those that "

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pa_parquet
+from numpy.typing import NDArray
 from pyarrow.fs import LocalFileSystem
 
 from fastio.errors import SchemaError
+from fastio.formats.tables.partitions import Constants
+
+_NUMBER = "\0row"  # no file has a column of this name
 
 
 @dataclass(frozen=True)
@@ -42,15 +48,29 @@ class Filter:
             return None
         try:
             condition = pa_parquet.filters_to_expression(filters)
-            empty = schema.empty_table().filter(condition)
         except (pa.ArrowException, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SchemaError(
-                f"{where}: filters={filters!r} does not fit the table: {error}. It is a list of "
-                "(column, operator, value), or an expression of pyarrow.dataset"
-            ) from error
+            raise _unfitting(filters, where, error) from error
         # An expression does not tell its columns: those that its text has are enough.
         text = str(condition)
-        return Filter(condition, tuple(name for name in empty.column_names if name in text))
+        found = Filter(condition, tuple(name for name in schema.names if name in text))
+        found.check(schema, where, filters)
+        return found
+
+    def check(self, schema: pa.Schema, where: str, filters: Any = None) -> None:
+        """Refuses a table that it is not about.
+
+        Args:
+            schema: of the table.
+            where: its path.
+            filters: as the user gave it.
+
+        Raises:
+            SchemaError: a column is not there, or of another type.
+        """
+        try:
+            schema.empty_table().filter(self.condition)
+        except (pa.ArrowException, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _unfitting(str(self) if filters is None else filters, where, error) from error
 
     def __str__(self) -> str:
         return str(self.condition)
@@ -60,7 +80,52 @@ class Filter:
         kept = pa.Table.from_batches([batch]).filter(self.condition).combine_chunks().to_batches()
         return kept[0] if kept else batch.slice(0, 0)
 
-    def possible(self, path: str) -> set[int]:
-        """The row groups of a Parquet file that may have such rows, by their statistics."""
-        fragment = pa_dataset.ParquetFileFormat().make_fragment(path, LocalFileSystem())
-        return {group.id for group in fragment.subset(filter=self.condition).row_groups}
+    def numbered(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+        """As `of_batch`, and which rows those are, counted from 0."""
+        numbers = pa.array(np.arange(batch.num_rows, dtype=np.int64))
+        arrays = [*batch.columns, numbers]
+        named = pa.RecordBatch.from_arrays(arrays, names=[*batch.schema.names, _NUMBER])
+        kept = self.of_batch(named)
+        return kept.select(batch.schema.names), kept.column(_NUMBER).to_numpy()
+
+    def possible(
+        self,
+        metadata: pa_parquet.FileMetaData,
+        schema: pa.Schema,
+        constants: Constants | None = None,
+    ) -> set[int]:
+        """The row groups of a Parquet file that may have such rows, by their statistics.
+
+        Args:
+            metadata: the file's footer.
+            schema: of its columns and those that its folders are.
+            constants: what its folders say.
+        """
+        footer = pa.BufferOutputStream()
+        metadata.write_metadata_file(footer)
+        known = None if constants is None else constants.expression()
+        fragment = pa_dataset.ParquetFileFormat().make_fragment(
+            pa.BufferReader(footer.getvalue()), partition_expression=known
+        )
+        found = fragment.subset(filter=self.condition, schema=schema)
+        return {group.id for group in found.row_groups}
+
+    def among(self, files: Sequence[Constants | None], schema: pa.Schema) -> list[int]:
+        """The numbers of the files that may have such rows, by what their folders say."""
+        if None in files:
+            return list(range(len(files)))
+        dataset = pa_dataset.FileSystemDataset.from_paths(
+            [str(number) for number in range(len(files))],
+            schema=schema,
+            format=pa_dataset.ParquetFileFormat(),
+            filesystem=LocalFileSystem(),
+            partitions=[constants.expression() for constants in files if constants is not None],
+        )
+        return sorted(int(each.path) for each in dataset.get_fragments(filter=self.condition))
+
+
+def _unfitting(filters: Any, where: str, error: Exception) -> SchemaError:
+    return SchemaError(
+        f"{where}: filters={filters!r} does not fit the table: {error}. It is a list of "
+        "(column, operator, value), or an expression of pyarrow.dataset"
+    )

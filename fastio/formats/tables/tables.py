@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
-import xxhash
 
-from fastio.errors import SchemaError
+from fastio.errors import SchemaError, ShardCorrupt
 from fastio.formats.tables.columns import Conversion, leaf_array
+from fastio.formats.tables.filters import Filter
 from fastio.formats.tables.leaves import widest
+from fastio.formats.tables.objects import StoreFile, TableFile, as_file
 from fastio.formats.tables.options import MASK, TableOptions
+from fastio.formats.tables.partitions import constants_of
 from fastio.formats.tables.place import Place
 from fastio.formats.tables.readers import Table, open_table
+from fastio.formats.tables.wrapped import FilteredTable, PartitionedTable, unwrapped
 from fastio.schema import Schema
 
 # What is read from a file at a time: enough that reading is fast, and not much memory.
 _READ_ROWS = 65536
+_OPENED_AT_ONCE = 16  # of files in stores, where opening waits; of others as many as there is to do
+_OPENED_HERE = 4
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class Tables:
     Args:
         tables: at least one.
         options: what is wanted of them.
+        find_words: read all dictionaries of strings; without it only the fields' names and types
+            are right.
 
     Attributes:
         name: the first one's.
@@ -62,7 +70,9 @@ class Tables:
         ShardCorrupt: a file is damaged.
     """
 
-    def __init__(self, tables: Sequence[Table], options: TableOptions) -> None:
+    def __init__(
+        self, tables: Sequence[Table], options: TableOptions, find_words: bool = True
+    ) -> None:
         self.tables = list(tables)
         self.name = self.tables[0].name
         wanted = _agreed(self.tables[:1], None, options)
@@ -73,7 +83,8 @@ class Tables:
         agreed = _agreed(self.tables, reads, options)
         self.types: Mapping[str, pa.DataType] = dict(zip(agreed.names, agreed.types, strict=True))
         self.conversion = Conversion(agreed, options, self.name)
-        self._find_words(options)
+        if find_words:
+            self._find_words(options)
         self.schema: Schema = self.conversion.schema()
         counts = [table.rows for table in self.tables]
         known = [count for count in counts if count is not None]
@@ -93,8 +104,7 @@ class Tables:
             while done < batch.num_rows:
                 room = rows - (first + count) % rows
                 part = batch.slice(done, min(room, batch.num_rows - done))
-                row = place.first_row + done
-                parts.append((Place(place.file, row, place.row_group), part))
+                parts.append((place.after(done), part))
                 done += part.num_rows
                 count += part.num_rows
                 if part.num_rows == room:
@@ -110,25 +120,34 @@ class Tables:
             if table.rows is not None and before + table.rows <= start:
                 before += table.rows
                 continue
-            end = 0
             # Of a table of unknown length all is read, to know where the next one begins.
-            skip = start - before if table.rows is not None else 0
-            for place, batch in table.batches(reads, self.types, max(skip, 0), _READ_ROWS):
-                end = place.first_row + batch.num_rows
-                cut = min(max(start - before - place.first_row, 0), batch.num_rows)
+            skip = max(start - before, 0) if table.rows is not None else 0
+            at = before + skip
+            for place, batch in table.batches(reads, self.types, skip, _READ_ROWS):
+                cut = min(max(start - at, 0), batch.num_rows)
+                at += batch.num_rows
                 if cut < batch.num_rows:
-                    at = Place(place.file, place.first_row + cut, place.row_group)
-                    yield at, batch.slice(cut)
-            before += end if table.rows is None else table.rows
+                    yield place.after(cut), batch.slice(cut)
+            before = at if table.rows is None else before + table.rows
 
     def _find_words(self, options: TableOptions) -> None:
         """Read the dictionaries of all tables: a column's words are numbered as they come."""
         conversion = self.conversion
-        columns = sorted({leaf.path[0] for leaf in conversion.dictionaries.values()})
-        for table in self.tables if columns else ():
-            for _, batch in table.batches(columns, self.types, 0, _READ_ROWS):
+        for table in self.tables if conversion.dictionaries else ():
+            file, constants = unwrapped(table)
+            given = {} if constants is None else constants.words
+            columns: set[str] = set()
+            for name, leaf in conversion.dictionaries.items():
+                if leaf.path[0] in given:
+                    conversion.words[name].add(given[leaf.path[0]])
+                else:
+                    columns.add(leaf.path[0])
+            for _, batch in (
+                file.batches(sorted(columns), self.types, 0, _READ_ROWS) if columns else ()
+            ):
                 for name, leaf in conversion.dictionaries.items():
-                    conversion.words[name].add(leaf_array(batch, leaf).dictionary)
+                    if leaf.path[0] in columns:
+                        conversion.words[name].add(leaf_array(batch, leaf).dictionary)
         for name, leaf in conversion.dictionaries.items():
             for spelling in (leaf.name, leaf.spoken):
                 value = options.nulls.get(spelling, MASK)
@@ -137,28 +156,115 @@ class Tables:
             conversion.words[name].seal()
 
 
-def open_files(paths: Sequence[str], options: TableOptions) -> Tables:
-    """Table files, in this order; see `Tables`.
+@dataclass(frozen=True)
+class Opened:
+    """Files as tables.
+
+    Attributes:
+        files: those that may have rows that are wanted.
+        tables: of each of them.
+        wanted: which rows, None for all.
+        skipped: names of files that cannot be read, and why.
+    """
+
+    files: Sequence[TableFile]
+    tables: Sequence[Table]
+    wanted: Filter | None = None
+    skipped: Sequence[tuple[str, str]] = field(default_factory=tuple)
+
+
+def open_all(
+    files: Sequence[TableFile | str],
+    filters: Any = None,
+    *,
+    skip_damaged: bool = False,
+    threads: int | None = None,
+) -> Opened:
+    """Files, opened side by side, with the columns that their folders are.
+
+    Args:
+        files: at least one.
+        filters: as `Filter.of` takes them. Files that cannot have such rows, by what their folders
+            say, are not opened, save the first.
+        skip_damaged: leave out files that are empty or damaged as far as opening them tells.
+        threads: that open files here.
+
+    Raises:
+        SourceNotFound, StoreError: a file cannot be read.
+        ShardCorrupt: one is damaged; where such are left out: all are.
+        SchemaError: two columns of one have the same name, or the filters do not fit.
+    """
+    found = [as_file(file) for file in files]
+    constants = constants_of(found)
+    remote = any(isinstance(file, StoreFile) for file in found)
+    skipped: list[tuple[str, str]] = []
+
+    def opened(number: int) -> Table | ShardCorrupt:
+        try:
+            table = open_table(found[number])
+        except ShardCorrupt as error:
+            if not skip_damaged:
+                raise
+            return error
+        known = constants[number]
+        return table if known is None else PartitionedTable(table, known)
+
+    tables: dict[int, Table] = {}
+
+    def keep(number: int, table: Table | ShardCorrupt) -> None:
+        if isinstance(table, ShardCorrupt):
+            skipped.append((found[number].name, str(table)))
+        else:
+            tables[number] = table
+
+    wanted = None
+    numbers = list(range(len(found)))
+    if filters is not None:
+        # The first one that can be read says what the columns are.
+        for number in numbers:
+            keep(number, opened(number))
+            if tables:
+                break
+        if tables:
+            first = tables[number]
+            wanted = Filter.of(filters, first.schema, first.name)
+            assert wanted is not None
+            kept = wanted.among(constants, first.schema)
+            numbers = [each for each in kept if each > number]
+            if number not in kept and numbers:
+                del tables[number]
+        else:
+            numbers = []
+    workers = max(threads or _OPENED_HERE, _OPENED_AT_ONCE if remote else 1)
+    with ThreadPoolExecutor(min(workers, max(len(numbers), 1)), "fastio-table-open") as pool:
+        for each, table in zip(numbers, pool.map(opened, numbers), strict=True):
+            keep(each, table)
+    if not tables:
+        raise ShardCorrupt(f"no file can be read: {skipped[0][1]}")
+    order = sorted(tables)
+    return Opened([found[n] for n in order], [tables[n] for n in order], wanted, skipped)
+
+
+def open_files(
+    files: Sequence[TableFile | str],
+    options: TableOptions,
+    filters: Any = None,
+) -> Tables:
+    """Table files, in this order; see `Tables` and `open_all`.
 
     Raises:
         SourceNotFound: a file cannot be read.
         SchemaError, ShardCorrupt: as `Tables`.
     """
-    return Tables([open_table(path) for path in paths], options)
+    return joined(open_all(files, filters), options)
 
 
-def stamp(paths: Sequence[str]) -> str:
-    """A hash of the files' names, sizes and times, which changes when one of them does.
-
-    Raises:
-        OSError: one is gone.
-    """
-    digest = xxhash.xxh3_64()
-    for path in paths:
-        status = os.stat(path)
-        parts = (os.path.basename(path), str(status.st_size), str(status.st_mtime_ns))
-        digest.update("\0".join(parts).encode("utf-8", "surrogateescape") + b"\n")
-    return digest.hexdigest()
+def joined(opened: Opened, options: TableOptions) -> Tables:
+    """Opened files as one table, of the rows that are wanted; see `Tables`."""
+    wanted = opened.wanted
+    if wanted is None:
+        return Tables(opened.tables, options)
+    return Tables([FilteredTable(table, wanted) for table in opened.tables], options)
 
 
 def _agreed(

@@ -168,7 +168,7 @@ def cast_numbers(values: NDArray[Any], dtype: str, column: str, place: Place) ->
         where = int(wrong.reshape(len(values), -1).any(axis=1).argmax())
         number = values[where][wrong[where]].flat[0] if values.ndim > 1 else values[where]
         raise SchemaError(
-            f"{place.column(column)}, row {place.first_row + where}: {number} does not fit {dtype}"
+            f"{place.column(column)}, row {place.row(where)}: {number} does not fit {dtype}"
         )
     return found
 

@@ -1,0 +1,294 @@
+"""Parquet and Arrow files, read row group by row group; of those in a store the ranges it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
+
+from fastio.errors import ShardCorrupt
+from fastio.formats.tables.ipc import MAGIC, Block, batch_rows, blocks, footer_length
+from fastio.formats.tables.objects import StoreFile, TableFile, as_file
+from fastio.formats.tables.place import Place
+from fastio.formats.tables.reading import Batches, reading, skipped_to, without_rows
+from fastio.formats.tables.spans import Span
+
+
+class ParquetTable:
+    """A Parquet file, read row group by row group.
+
+    Attributes:
+        file: where it is.
+        metadata: its footer.
+        skip: row groups that are not wanted.
+    """
+
+    def __init__(self, file: TableFile | str) -> None:
+        self.is_text = False
+        self.file = as_file(file)
+        self.name = self.file.name
+        self.skip: frozenset[int] = frozenset()
+        with reading(self.name), pa_parquet.ParquetFile(_with_footer(self.file)) as opened:
+            self.schema: pa.Schema = opened.schema_arrow
+            self.metadata: pa_parquet.FileMetaData = opened.metadata
+            self.rows: int | None = self.metadata.num_rows
+
+    def fetch(self, group: int, columns: Sequence[str]) -> list[Span]:
+        """What a row group's columns take, of a file in a store.
+
+        Raises:
+            ShardCorrupt: the file has changed.
+            StoreError: it cannot be read.
+        """
+        assert isinstance(self.file, StoreFile)
+        return self.file.fetch(chunk_ranges(self.metadata, group, columns))
+
+    def opened(self, spans: Sequence[Span]) -> pa_parquet.ParquetFile:
+        """The file in a store, of which these spans are there."""
+        assert isinstance(self.file, StoreFile)
+        # Without pre_buffer, which would ask for ranges of its own.
+        return pa_parquet.ParquetFile(
+            self.file.whole(spans), metadata=self.metadata, pre_buffer=False
+        )
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `Table`."""
+        groups: list[tuple[int, int]] = []
+        first = 0
+        for group in range(self.metadata.num_row_groups):
+            count = self.metadata.row_group(group).num_rows
+            if first + count > start and group not in self.skip:
+                groups.append((group, first))
+            first += count
+        if isinstance(self.file, StoreFile):
+            yield from self._from_store(groups, columns, start, rows)
+            return
+        with reading(self.name):
+            file = pa_parquet.ParquetFile(self.name, metadata=self.metadata)
+        with file:
+            for group, first in groups:
+                yield from self._group(file, group, first, columns, start, rows)
+
+    def _from_store(
+        self, groups: Sequence[tuple[int, int]], columns: Sequence[str], start: int, rows: int
+    ) -> Batches:
+        fetched = _one_ahead((group for group, _ in groups), lambda g: self.fetch(g, columns))
+        for (group, first), spans in zip(groups, fetched, strict=True):
+            with self.opened(spans) as file:
+                yield from self._group(file, group, first, columns, start, rows)
+
+    def _group(
+        self,
+        file: pa_parquet.ParquetFile,
+        group: int,
+        first: int,
+        columns: Sequence[str],
+        start: int,
+        rows: int,
+    ) -> Batches:
+        where = f"{self.name}, row group {group}"
+        with reading(where):
+            batches = file.iter_batches(rows, row_groups=[group], columns=list(columns))
+        while True:
+            with reading(where):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            batch, skipped = without_rows(batch, start - first)
+            if batch.num_rows:
+                yield Place(self.name, first + skipped, group), batch
+            first += skipped + batch.num_rows
+
+
+class ArrowTable:
+    """An Arrow IPC file or stream; Feather files of version 2 are such files.
+
+    Attributes:
+        file: where it is.
+        batch_rows: rows of each record batch; empty for a stream.
+    """
+
+    def __init__(self, file: TableFile | str) -> None:
+        self.is_text = False
+        self.file = as_file(file)
+        self.name = self.file.name
+        self.rows: int | None = None
+        self.batch_rows: list[int] = []
+        self._footer: list[Span] = []
+        self._blocks: list[Block] = []
+        with reading(self.name):
+            if isinstance(self.file, StoreFile):
+                self._open_stored(self.file)
+            else:
+                self._open_local()
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether record batches can be read by themselves."""
+        return self.rows is not None
+
+    @property
+    def body_bytes(self) -> list[int]:
+        """Bytes of each record batch of a file in a store."""
+        return [block.metadata + block.body for block in self._blocks]
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `Table`."""
+        if isinstance(self.file, StoreFile):
+            yield from skipped_to(self.name, self._stored(), start, columns)
+            return
+        with pa.memory_map(self.name) as source:
+            yield from skipped_to(self.name, self._local(source), start, columns)
+
+    def fetch(self, number: int) -> list[Span]:
+        """What a record batch of a file in a store takes.
+
+        Raises:
+            ShardCorrupt: the file has changed.
+            StoreError: it cannot be read.
+        """
+        assert isinstance(self.file, StoreFile)
+        block = self._blocks[number]
+        return self.file.fetch([(block.offset, block.metadata + block.body)])
+
+    def batch(self, number: int, spans: Sequence[Span]) -> pa.RecordBatch:
+        """A record batch of a file in a store, from what `fetch` gave."""
+        assert isinstance(self.file, StoreFile)
+        whole = self.file.whole(sorted([*self._footer, *spans], key=_start))
+        return pa.ipc.open_file(whole).get_batch(number)
+
+    def _open_local(self) -> None:
+        with pa.memory_map(self.name) as source:
+            if source.read(len(MAGIC)) == MAGIC:
+                file = pa.ipc.open_file(source)
+                self.schema: pa.Schema = file.schema
+                numbers = range(file.num_record_batches)
+                self.batch_rows = [int(file.get_batch(number).num_rows) for number in numbers]
+                self.rows = sum(self.batch_rows)
+            else:
+                source.seek(0)
+                self.schema = pa.ipc.open_stream(source).schema
+
+    def _open_stored(self, file: StoreFile) -> None:
+        tail = file.tail()
+        start, data = tail[0]
+        if bytes(data[-len(MAGIC) :]) != MAGIC:
+            self.schema = pa.ipc.open_stream(file.stream()).schema
+            return
+        length = footer_length(data)
+        end = file.size() - len(MAGIC) - 4
+        if not 0 <= length <= end:
+            raise pa.ArrowInvalid(f"its footer is said to have {length} bytes")
+        if end - length < start:
+            ((start, data),) = file.fetch([(end - length, file.size() - end + length)])
+        try:
+            dictionaries, self._blocks = blocks(data[end - length - start : end - start])
+            self._footer = [(start, data)]
+            heads = [(block.offset, block.metadata) for block in self._blocks]
+            known = dict(_cut(file.fetch(heads), heads)) if heads else {}
+            self.batch_rows = [batch_rows(known[offset]) for offset, _ in heads]
+        except ValueError as error:
+            raise pa.ArrowInvalid(str(error)) from error
+        self.schema = pa.ipc.open_file(file.whole(self._footer)).schema
+        self._footer += file.fetch([(b.offset, b.metadata + b.body) for b in dictionaries])
+        self.rows = sum(self.batch_rows)
+
+    def _stored(self) -> Iterator[pa.RecordBatch]:
+        if self.has_batches:
+            numbers = range(len(self.batch_rows))
+            for number, spans in zip(numbers, _one_ahead(numbers, self.fetch), strict=True):
+                with reading(self.name):
+                    batch = self.batch(number, spans)
+                yield batch
+            return
+        with reading(self.name):
+            batches = iter(pa.ipc.open_stream(self.file.stream()))
+        yield from self._each(batches)
+
+    def _local(self, source: Any) -> Iterator[pa.RecordBatch]:
+        with reading(self.name):
+            if source.read(len(MAGIC)) == MAGIC:
+                file = pa.ipc.open_file(source)
+                batches = map(file.get_batch, range(file.num_record_batches))
+            else:
+                source.seek(0)
+                batches = iter(pa.ipc.open_stream(source))
+        yield from self._each(batches)
+
+    def _each(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        while True:
+            with reading(self.name):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+
+def chunk_ranges(
+    metadata: pa_parquet.FileMetaData, group: int, columns: Sequence[str]
+) -> list[tuple[int, int]]:
+    """The ranges (offset, length) of a Parquet file that a row group's columns take.
+
+    Raises:
+        ShardCorrupt: its footer says what cannot be.
+    """
+    about = metadata.row_group(group)
+    wanted = tuple(f"{name}." for name in columns)
+    found = []
+    for number in range(about.num_columns):
+        chunk = about.column(number)
+        if not f"{chunk.path_in_schema}.".startswith(wanted):
+            continue
+        begin = chunk.data_page_offset
+        if chunk.dictionary_page_offset:
+            begin = min(begin, chunk.dictionary_page_offset)
+        if begin < 0 or chunk.total_compressed_size < 0:
+            raise ShardCorrupt(
+                f"column {chunk.path_in_schema!r} of row group {group} begins at {begin} and has "
+                f"{chunk.total_compressed_size} bytes: the footer is damaged; write the file again"
+            )
+        found.append((begin, chunk.total_compressed_size))
+    return found
+
+
+def _with_footer(file: TableFile) -> Any:
+    """What pyarrow opens, its last bytes fetched if it is in a store."""
+    return file.whole(file.tail()) if isinstance(file, StoreFile) else file.whole()
+
+
+def _one_ahead(items: Iterable[int], fetch: Any) -> Iterator[list[Span]]:
+    """What `fetch` gives for each, the next one fetched while one is used."""
+    with ThreadPoolExecutor(1, "fastio-table-fetch") as pool:
+        ahead = None
+        for item in items:
+            following = pool.submit(fetch, item)
+            if ahead is not None:
+                yield ahead.result()
+            ahead = following
+        if ahead is not None:
+            yield ahead.result()
+
+
+def _cut(
+    spans: Sequence[Span], ranges: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, memoryview]]:
+    """The ranges, by their offsets, out of spans that have them."""
+    for offset, length in ranges:
+        for start, data in reversed(spans):
+            if start <= offset:
+                yield offset, data[offset - start : offset - start + length]
+                break
+
+
+def _start(span: Span) -> int:
+    return span[0]
+
+
+__all__ = ["ArrowTable", "ParquetTable", "chunk_ranges"]

@@ -1,0 +1,212 @@
+"""Parts of an object, as the file that Arrow reads: what was fetched already, and the rest."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from fastio.errors import ShardCorrupt, StoreError
+from fastio.store import Store
+from fastio.store.ranges import GAP_BYTES, MERGED_BYTES, coalesce, parallel
+
+# Ranges with small gaps share memory, in which several requests put their parts.
+_WHOLE = 1 << 62
+
+Span = tuple[int, memoryview]
+
+
+class StoredBytes(Protocol):
+    """An object whose bytes are read.
+
+    Attributes:
+        name: as messages say it.
+    """
+
+    name: str
+
+    def size(self) -> int:
+        """Its bytes."""
+        ...
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Span]:
+        """Ranges (offset, length) of it."""
+        ...
+
+
+def fetch(store: Store, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> list[Span]:
+    """Ranges (offset, length) of an object: neighbours merged, up to 16 requests at once.
+
+    Args:
+        store: that has it.
+        key: its name there.
+        size: that it had when it was opened.
+        ranges: in any order.
+
+    Returns:
+        Offset and bytes of what was fetched, sorted, apart from one another.
+
+    Raises:
+        ShardCorrupt: it ends before, or has another size by now.
+        StoreError, SourceNotFound: it cannot be read.
+    """
+    found: list[tuple[int, memoryview]] = []
+    tasks = []
+    for offset, length in ranges:
+        if offset < 0 or length < 0 or offset + length > size:
+            raise ShardCorrupt(
+                f"it says of itself that something lies at bytes {offset} to {offset + length}, "
+                f"and has {size}: it is damaged; write it again"
+            )
+    for span in coalesce(ranges, GAP_BYTES, _WHOLE):
+        memory = np.empty(span.length, np.uint8).data
+        found.append((span.offset, memory))
+        for begin in range(0, span.length, MERGED_BYTES):
+            part = memory[begin : begin + MERGED_BYTES]
+            tasks.append(partial(_receive, store, key, span.offset + begin, part))
+    try:
+        parallel(tasks)
+    except StoreError as error:
+        now = store.size(key)
+        if now == size:
+            raise
+        raise ShardCorrupt(
+            f"the object has {now} bytes, and had {size} when it was opened: it has changed "
+            "meanwhile; open it again"
+        ) from error
+    return found
+
+
+def _receive(store: Store, key: str, offset: int, memory: memoryview, _: Any) -> None:
+    store.read_into(key, offset, [memory])
+
+
+class SpanFile:
+    """A file for `pyarrow.PythonFile`, from spans of an object; what they lack is fetched.
+
+    Args:
+        source: the object.
+        spans: what is there, sorted.
+    """
+
+    closed = False
+
+    def __init__(self, source: StoredBytes, spans: Sequence[Span] = ()) -> None:
+        self._source = source
+        self._size = source.size()
+        self._spans = spans
+        self._starts = np.array([start for start, _ in spans], np.int64)
+        self._at = 0
+
+    def read_buffer(self, nbytes: int | None = None) -> memoryview:
+        """The next bytes, fewer only at the end; not copied where a span has them."""
+        left = self._size - self._at
+        count = left if nbytes is None or nbytes < 0 else min(nbytes, left)
+        data = self._bytes(self._at, max(count, 0))
+        self._at += len(data)
+        return data
+
+    def read(self, nbytes: int | None = None) -> bytes:
+        """The next bytes, fewer only at the end."""
+        return bytes(self.read_buffer(nbytes))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Goes to a place."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        """Where it is."""
+        return self._at
+
+    def close(self) -> None:
+        """Lets go of the spans."""
+        self._spans, self._starts, self.closed = (), self._starts[:0], True
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def writable(self) -> bool:
+        """It is not."""
+        return False
+
+    def _bytes(self, offset: int, count: int) -> memoryview:
+        place = int(np.searchsorted(self._starts, offset, side="right")) - 1
+        if place >= 0:
+            start, data = self._spans[place]
+            if offset + count <= start + len(data):
+                return data[offset - start : offset - start + count]
+        return self._source.fetch([(offset, count)])[0][1] if count else memoryview(b"")
+
+
+class StreamFile:
+    """An object from its beginning to its end, for `pyarrow.PythonFile`.
+
+    Args:
+        source: the object.
+        window: bytes that are fetched at a time, of which requests of 8 MiB run side by side.
+    """
+
+    closed = False
+
+    def __init__(self, source: StoredBytes, window: int) -> None:
+        self._source = source
+        self._size = source.size()
+        self._window = window
+        self._data = memoryview(b"")
+        self._at = 0
+
+    def read(self, nbytes: int | None = None) -> bytes:
+        """The next bytes, fewer only at the end."""
+        wanted = self._size - self._at if nbytes is None or nbytes < 0 else nbytes
+        parts = []
+        while wanted > 0:
+            if not self._data and not self._fetch():
+                break
+            part, self._data = self._data[:wanted], self._data[wanted:]
+            parts.append(part)
+            wanted -= len(part)
+            self._at += len(part)
+        return b"".join(parts)
+
+    def tell(self) -> int:
+        """Where it is."""
+        return self._at
+
+    def close(self) -> None:
+        """Lets go of what was fetched."""
+        self._data, self.closed = memoryview(b""), True
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is not."""
+        return False
+
+    def writable(self) -> bool:
+        """It is not."""
+        return False
+
+    def _fetch(self) -> bool:
+        count = min(self._window, self._size - self._at)
+        if count <= 0:
+            return False
+        self._data = self._source.fetch([(self._at, count)])[0][1]
+        return True
+
+
+def python_file(file: SpanFile | StreamFile) -> pa.PythonFile:
+    """As pyarrow reads it."""
+    return pa.PythonFile(file, mode="r")

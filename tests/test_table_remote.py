@@ -1,0 +1,330 @@
+"""Tables in stores: what pyarrow reads of the same files here, and no more bytes than it takes."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import pickle
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.json
+import pyarrow.parquet
+import pytest
+
+import fastio
+from fastio import Loader
+from fastio.errors import SchemaError, ShardCorrupt, SourceNotFound, StoreError
+from fastio.formats.tables import TableDataset, TableOptions, find_tables
+from fastio.formats.tables import ahead as ahead_module
+from fastio.pack.columnar import TablePacker
+from tests.servers import S3, FaultProxy, http_folder
+
+ROWS = 900
+
+
+def table_of(rows: int = ROWS, first: int = 0) -> pa.Table:
+    rng = np.random.default_rng(first)
+    numbers = np.arange(first, first + rows)
+    days = [datetime.date(2024, 1, 1 + int(n) % 28) for n in numbers]
+    return pa.table(
+        {
+            "number": numbers,
+            "x": pa.array(
+                [None if n % 7 == 0 else float(n) for n in numbers.tolist()], pa.float32()
+            ),
+            "small": rng.integers(-100, 100, rows).astype(np.int8),
+            "flag": rng.integers(0, 2, rows).astype(bool),
+            "day": pa.array(days),
+            "text": [f"row {n} é" for n in numbers],
+            "bytes": pa.array([bytes([n % 256]) * (n % 4) for n in numbers.tolist()], pa.binary()),
+            "list": [list(range(n % 5)) for n in numbers.tolist()],
+            "pair": pa.array([[n, n + 1] for n in numbers.tolist()], pa.list_(pa.int32(), 2)),
+            "word": pa.array([f"w{n % 7}" for n in numbers.tolist()]).dictionary_encode(),
+            "wide": pa.array([rng.bytes(64).hex() for _ in range(rows)]),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three files of each kind, in folders of their own."""
+    root = tmp_path_factory.mktemp("remote tables")
+    whole = table_of()
+    for number in range(3):
+        part = whole.slice(number * 300, 300)
+        for kind in ("parquet", "arrow", "csv", "jsonl", "gz"):
+            (root / kind).mkdir(exist_ok=True)
+        pa.parquet.write_table(part, root / f"parquet/{number}.parquet", row_group_size=90)
+        with pa.ipc.new_file(root / f"arrow/{number}.arrow", part.schema) as writer:
+            writer.write_table(part.unify_dictionaries(), max_chunksize=70)
+        plain = part.select(["number", "small", "flag", "text"])
+        pa.csv.write_csv(plain, root / f"csv/{number}.csv")
+        (root / f"gz/{number}.csv.gz").write_bytes(
+            gzip.compress((root / f"csv/{number}.csv").read_bytes())
+        )
+        lines = plain.to_pandas().to_json(orient="records", lines=True)
+        (root / f"jsonl/{number}.jsonl").write_text(lines)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[str]:
+    with http_folder(folder) as url:
+        yield url
+
+
+def rows_of(source: Any, **options: Any) -> list[dict[str, Any]]:
+    """All samples, as Python values, by their number."""
+    given: dict[str, Any] = {"memory": "8MiB", "num_workers": 2, **options}
+    found: list[dict[str, Any]] = []
+    with Loader(source, 64, **given) as batches:
+        for batch in batches:
+            columns = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in batch.items()}
+            names = list(columns)
+            found += [
+                dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            ]
+    for row in found:
+        for name in [name for name in row if name.endswith("_length")]:
+            row[name.removesuffix("_length")] = row[name.removesuffix("_length")][: row.pop(name)]
+    return sorted(found, key=lambda row: row["number"]) if found and "number" in found[0] else found
+
+
+def urls(server: str, kind: str) -> list[str]:
+    suffix = {"gz": "csv.gz"}.get(kind, kind)
+    return [f"{server}/{kind}/{number}.{suffix}" for number in range(3)]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "csv", "jsonl", "gz"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_rows_over_http_are_those_of_the_files_here(
+    folder: Path, server: str, kind: str, shuffle: bool
+) -> None:
+    found = rows_of(urls(server, kind), shuffle=shuffle)
+    wanted = rows_of(str(folder / kind))
+    assert str(found) == str(wanted)  # NaN equals NaN there
+    assert [row["number"] for row in found] == list(range(ROWS))
+
+
+def test_a_single_file_and_its_values(folder: Path, server: str) -> None:
+    whole = pa.parquet.read_table(folder / "parquet/1.parquet").to_pylist()
+    found = rows_of(f"{server}/parquet/1.parquet")
+    for name in ("number", "small", "flag", "text", "bytes", "list", "pair"):
+        assert [row[name] for row in found] == [row[name] for row in whole]
+
+
+@pytest.mark.parametrize("source", ["data", "data/", "data/*.parquet", "data/**/[01].parquet"])
+def test_folders_and_patterns_of_a_bucket(
+    folder: Path, s3: S3, source: str, tmp_path: Path
+) -> None:
+    bucket = f"tables-{abs(hash(source)) % 10**9}"
+    url = s3.bucket(bucket)
+    names = {"data/0.parquet": 0, "data/1.parquet": 1, "data/b c/1.parquet": 2}
+    for name, number in names.items():
+        s3.put(bucket, name, (folder / f"parquet/{number}.parquet").read_bytes())
+    s3.put(bucket, "data/_tmp/9.parquet", b"nothing")
+    s3.put(bucket, "other/7.parquet", b"nothing")
+    found = rows_of(f"{url}/{source}", storage_options=s3.options(), fields=["number"])
+    rows = 600 if source == "data/*.parquet" else 900
+    assert [row["number"] for row in found] == list(range(rows))
+    report = fastio.pack(
+        f"{url}/{source}", tmp_path / "out", storage_options=s3.options(), columns=["number"]
+    )
+    assert report.rows == rows
+    assert fastio.open(tmp_path / "out")[rows - 1]["number"] == rows - 1
+
+
+def test_memory_and_what_is_not_there(folder: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/tables/a/0.parquet", (folder / "parquet/0.parquet").read_bytes())
+    try:
+        assert len(rows_of("memory://tables/a/0.parquet")) == 300
+        assert len(rows_of("memory://tables/a")) == 300
+        assert len(rows_of("memory://tables/a/*.parquet")) == 300
+        with pytest.raises(SourceNotFound, match=r"memory://tables/a/\*\.csv matches no object"):
+            rows_of("memory://tables/a/*.csv")
+        with pytest.raises(SourceNotFound, match=r"memory://tables/a/1\.parquet"):
+            rows_of("memory://tables/a/1.parquet")
+    finally:
+        memory.rm("/tables", recursive=True)
+
+
+FILTERS = [
+    [("number", ">=", 250), ("number", "<", 420)],
+    [("text", "==", "row 311 é")],
+    [[("number", "<", 3)], [("small", ">", 90)]],
+    [("x", "!=", 11.0)],
+    [("number", "<", 0)],
+]
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_filters_leave_what_pyarrow_leaves(
+    folder: Path, server: str, filters: Any, kind: str
+) -> None:
+    found = rows_of(urls(server, kind), filters=filters, columns=["number", "small"])
+    wanted = pa.parquet.read_table(folder / "parquet", filters=filters)
+    assert [row["number"] for row in found] == wanted["number"].to_pylist()
+    assert [row["small"] for row in found] == wanted["small"].to_pylist()
+
+
+def test_only_the_columns_that_are_wanted_are_fetched(folder: Path, server: str) -> None:
+    """A small column of several files: their footers, and of each row group a range."""
+    with FaultProxy(server) as proxy:
+        names = urls(proxy.url, "parquet")
+        rows_of(names, fields=["number"])
+        footers = sum(
+            min(64 << 10, (folder / f"parquet/{n}.parquet").stat().st_size) for n in (0, 1, 2)
+        )
+        column = sum(
+            pa.parquet.read_metadata(folder / f"parquet/{n}.parquet")
+            .row_group(g)
+            .column(0)
+            .total_compressed_size
+            for n in range(3)
+            for g in range(4)
+        )
+        assert proxy.sent() == footers + column
+        gets = proxy.answers(method="GET")
+        assert len(gets) == 3 + 3 * 4
+        proxy.forget()
+        rows_of(names, fields=["number"], filters=[("number", ">=", 880)])
+        assert len(proxy.answers(method="GET")) == 3 + 2  # counted, and read
+
+
+def test_broken_answers_are_mended(server: str, folder: Path) -> None:
+    with FaultProxy(server) as proxy:
+        for fault in ("reset", "truncate", "status"):
+            proxy.fail(fault, next=4)
+        found = rows_of(urls(proxy.url, "parquet"), fields=["number", "text"])
+        assert [row["number"] for row in found] == list(range(ROWS))
+        assert sum(proxy.struck().values()) == 12
+
+
+def opened(files: Any, **options: Any) -> TableDataset:
+    found = find_tables(files)
+    assert found is not None
+    return TableDataset(found, TableOptions(**options), memory=1 << 20, threads=2)
+
+
+def read_all(dataset: TableDataset) -> int:
+    return sum(rows.count for group in dataset.groups for rows in dataset.read(group, None, False))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_an_object_that_became_shorter_is_named(folder: Path, kind: str) -> None:
+    memory = fsspec.filesystem("memory")
+    data = (folder / f"{kind}/0.{kind}").read_bytes()
+    memory.pipe_file(f"/changing/0.{kind}", data)
+    try:
+        dataset = opened(f"memory://changing/0.{kind}", columns=("number", "wide"))
+        assert read_all(dataset) == 300
+        memory.pipe_file(f"/changing/0.{kind}", data[: len(data) // 4])
+        with pytest.raises(
+            (ShardCorrupt, StoreError), match=rf"memory://changing/0\.{kind}.*changed meanwhile"
+        ):
+            read_all(dataset)
+    finally:
+        memory.rm("/changing", recursive=True)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("keep", [0.0, 0.01, 0.5, 0.99])
+def test_a_truncated_object_is_named(folder: Path, kind: str, keep: float) -> None:
+    memory = fsspec.filesystem("memory")
+    data = (folder / f"{kind}/0.{kind}").read_bytes()
+    memory.pipe_file(f"/short/0.{kind}", data[: int(len(data) * keep)])
+    try:
+        with pytest.raises(ShardCorrupt, match=rf"memory://short/0\.{kind}"):
+            opened(f"memory://short/0.{kind}")
+    finally:
+        memory.rm("/short", recursive=True)
+
+
+def test_damaged_footers_of_arrow_files_are_named(folder: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    data = (folder / "arrow/0.arrow").read_bytes()
+    length = int.from_bytes(data[-10:-6], "little")
+    rng = np.random.default_rng(0)
+    try:
+        for _ in range(60):
+            broken = bytearray(data)
+            for place in rng.integers(len(data) - 10 - length, len(data) - 6, 4):
+                broken[place] = rng.integers(256)
+            memory.pipe_file("/broken/0.arrow", bytes(broken))
+            with suppress(ShardCorrupt, SchemaError):
+                read_all(opened("memory://broken/0.arrow"))
+    finally:
+        memory.rm("/broken", recursive=True)
+
+
+def test_row_groups_are_fetched_before_they_are_read(server: str) -> None:
+    with FaultProxy(server) as proxy:
+        dataset = opened(urls(proxy.url, "parquet"), columns=("number", "text"))
+        proxy.forget()
+        assert all(dataset.ahead(group) for group in dataset.groups[:3])
+        wanted = [rows.count for g in dataset.groups[:3] for rows in dataset.read(g, None, False)]
+        assert sum(wanted) == 90 * 3
+        assert len(proxy.answers(method="GET")) == 3
+        dataset = pickle.loads(pickle.dumps(dataset))
+        assert read_all(dataset) == ROWS
+
+
+def test_what_is_fetched_ahead_has_a_bound() -> None:
+    ahead = ahead_module.Ahead(100)
+    spans = [(0, memoryview(b"x"))]
+    assert ahead.begin("a", 60, lambda: spans)
+    assert not ahead.begin("b", 60, lambda: spans)
+    assert ahead.take("a", lambda: []) == spans
+    assert ahead.begin("b", 60, lambda: 1 // 0)  # type: ignore[arg-type,return-value]
+    with pytest.raises(ZeroDivisionError):
+        ahead.take("b", lambda: spans)
+    assert ahead.take("b", lambda: spans) == spans
+
+
+# Packing
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "csv", "jsonl", "gz"])
+def test_packing_from_urls_gives_the_bytes_of_packing_here(
+    folder: Path, server: str, kind: str, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"shard_size": 20_000}
+    here = sorted(str(path) for path in (folder / kind).iterdir())
+    fastio.pack(here, tmp_path / "here", workers=1, **options)
+    fastio.pack(urls(server, kind), tmp_path / "there", workers=3, **options)
+    assert bytes_of(tmp_path / "here") == bytes_of(tmp_path / "there")
+
+
+def test_packing_from_a_url_can_be_resumed(
+    folder: Path, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = urls(server, "parquet")
+    options: dict[str, Any] = {"shard_size": 20_000, "columns": ["number", "wide"]}
+    fastio.pack(source, tmp_path / "whole", **options)
+    write_shard = TablePacker._write_shard
+
+    def write_some(self: TablePacker, last: bool) -> None:
+        if len(self.entries) == 2:
+            raise KeyboardInterrupt
+        write_shard(self, last)
+
+    monkeypatch.setattr(TablePacker, "_write_shard", write_some)
+    with pytest.raises(KeyboardInterrupt):
+        fastio.pack(source, tmp_path / "out", **options)
+    monkeypatch.undo()
+    fastio.pack(source, tmp_path / "out", resume=True, **options)
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")

@@ -23,6 +23,7 @@ from fastio.errors import SampleError, TransformError
 from fastio.formats import (
     AnyDataset,
     FolderDataset,
+    HuggingFaceDataset,
     Loadable,
     PaddedDataset,
     TarDataset,
@@ -516,7 +517,7 @@ def _upright_size(dataset: AnyDataset, field: str, row: int) -> tuple[int, int]:
     if isinstance(dataset, FolderDataset):
         height, width = dataset[row][0].shape[:2]
         return height, width
-    if isinstance(dataset, TarDataset):
+    if isinstance(dataset, (TarDataset, HuggingFaceDataset)):
         height, width = dataset.image(field, row).shape[:2]
         return height, width
     shards, local = dataset.locate(np.array([row]))

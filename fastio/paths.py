@@ -27,6 +27,14 @@ from fastio.formats import (
     open_any,
     remote_part,
 )
+from fastio.formats.hugging_face import (
+    HuggingFaceDataset,
+    HuggingFaceGroups,
+    HuggingFaceTable,
+    has_transform,
+    is_hugging_face,
+    wants_rows,
+)
 from fastio.formats.tables import (
     StoreFile,
     TableDataset,
@@ -123,6 +131,8 @@ def make_feed(request: Request) -> Feed:
     """
     if isinstance(request.dataset, Mix):
         return _mix_feed(request.dataset, request)
+    if is_hugging_face(request.dataset):
+        return _hugging_face_feed(request)
     tables = _tables(request)
     if tables is not None:
         return _table_feed(request, tables)
@@ -157,6 +167,38 @@ def make_feed(request: Request) -> Feed:
         return NativeFeed(dataset, sampling, transforms, settings, request.seed)
     sampling, stager = staged(dataset, request.sampling, request.fields)
     return NativeFeed(dataset, sampling, transforms, settings, request.seed, stager)
+
+
+def _hugging_face_feed(request: Request) -> Feed:
+    """Of a dataset of the datasets package: row groups, or single rows where these are wanted."""
+    if has_transform(request.dataset):
+        if request.tables is not None:
+            raise ValueError(
+                "columns, groups, dtypes, nulls, filters and memory are of columns, and the "
+                "dataset makes its samples by a function (set_transform): reset_format() it"
+            )
+        return _torch_feed(request, "the dataset has a transform of its own (set_transform)")
+    if request.storage_options is not None or request.cache is not None:
+        raise ValueError("storage_options and cache are for data behind a URL")
+    asked = request.tables or TableRequest(TableOptions(), None, None)
+    options, sampling = asked.options, request.sampling
+    table = HuggingFaceTable(request.dataset, options)
+    any_order = not sampling.ours or sampling.order == "shuffle" or request.on_error != "raise"
+    if not any_order and not wants_rows(table, options):
+        how = _native_settings(request)
+        groups = HuggingFaceGroups(
+            table, options, fields=request.fields, filters=asked.filters, threads=how.threads
+        )
+        return _row_group_feed(request, groups, table_memory(asked.memory))
+    if asked.filters is not None or asked.memory is not None:
+        raise ValueError(
+            f"filters and memory are of rows that are read in groups, and those of {table.name} "
+            "are read one by one: it has images or lists of lists, or an order or on_error of its "
+            "own is asked for; filter the dataset (ds.filter)"
+        )
+    dataset = HuggingFaceDataset(request.dataset, options)
+    transforms = FieldTransforms.parse(request.transforms, dataset.schema)
+    return NativeFeed(dataset, sampling, transforms, _native_settings(request), request.seed)
 
 
 def _tables(request: Request) -> list[TableFile] | None:
@@ -206,11 +248,18 @@ def _table_feed(request: Request, files: list[TableFile]) -> TableFeed:
         memory=memory // 2,
         threads=how.threads,
     )
+    return _row_group_feed(request, dataset, memory)
+
+
+def _row_group_feed(request: Request, dataset: TableDataset, memory: int) -> TableFeed:
+    """Batches of row groups, in so many bytes."""
+    how = _native_settings(request)
+    given = None if request.tables is None else request.tables.memory
     transforms = FieldTransforms.parse(request.transforms, dataset.schema)
     settings = TableSettings(
         how.threads,
         max(2, request.workers.prefetch_factor or 0),
-        None if asked.memory is None else memory,
+        None if given is None else memory,
         how.timeout_s,
         how.collate_fn,
         how.pinned,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fastio.fetch.columns import Columns, columns
-from fastio.fetch.images import AS_STORED, LOOK_INTO_FILE, WHOLE_FILE, ImageReads, ImageSource
 from fastio.fetch.images import image_source as image_source
+from fastio.fetch.reads import AS_STORED, LOOK_INTO_FILE, WHOLE_FILE, ImageReads, ImageSource
 from fastio.fetch.spans import SpanRead, Spans
 
 __all__ = [

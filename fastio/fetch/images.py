@@ -7,11 +7,9 @@ read from. Safe to use from several threads.
 
 from __future__ import annotations
 
-import resource
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,64 +18,27 @@ from fastio import _native
 from fastio.dataset import Dataset
 from fastio.dataset.remote import RemoteDataset
 from fastio.errors import ImageError
-from fastio.formats import AnyDataset, FolderDataset, Remote, RemoteTars, TarDataset
+from fastio.fetch.hugging_face import HuggingFaceImages
+from fastio.fetch.reads import (
+    AS_STORED,
+    LOOK_INTO_FILE,
+    WHOLE_FILE,
+    ImageReads,
+    ImageSource,
+    Rows,
+    most_open,
+)
+from fastio.formats import (
+    AnyDataset,
+    FolderDataset,
+    HuggingFaceDataset,
+    Remote,
+    RemoteTars,
+    TarDataset,
+)
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG
 from fastio.shard import ShardReader
 from fastio.staging import Stager
-
-Rows = npt.NDArray[np.int64]
-WHOLE_FILE = -1
-LOOK_INTO_FILE = 0  # an orientation, height or width that only the file's header tells
-AS_STORED = 1  # an orientation: not to be turned, whatever the header says
-
-
-@dataclass(frozen=True)
-class ImageReads:
-    """The reads of a batch, one entry a row; what `fastio._native.Engine.submit` takes.
-
-    Attributes:
-        files: what the numbers in `file` stand for.
-        file: int32, number of the file.
-        offset, length: int64, the bytes; a length of -1 is the whole file.
-        codec: uint8, how they are stored (`schema.CODEC_...`).
-        orientation: uint8, EXIF's, or 0: look into the JPEG. 1 leaves the pixels as stored.
-        height, width: int32, of the stored pixels, 0 where unknown.
-        crc32c: uint32, of the bytes, or None where they have no checksum.
-        codebook: for rows of the block codec; None where there are none.
-    """
-
-    files: _native.FileSet
-    file: npt.NDArray[np.int32]
-    offset: npt.NDArray[np.int64]
-    length: npt.NDArray[np.int64]
-    codec: npt.NDArray[np.uint8]
-    orientation: npt.NDArray[np.uint8]
-    height: npt.NDArray[np.int32]
-    width: npt.NDArray[np.int32]
-    crc32c: npt.NDArray[np.uint32] | None
-    codebook: _native.Codebook | None
-
-
-class ImageSource(Protocol):
-    """One image field of a dataset."""
-
-    def reads(self, rows: Rows) -> ImageReads:
-        """The reads of global rows, int64 (n,)."""
-        ...
-
-    def pixels(self, row: int) -> npt.NDArray[np.uint8]:
-        """One image, uint8 (H, W, C), by Pillow: for what the engine cannot decode.
-
-        It is turned as the orientation in `reads` says.
-
-        Raises:
-            FastioError, OSError: it cannot be read or decoded.
-        """
-        ...
-
-    def close(self) -> None:
-        """Closes the files."""
-        ...
 
 
 class PackedImages:
@@ -86,7 +47,7 @@ class PackedImages:
     def __init__(self, dataset: Dataset, field: str) -> None:
         self._dataset = dataset
         self._field = field
-        self._files = _native.FileSet(keep_open=True, max_open=_most_open())
+        self._files = _native.FileSet(keep_open=True, max_open=most_open())
         self._numbers: dict[int, int] = {}
         self._lock = threading.Lock()
 
@@ -122,16 +83,6 @@ class PackedImages:
 
     def close(self) -> None:
         self._files.close()
-
-
-def _most_open() -> int:
-    """How many shards' descriptors to keep: a quarter of what the process may have, up to 4096.
-
-    A shuffled epoch opens and closes a shard for each read once there are more shards than that,
-    which costs a round trip on network file systems.
-    """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 4096 if soft == resource.RLIM_INFINITY else min(soft // 4, 4096)
 
 
 class FolderImages:
@@ -177,7 +128,7 @@ class TarImages:
     def __init__(self, dataset: TarDataset, field: str) -> None:
         self._dataset = dataset
         self._field = field
-        self._files = _native.FileSet(keep_open=True, max_open=_most_open())
+        self._files = _native.FileSet(keep_open=True, max_open=most_open())
         self._files.add(list(dataset.tars))
 
     def reads(self, rows: Rows) -> ImageReads:
@@ -249,7 +200,7 @@ def _staged_places(
     numbers, file = np.unique(block, return_inverse=True)
     # Numbered anew for every batch: blocks come and go, and a kept descriptor would keep the bytes
     # of one that is gone.
-    files = _native.FileSet(keep_open=True, max_open=_most_open())
+    files = _native.FileSet(keep_open=True, max_open=most_open())
     files.add([stager.path(number) for number in numbers.tolist()])
     return files, file.astype(np.int32), offset, length
 
@@ -319,4 +270,6 @@ def image_source(dataset: AnyDataset, field: str, stager: Stager | None = None) 
         return FolderImages(dataset)
     if isinstance(dataset, TarDataset):
         return TarImages(dataset, field)
+    if isinstance(dataset, HuggingFaceDataset):
+        return HuggingFaceImages(dataset, field)
     return PackedImages(dataset, field)

@@ -14,6 +14,7 @@ from fastio.dataset.remote import RemoteDataset
 from fastio.errors import DatasetNotFound, SourceNotFound, StoreError
 from fastio.formats.fixed import FixedWidth
 from fastio.formats.folder import IMG_EXTENSIONS, FolderDataset
+from fastio.formats.hugging_face import HuggingFaceDataset, is_hugging_face
 from fastio.formats.layout import ShardPlace, TableField
 from fastio.formats.tars import TarDataset, find_tars
 from fastio.formats.tars.remote import RemoteTars, StoreTars, is_tar_url, open_store_tars
@@ -25,6 +26,7 @@ __all__ = [
     "AnyDataset",
     "FixedWidth",
     "FolderDataset",
+    "HuggingFaceDataset",
     "Loadable",
     "PaddedDataset",
     "Remote",
@@ -44,7 +46,7 @@ __all__ = [
 ]
 
 # What the native path reads.
-AnyDataset = Dataset | FolderDataset | TarDataset
+AnyDataset = Dataset | FolderDataset | TarDataset | HuggingFaceDataset
 # ... and what it makes batches of: such a dataset, windows of its tokens, or padded documents.
 Loadable = AnyDataset | TokenDataset | PaddedDataset
 # What of it lies in a store.
@@ -138,11 +140,12 @@ def open_any(
     storage_options: Mapping[str, Any] | None = None,
     cache: Cache | str | os.PathLike[str] | None = None,
 ) -> AnyDataset:
-    """Open a packed dataset, WebDataset tars, or else a folder of images.
+    """Open a packed dataset, WebDataset tars, a saved Hugging Face dataset, or a folder of images.
 
     Args:
         path: a folder with a manifest, or its URL; a tar, a folder of tars, a pattern of tars, or
-            a list of tars; or a folder with a folder of images for each class.
+            a list of tars; a directory that `save_to_disk` wrote; or a folder with a folder of
+            images for each class.
         fields: of tars, the fields that are wanted: samples may lack others.
         storage_options, cache: for a URL; see `open`.
 
@@ -156,6 +159,8 @@ def open_any(
     _only_remote(path, storage_options, cache)
     if is_tars(path):
         return TarDataset(path, fields=fields)
+    if is_hugging_face(path):
+        return HuggingFaceDataset(path)
     if is_half_written(path):
         raise DatasetNotFound(
             f"{os.fspath(path)} holds a half-written dataset: finish it with `fastio pack SOURCE "

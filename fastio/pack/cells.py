@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from fastio.errors import FastioError, ImageError, SampleError, SchemaError
-from fastio.formats import TarDataset
+from fastio.formats import HuggingFaceDataset, TarDataset
 from fastio.pack.images import (
     ImageCell,
     ImageOptions,
@@ -95,6 +95,39 @@ class TarImage:
         extents = self.dataset.extents(self.field, np.array([self.row]))
         length = int(extents.length[0])
         return f"{int(extents.offset[0])} {length}", length
+
+
+@dataclass(frozen=True)
+class RowImage:
+    """An image that still lies in a dataset of the datasets package."""
+
+    dataset: HuggingFaceDataset
+    field: str
+    row: int
+
+    def read(self) -> bytes:
+        """Its bytes.
+
+        Raises:
+            ValueError: its row has none.
+            OSError: its file cannot be read.
+        """
+        return self.dataset.read(self.field, self.row)
+
+    def stamp(self) -> tuple[str, int]:
+        """Of a file of its own, what changes when it does; and its size in bytes.
+
+        Raises:
+            OSError: there is no such file.
+        """
+        places = self.dataset.places(self.field, np.array([self.row]))
+        if 0 in places.paths:
+            return ImageFile(places.paths[0]).stamp()
+        return "", int(places.length[0])
+
+
+# Images that are not in memory yet.
+UNREAD = (ImageFile, TarImage, RowImage)
 
 
 @dataclass(frozen=True)
@@ -262,7 +295,7 @@ def _encode(field: Field, value: Any, images: ImageOptions) -> Any:
 
 
 def _encode_image(field: Image, value: Any, images: ImageOptions) -> ImageCell:
-    if isinstance(value, (ImageFile, TarImage)):
+    if isinstance(value, UNREAD):
         return encode_file(value.read(), field, images)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return encode_file(bytes(value), field, images)

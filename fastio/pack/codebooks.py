@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fastio import _native
 from fastio.dataset import CODEBOOK_BYTES
 from fastio.errors import PackError
-from fastio.pack.cells import Bad, ImageFile, Item, TarImage
+from fastio.pack.cells import UNREAD, Bad, Item
 from fastio.pack.progress import progress_bar
 from fastio.pack.reencode import JPEG_START, reencode
 from fastio.pack.sources import Source
@@ -140,7 +140,7 @@ def _jpegs(item: Item | Bad) -> Iterator[bytes]:
     """The JPEG files of a sample."""
     for value in () if isinstance(item, Bad) else item.values:
         data = value
-        if isinstance(value, (ImageFile, TarImage)):
+        if isinstance(value, UNREAD):
             try:
                 data = value.read()
             except (OSError, ValueError):

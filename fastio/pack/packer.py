@@ -13,11 +13,10 @@ from fastio.dataset import ShardEntry
 from fastio.dataset.manifest import format_version
 from fastio.errors import FastioError, PackError
 from fastio.pack.cells import (
+    UNREAD,
     Bad,
-    ImageFile,
     Item,
     Row,
-    TarImage,
     codec_counts,
     columns,
     encode_row,
@@ -318,7 +317,7 @@ def _stamp(item: Item | Bad, hold: Callable[[int], None] | None = None) -> bytes
     parts = [item.key]
     total = 0
     for value in item.values if isinstance(item, Item) else ():
-        if isinstance(value, (ImageFile, TarImage)):
+        if isinstance(value, UNREAD):
             try:
                 stamp, nbytes = value.stamp()
             except OSError:

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
 from fastio.formats import FolderDataset, TarDataset, is_tars
+from fastio.formats.hugging_face import is_hugging_face
 from fastio.formats.tables import TableFile, TableOptions, find_tables
 from fastio.pack.cells import Bad, ImageFile, Item
+from fastio.pack.hugging_face import open_dataset
 from fastio.pack.infer import field_values, infer_schema
 from fastio.pack.lists import LIST_SUFFIXES, ListSource, is_image_list
 from fastio.pack.spread import spread
@@ -91,6 +93,8 @@ def open_source(
         SchemaError: its samples cannot be stored, or do not fit `schema`.
     """
     options = options or TableOptions()
+    if is_hugging_face(src):
+        return open_dataset(src, schema, options, asked.filters)
     table = _open_table(src, schema, options, asked)
     if table is not None:
         return table

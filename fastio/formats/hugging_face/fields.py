@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,14 +39,12 @@ class Chosen:
     nested: Mapping[str, Leaf]
 
 
-def wants_rows(
-    table: HuggingFaceTable, options: TableOptions, fields: Sequence[str] | None = None
-) -> bool:
+def wants_rows(table: HuggingFaceTable, options: TableOptions) -> bool:
     """Whether what is wanted has what tables cannot be read with: images, and lists of lists."""
     special = {*table.images, *_nested(table)}
     if options.columns is not None:
         special &= {name.replace(".", "_") for name in options.columns}
-    return bool(special if fields is None else special.intersection(fields))
+    return bool(special)
 
 
 def choose_fields(table: HuggingFaceTable, options: TableOptions) -> Chosen:

@@ -97,6 +97,8 @@ def _open_folder(folder: str) -> Opened:
         raise _several(folder, [os.path.join(folder, str(split)) for split in splits])
     state, info = (_json(os.path.join(folder, name)) for name in (STATE, INFO))
     paths = _files(folder, state, "_data_files")
+    if not paths and "_data_files" in state:
+        raise SourceNotFound(f"{folder} has no rows")
     if not paths:
         raise ShardCorrupt(f"{os.path.join(folder, STATE)} names no data files")
     batches: list[pa.RecordBatch] = []

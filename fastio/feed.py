@@ -392,8 +392,15 @@ class NativeFeed:
             whole.insert(0, (None, self.dataset.split))
         return split_steps(steps, whole, self.settings.collate_fn is not None, self.sampling)
 
-    def host_batch(self, batch: Batch, first_step: int) -> HostBatch:
-        """A batch of the engine as tensors in the samples' structure."""
+    def host_batch(self, batch: Batch, first_step: int, *, part: bool = False) -> HostBatch:
+        """A batch of the engine as tensors in the samples' structure.
+
+        Args:
+            batch: of the engine.
+            first_step: of the run.
+            part: it is a part of a batch of a mix, for which `of_one_length` and `with_bounds` are
+                called when all parts are there.
+        """
         info = BatchInfo(
             batch.rows,
             batch.valid,
@@ -406,10 +413,9 @@ class NativeFeed:
         parts = [self._tensors(name, batch.fields[name], fresh) for name in self.fields]
         if self.settings.collate_fn is None:
             data = self._structured(parts)
-            if isinstance(self.dataset, TokenDataset):
-                data = _with_bounds(self.dataset, data, batch)
-            if isinstance(self.dataset, PaddedDataset):
-                data = self.dataset.cut(data, batch.fields)
+            if not part:
+                (data,) = self.of_one_length([data], [batch])
+                data = self.with_bounds(data, batch.fields)
             release = batch.release if self.settings.pinned == "slots" else None
             return HostBatch(pin(data) if fresh else data, info, release)
         data = self._structured(parts)
@@ -420,6 +426,34 @@ class NativeFeed:
         data = collate(samples) if self.sampling.batched else collate(samples[0])
         # What it returned may be views of the slot, which goes back when they are garbage.
         return HostBatch(pin(data) if fresh else data, info)
+
+    def of_one_length(self, parts: Sequence[Any], batches: Sequence[Batch]) -> list[Any]:
+        """Parts of a batch, those of padded documents as long as the longest of all needs.
+
+        Args:
+            parts: tensors in the samples' structure.
+            batches: that they were made of.
+        """
+        if not isinstance(self.dataset, PaddedDataset):
+            return list(parts)
+        longest = max((self.dataset.longest(batch.fields) for batch in batches), default=0)
+        return [self.dataset.cut(part, longest) for part in parts]
+
+    def with_bounds(self, data: Any, arrays: Mapping[str, Any]) -> Any:
+        """A batch with where documents begin in it, if it is one of windows and that is wanted.
+
+        Args:
+            data: tensors in the samples' structure.
+            arrays: the same in memory that can be read now, by field.
+        """
+        if not isinstance(self.dataset, TokenDataset):
+            return data
+        bounds = self.dataset.bounds(arrays)
+        if bounds is None:
+            return data
+        left_out = set() if self.dataset.windows.documents else {"documents"}
+        kept = {name: part for name, part in data.items() if name not in left_out}
+        return {**kept, "cu_seqlens": value_tensors(bounds[0]), "max_seqlen": bounds[1]}
 
     def _tensors(self, name: str, values: Any, fresh: bool) -> dict[str, Any]:
         """A field, and behind it its sizes where it has some beside it."""
@@ -476,15 +510,6 @@ class _NativeBatches:
 
     def close(self) -> None:
         self._stream.close()
-
-
-def _with_bounds(dataset: TokenDataset, data: dict[str, Any], batch: Batch) -> dict[str, Any]:
-    """A batch of windows with where documents begin in it, if that is wanted."""
-    bounds = dataset.bounds(batch.fields)
-    if bounds is None:
-        return data
-    kept = {k: v for k, v in data.items() if k != "documents" or dataset.windows.documents}
-    return {**kept, "cu_seqlens": value_tensors(bounds[0]), "max_seqlen": bounds[1]}
 
 
 def split_steps(

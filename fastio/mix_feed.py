@@ -16,10 +16,9 @@ from fastio.device import HostBatch
 from fastio.engine import BatchStream
 from fastio.errors import SampleError, SchemaError, TransformError
 from fastio.feed import BatchInfo, NativeFeed
-from fastio.formats import PaddedDataset, TokenDataset
-from fastio.mixing import Mix, MixedBatch, MixOrder, MixPlan, Part
+from fastio.mixing import Mix, MixedBatch, MixLengths, MixOrder, MixPlan, Part
 from fastio.order import Order
-from fastio.plan import PlannedBatch
+from fastio.plan import BucketPlan, Buckets, PlannedBatch
 from fastio.ragged import Forms, is_ragged
 from fastio.ragged_tensors import ragged_of_lists
 from fastio.resume import Cursor
@@ -62,6 +61,7 @@ class MixFeed:
         self._feeds = list(feeds)
         self._ragged = ragged or Forms()
         _check_alike(self._feeds)
+        self._buckets = _buckets(self._feeds)
 
     @property
     def fingerprint(self) -> str:
@@ -82,7 +82,10 @@ class MixFeed:
         return MixBatches(self._feeds, iter(plan), cursor, first, ranks, self._ragged)
 
     def order_name(self, ranks: Ranks) -> str:
-        return f"mix:{self.sampling.mode}"
+        if not self._buckets:
+            return f"mix:{self.sampling.mode}"
+        global_batch = (self.sampling.batch_size or 1) * ranks.world_size
+        return f"mix:{self.sampling.mode}:{self._buckets[0].pool}x{global_batch}"
 
     def adopt_order(self, name: str, ranks: Ranks) -> None:
         """There is nothing that may differ."""
@@ -116,8 +119,13 @@ class MixFeed:
             shuffle=self.sampling.mode == "shuffle",
             stop=mix.stop,
         )
-        in_order = Order(order.samples, mode="sequential")
-        return MixPlan(order, cursor.epoch, self.sampling.cut(in_order, ranks, cursor.position))
+        in_order = Order(order.samples, seed, cursor.epoch, mode="sequential")
+        plan = self.sampling.cut(in_order, ranks, cursor.position)
+        if not self._buckets:
+            return MixPlan(order, cursor.epoch, plan)
+        lengths = MixLengths(order, cursor.epoch, [buckets.lengths for buckets in self._buckets])
+        buckets = Buckets(lengths, self._buckets[0].pool)
+        return MixPlan(order, cursor.epoch, BucketPlan(plan, buckets))
 
 
 class MixBatches:
@@ -133,6 +141,7 @@ class MixBatches:
         ragged: Forms,
     ) -> None:
         self._epoch = cursor.epoch
+        self._feed = feeds[0]  # as which all others are, but for the dataset
         kinds = feeds[0].dataset.schema.fields
         self._kinds = {name: kinds[name] for name in feeds[0].fields}
         ragged_names = [name for name, kind in self._kinds.items() if is_ragged(kind)]
@@ -153,7 +162,7 @@ class MixBatches:
             mixed = self._deal.first()
             if mixed is None:
                 raise StopIteration
-            parts = [self._sources[part.source].batch(mixed.step, part) for part in mixed.parts]
+            parts = [self._sources[part.source].batch(mixed, part) for part in mixed.parts]
             self._deal.drop_first()
             batch = self._put_together(mixed, parts)
             if batch is not None:
@@ -183,12 +192,15 @@ class MixBatches:
         left = np.sort(np.concatenate(places))
         rank_of[left] = np.arange(len(left))
         rows, errors = np.empty(len(left), np.int64), list[SampleError]()
-        trees = []
-        for (_, (host, batch)), at in zip(found, places, strict=True):
+        for (_, (_, batch)), at in zip(found, places, strict=True):
             rows[rank_of[at]] = batch.rows
             errors += batch.errors
-            trees.append((host.data, rank_of[at]))
+        parts = self._feed.of_one_length(
+            [host.data for _, (host, _) in found], [batch for _, (_, batch) in found]
+        )
+        trees = [(part, rank_of[at]) for part, at in zip(parts, places, strict=True)]
         data = merged(trees, len(left), self._pinned)
+        data = self._feed.with_bounds(data, data)
         if self._forms:  # the sources give lists of views of their slots, which are copied here
             data = ragged_of_lists(data, self._forms, self._kinds)
         for _, (host, _) in found:
@@ -212,7 +224,7 @@ class _Deal:
         self._plan: Iterator[MixedBatch] | None = plan
         self._planned: deque[MixedBatch] = deque()  # not delivered yet
         self._queues: dict[tuple[int, int], deque[PlannedBatch]] = {}
-        self._latest: dict[int, int] = {}  # of each source, the epoch that was dealt last
+        self._epochs = _Epochs()
 
     def first(self) -> MixedBatch | None:
         """The batch that is delivered next; None at the end."""
@@ -229,12 +241,16 @@ class _Deal:
         """What a source has in one of its epochs, step by step."""
         queue = self._queue(source, epoch)
         while True:
-            while not queue and self._latest.get(source, 0) <= epoch and self._pull():
+            while not queue and not self._epochs.is_over(source, epoch) and self._pull():
                 pass
             if not queue:
                 self._queues.pop((source, epoch), None)
                 return
             yield queue.popleft()
+
+    def holds(self, source: int, epoch: int) -> bool:
+        """Whether a source has something in one of its epochs that was not taken yet."""
+        return bool(self._queues.get((source, epoch)))
 
     def close(self) -> None:
         """There is nothing more."""
@@ -250,12 +266,31 @@ class _Deal:
         for part in mixed.parts:
             planned = PlannedBatch(mixed.step, part.rows, len(part.rows), 0)
             self._queue(part.source, part.epoch).append(planned)
-            self._latest[part.source] = max(part.epoch, self._latest.get(part.source, 0))
+            self._epochs.pass_by(mixed.pool, part)
         self._planned.append(mixed)
         return True
 
     def _queue(self, source: int, epoch: int) -> deque[PlannedBatch]:
         return self._queues.setdefault((source, epoch), deque())
+
+
+class _Epochs:
+    """Which epochs of the sources are over, as batches pass by."""
+
+    def __init__(self) -> None:
+        self._pool = -1
+        self._latest: dict[int, int] = {}  # epoch of each source
+        self._before: dict[int, int] = {}  # likewise, in the pools before this one
+
+    def pass_by(self, pool: int, part: Part) -> None:
+        """Notes a part of a batch of a pool."""
+        if pool != self._pool:
+            self._pool, self._before = pool, dict(self._latest)
+        self._latest[part.source] = max(part.epoch, self._latest.get(part.source, 0))
+
+    def is_over(self, source: int, epoch: int) -> bool:
+        """Whether nothing of an epoch comes any more, but what fills up the last batch."""
+        return epoch < self._before.get(source, 0)
 
 
 class _Source:
@@ -271,22 +306,27 @@ class _Source:
         self._ranks = ranks
         self._streams: dict[int, BatchStream] = {}
         self._held: dict[tuple[int, int], Batch] = {}  # came while all of one before was left out
+        self._epochs = _Epochs()
 
-    def batch(self, step: int, part: Part) -> tuple[HostBatch, Batch] | None:
-        """The step's rows of one of the source's epochs; None where all of them were left out."""
+    def batch(self, mixed: MixedBatch, part: Part) -> tuple[HostBatch, Batch] | None:
+        """A batch's rows of one of the source's epochs; None where all of them were left out."""
+        step = mixed.step
+        self._epochs.pass_by(mixed.pool, part)
         batch = self._held.pop((part.epoch, step), None)
         if batch is None and any(epoch == part.epoch for epoch, _ in self._held):
             return None
         if batch is None:
-            batch = next(self._stream(part.epoch), None)
+            batch = self._next(part.epoch)
             if batch is None:
                 return None
             if batch.step != step:
                 self._held[part.epoch, batch.step] = batch
                 return None
-        for epoch in [epoch for epoch in self._streams if epoch < part.epoch]:
-            self._streams.pop(epoch).close()
-        return self._feed.host_batch(batch, 0), batch
+        for epoch, stream in list(self._streams.items()):
+            if stream.ended and self._epochs.is_over(self._number, epoch):
+                del self._streams[epoch]
+                stream.close()
+        return self._feed.host_batch(batch, 0, part=True), batch
 
     def ready(self, step: int, part: Part) -> bool:
         """Whether `batch` would return, or raise, without waiting."""
@@ -298,6 +338,14 @@ class _Source:
             stream.close()
         self._streams.clear()
         self._held.clear()
+
+    def _next(self, epoch: int) -> Batch | None:
+        """The next batch of an epoch; None: all of the rest were left out."""
+        batch = next(self._stream(epoch), None)
+        if batch is None and self._deal.holds(self._number, epoch):
+            self._streams.pop(epoch).close()  # it had ended: the last batch is filled up with more
+            batch = next(self._stream(epoch), None)
+        return batch
 
     def _stream(self, epoch: int) -> BatchStream:
         stream = self._streams.get(epoch)
@@ -329,10 +377,6 @@ def _places(part: Part, batch: Batch) -> npt.NDArray[np.int64]:
 def _check_alike(feeds: Sequence[NativeFeed]) -> None:
     first = feeds[0]
     for feed in feeds:
-        if isinstance(feed.dataset, TokenDataset) and feed.dataset.windows.cu_seqlens:
-            raise TransformError("cu_seqlens are of whole batches: a mix cannot have them")
-        if isinstance(feed.dataset, PaddedDataset):
-            raise TransformError("padded documents are as long as their batch: not in a mix")
         if feed.settings.collate_fn is not None:
             raise TransformError("a mix makes its batches itself: collate_fn is not possible")
         for what in ("structure", "classes", "fields"):
@@ -342,6 +386,12 @@ def _check_alike(feeds: Sequence[NativeFeed]) -> None:
                     f"samples of a mix are alike: {first.dataset.path} has the {what} {expected}, "
                     f"{feed.dataset.path} has {found}"
                 )
+
+
+def _buckets(feeds: Sequence[NativeFeed]) -> list[Buckets]:
+    """Of each source, where batches are of documents of similar lengths; else none."""
+    found = [feed.sampling.buckets for feed in feeds]
+    return [buckets for buckets in found if buckets is not None]
 
 
 def _described(feed: NativeFeed, what: str) -> Any:

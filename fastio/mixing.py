@@ -8,7 +8,7 @@ epochs, which follow one another, each in an order of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.order import Order
-from fastio.plan import Plan
+from fastio.plan import BucketPlan, Lengths, Plan
 
 CYCLE = 10_000  # places: weights are rounded to so many parts
 _WORD = 0xFFFFFFFFFFFFFFFF
@@ -56,6 +56,10 @@ def mix(
     and with its next epoch's augmentations; at the beginning of the mix's next epoch each source
     goes on where it was. All of it is a function of the seeds: the same for any number of ranks
     and threads, and resumed exactly.
+
+    Windows of tokens have `cu_seqlens` of the whole batch. Documents (`TokenPad`) are padded to the
+    longest of the batch, whichever dataset it is of; with `pool`, batches of similar lengths are
+    made of the mix's samples, each batch of all sources.
 
     ::
 
@@ -192,14 +196,39 @@ class MixOrder:
         return int(needed.max() if stop == "all" else max(1, needed.min()))
 
 
+@dataclass(frozen=True)
+class MixLengths:
+    """How long what stands at positions of an epoch is; see `plan.Lengths`.
+
+    Args:
+        order: of the mix.
+        epoch: from 0.
+        lengths: of each source's rows.
+    """
+
+    order: MixOrder
+    epoch: int
+    lengths: Sequence[Lengths]
+
+    def __getitem__(self, positions: Indices, /) -> npt.NDArray[np.int32]:
+        found = np.empty(len(positions), np.int32)
+        for part in self.order.parts(self.epoch, positions):
+            found[part.places] = self.lengths[part.source][part.rows]
+        return found
+
+
 class MixedBatch(NamedTuple):
-    """One batch of one rank; the attributes are those of `plan.PlannedBatch`."""
+    """One batch of one rank; the attributes are those of `plan.PlannedBatch`, and `pool`.
+
+    A source's epochs follow one another from pool to pool, in any order within one.
+    """
 
     step: int
     parts: list[Part]
     size: int
     valid: int
     next_position: int
+    pool: int
 
 
 @dataclass(frozen=True)
@@ -209,21 +238,26 @@ class MixPlan:
     Args:
         order: of the mix.
         epoch: from 0.
-        positions: a plan of the epoch's positions in order, whose rows are the positions.
+        positions: a plan of the epoch's positions, in order or by lengths, whose rows are the
+            positions.
     """
 
     order: MixOrder
     epoch: int
-    positions: Plan
+    positions: Plan | BucketPlan
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def __iter__(self) -> Iterator[MixedBatch]:
+        positions = self.positions
         for planned in self.positions:
             parts = self.order.parts(self.epoch, planned.rows)
             size, valid, after = len(planned.rows), planned.valid, planned.next_position
-            yield MixedBatch(planned.step, parts, size, valid, after)
+            pool = planned.step
+            if isinstance(positions, BucketPlan):
+                pool = (after - 1) // positions.pool_rows
+            yield MixedBatch(planned.step, parts, size, valid, after, pool)
 
 
 def _quota(shares: npt.NDArray[np.float64]) -> Indices:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -91,16 +92,22 @@ class Plan:
         return (self.batch(step) for step in range(len(self)))
 
 
+class Lengths(Protocol):
+    """How long rows are: an array int32 (rows,), or what answers as one does."""
+
+    def __getitem__(self, rows: npt.NDArray[np.int64], /) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Buckets:
     """Rows of similar lengths in a batch.
 
     Attributes:
-        lengths: int32 (rows,).
+        lengths: of rows.
         pool: global batches whose rows are sorted together.
     """
 
-    lengths: npt.NDArray[np.int32]
+    lengths: Lengths
     pool: int
 
 
@@ -128,9 +135,13 @@ class BucketPlan:
     def __len__(self) -> int:
         return len(self.plan)
 
+    @property
+    def pool_rows(self) -> int:
+        """Positions of a pool: from one multiple of it to the next."""
+        return self.buckets.pool * self.plan.global_batch
+
     def __iter__(self) -> Iterator[PlannedBatch]:
-        plan, size = self.plan, self.plan.global_batch
-        pool_rows = self.buckets.pool * size
+        plan, pool_rows = self.plan, self.pool_rows
         step = 0
         for first in range(plan.start // pool_rows * pool_rows, plan.order.rows, pool_rows):
             for begin, rows in self._pool(first, min(first + pool_rows, plan.order.rows)):

@@ -120,6 +120,11 @@ class BatchStream:
                 self._pending[place] = self._engine.again(failed, self._epoch)
                 self._engine.give_back(failed)
 
+    @property
+    def ended(self) -> bool:
+        """Whether all batches were delivered."""
+        return self._plan is None and not self._pending
+
     def ready(self) -> bool:
         """Whether next() would return, or raise, without waiting."""
         self._check_process()

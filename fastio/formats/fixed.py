@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fastio.dataset import Dataset
-from fastio.formats.layout import ShardPlace, TableField
+from fastio.formats.layout import Ranges, ShardPlace, TableField
 from fastio.schema import RECORD_COLUMN, Field, row_shape
 from fastio.shard import ShardReader
 
@@ -49,6 +49,14 @@ class FixedWidth:
 
     def place(self, number: int, reader: ShardReader) -> ShardPlace:
         return ShardPlace([reader.extent(column) for column in self._columns])
+
+    def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
+        """Where rows [first, last) of a shard lie in its file."""
+        found = []
+        for column, stride in zip(self._columns, self.strides, strict=True):
+            offset = reader.extent(column)[0]
+            found.append((offset + first * stride, (last - first) * stride))
+        return found
 
 
 def _row_bytes(kind: Field) -> int:

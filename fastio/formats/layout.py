@@ -60,6 +60,9 @@ class TableField:
         return (self.column, self.offset, self.nbytes, int(self.kind), self.item, to, self.fill)
 
 
+Ranges = list[tuple[int, int]]  # offset in the file, bytes
+
+
 @dataclass(frozen=True)
 class ShardPlace:
     """Where the columns lie in one shard's file, and which of its tokens make up which row."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastio.dataset import Dataset
 from fastio.errors import SchemaError, TransformError
-from fastio.formats.layout import FieldKind, Segments, ShardPlace, TableField
+from fastio.formats.layout import FieldKind, Ranges, Segments, ShardPlace, TableField
 from fastio.formats.tokens.readers import readers
 from fastio.formats.tokens.segments import best_fit_segments, contiguous_segments
 from fastio.formats.tokens.windows import TokenWindows
@@ -160,6 +160,18 @@ class TokenDataset:
         segments = self._segments(number, reader) if self.windows.by_document else None
         return ShardPlace([reader.token_extent(self.field)], segments)
 
+    def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
+        """Where the tokens of windows [first, last) of a shard lie in its file.
+
+        Raises:
+            ShardCorrupt: they are not there.
+        """
+        how, (offset, nbytes, _) = self.windows, reader.token_extent(self.field)
+        if how.packing == "best-fit":  # which have documents from all of the shard
+            return [(offset, nbytes)]
+        begin, end = first * how.step, (last - 1) * how.step + how.span
+        return [(offset + begin * self._item, (end - begin) * self._item)]
+
     def split(self, batch: dict[str, Any]) -> dict[str, Any]:
         """A batch (or a window) as it is delivered: inputs and targets as views of one array.
 
@@ -175,11 +187,15 @@ class TokenDataset:
             return {"inputs": window.narrow(-1, 0, length), "targets": window.narrow(-1, 1, length)}
         return {"inputs": window[..., :length], "targets": window[..., 1:]}
 
-    def bounds(self, batch: dict[str, Any]) -> tuple[NDArray[np.int32], int] | None:
-        """`cu_seqlens` and `max_seqlen` of a batch of arrays (n, length); None: not wanted."""
+    def bounds(self, batch: Mapping[str, Any]) -> tuple[NDArray[np.int32], int] | None:
+        """`cu_seqlens` and `max_seqlen` of a batch; None: not wanted.
+
+        Args:
+            batch: arrays or tensors (n, length) by field.
+        """
         if not self.windows.cu_seqlens:
             return None
-        documents = batch["documents"]
+        documents = np.asarray(batch["documents"])
         begins = np.ones(documents.shape, np.bool_)
         np.not_equal(documents[:, 1:], documents[:, :-1], out=begins[:, 1:])
         bounds = np.append(np.flatnonzero(begins), documents.size).astype(np.int32)

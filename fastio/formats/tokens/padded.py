@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastio.dataset import Dataset
 from fastio.errors import SchemaError, TransformError
 from fastio.formats.fixed import FixedWidth
-from fastio.formats.layout import FieldKind, ShardPlace, TableField
+from fastio.formats.layout import FieldKind, Ranges, ShardPlace, TableField
 from fastio.formats.tokens.readers import readers
 from fastio.schema import Array, Field, Schema, Tokens, is_fixed_width
 from fastio.shard import ShardReader
@@ -166,16 +166,23 @@ class PaddedDataset:
             TableField(MASK, shape, how.dtype, column, 0, nbytes, FieldKind.MASK, self._item, 0),
         ]
 
-    def cut(self, batch: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
+    def longest(self, arrays: Mapping[str, Any]) -> int:
+        """Tokens of the longest document of a batch.
+
+        Args:
+            arrays: (n, max_length) of `attention_mask`, and other fields.
+        """
+        if MASK not in arrays:
+            return 0
+        return int(np.count_nonzero(arrays[MASK], axis=1).max(initial=0))
+
+    def cut(self, batch: dict[str, Any], longest: int) -> dict[str, Any]:
         """A batch of tensors, as long as its longest document asks for.
 
         Args:
             batch: tensors (n, max_length) of `input_ids` and `attention_mask`, and other fields.
-            arrays: the same in memory that can be read now.
+            longest: tokens of that document.
         """
-        if MASK not in batch and INPUTS not in batch:
-            return batch
-        longest = int(np.count_nonzero(arrays[MASK], axis=1).max(initial=0))
         length = self.padding.length(longest)
         cut = {name: batch[name][:, :length] for name in (INPUTS, MASK) if name in batch}
         return {**batch, **cut}
@@ -219,3 +226,12 @@ class PaddedLayout:
         tokens = self._padded.place_tokens(reader)
         fixed = self._fixed.place(number, reader)
         return ShardPlace([*fixed.columns, *tokens.columns], tokens.segments)
+
+    def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
+        """Where rows [first, last) of a shard lie in its file."""
+        field = self._padded.field
+        starts, flat = reader.tokens(field)
+        begin, end = (int(starts[row]) * flat.itemsize for row in (first, last))
+        offset = reader.token_extent(field)[0]
+        fixed = self._fixed.ranges(number, reader, first, last)
+        return [*fixed, (offset + begin, end - begin)]

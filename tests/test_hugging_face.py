@@ -586,3 +586,37 @@ def test_other_data_have_another_fingerprint(tmp_path: Path) -> None:
         for d in (dataset, dataset.shuffle(seed=1), dataset.shuffle(seed=2), dataset.select([1]))
     }
     assert len(prints) == 4
+
+
+# --- Arrow and Parquet files that the package wrote -----------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_class_names_in_the_metadata_of_files_are_understood(kind: str, tmp_path: Path) -> None:
+    dataset, path = table_dataset(), tmp_path / f"table.{kind}"
+    if kind == "parquet":
+        dataset.to_parquet(str(path))
+    else:
+        saved = save_to(dataset, tmp_path / "saved")
+        path.write_bytes(Path(saved, "data-00000-of-00001.arrow").read_bytes())
+    with Loader(path, 200) as loader:
+        assert loader.dataset.schema.vocabularies == {"label": tuple(NAMES)}
+        assert loader.dataset.schema.classes == tuple(NAMES)
+        assert next(iter(loader))["label"].tolist() == dataset["label"][:]
+    with Loader(path, 200, fields=["number"]) as loader:
+        assert loader.dataset.schema.vocabularies == {}
+        assert loader.dataset.schema.classes is None
+    with Loader(path, 200, dtypes={"label": "float32"}) as loader:
+        assert loader.dataset.schema.vocabularies == {}
+
+
+def test_an_arrow_file_with_images_is_read_as_images(tmp_path: Path) -> None:
+    saved = save_to(image_dataset(), tmp_path / "saved")
+    path = tmp_path / "cache.arrow"
+    path.write_bytes(Path(saved, "data-00000-of-00001.arrow").read_bytes())
+    batch = batch_of(path, transforms=CROP)
+    assert batch["image"].shape == (12, 3, 16, 16)
+    assert batch["label"].tolist() == [row % 3 for row in range(12)]
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ShardCorrupt, match=r"cache\.arrow"):
+        Loader(path, 5)

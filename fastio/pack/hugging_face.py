@@ -14,9 +14,9 @@ from fastio.formats.hugging_face import (
     HuggingFaceTable,
     has_transform,
     wants_rows,
-    with_classes,
 )
 from fastio.formats.tables import Filter, Opened, TableOptions, joined
+from fastio.formats.tables.features import with_classes
 from fastio.pack.cells import Bad, Item, RowImage
 from fastio.pack.spread import spread
 from fastio.pack.tables import TableSource
@@ -42,7 +42,7 @@ class HuggingFaceRows(TableSource):
         tables = joined(Opened((), [table], wanted), options)
         condition = "" if wanted is None else str(wanted)
         super().__init__(tables, options, name, filters=condition)
-        self.schema: Schema = with_classes(tables.schema, table)
+        self.schema: Schema = with_classes(tables.schema, table.classes)
         self._stamp = table.stamp
 
     def stamp(self) -> str:

@@ -10,7 +10,7 @@ what. What the package writes about columns is in `fastio.formats.tables.feature
 from __future__ import annotations
 
 from fastio.formats.hugging_face.dataset import HuggingFaceDataset
-from fastio.formats.hugging_face.fields import wants_rows, with_classes
+from fastio.formats.hugging_face.fields import wants_rows
 from fastio.formats.hugging_face.groups import HuggingFaceGroups
 from fastio.formats.hugging_face.images import NOWHERE, OWN_FILE, Places
 from fastio.formats.hugging_face.sources import has_transform, is_hugging_face
@@ -26,5 +26,4 @@ __all__ = [
     "has_transform",
     "is_hugging_face",
     "wants_rows",
-    "with_classes",
 ]

@@ -21,7 +21,7 @@ from fastio.formats.hugging_face.images import ImageColumn, Places
 from fastio.formats.hugging_face.nested import nested_values
 from fastio.formats.hugging_face.table import HuggingFaceTable
 from fastio.formats.tables.columns import Conversion, leaf_array
-from fastio.formats.tables.direct import _narrowed as narrowed
+from fastio.formats.tables.narrowing import narrowed
 from fastio.formats.tables.options import TableOptions
 from fastio.formats.tables.place import Place
 from fastio.formats.tables.values import Ragged

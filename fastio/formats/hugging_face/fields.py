@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 
 from fastio.errors import SchemaError
 from fastio.formats.hugging_face.nested import nested_field
 from fastio.formats.hugging_face.table import HuggingFaceTable
 from fastio.formats.tables.columns import Conversion
+from fastio.formats.tables.features import with_classes
 from fastio.formats.tables.leaves import Leaf, leaves
 from fastio.formats.tables.options import VALID_SUFFIX, TableOptions
-from fastio.schema import Array, Field, Image, Scalar, Schema
-
-# Fields whose numbers a schema's classes name.
-_CLASS_FIELDS = ("label", "class")
+from fastio.schema import Array, Field, Image, Schema
 
 
 @dataclass(frozen=True)
@@ -82,19 +79,7 @@ def choose_fields(table: HuggingFaceTable, options: TableOptions) -> Chosen:
     order = _order(table, options, conversion, special)
     schema = Schema({name: (special | fields)[name] for name in order})
     kept_nested = {name: leaf for name, (leaf, _) in nested.items() if name in special}
-    return Chosen(with_classes(schema, table), kept, rest, conversion, kept_nested)
-
-
-def with_classes(schema: Schema, table: HuggingFaceTable) -> Schema:
-    """A schema of a dataset's fields with the names of its classes."""
-    words = dict(schema.vocabularies)
-    for path, names in table.classes.items():
-        name = "_".join(path).replace(".", "_")
-        kind = schema.fields.get(name)
-        if names and isinstance(kind, Scalar) and np.dtype(kind.dtype).kind in "iu":
-            words[name] = names
-    classes = next((words[name] for name in _CLASS_FIELDS if name in words), None)
-    return replace(schema, classes=classes, vocabularies=words)
+    return Chosen(with_classes(schema, table.classes), kept, rest, conversion, kept_nested)
 
 
 def _nested(table: HuggingFaceTable) -> dict[str, tuple[Leaf, Array]]:

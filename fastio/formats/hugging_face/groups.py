@@ -9,13 +9,12 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from fastio.formats.hugging_face.fields import with_classes
 from fastio.formats.hugging_face.table import HuggingFaceTable
 from fastio.formats.tables.columns import Conversion
 from fastio.formats.tables.direct import RowGroup, Rows, TableDataset
-from fastio.formats.tables.direct import _narrowed as narrowed
-from fastio.formats.tables.direct import _selected as selected
+from fastio.formats.tables.features import with_classes
 from fastio.formats.tables.filters import Filter
+from fastio.formats.tables.narrowing import narrowed, selected
 from fastio.formats.tables.options import TableOptions
 from fastio.formats.tables.place import Place
 from fastio.formats.tables.reading import reading
@@ -58,7 +57,7 @@ class HuggingFaceGroups(TableDataset):
             options = narrowed(options, conversion.schema(), fields)
             conversion = Conversion(table.schema, options, table.name)
         self._conversion = conversion
-        self.schema = with_classes(selected(conversion.schema(), fields), table)
+        self.schema = with_classes(selected(conversion.schema(), fields), table.classes)
         self.groups = self._counted(threads)
 
     def read(self, group: RowGroup, rows: int | None, threads: bool) -> Iterator[Rows]:

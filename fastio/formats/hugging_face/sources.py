@@ -21,7 +21,12 @@ from numpy.typing import NDArray
 from fastio.errors import ShardCorrupt, SourceNotFound
 from fastio.formats.hugging_face.rows import Rows
 from fastio.formats.tables import stamp
-from fastio.formats.tables.features import Feature, features_of, parse_features
+from fastio.formats.tables.features import (
+    Feature,
+    features_of,
+    has_pictures,
+    parse_features,
+)
 from fastio.formats.tables.reading import reading
 
 INFO = "dataset_info.json"
@@ -49,11 +54,14 @@ class Opened:
 
 
 def is_hugging_face(dataset: Any) -> bool:
-    """Whether it is a directory of `save_to_disk`, or a dataset of the datasets package."""
+    """Whether it is a directory of `save_to_disk`, or a dataset of the datasets package.
+
+    A file of the package's cache, an Arrow stream, is one if it has images; others are tables.
+    """
     if isinstance(dataset, (str, os.PathLike)):
         folder = Path(dataset)
         has_both = (folder / STATE).is_file() and (folder / INFO).is_file()
-        return has_both or (folder / SPLITS).is_file()
+        return has_both or (folder / SPLITS).is_file() or _has_images(folder)
     return _class_name(dataset) is not None
 
 
@@ -72,7 +80,8 @@ def open_hugging_face(dataset: Any) -> Opened:
         ShardCorrupt: a file is damaged.
     """
     if isinstance(dataset, (str, os.PathLike)):
-        opened = _open_folder(os.fspath(dataset))
+        path = os.fspath(dataset)
+        opened = _open_file(path) if os.path.isfile(path) else _open_folder(path)
     else:
         opened = _open_object(dataset)
     if not len(opened.rows):
@@ -86,6 +95,24 @@ def _class_name(dataset: Any) -> str | None:
         if base.__module__.partition(".")[0] == "datasets" and base.__name__ in known:
             return str(base.__name__)
     return None
+
+
+def _has_images(path: Path) -> bool:
+    """Whether it is an Arrow stream whose features have images."""
+    if path.suffix != ".arrow" or not path.is_file():
+        return False
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
+            return has_pictures(features_of(reader.schema))
+    except (pa.ArrowException, OSError):  # what else it is, or lacks, is for others to say
+        return False
+
+
+def _open_file(path: str) -> Opened:
+    schema, batches = _mapped(path)
+    return Opened(
+        path, _rows(path, schema, batches, None, None), features_of(schema), stamp([path])
+    )
 
 
 # --- Directories ----------------------------------------------------------------------------------

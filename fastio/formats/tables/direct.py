@@ -6,7 +6,7 @@ Arrow streams have not: they are read into memory once, where they fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,17 +16,18 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from fastio.errors import SchemaError, ShardCorrupt
+from fastio.errors import ShardCorrupt
 from fastio.formats.tables.columns import Part
 from fastio.formats.tables.filters import Filter
+from fastio.formats.tables.narrowing import narrowed, selected
 from fastio.formats.tables.objects import TableFile, stamp
-from fastio.formats.tables.options import VALID_SUFFIX, TableOptions
+from fastio.formats.tables.options import TableOptions
 from fastio.formats.tables.place import Place
 from fastio.formats.tables.readers import reading
 from fastio.formats.tables.sources import Source, sources
 from fastio.formats.tables.tables import Tables, open_all
 from fastio.formats.tables.values import Ragged
-from fastio.schema import Array, Scalar, Schema, is_fixed_width
+from fastio.schema import Array, Scalar, is_fixed_width
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,9 @@ class TableDataset:
         self.fingerprint = xxhash.xxh3_64_hexdigest(f"{stamped} {self._filter}".encode())
         tables = Tables(opened.tables, options, find_words=fields is None)
         if fields is not None:
-            tables = Tables(opened.tables, _narrowed(options, tables.schema, fields))
+            tables = Tables(opened.tables, narrowed(options, tables.schema, fields))
         self._conversion = tables.conversion
-        self.schema = _selected(tables.schema, fields)
+        self.schema = selected(tables.schema, fields)
         with ThreadPoolExecutor(threads) as pool:
             self._sources = sources(tables, memory, pool, self._filter)
             self.groups = self._find_groups(pool)
@@ -254,37 +255,6 @@ def _counting(
             return sum(wanted.of_batch(batch).num_rows for batch in batches)
 
     return count
-
-
-def _selected(schema: Schema, fields: Sequence[str] | None) -> Schema:
-    """The schema of some fields, in their order."""
-    if fields is None:
-        return schema
-    kept = {name: schema.fields[name] for name in fields}
-    words = {name: schema.vocabularies[name] for name in fields if name in schema.vocabularies}
-    return Schema(kept, "dict", None, True, words)
-
-
-def _narrowed(options: TableOptions, schema: Schema, fields: Sequence[str]) -> TableOptions:
-    """The options with what only these fields need.
-
-    Raises:
-        SchemaError: there is no such field.
-    """
-    needed: list[str] = []
-    for name in fields:
-        if name not in schema.fields:
-            raise SchemaError(f"there is no field {name!r}; there are {', '.join(schema.fields)}")
-        source = name.removesuffix(VALID_SUFFIX)
-        needed.append(source if name not in options.groups and source in schema.fields else name)
-    columns = tuple(dict.fromkeys(needed))
-    groups = {name: members for name, members in options.groups.items() if name in columns}
-    kept = {*columns, *(member for members in groups.values() for member in members)}
-
-    def of_kept(given: Mapping[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in given.items() if k in kept or k.replace(".", "_") in kept}
-
-    return TableOptions(columns, groups, of_kept(options.dtypes), of_kept(options.nulls))
 
 
 def _varies(kind: Any) -> bool:

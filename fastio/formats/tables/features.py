@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
+from fastio.schema import Scalar, Schema
+
 METADATA_KEY = b"huggingface"
+# Fields whose numbers a schema's classes name.
+CLASS_FIELDS = ("label", "class")
 
 # Stored as struct<bytes, path>, and nothing that fastio decodes.
 _FILES = frozenset(
@@ -142,6 +147,32 @@ def class_names(features: Mapping[str, Feature]) -> dict[tuple[str, ...], tuple[
             nested = class_names(feature.children)
             found |= {(name, *path): names for path, names in nested.items()}
     return found
+
+
+def has_pictures(features: Mapping[str, Feature]) -> bool:
+    """Whether there are images among columns, or in structs."""
+    return any(
+        isinstance(feature, Picture)
+        or (isinstance(feature, Group) and has_pictures(feature.children))
+        for feature in features.values()
+    )
+
+
+def with_classes(schema: Schema, names: Mapping[tuple[str, ...], tuple[str, ...]]) -> Schema:
+    """A schema of the fields of columns, with the names of their classes.
+
+    Args:
+        schema: of the fields.
+        names: as `class_names` gives them.
+    """
+    words = dict(schema.vocabularies)
+    for path, classes in names.items():
+        name = "_".join(path).replace(".", "_")
+        kind = schema.fields.get(name)
+        if classes and isinstance(kind, Scalar) and np.dtype(kind.dtype).kind in "iu":
+            words[name] = classes
+    classes = next((words[name] for name in CLASS_FIELDS if (name,) in names and name in words), ())
+    return replace(schema, classes=classes or None, vocabularies=words) if words else schema
 
 
 def _feature(value: Any) -> Feature:

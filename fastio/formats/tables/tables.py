@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from fastio.errors import SchemaError, ShardCorrupt
 from fastio.formats.tables.columns import Conversion, leaf_array
+from fastio.formats.tables.features import class_names, features_of, with_classes
 from fastio.formats.tables.filters import Filter
 from fastio.formats.tables.leaves import widest
 from fastio.formats.tables.objects import StoreFile, TableFile, as_file
@@ -85,7 +86,7 @@ class Tables:
         self.conversion = Conversion(agreed, options, self.name)
         if find_words:
             self._find_words(options)
-        self.schema: Schema = self.conversion.schema()
+        self.schema: Schema = with_classes(self.conversion.schema(), _class_names(self.tables))
         counts = [table.rows for table in self.tables]
         known = [count for count in counts if count is not None]
         self.total: int | None = sum(known) if len(known) == len(counts) else None
@@ -265,6 +266,16 @@ def joined(opened: Opened, options: TableOptions) -> Tables:
     if wanted is None:
         return Tables(opened.tables, options)
     return Tables([FilteredTable(table, wanted) for table in opened.tables], options)
+
+
+def _class_names(tables: Sequence[Table]) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """The names of classes that the metadata of all tables tell, by the path of their column."""
+    found = [class_names(features_of(unwrapped(table)[0].schema)) for table in tables]
+    return {
+        path: names
+        for path, names in found[0].items()
+        if all(each.get(path) == names for each in found)
+    }
 
 
 def _agreed(

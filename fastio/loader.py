@@ -48,8 +48,9 @@ class Loader:
 
     Args:
         dataset: a path of a packed dataset, of an image folder, of WebDataset tars or of table
-            files (Parquet, Arrow, CSV, JSONL; one, a folder of them, a pattern, or a list), a
-            fastio dataset, several of them mixed (`fastio.mix`), or a torch dataset.
+            files (Parquet, Arrow, CSV, JSONL; one, a folder of them, a pattern, or a list), or the
+            URL of any of these but image folders; a fastio dataset, several of them mixed
+            (`fastio.mix`), or a torch dataset.
         batch_size: samples of a batch on each rank; None for single samples.
         shuffle: draw the rows in an order that (seed, epoch) decide; None is False.
         sampler, batch_sampler: iterables of row numbers, or lists of them, followed exactly; ranks
@@ -81,7 +82,7 @@ class Loader:
         order: "sequential", "shuffle", "window" (large reads), or "auto": by `shuffle`; what is
             behind a URL is then shuffled by windows, see README.
         cache: for a URL: a folder on a local disk where data is kept, or a `fastio.Cache`; None:
-            nothing is kept.
+            nothing is kept. Not for table files that are not packed.
         on_error: what a sample that can't be read does: "raise" its error from next(), "skip" it
             (the batch shrinks; without any sample left it does not come, and this rank makes a
             step less than others), or "replace" it by another of its batch.

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fastio.errors import SourceNotFound, StoreError
-from fastio.store import Store, is_remote, join, open_store
+from fastio.store import Store, is_remote, join, open_store, split
 from fastio.store.options import Untranslatable, for_fsspec, for_obstore
 from fastio.store.ranges import coalesce, parallel
 from tests.servers import S3, FaultProxy, http_folder
@@ -132,6 +132,26 @@ def test_a_local_path_is_not_remote(path: object) -> None:
 )
 def test_join_puts_a_name_below_a_url(url: str, name: str, joined: str) -> None:
     assert join(url, name) == joined
+
+
+@pytest.mark.parametrize(
+    ("url", "root", "name"),
+    [
+        ("s3://b/p/x y?.parquet", "s3://b", "p/x y?.parquet"),
+        ("s3://b", "s3://b", ""),
+        ("http://u:p@h:80/p/a%20b.parquet?sig=1", "http://u:p@h:80?sig=1", "p/a b.parquet"),
+        ("https://h/x", "https://h", "x"),
+        ("memory://x.csv", "memory://", "x.csv"),
+        ("memory://a/x.csv", "memory://a", "x.csv"),
+        ("az://c@account/p/x", "az://c@account", "p/x"),
+        ("simplecache::s3://b/p/x", "simplecache::s3://b/p", "x"),
+        ("simplecache::memory://x", "simplecache::memory://", "x"),
+        ("zip://p/in.csv::http://h/a.zip", "zip://p::http://h/a.zip", "in.csv"),
+    ],
+)
+def test_split_is_what_join_puts_together(url: str, root: str, name: str) -> None:
+    assert split(url) == (root, name)
+    assert split(join(*split(url))) == (root, name)
 
 
 # --- Reading -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-_COMPARED = re.compile(r"\s*(.+?)\s*(==|!=|<=|>=|<|>|=)\s*(.+?)\s*")
+_COMPARED = re.compile(r"\s*([^<>=!\s][^<>=!]*?)\s*(==|!=|<=|>=|<|>|=)\s*([^<>=!\s].*?)\s*")
 _LISTED = re.compile(r"\s*(.+?)\s+(not\s+in|in)\s+(.+?)\s*")
 _BRACKETS = {"[": "]", "(": ")"}
 _QUOTED = re.compile(r"""\s*("[^"]*"|'[^']*'|[^,]*?)\s*(?:,|$)""")

@@ -44,7 +44,7 @@ class ParquetTable:
             StoreError: it cannot be read.
         """
         assert isinstance(self.file, StoreFile)
-        return self.file.fetch(chunk_ranges(self.metadata, group, columns))
+        return self.file.fetch(chunk_ranges(self.metadata, group, columns, self.name))
 
     def opened(self, spans: Sequence[Span]) -> pa_parquet.ParquetFile:
         """The file in a store, of which these spans are there."""
@@ -232,7 +232,7 @@ class ArrowTable:
 
 
 def chunk_ranges(
-    metadata: pa_parquet.FileMetaData, group: int, columns: Sequence[str]
+    metadata: pa_parquet.FileMetaData, group: int, columns: Sequence[str], where: str
 ) -> list[tuple[int, int]]:
     """The ranges (offset, length) of a Parquet file that a row group's columns take.
 
@@ -251,8 +251,8 @@ def chunk_ranges(
             begin = min(begin, chunk.dictionary_page_offset)
         if begin < 0 or chunk.total_compressed_size < 0:
             raise ShardCorrupt(
-                f"column {chunk.path_in_schema!r} of row group {group} begins at {begin} and has "
-                f"{chunk.total_compressed_size} bytes: the footer is damaged; write the file again"
+                f"{where}, row group {group}: column {chunk.path_in_schema!r} is said to begin at "
+                f"{begin} and to have {chunk.total_compressed_size} bytes: write the file again"
             )
         found.append((begin, chunk.total_compressed_size))
     return found

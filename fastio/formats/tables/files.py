@@ -54,8 +54,8 @@ def find_tables(
 
     Returns:
         The files, those of folders and patterns sorted; None where it means no tables. What the
-        names of folders say (year=2024) is in their `values`: of a folder below it, else of the
-        whole path as it is written.
+        names of folders say (year=2024) is in their `values`: of a folder what lies below it, of
+        a pattern and a list the whole path as it is written, of a single file nothing.
 
     Raises:
         SourceNotFound: a file in a list does not exist, or a pattern of tables matches none.
@@ -80,7 +80,7 @@ def _of_path(given: str | os.PathLike[str]) -> list[TableFile] | None:
     if table_kind(path) is None:
         return None
     if os.path.exists(path):
-        return [_local(path)]
+        return [LocalFile(path)]
     if not _PATTERN.intersection(path):
         return None
     matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
@@ -131,8 +131,7 @@ def _local(path: str) -> LocalFile:
 def _of_url(url: str, storage_options: Mapping[str, Any] | None) -> list[TableFile] | None:
     root, key = split(url)
     if table_kind(key) is not None and not _PATTERN.intersection(key):
-        store = open_store(root, storage_options)
-        return [StoreFile(store, key, values_of(key.split("/")[:-1]))]
+        return [StoreFile(open_store(root, storage_options), key, {})]
     if table_kind(key) is not None:
         return _of_url_pattern(open_store(root, storage_options), key)
     if _PATTERN.intersection(key):

@@ -25,7 +25,7 @@ class Filter:
 
     Attributes:
         condition: pyarrow's.
-        columns: names of the table's columns that it is about, and perhaps others.
+        columns: names of the table's columns that it is about; of one at least, to count rows.
     """
 
     condition: Any
@@ -50,11 +50,21 @@ class Filter:
             condition = pa_parquet.filters_to_expression(filters)
         except (pa.ArrowException, KeyError, TypeError, ValueError, AttributeError) as error:
             raise _unfitting(filters, where, error) from error
-        # An expression does not tell its columns: those that its text has are enough.
+        whole = Filter(condition, tuple(schema.names))
+        whole.check(schema, where, filters)
+        # An expression does not tell its columns: those without which it does not work.
         text = str(condition)
-        found = Filter(condition, tuple(name for name in schema.names if name in text))
-        found.check(schema, where, filters)
-        return found
+        likely = [name for name in schema.names if name in text]
+        needed = [name for name in likely if whole.needs(name, schema)]
+        return Filter(condition, tuple(needed or schema.names[:1]))
+
+    def needs(self, name: str, schema: pa.Schema) -> bool:
+        """Whether it is about a column of a table that it fits."""
+        try:
+            schema.remove(schema.get_field_index(name)).empty_table().filter(self.condition)
+        except pa.ArrowException:
+            return True
+        return False
 
     def check(self, schema: pa.Schema, where: str, filters: Any = None) -> None:
         """Refuses a table that it is not about.

@@ -199,7 +199,7 @@ class _StoredParquet:
 
     def ahead(self, number: int, columns: list[str]) -> bool:
         key = self._table.name, number, tuple(columns)
-        ranges = chunk_ranges(self._table.metadata, number, columns)
+        ranges = chunk_ranges(self._table.metadata, number, columns, self._table.name)
         nbytes = sum(length for _, length in ranges)
         return self._ahead.begin(key, nbytes, lambda: self._table.fetch(number, columns))
 

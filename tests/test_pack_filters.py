@@ -1,0 +1,263 @@
+"""Packing some rows of tables, and some of their files; files that are many or have long lines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import fastio
+from fastio.cli import main
+from fastio.cli.conditions import parse_condition
+from fastio.errors import PackError, SchemaError, ShardCorrupt
+from fastio.formats.tables import TableOptions, open_files
+from fastio.formats.tables import text_files as text_module
+from fastio.pack.columnar import TablePacker
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "in"
+    root.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        x = np.arange(number * 500, number * 500 + 500)
+        table = pa.table(
+            {
+                "x": x,
+                "y": rng.standard_normal(500),
+                "word": pa.array([f"w{n % 5}" for n in x]),
+                "kind": pa.array([f"k{n % 3}" for n in x]).dictionary_encode(),
+            }
+        )
+        pa.parquet.write_table(table, root / f"{number}.parquet", row_group_size=120)
+    return root
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def numbers(path: Path) -> list[int]:
+    with fastio.open(path) as packed:
+        return [int(packed[row]["x"]) for row in range(len(packed))]
+
+
+FILTERS: list[Any] = [
+    [("x", ">=", 130), ("x", "<", 777)],
+    [[("x", "<", 9)], [("x", ">", 1490)]],
+    [("word", "in", ["w1", "w3"])],
+    [("kind", "==", "k2"), ("y", ">", 0.5)],
+    pa.dataset.field("y") > 1,
+    pa.dataset.scalar(True),
+]
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+def test_the_rows_are_those_that_pyarrow_leaves(folder: Path, tmp_path: Path, filters: Any) -> None:
+    report = fastio.pack(folder, tmp_path / "out", filters=filters, columns=["x"])
+    wanted = pa.parquet.read_table(folder, filters=filters)["x"].to_pylist()
+    assert numbers(tmp_path / "out") == wanted
+    assert report.rows == len(wanted)
+
+
+def test_tables_in_memory_and_of_text_are_filtered_too(folder: Path, tmp_path: Path) -> None:
+    table = pa.parquet.read_table(folder)
+    pa.csv.write_csv(table.select(["x", "y", "word"]), tmp_path / "t.csv")
+    filters = [("x", ">=", 700), ("word", "==", "w2")]
+    wanted = table.filter(pa.parquet.filters_to_expression(filters))["x"].to_pylist()
+    for name, source in (("memory", table), ("text", tmp_path / "t.csv")):
+        fastio.pack(source, tmp_path / name, filters=filters, columns=["x"])
+        assert numbers(tmp_path / name) == wanted
+
+
+def test_row_groups_that_cannot_match_are_not_read(folder: Path, tmp_path: Path) -> None:
+    path = folder / "0.parquet"
+    column = pa.parquet.read_metadata(path).row_group(0).column(0)
+    with open(path, "r+b") as file:
+        file.seek(column.dictionary_page_offset or column.data_page_offset)
+        file.write(b"\xff" * 64)
+    with pytest.raises(ShardCorrupt, match=r"0\.parquet, row group 0"):
+        fastio.pack(folder, tmp_path / "all", columns=["x"])
+    fastio.pack(folder, tmp_path / "out", columns=["x"], filters=[("x", ">=", 120)])
+    assert numbers(tmp_path / "out") == list(range(120, 1500))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_filtered_pack_is_resumed_to_the_same_bytes(
+    folder: Path, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"filters": [("word", "!=", "w0")], "shard_size": 3000}
+    fastio.pack(folder, tmp_path / "whole", workers=1, **options)
+    write_shard = TablePacker._write_shard
+
+    def write_some(self: TablePacker, last: bool) -> None:
+        if len(self.entries) == 4:
+            raise KeyboardInterrupt
+        write_shard(self, last)
+
+    monkeypatch.setattr(TablePacker, "_write_shard", write_some)
+    with pytest.raises(KeyboardInterrupt):
+        fastio.pack(folder, tmp_path / "out", workers=workers, **options)
+    monkeypatch.undo()
+    with pytest.raises(PackError, match="table was"):
+        fastio.pack(folder, tmp_path / "out", resume=True, shard_size=3000)
+    fastio.pack(folder, tmp_path / "out", workers=workers, resume=True, **options)
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+
+
+def test_errors_name_rows_of_the_file(tmp_path: Path) -> None:
+    pa.parquet.write_table(pa.table({"x": [5, 6, 300, 7, 301]}), tmp_path / "t.parquet")
+    with pytest.raises(SchemaError, match="column 'x', row 4: 301 does not fit int8"):
+        fastio.pack(
+            tmp_path / "t.parquet",
+            tmp_path / "out",
+            dtypes={"x": "int8"},
+            filters=[("x", "!=", 300)],
+        )
+
+
+def test_filters_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=r"0\.parquet: filters=.*does not fit the table"):
+        fastio.pack(folder, tmp_path / "out", filters=[("nowhere", "==", 1)])
+    pa.parquet.write_table(pa.table({"z": [1]}), folder / "9.parquet")
+    with pytest.raises(SchemaError, match=r"9\.parquet: filters="):
+        fastio.pack(folder, tmp_path / "out", filters=[("x", "==", 1)], columns=["z"])
+    with pytest.raises(PackError, match="filters are for tables"):
+        fastio.pack([1, 2], tmp_path / "out", filters=[("x", "==", 1)])
+    with pytest.raises(PackError, match="there is nothing to pack"):
+        fastio.pack(folder / "0.parquet", tmp_path / "out", filters=[("x", "<", 0)])
+
+
+# Files that cannot be read
+
+
+def test_files_that_cannot_be_opened_are_left_out_where_that_is_wanted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = (folder / "1.parquet").read_bytes()
+    (folder / "1.parquet").write_bytes(data[: len(data) // 2])
+    (folder / "2b.parquet").write_bytes(b"")
+    with pytest.raises(ShardCorrupt):
+        fastio.pack(folder, tmp_path / "none")
+    report = fastio.pack(folder, tmp_path / "out", on_error="skip")
+    assert [Path(name).name for name, _ in report.skipped] == ["1.parquet", "2b.parquet"]
+    assert "0 bytes" in report.skipped[1][1]
+    assert numbers(tmp_path / "out") == [*range(500), *range(1000, 1500)]
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"on_error": "skip", "shard_size": 3000}
+    write_shard = TablePacker._write_shard
+
+    def write_some(self: TablePacker, last: bool) -> None:
+        interrupt() if len(self.entries) == 2 else write_shard(self, last)
+
+    monkeypatch.setattr(TablePacker, "_write_shard", write_some)
+    with pytest.raises(KeyboardInterrupt):
+        fastio.pack(folder, tmp_path / "half", **options)
+    monkeypatch.undo()
+    (folder / "1.parquet").write_bytes(data)
+    with pytest.raises(PackError, match="has changed"):
+        fastio.pack(folder, tmp_path / "half", resume=True, **options)
+
+
+def test_where_no_file_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").write_bytes(b"none")
+    for filters in (None, [("x", ">", 1)]):
+        with pytest.raises(ShardCorrupt, match=r"no file can be read: .*t\.parquet"):
+            fastio.pack(tmp_path / "t.parquet", tmp_path / "out", on_error="skip", filters=filters)
+
+
+# The command
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("x >= 3", ("x", ">=", 3)),
+        ("x<=-2.5", ("x", "<=", -2.5)),
+        ("a b = 'c d'", ("a b", "==", "c d")),
+        ('n == "3"', ("n", "==", "3")),
+        ("flag != true", ("flag", "!=", True)),
+        ("kind in a,b", ("kind", "in", ["a", "b"])),
+        ("kind not  in [1, 2]", ("kind", "not in", [1, 2])),
+        ("kind in 'a, b', c", ("kind", "in", ["a, b", "c"])),
+        ("word == in", ("word", "==", "in")),
+    ],
+)
+def test_conditions_read_as_they_look(text: str, wanted: Any) -> None:
+    assert parse_condition(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["x", "x 3", ">= 3", "x >=", "in a", ""])
+def test_what_is_no_condition_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="--filter must read like"):
+        parse_condition(text)
+
+
+def test_the_command_filters(folder: Path, tmp_path: Path) -> None:
+    arguments = ["pack", str(folder), str(tmp_path / "out"), "--json"]
+    arguments += ["--filter", "x >= 100", "--filter", "word in w1,w2"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    filters = [("x", ">=", 100), ("word", "in", ["w1", "w2"])]
+    wanted = pa.parquet.read_table(folder, filters=filters)["x"].to_pylist()
+    assert json.loads(result.stdout)["rows"] == len(wanted)
+    assert numbers(tmp_path / "out") == wanted
+
+
+# Long lines, and many files
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("block", [1 << 16, 8 << 20])
+def test_lines_of_any_length(
+    tmp_path: Path, place: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_module, "_TEXT_BLOCK", block)
+    texts = ["a", "b", "c"]
+    texts[place] = "long " * (1 << 20)
+    lines = [json.dumps({"x": n, "text": text}) for n, text in enumerate(texts)]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    tables = open_files([str(tmp_path / "t.jsonl")], TableOptions())
+    (piece,) = tables.pieces(0, 100)
+    found = [row for _, batch in piece.parts for row in batch.to_pylist()]
+    assert found == [{"x": n, "text": text} for n, text in enumerate(texts)]
+
+
+def test_many_files_take_few_descriptors(tmp_path: Path) -> None:
+    for number in range(300):
+        table = pa.table({"x": [number], "k": pa.array(["w"]).dictionary_encode()})
+        pa.parquet.write_table(table, tmp_path / f"{number:03}.parquet")
+        with pa.ipc.new_file(tmp_path / f"{number:03}.arrow", table.schema) as writer:
+            writer.write_table(table)
+    program = (
+        "import resource, sys, fastio\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))\n"
+        "for pattern in sys.argv[1:3]:\n"
+        "    with fastio.Loader(pattern, 50, shuffle=True, num_workers=4,\n"
+        "                       filters=[('x', '<', 290)]) as batches:\n"
+        "        print(sorted(x for b in batches for x in b['x'].tolist()) == list(range(290)))\n"
+        "    print(fastio.pack(pattern, sys.argv[3], overwrite=True).rows)\n"
+    )
+    patterns = [str(tmp_path / "*.parquet"), str(tmp_path / "*.arrow")]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *patterns, str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n300\n" * 2), done.stderr

@@ -11,6 +11,7 @@ from fastio._build import _native as _native
 from fastio.cache import Cache
 from fastio.dataset import Dataset
 from fastio.errors import (
+    AudioError,
     BuildMissing,
     CacheError,
     DatasetExists,
@@ -30,7 +31,15 @@ from fastio.errors import (
     StoreError,
     TransformError,
 )
-from fastio.formats import FolderDataset, TarDataset, TokenDataset, TokenPad, TokenWindows, open
+from fastio.formats import (
+    AudioFolder,
+    FolderDataset,
+    TarDataset,
+    TokenDataset,
+    TokenPad,
+    TokenWindows,
+    open,
+)
 from fastio.loader import Loader
 from fastio.mixing import Mix, mix
 from fastio.pack import ExportReport, PackReport, Writer, export, pack
@@ -38,6 +47,7 @@ from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text, Tokens
 from fastio.staging import WarmReport, warm
 from fastio.stats import Stats
 from fastio.transforms import (
+    AudioDecode,
     Augmentation,
     CenterCrop,
     Normalize,
@@ -51,6 +61,9 @@ from fastio.transforms import (
 
 __all__ = [
     "Array",
+    "AudioDecode",
+    "AudioError",
+    "AudioFolder",
     "Augmentation",
     "BuildMissing",
     "Bytes",

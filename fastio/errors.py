@@ -12,7 +12,8 @@ Each leaf also inherits the builtin that people already catch::
     |-- ShardCorrupt (ValueError)             a shard is truncated, damaged or not the manifest's
     |-- SchemaError (ValueError)              a value, field or schema that does not fit
     |-- SampleError (ValueError)              one sample cannot be read
-    |   `-- ImageError                        ... because of its image
+    |   |-- ImageError                        ... because of its image
+    |   `-- AudioError                        ... because of its sound file
     |-- TransformError (TypeError)            a transform that fastio cannot apply
     |-- CacheError (OSError)                a cache folder that cannot be used
     |-- PackError (RuntimeError)              packing or exporting cannot start or go on
@@ -88,6 +89,10 @@ class SampleError(FastioError, ValueError):
 
 class ImageError(SampleError):
     """The image of one sample cannot be decoded, or not without loss."""
+
+
+class AudioError(SampleError):
+    """The sound file of one sample cannot be decoded, or is not what is wanted."""
 
 
 class TransformError(FastioError, TypeError):

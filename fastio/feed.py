@@ -34,7 +34,7 @@ from fastio.ragged import Forms, RaggedBatch
 from fastio.ragged_tensors import one_part, ragged_parts
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
-from fastio.schema import Image, Schema
+from fastio.schema import Bytes, Image, Schema
 from fastio.staging import Forecast, Stager, ahead_bytes, staged
 from fastio.stats import Stats
 from fastio.tensors import (
@@ -46,7 +46,7 @@ from fastio.tensors import (
     pinned_allocator,
     value_tensors,
 )
-from fastio.transforms import Augmentation, Compiled, ToDtype, compile
+from fastio.transforms import AudioDecode, Augmentation, Compiled, ToDtype, compile
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,12 @@ class FieldTransforms:
     Attributes:
         fields: of the fields that have some.
         whole: callables that take and return the whole batch.
+        audio: how fields of sound files are decoded.
     """
 
     fields: Mapping[str, Compiled]
     whole: tuple[Callable[[Any], Any], ...] = ()
+    audio: Mapping[str, AudioDecode] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def parse(cls, transforms: Any, schema: Schema, known: Sequence[Any] = ()) -> FieldTransforms:
@@ -154,14 +156,14 @@ class FieldTransforms:
         """
         if not isinstance(transforms, Mapping):
             given = as_list(transforms)
-            transforms = {_only_image(schema): given} if given or known else {}
+            transforms = {_only_field(schema, given): given} if given or known else {}
         if known:
             image = _only_image(schema)
             transforms = {**transforms, image: [*known, *as_list(transforms.get(image))]}
         whole = compile(as_list(transforms.get(None)))
         if whole.geometry or whole.tail:
             raise TransformError("transforms={None: ...} takes callables only, on the whole batch")
-        fields = {}
+        fields, audio = {}, {}
         for name, given in transforms.items():
             if name is None:
                 continue
@@ -169,11 +171,14 @@ class FieldTransforms:
                 raise TransformError(
                     f"transforms name the field {name!r}; there are {', '.join(schema.fields)}"
                 )
-            fields[name] = compile(as_list(given))
+            first, *rest = as_list(given) or [None]
+            if isinstance(first, AudioDecode):
+                audio[name] = first
+            fields[name] = compile(rest if isinstance(first, AudioDecode) else as_list(given))
             for step in (*fields[name].geometry, *fields[name].tail):
                 if not isinstance(schema.fields[name], Image) and not isinstance(step, ToDtype):
                     raise TransformError(f"{step} needs an image, and {name!r} is none")
-        return cls(fields, whole.batch)
+        return cls(fields, whole.batch, audio)
 
 
 def as_list(transforms: Any) -> list[Any]:
@@ -186,6 +191,19 @@ def as_list(transforms: Any) -> list[Any]:
     if not isinstance(transforms, (list, tuple)):
         return [transforms]
     return [step for given in transforms for step in as_list(given)]
+
+
+def _only_field(schema: Schema, given: Sequence[Any]) -> str:
+    """The field that a list of transforms is for."""
+    if not given or not isinstance(given[0], AudioDecode):
+        return _only_image(schema)
+    names = [name for name, kind in schema.fields.items() if isinstance(kind, Bytes)]
+    if len(names) != 1:
+        raise TransformError(
+            f"AudioDecode alone is for the only field of bytes, and there are {len(names)}: give a "
+            "dict, transforms={field: AudioDecode(...)}"
+        )
+    return names[0]
 
 
 def _only_image(schema: Schema) -> str:
@@ -363,6 +381,7 @@ class NativeFeed:
                 stager=self._stager,
                 resident=how.resident,
                 ragged=how.ragged,
+                audio=self.transforms.audio,
             )
         return self._engines[seed]
 

@@ -377,6 +377,8 @@ def _places(part: Part, batch: Batch) -> npt.NDArray[np.int64]:
 def _check_alike(feeds: Sequence[NativeFeed]) -> None:
     first = feeds[0]
     for feed in feeds:
+        if any(how.length is None for how in feed.transforms.audio.values()):
+            raise TransformError("a mix needs clips of one length: give AudioDecode(length=...)")
         if feed.settings.collate_fn is not None:
             raise TransformError("a mix makes its batches itself: collate_fn is not possible")
         for what in ("structure", "classes", "fields"):

@@ -156,7 +156,7 @@ def make_feed(request: Request) -> Feed:
         request = replace(request, fields=tuple(dataset.schema.fields))  # seg_png for "seg.png"
     transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
     settings = _native_settings(request)
-    settings.ragged.check(dataset.schema, request.fields)
+    settings.ragged.check(dataset.schema, request.fields, transforms.audio)
     if remote_part(dataset) is None:
         sampling = request.sampling
         views = (TokenDataset, PaddedDataset)
@@ -266,6 +266,10 @@ def _row_group_feed(request: Request, dataset: TableDataset, memory: int) -> Tab
         how.ragged,
     )
     how.ragged.check(dataset.schema)
+    if transforms.audio:
+        raise TransformError(
+            "AudioDecode is for packed datasets, folders and tars: pack the tables"
+        )
     return TableFeed(dataset, request.sampling, transforms, settings)
 
 
@@ -371,7 +375,7 @@ def _mix_feed(mix: Mix, request: Request) -> MixFeed:
             )
         feeds.append(feed)
     forms = _forms(request)
-    forms.check(feeds[0].dataset.schema, feeds[0].fields)
+    forms.check(feeds[0].dataset.schema, feeds[0].fields, feeds[0].transforms.audio)
     return MixFeed(mix, feeds, request.sampling, forms)
 
 

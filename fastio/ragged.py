@@ -7,7 +7,7 @@ the other, beside where each begins; and torch's nested tensor, which is the thi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -53,19 +53,22 @@ class Forms:
                 raise ValueError(f"ragged must be one of {', '.join(FORMS)}, got {form!r}")
         return cls(default, named)
 
-    def check(self, schema: Schema, fields: Sequence[str] | None = None) -> None:
+    def check(
+        self, schema: Schema, fields: Sequence[str] | None = None, audio: Iterable[str] = ()
+    ) -> None:
         """Compares them with the fields that there are.
 
         Args:
             schema: of the dataset.
             fields: that are delivered; None for all.
+            audio: fields of sound files that are decoded, whose clips differ in length.
 
         Raises:
             SchemaError: a field that is named has no sizes that vary, or a form is not possible.
         """
         ragged = {name: kind for name, kind in schema.fields.items() if is_ragged(kind)}
         for name in self.named:
-            if name not in ragged:
+            if name not in ragged and name not in audio:
                 raise SchemaError(
                     f"ragged names the field {name!r}; those whose sizes vary are: "
                     f"{', '.join(ragged) or 'none'}"

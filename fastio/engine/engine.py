@@ -14,26 +14,27 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-
-from fastio import _native
 from fastio.batch import Allocate, AnyArray, Batch, Lease, SlotPool
 from fastio.dataset import Dataset
 from fastio.dataset.remote import RemoteDataset
+from fastio.engine.audio import Clip, audio_fields
 from fastio.engine.feeder import Feeder
 from fastio.engine.fields import ImageField, check_names, image_field
 from fastio.engine.mend import replace, skip
-from fastio.engine.pending import WAIT_S, Pending
 from fastio.engine.pillow import PillowThreads
 from fastio.engine.stream import BatchStream
-from fastio.errors import ImageError, LoaderClosed, SampleError
 from fastio.fetch import ImageReads, SpanRead, Spans, columns
-from fastio.formats import Loadable, PaddedDataset, TokenDataset
 from fastio.plan import PlannedBatch
-from fastio.ragged import Forms, RaggedBatch, is_ragged, of_field
 from fastio.schema import CODEC_ENCODED, Image
 from fastio.staging import Forecast, Lookahead, Stager
 from fastio.stats import Stats
-from fastio.transforms import Augmentation, Compiled, Pointwise, augmentation
+
+from fastio import _native
+from fastio.engine.pending import WAIT_S, Pending
+from fastio.errors import AudioError, ImageError, LoaderClosed, SampleError
+from fastio.formats import Loadable, PaddedDataset, TokenDataset
+from fastio.ragged import Forms, RaggedBatch, is_ragged, of_field
+from fastio.transforms import AudioDecode, Augmentation, Compiled, Pointwise, augmentation
 
 OnError = Literal["raise", "skip", "replace"]
 _SMALL_BYTES = 64 << 10  # of a field of a batch: made anew, not kept; numbers beside images
@@ -77,6 +78,7 @@ class Engine:
         stager: brings a remote dataset's blocks; not closed by the engine.
         resident: keep a copy of a table's rows in memory; see `fetch.Columns`.
         ragged: the forms of fields whose rows differ in size; lists where it does not say.
+        audio: how fields of sound files are decoded; those that are not named stay bytes.
 
     Raises:
         TransformError: transforms name a field that is not there or no image.
@@ -98,6 +100,7 @@ class Engine:
         stager: Stager | None = None,
         resident: bool = False,
         ragged: Forms | None = None,
+        audio: Mapping[str, AudioDecode] | None = None,
     ) -> None:
         self._at_exit = partial(_close_at_exit, weakref.ref(self))
         if threads < 1:
@@ -120,6 +123,7 @@ class Engine:
         self._columns = columns(dataset, self.fields, resident)
         self._forms = ragged or Forms()
         self._spans = self._make_spans()
+        self._audio = audio_fields(dataset, self.fields, audio or {}, self._forms)
         self._pools = self._make_pools(allocate, 8 if recycle else 0)
         self._native: _native.Engine | None = None
         self._python: PillowThreads | None = None
@@ -279,6 +283,9 @@ class Engine:
                 pools[name] = SlotPool(*row, allocate, keep)
         for field in () if self._columns is None else self._columns.fields:
             pools[field.name] = SlotPool(field.shape, field.dtype, allocate, keep, smallest)
+        for name, sound in self._audio.items():
+            if sound.how.shape is not None:
+                pools[name] = SlotPool(sound.how.shape, sound.how.dtype, allocate, keep, smallest)
         for name in self._spans:  # those that are not kept are pinned later, as a whole
             memory = allocate if keep else numpy_memory
             pools[name] = SlotPool((), "uint8", memory, keep, smallest)
@@ -346,7 +353,9 @@ class Engine:
                 self._submit_images(pending, image, epoch, rows)
             self._gather(pending, rows)
             self._copy(pending, rows)
-            others = [n for n in self.fields if n not in self._images and n not in self._pools]
+            self._submit_audio(pending, epoch)
+            elsewhere = {*self._images, *self._audio, *self._pools}
+            others = [name for name in self.fields if name not in elsewhere]
             if others:
                 values = self.dataset.gather_all(others, planned.rows)
                 pending.values |= {name: self._in_form(name, values[name]) for name in others}
@@ -355,6 +364,10 @@ class Engine:
                 slot.cancel()
                 while not slot.wait(WAIT_S):
                     pass
+            for future in pending.clips():
+                future.cancel()
+            while not pending.wait_for_pillow(WAIT_S):
+                pass
             pending.error = error
 
     def _gather(self, pending: Pending, rows: npt.NDArray[np.int64]) -> None:
@@ -373,6 +386,16 @@ class Engine:
                 return memory
 
             pending.spans[name] = spans.read(self._native, rows, acquire)
+
+    def _submit_audio(self, pending: Pending, epoch: int) -> None:
+        for name, sound in self._audio.items():
+            out = pending.memory.get(name)
+            pending.audio[name] = [
+                self._pillow().submit(
+                    sound.decode, self._seed, epoch, row, None if out is None else out[index]
+                )
+                for index, row in enumerate(pending.planned.rows.tolist())
+            ]
 
     def _in_form(self, name: str, values: Any) -> Any:
         """Rows that a dataset gave as a list in the form that is wanted."""
@@ -448,6 +471,7 @@ class Engine:
             self._finish_images(pending, self._images[name], slot, epoch, failures)
         self._finish_gathered(pending, failures)
         self._finish_spans(pending, failures)
+        clips = {name: self._clips(pending, name, failures) for name in self._audio}
         self._let_go(pending)
         count = len(planned.rows)
         leases = {n: Lease(self._pools[n], memory) for n, memory in pending.memory.items()}
@@ -460,6 +484,8 @@ class Engine:
         for name, lease in leases.items():
             read = pending.spans.get(name)
             values[name] = lease.view(count) if read is None else _leased(read, lease)
+        for name, found in clips.items():
+            values[name] = self._audio[name].batch(found, values.get(name))
         batch = Batch(
             {name: values[name] for name in self.fields},
             planned.rows,
@@ -489,6 +515,22 @@ class Engine:
             row = int(pending.planned.rows[index])
             error = SampleError(self.name, row, self.dataset.sample_name(row), message)
             failures.setdefault(index, error)
+
+    def _clips(self, pending: Pending, name: str, failures: dict[int, SampleError]) -> list[Clip]:
+        """The decoded clips of a field; another one, or none of it, in the place of a bad one."""
+        found: list[Clip | None] = []
+        for index, future in enumerate(pending.audio[name]):
+            try:
+                found.append(future.result())
+            except Exception as error:
+                row = int(pending.planned.rows[index])
+                cause = error.cause if isinstance(error, SampleError) else error
+                told = AudioError(self.name, row, self.dataset.sample_name(row), cause)
+                failures.setdefault(index, told)
+                found.append(None)
+        good = next((clip for clip in found if clip is not None), None)
+        empty = (np.zeros(self._audio[name].how.shape or (1, 0), self._audio[name].how.dtype), 0)
+        return [clip if clip is not None else good or empty for clip in found]
 
     def _finish_spans(self, pending: Pending, failures: dict[int, SampleError]) -> None:
         for name, read in pending.spans.items():

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from fastio import _native
 from fastio.batch import AnyArray
+from fastio.engine.audio import Clip
 from fastio.fetch import SpanRead
 from fastio.plan import PlannedBatch
+
+from fastio import _native
 
 WAIT_S = 0.05  # between two looks at signals and the deadline
 
@@ -28,6 +29,7 @@ class Pending:
     memory: dict[str, AnyArray] = field(default_factory=dict)  # slots, by field
     slots: dict[str, _native.Slot] = field(default_factory=dict)  # of images, by field
     gathered: _native.Slot | None = None  # of the fields of fixed width
+    audio: dict[str, list[Future[Clip]]] = field(default_factory=dict)
     spans: dict[str, SpanRead] = field(default_factory=dict)  # of rows that differ in size
     foreign: dict[str, dict[int, Future[AnyArray | None]]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
@@ -52,10 +54,16 @@ class Pending:
 
     def wait_for_pillow(self, timeout_s: float) -> bool:
         """True once every future is done."""
-        if not any(self.foreign.values()):
-            return True
-        futures = [future for of_field in self.foreign.values() for future in of_field.values()]
-        return not wait(futures, timeout_s).not_done
+        futures = self._futures()
+        return not futures or not wait(futures, timeout_s).not_done
+
+    def clips(self) -> list[Future[Clip]]:
+        """The sound files that are decoded."""
+        return [future for clips in self.audio.values() for future in clips]
+
+    def _futures(self) -> list[Future[Any]]:
+        found: list[Future[Any]] = [f for of in self.foreign.values() for f in of.values()]
+        return [*found, *self.clips()]
 
     @property
     def cancelled(self) -> bool:
@@ -65,9 +73,8 @@ class Pending:
     def cancel(self) -> None:
         """Leaves out what is not begun yet; waits for nothing."""
         self.left_out = self.left_out or self.staged is not None
-        for futures in self.foreign.values():
-            for future in futures.values():
-                future.cancel()
+        for future in self._futures():
+            future.cancel()
         for slot in self.native():
             slot.cancel()
 

@@ -12,6 +12,7 @@ from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.dataset import open as open_packed
 from fastio.dataset.remote import RemoteDataset
 from fastio.errors import DatasetNotFound, SourceNotFound, StoreError
+from fastio.formats.audio_folder import AUDIO_EXTENSIONS, AudioFolder, folder_extension
 from fastio.formats.fixed import FixedWidth
 from fastio.formats.folder import IMG_EXTENSIONS, FolderDataset
 from fastio.formats.hugging_face import HuggingFaceDataset, is_hugging_face
@@ -22,8 +23,10 @@ from fastio.formats.tokens import PaddedDataset, TokenDataset, TokenPad, TokenWi
 from fastio.store import is_remote
 
 __all__ = [
+    "AUDIO_EXTENSIONS",
     "IMG_EXTENSIONS",
     "AnyDataset",
+    "AudioFolder",
     "FixedWidth",
     "FolderDataset",
     "HuggingFaceDataset",
@@ -38,9 +41,11 @@ __all__ = [
     "TokenPad",
     "TokenWindows",
     "find_store_tars",
+    "folder_extension",
     "is_tars",
     "open",
     "open_any",
+    "open_folder",
     "open_remote",
     "remote_part",
 ]
@@ -166,7 +171,18 @@ def open_any(
             f"{os.fspath(path)} holds a half-written dataset: finish it with `fastio pack SOURCE "
             f"{os.fspath(path)} --resume`"
         )
-    return Dataset(path) if is_dataset(path) else FolderDataset(path)
+    return Dataset(path) if is_dataset(path) else open_folder(path)
+
+
+def open_folder(path: str | os.PathLike[str]) -> FolderDataset:
+    """A folder of images or, where the first file of either kind is one, of sound files.
+
+    Raises:
+        SourceNotFound: it has neither.
+    """
+    if folder_extension(path, [IMG_EXTENSIONS, AUDIO_EXTENSIONS]) == 1:
+        return AudioFolder(path)
+    return FolderDataset(path)
 
 
 def is_tars(path: Any) -> bool:

@@ -10,11 +10,10 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 from fastio.dataset import Dataset, is_dataset, is_half_written
-from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
-from fastio.formats import FolderDataset, TarDataset, is_tars
 from fastio.formats.hugging_face import is_hugging_face
 from fastio.formats.tables import TableFile, TableOptions, find_tables
 from fastio.pack.cells import Bad, ImageFile, Item
+from fastio.pack.file_folders import audio_source, open_file_folder
 from fastio.pack.hugging_face import open_dataset
 from fastio.pack.infer import field_values, infer_schema
 from fastio.pack.lists import LIST_SUFFIXES, ListSource, is_image_list
@@ -23,6 +22,9 @@ from fastio.pack.tables import TableSource, open_memory, open_table_files
 from fastio.pack.tars import TarSource
 from fastio.schema import Image, Scalar, Schema
 from fastio.store import is_remote
+
+from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
+from fastio.formats import AudioFolder, FolderDataset, TarDataset, is_tars
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,8 @@ def _open_samples(src: Any, schema: Schema | None) -> Source:
         return TarSource(src, schema)
     if is_tars(src):
         return _open_tars(src, schema)
+    if isinstance(src, AudioFolder):
+        return audio_source(src)
     if isinstance(src, FolderDataset):
         return FolderSource(src, schema)
     if isinstance(src, Dataset):
@@ -325,7 +329,7 @@ def _open_path(path: str, schema: Schema | None) -> Source:
             f"{path} is a file, but nothing that fastio packs ({', '.join(LIST_SUFFIXES)}, .tar, "
             ".parquet, .arrow); text is packed with a tokenizer (--tokenizer)"
         )
-    return FolderSource(FolderDataset(path), schema)
+    return open_file_folder(path, schema) or FolderSource(FolderDataset(path), schema)
 
 
 def _open_tars(path: Any, schema: Schema | None) -> Source:

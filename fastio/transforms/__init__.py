@@ -13,6 +13,7 @@ they can be asked for afterwards: see `augmentation`.
 
 from __future__ import annotations
 
+from fastio.transforms.audio import AudioDecode, BytesFile
 from fastio.transforms.compiled import Augmentation, Compiled, affine, augmentation, compile
 from fastio.transforms.specs import (
     GEOMETRIC,
@@ -31,7 +32,9 @@ from fastio.transforms.torchvision import from_torchvision
 
 __all__ = [
     "GEOMETRIC",
+    "AudioDecode",
     "Augmentation",
+    "BytesFile",
     "CenterCrop",
     "Compiled",
     "Geometric",

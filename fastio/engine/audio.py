@@ -1,0 +1,129 @@
+"""What the engine knows of a dataset's fields of sound files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fastio import _native
+from fastio.batch import AnyArray
+from fastio.dataset import Dataset
+from fastio.dataset.remote import RemoteDataset
+from fastio.errors import SchemaError, TransformError
+from fastio.formats import AudioFolder, Loadable
+from fastio.ragged import Form, RaggedBatch, of_rows
+from fastio.schema import Bytes
+from fastio.transforms import AudioDecode, BytesFile
+
+Clip = tuple[AnyArray, int]  # (C, frames), and how many of these are the file's
+
+
+@dataclass(frozen=True)
+class AudioField:
+    """All that is known of a field of sound files before the first batch.
+
+    Attributes:
+        name: of the field.
+        dataset: that it is of.
+        how: they are decoded.
+        form: of batches whose clips differ in length.
+    """
+
+    name: str
+    dataset: Loadable
+    how: AudioDecode
+    form: Form
+
+    def decode(self, seed: int, epoch: int, row: int, out: AnyArray | None) -> Clip:
+        """One clip.
+
+        Args:
+            seed, epoch, row: key the crop.
+            out: (C, T), the row's place in a slot, which is filled; None where sizes differ.
+
+        Raises:
+            ValueError: it cannot be decoded, or is not what is wanted.
+            OSError: its file cannot be read.
+        """
+        key = _native.mix_key(_native.mix_key(seed, epoch), row)
+        clip = self.how.decode(self._file(row), key)
+        frames = clip.shape[1]
+        if out is None:
+            return self._filled(clip), frames
+        out[:, :frames] = clip
+        out[:, frames:] = 0
+        return out, frames
+
+    def batch(self, clips: Sequence[Clip], out: AnyArray | None) -> Any:
+        """The clips of a batch as it delivers them.
+
+        Args:
+            clips: what `decode` gave.
+            out: (N, C, T), where they lie already; None: nowhere.
+
+        Raises:
+            SchemaError: their numbers of channels differ.
+        """
+        arrays = [clip for clip, _ in clips]
+        if out is None:
+            if self.how.length is None:
+                self._check_channels(arrays)
+                return of_rows(arrays, self.form, self.how.dtype, axis=1)
+            self._check_channels(arrays)
+            out = np.stack(arrays)
+        if not self.how.lengths or self.how.length is None:
+            return out
+        shapes = np.array([(out.shape[1], frames) for _, frames in clips], np.int64)
+        return RaggedBatch("padded", out, shapes, axis=1)
+
+    def _filled(self, clip: AnyArray) -> AnyArray:
+        short = 0 if self.how.length is None else self.how.length - clip.shape[1]
+        return np.pad(clip, ((0, 0), (0, short))) if short > 0 else clip
+
+    def _check_channels(self, arrays: Sequence[AnyArray]) -> None:
+        channels = sorted({len(array) for array in arrays})
+        if len(channels) > 1:
+            raise SchemaError(
+                f"field {self.name!r}: a batch has files of {' and '.join(map(str, channels))} "
+                "channels: give AudioDecode(mono=True), or channels=, which names those of others"
+            )
+
+    def _file(self, row: int) -> str | BinaryIO:
+        dataset = self.dataset
+        if isinstance(dataset, AudioFolder):
+            return dataset.paths[row]
+        if isinstance(dataset, Dataset) and not isinstance(dataset, RemoteDataset):
+            shards, local = dataset.locate(np.array([row]))
+            data = dataset.shard(int(shards[0])).view(self.name, int(local[0]))
+        else:
+            (value,) = dataset.gather_all([self.name], np.array([row], np.int64))[self.name]
+            data = np.frombuffer(value, np.uint8)
+        return BytesFile(data)  # type: ignore[return-value]  # soundfile asks for no more
+
+
+def audio_fields(
+    dataset: Loadable, fields: Sequence[str], given: Mapping[str, AudioDecode], forms: Any
+) -> dict[str, AudioField]:
+    """The fields that are decoded, made ready.
+
+    Args:
+        dataset: that they are of.
+        fields: that are delivered.
+        given: how they are decoded.
+        forms: a `ragged.Forms`.
+
+    Raises:
+        TransformError: a field is none of bytes, or a library is not installed.
+    """
+    found = {}
+    for name in fields:
+        if name not in given:
+            continue
+        if not isinstance(dataset.schema.fields[name], Bytes):
+            raise TransformError(f"{given[name]} needs a field of bytes, and {name!r} is none")
+        given[name].check_installed()
+        found[name] = AudioField(name, dataset, given[name], forms.get(name, "padded"))
+    return found

@@ -1,0 +1,219 @@
+"""Folders of sound files, and of NumPy's files, as samples to pack."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
+from fastio.formats import AUDIO_EXTENSIONS, IMG_EXTENSIONS, AudioFolder, FolderDataset
+from fastio.formats.audio_folder import flat_files, folder_extension
+from fastio.pack.cells import Bad, Item
+from fastio.pack.spread import spread
+from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Field, Scalar, Schema
+
+ARRAY_EXTENSIONS = (".npy", ".npz")
+ARRAY = "array"
+LABEL = "label"
+
+
+def open_file_folder(path: str, schema: Schema | None) -> FileSource | None:
+    """A folder whose first file of a kind that is packed is a sound file or an array.
+
+    Raises:
+        SourceNotFound: a class folder has none.
+        SchemaError: the arrays' types or names differ.
+        PackError: a schema is given.
+    """
+    kinds = [IMG_EXTENSIONS, AUDIO_EXTENSIONS, ARRAY_EXTENSIONS]
+    kind = folder_extension(path, kinds) if os.path.isdir(path) else None
+    if kind in (None, 0):
+        return None
+    if schema is not None:
+        raise PackError(f"the fields of {path} are found out from its files: give no schema")
+    return audio_source(AudioFolder(path)) if kind == 1 else _array_source(path)
+
+
+def audio_source(folder: AudioFolder) -> FileSource:
+    """Sound files as they are."""
+    return FileSource(folder.path, folder.schema, folder.paths, folder.labels, _audio)
+
+
+class FileSource:
+    """Files of one kind, read one after the other; see `sources.Source`.
+
+    Args:
+        path: the folder.
+        schema: of the samples, whose last field is the label if it is named so.
+        paths: of the files.
+        labels: int64 (rows,), the classes' numbers.
+        read: a path to a file's values.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schema: Schema,
+        paths: Sequence[str],
+        labels: Any,
+        read: Callable[[str], tuple[Any, ...]],
+    ) -> None:
+        self.has_keys = True
+        self.name = os.path.basename(os.path.abspath(path))
+        self.schema = schema
+        self.total: int | None = len(paths)
+        self._paths = paths
+        self._labels = labels
+        self._labelled = LABEL in schema.fields
+        self._read = read
+
+    def items(self, start: int) -> Iterator[Item | Bad]:
+        """The files from number `start` on."""
+        return map(self._item, range(start, len(self._paths)))
+
+    def sample(self, count: int) -> Iterator[Item | Bad]:
+        """Some of the files."""
+        return map(self._item, spread(len(self._paths), count))
+
+    def _item(self, row: int) -> Item | Bad:
+        path = self._paths[row]
+        try:
+            status = os.stat(path)
+            values = self._read(path)
+        except (OSError, ValueError) as error:
+            return Bad(row, path, SampleError(self.name, row, path, error), path)
+        if self._labelled:
+            values = (*values, int(self._labels[row]))
+        return Item(row, path, values, f"{path} {status.st_size} {status.st_mtime_ns}")
+
+
+def _audio(path: str) -> tuple[bytes]:
+    with open(path, "rb") as file:
+        return (file.read(),)
+
+
+# Arrays
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What a file says of an array of its."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def _array_source(path: str) -> FileSource:
+    names = flat_files(path, ARRAY_EXTENSIONS)
+    if names:
+        paths = [os.path.join(path, name) for name in names]
+        return _arrays_of(path, paths, np.zeros(len(paths), np.int64), None)
+    folder = FolderDataset(path, ARRAY_EXTENSIONS)
+    return _arrays_of(path, list(folder.paths), folder.labels, folder.classes)
+
+
+def _arrays_of(
+    path: str, paths: list[str], labels: Any, classes: tuple[str, ...] | None
+) -> FileSource:
+    endings = {os.path.splitext(name)[1].lower() for name in paths}
+    if len(endings) > 1:
+        raise SchemaError(f"{path} has .npy and .npz files: pack them one after the other")
+    named = endings == {".npz"}
+    fields = _survey(paths)
+    if classes is not None:
+        if LABEL in fields:
+            raise SchemaError(f"{path} has class folders, and arrays named {LABEL!r} too")
+        fields[LABEL] = Scalar("int64")
+    structure = "dict" if named else "tuple" if classes is not None else "single"
+    members = [name for name in fields if classes is None or name != LABEL]
+    schema = Schema(fields, structure, classes)  # type: ignore[arg-type]
+    return FileSource(path, schema, paths, labels, _Members(members) if named else _array)
+
+
+def _array(path: str) -> tuple[Any]:
+    return (np.load(path, allow_pickle=False),)
+
+
+@dataclass(frozen=True)
+class _Members:
+    """Reads the arrays of an .npz file, in order."""
+
+    names: Sequence[str]
+
+    def __call__(self, path: str) -> tuple[Any, ...]:
+        with np.load(path, allow_pickle=False) as arrays:
+            if set(arrays.files) != set(self.names):
+                raise ValueError(
+                    f"it has the arrays {', '.join(arrays.files)}, and the first file "
+                    f"{', '.join(self.names)}"
+                )
+            return tuple(arrays[name] for name in self.names)
+
+
+def _survey(paths: Sequence[str]) -> dict[str, Field]:
+    """The fields that hold the arrays of all files, of which the headers are read.
+
+    Files that cannot be read are left to the packer, which names them.
+    """
+    found: dict[str, list[tuple[str, _Header]]] = {}
+    first: Exception | None = None
+    for path in paths:
+        try:
+            for name, header in _headers(path).items():
+                found.setdefault(name, []).append((path, header))
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            first = first or error
+    if not found:
+        raise SourceNotFound(f"none of {len(paths)} files can be read: {first}") from first
+    return {name: _field(name, headers) for name, headers in found.items()}
+
+
+def _headers(path: str) -> dict[str, _Header]:
+    if path.lower().endswith(".npy"):
+        with open(path, "rb") as file:
+            return {ARRAY: _header(file)}
+    headers = {}
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            with archive.open(name) as member:
+                headers[name.removesuffix(".npy")] = _header(member)
+    return headers
+
+
+def _header(file: IO[bytes]) -> _Header:
+    version = np.lib.format.read_magic(file)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(version)
+    if read is None:
+        raise ValueError(f".npy files of version {version} are not read")
+    shape, _, dtype = read(file)
+    return _Header(dtype.name, tuple(shape))
+
+
+def _field(name: str, headers: Sequence[tuple[str, _Header]]) -> Field:
+    """The field that holds arrays of all shapes."""
+    where, first = headers[0]
+    for path, header in headers:
+        if header.dtype != first.dtype:
+            raise SchemaError(
+                f"the array {name!r} is {first.dtype} in {where} and {header.dtype} in {path}: "
+                "convert them to one type"
+            )
+    if first.dtype not in ARRAY_DTYPES:
+        raise SchemaError(f"the array {name!r} of {where} is {first.dtype}, which is not stored")
+    shapes = [header.shape for _, header in headers]
+    if len({len(shape) for shape in shapes}) > 1:
+        return Array(first.dtype)
+    if not first.shape:
+        return Scalar(first.dtype) if first.dtype in DTYPES else Array(first.dtype)
+    axes = zip(*shapes, strict=True)
+    lengths = [set(along) for along in axes]
+    same = [along.pop() if len(along) == 1 and along != {0} else None for along in lengths]
+    return Array(first.dtype, tuple(same))

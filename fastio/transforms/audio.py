@@ -1,0 +1,199 @@
+"""Sound files to samples: what is wanted of them, and one file read by the soundfile library."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.errors import TransformError
+
+Crop = Literal["random", "center", "start"]
+_CROPS = ("random", "center", "start")
+_DTYPES = ("float32", "int16")
+_WORD = 1 << 64
+
+
+@dataclass(frozen=True)
+class AudioDecode:
+    """Decodes a field of sound files (WAV, FLAC, OGG, MP3, ...) in the loader's threads.
+
+    A batch is (N, C, T), zeros behind shorter clips. With `length`, T is that; else it is the
+    longest clip's, and `NAME_length`, int64 (N,), stands beside it, as `Loader(ragged=)` says. It
+    needs `pip install "fastio[audio]"`.
+
+    Args:
+        length: of every clip in frames, at `sample_rate` where that is given; longer files are
+            cropped, of which only the wanted frames are read. None: whole files.
+        crop: where: "random" (a function of (seed, epoch, row)), the "center", or the "start".
+        mono: the mean of all channels, C = 1.
+        dtype: "float32", in [-1, 1], or "int16".
+        sample_rate: of every clip in Hz. A file of another one is an error, unless `resample`.
+        resample: convert other rates, by the soxr library.
+        channels: that every file has; another number is an error. None: those of a batch are alike.
+        lengths: with `length`, tell the clips' own lengths beside them too.
+    """
+
+    length: int | None = None
+    crop: Crop = "random"
+    mono: bool = False
+    dtype: str = "float32"
+    sample_rate: int | None = None
+    resample: bool = False
+    channels: int | None = None
+    lengths: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("length", "sample_rate", "channels"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise TransformError(f"AudioDecode: {name} must be an int >= 1, got {value!r}")
+        if self.crop not in _CROPS:
+            raise TransformError(
+                f"AudioDecode: crop must be one of {', '.join(_CROPS)}, got {self.crop!r}"
+            )
+        if self.dtype not in _DTYPES:
+            raise TransformError(
+                f"AudioDecode: dtype must be one of {', '.join(_DTYPES)}, got {self.dtype!r}"
+            )
+        if self.resample and self.sample_rate is None:
+            raise TransformError("AudioDecode: resample=True needs a sample_rate")
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """(C, T) of every clip, or None where it depends on the files."""
+        channels = 1 if self.mono else self.channels
+        return None if channels is None or self.length is None else (channels, self.length)
+
+    def check_installed(self) -> None:
+        """Imports what it needs.
+
+        Raises:
+            TransformError: a library is not installed.
+        """
+        _soundfile()
+        if self.resample:
+            _soxr()
+
+    def decode(self, file: str | os.PathLike[str] | BinaryIO, key: int) -> npt.NDArray[Any]:
+        """The clip of a file.
+
+        Args:
+            file: a path, or an open binary file that can seek.
+            key: uint64 that decides where a random crop begins.
+
+        Returns:
+            float32 or int16 (C, frames), frames at most `length`.
+
+        Raises:
+            ValueError: it cannot be decoded, or is not what is wanted; the message is a reason,
+                without a name.
+        """
+        soundfile = _soundfile()
+        try:
+            with soundfile.SoundFile(file) as sound:
+                clip = self._read(sound, key)
+                rate = int(sound.samplerate)
+        except soundfile.LibsndfileError as error:
+            raise ValueError(f"it cannot be decoded: {error}") from error
+        if self.mono and clip.shape[1] > 1:
+            mean = clip.mean(axis=1, keepdims=True, dtype=np.float32)
+            clip = np.rint(mean).astype(self.dtype) if self.dtype == "int16" else mean
+        if self.sample_rate not in (None, rate):
+            clip = _soxr().resample(clip, rate, self.sample_rate)
+        if self.length is not None:
+            clip = clip[: self.length]
+        return np.ascontiguousarray(clip.T)
+
+    def _read(self, sound: Any, key: int) -> npt.NDArray[Any]:
+        """The wanted frames as they are stored: (frames, channels)."""
+        rate = int(sound.samplerate)
+        if self.sample_rate not in (None, rate) and not self.resample:
+            raise ValueError(
+                f"its sample rate is {rate} Hz, and {self.sample_rate} Hz are wanted: give "
+                "AudioDecode(resample=True), or another sample_rate"
+            )
+        if self.channels not in (None, sound.channels):
+            raise ValueError(f"it has {sound.channels} channels, and {self.channels} are wanted")
+        wanted = self._frames(rate)
+        if wanted is not None and sound.frames > wanted and sound.seekable():
+            sound.seek(self._begin(sound.frames - wanted, key))
+        clip: npt.NDArray[Any] = sound.read(
+            -1 if wanted is None else wanted, dtype=self.dtype, always_2d=True
+        )
+        return clip
+
+    def _frames(self, rate: int) -> int | None:
+        """Frames to read of a file of a rate; None for all."""
+        if self.length is None or self.sample_rate in (None, rate):
+            return self.length
+        assert self.sample_rate is not None
+        return -(-self.length * rate // self.sample_rate)
+
+    def _begin(self, room: int, key: int) -> int:
+        """The first frame to read, of 0 .. room."""
+        if self.crop == "random":
+            return key * (room + 1) // _WORD
+        return room // 2 if self.crop == "center" else 0
+
+
+class BytesFile(io.RawIOBase):
+    """Bytes in memory as a file, of which only what is read is copied.
+
+    Args:
+        data: uint8 (n,).
+    """
+
+    def __init__(self, data: npt.NDArray[np.uint8]) -> None:
+        super().__init__()
+        self._data = data.data
+        self._at = 0
+
+    def readinto(self, buffer: Any) -> int:
+        """As io.RawIOBase."""
+        part = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """As io.RawIOBase."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._data)}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        """As io.RawIOBase."""
+        return self._at
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+
+def _soundfile() -> Any:
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:  # OSError: it finds no libsndfile
+        raise TransformError(
+            f"sound files are decoded by soundfile: pip install 'fastio[audio]' ({error})"
+        ) from error
+    return soundfile
+
+
+def _soxr() -> Any:
+    try:
+        import soxr
+    except ImportError as error:
+        raise TransformError(
+            f"sample rates are converted by soxr: pip install 'fastio[audio]' ({error})"
+        ) from error
+    return soxr

@@ -1,0 +1,233 @@
+"""Sound files decoded in a loader's threads: from packed data, folders and tars."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastio
+from fastio import AudioDecode, AudioError, Loader, TransformError
+
+soundfile = pytest.importorskip("soundfile")
+RATE = 16000
+
+
+def ramp(n: int, frames: int, channels: int = 1) -> np.ndarray[Any, Any]:
+    """int16 (frames, channels) whose first number tells the file, and the others their frame."""
+    clip = np.arange(frames, dtype=np.int16)[:, None] + 1000 * n
+    return np.repeat(clip, channels, axis=1) + np.arange(channels, dtype=np.int16)
+
+
+def encoded(clip: np.ndarray[Any, Any], kind: str = "WAV", rate: int = RATE) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, clip, rate, format=kind)
+    return file.getvalue()
+
+
+FRAMES = [100 + 30 * n for n in range(12)]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("audio") / "packed"
+    kinds = ["WAV", "FLAC"]
+    samples = [
+        {"audio": encoded(ramp(n, frames, 2), kinds[n % 2]), "label": n}
+        for n, frames in enumerate(FRAMES)
+    ]
+    fastio.pack(samples, path)
+    return path
+
+
+@pytest.mark.parametrize("form", ["list", "padded", "nested", "flat"])
+def test_whole_clips_in_every_form(packed: Path, form: Any) -> None:
+    how = {"audio": AudioDecode(dtype="int16")}
+    with Loader(packed, 5, shuffle=True, transforms=how, ragged={"audio": form}) as loader:
+        for batch in loader:
+            clips = batch["audio"]
+            if form == "padded":
+                lengths = batch["audio_length"].tolist()
+                assert clips.shape[2] == max(lengths)
+                assert not any(clip[:, n:].any() for clip, n in zip(clips, lengths, strict=True))
+                clips = [clip[:, :n] for clip, n in zip(clips, lengths, strict=True)]
+            if form == "nested":
+                clips = clips.unbind()
+            if form == "flat":
+                clips = clips.tensor_split(batch["audio_offsets"][1:-1], dim=1)
+            for row, clip in zip(batch["label"].tolist(), clips, strict=True):
+                np.testing.assert_array_equal(clip.numpy(), ramp(row, FRAMES[row], 2).T)
+
+
+def crops(path: Path, how: AudioDecode, threads: int = 2, **options: Any) -> dict[int, Any]:
+    with Loader(path, 5, shuffle=True, num_workers=threads, transforms=how, **options) as loader:
+        return {
+            int(n): clip.clone()
+            for batch in loader
+            for n, clip in zip(batch["label"], batch["audio"], strict=True)
+        }
+
+
+def test_crops_are_frames_in_a_row_and_short_clips_end_in_zeros(packed: Path) -> None:
+    for crop in ("random", "center", "start"):
+        how = AudioDecode(length=200, crop=crop, dtype="int16", channels=2)  # type: ignore[arg-type]
+        for row, clip in crops(packed, how).items():
+            assert clip.shape == (2, 200)
+            frames = min(200, FRAMES[row])
+            begin = int(clip[0, 0]) - 1000 * row
+            room = FRAMES[row] - frames
+            assert begin in {"start": [0], "center": [room // 2], "random": range(room + 1)}[crop]
+            np.testing.assert_array_equal(
+                clip[0, :frames], ramp(row, FRAMES[row])[begin:, 0][:frames]
+            )
+            assert not clip[:, frames:].any()
+
+
+def test_random_crops_are_a_function_of_seed_epoch_and_row(packed: Path) -> None:
+    how = AudioDecode(length=50, dtype="int16", mono=True)
+    first = crops(packed, how, 1)
+    again = crops(packed, how, 3)
+    assert all(torch.equal(first[row], again[row]) for row in first)
+    other = crops(packed, how, 2, seed=1)
+    assert sum(torch.equal(first[row], other[row]) for row in first) < 6
+
+
+def test_lengths_stand_beside_clips_of_one_length_if_wanted(packed: Path) -> None:
+    how = AudioDecode(length=200, channels=2, lengths=True)
+    with Loader(packed, 12, transforms=how) as loader:
+        (batch,) = loader
+    assert batch["audio"].shape == (12, 2, 200)
+    assert batch["audio"].dtype == torch.float32
+    assert batch["audio_length"].tolist() == [min(200, n) for n in FRAMES]
+
+
+def test_mono_is_the_mean_of_the_channels(tmp_path: Path) -> None:
+    clip = np.stack([np.full(10, 0.5), np.full(10, -0.25)], axis=1)
+    file = io.BytesIO()
+    soundfile.write(file, clip, RATE, format="WAV", subtype="FLOAT")
+    fastio.pack([{"audio": file.getvalue()}], tmp_path / "p")
+    with Loader(tmp_path / "p", 1, transforms=AudioDecode(mono=True)) as loader:
+        (batch,) = loader
+    assert batch["audio"].tolist() == [[[0.125] * 10]]
+
+
+def test_another_sample_rate_is_an_error_unless_it_is_converted(tmp_path: Path) -> None:
+    pytest.importorskip("soxr")
+    time_s = np.arange(2 * RATE) / (2 * RATE)
+    tone = np.sin(2 * np.pi * 440 * time_s)
+    samples = [{"audio": encoded(tone, rate=2 * RATE)}]
+    fastio.pack(samples, tmp_path / "p")
+    with Loader(tmp_path / "p", 1, transforms=AudioDecode(sample_rate=RATE)) as loader:
+        message = r"32000 Hz, and 16000 Hz are wanted.*resample=True"
+        with pytest.raises(AudioError, match=message):
+            next(iter(loader))
+    how = AudioDecode(length=RATE, sample_rate=RATE, resample=True, mono=True)
+    with Loader(tmp_path / "p", 1, transforms=how) as loader:
+        (batch,) = loader
+    expected = np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE)
+    np.testing.assert_allclose(batch["audio"][0, 0, 100:-100], expected[100:-100], atol=2e-3)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    samples = [{"audio": encoded(ramp(n, 50)), "label": n} for n in range(6)]
+    samples[2]["audio"] = b"no sound"
+    samples[4]["audio"] = b""
+    schema = fastio.Schema({"audio": fastio.Bytes(), "label": fastio.Scalar("int64")})
+    fastio.pack(samples, tmp_path / "damaged", schema=schema)
+    return tmp_path / "damaged"
+
+
+@pytest.mark.parametrize("how", [AudioDecode(), AudioDecode(length=20, channels=1)])
+def test_damaged_files_are_named_or_left_out(damaged: Path, how: AudioDecode) -> None:
+    with Loader(damaged, 6, transforms=how) as loader:
+        assert len(loader) == 1
+        with pytest.raises(AudioError, match=r"shard-000000.arrow row 2: it cannot be decoded"):
+            next(iter(loader))
+    with Loader(damaged, 6, transforms=how, on_error="skip") as loader:
+        (batch,) = loader
+        assert [error.row for error in loader.batch.errors] == [2, 4]
+    assert batch["label"].tolist() == [0, 1, 3, 5]
+    assert batch["audio"][:, 0, 0].shape == (4,)
+    with Loader(damaged, 6, transforms=how, on_error="replace") as loader:
+        (batch,) = loader
+    assert batch["label"].tolist() == [0, 1, 3, 3, 5, 5]
+    assert torch.equal(batch["audio"][2], batch["audio"][3])
+
+
+def test_channels_that_differ_are_named(tmp_path: Path) -> None:
+    fastio.pack([{"audio": encoded(ramp(0, 5, n))} for n in (1, 2)], tmp_path / "p")
+    with Loader(tmp_path / "p", 2, transforms=AudioDecode()) as loader:
+        assert len(loader) == 1
+        with pytest.raises(fastio.SchemaError, match=r"1 and 2 channels.*mono=True"):
+            next(iter(loader))
+    with Loader(tmp_path / "p", 2, transforms=AudioDecode(channels=1)) as loader:
+        assert len(loader) == 1
+        with pytest.raises(AudioError, match="2 channels, and 1 are wanted"):
+            next(iter(loader))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for n in range(6):
+        path = tmp_path / "folder" / "ab"[n % 2] / f"{n}.flac"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(ramp(n, 40 + n), "FLAC"))
+    (tmp_path / "folder" / "a" / "notes.txt").write_text("no sound")
+    return tmp_path / "folder"
+
+
+def test_folders_are_read_as_they_are_and_packed(folder: Path, tmp_path: Path) -> None:
+    fastio.pack(folder, tmp_path / "packed")
+    for path in (folder, tmp_path / "packed"):
+        with Loader(path, 6, transforms=AudioDecode(length=40, mono=True, dtype="int16")) as loader:
+            ((audio, label),) = loader
+        assert (audio.shape, label.tolist()) == ((6, 1, 40), [0, 0, 0, 1, 1, 1])
+        assert (audio[:, 0, 0] // 1000).tolist() == [0, 2, 4, 1, 3, 5]
+    with fastio.open(tmp_path / "packed") as dataset:
+        assert dataset.schema.classes == ("a", "b")
+
+
+def test_a_folder_of_files_without_classes(folder: Path, tmp_path: Path) -> None:
+    fastio.pack(folder / "b", tmp_path / "packed")
+    for path in (folder / "b", tmp_path / "packed"):
+        with Loader(path, 3, transforms=AudioDecode(length=4, crop="start", mono=True)) as loader:
+            (audio,) = loader
+        assert audio.shape == (3, 1, 4)
+
+
+def test_tars_are_read_as_they_are(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "t.tar", "w") as tar:
+        for n in range(4):
+            data = encoded(ramp(n, 30))
+            member = tarfile.TarInfo(f"{n:03}.wav")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    how = {"wav": AudioDecode(dtype="int16")}
+    with Loader(tmp_path / "t.tar", 4, fields=["wav"], transforms=how) as loader:
+        (batch,) = loader
+    assert batch["wav"][:, 0, 7].tolist() == [7, 1007, 2007, 3007]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"length": 0}, "length must be"),
+        ({"crop": "end"}, "crop must be"),
+        ({"dtype": "float64"}, "dtype must be"),
+        ({"resample": True}, "needs a sample_rate"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TransformError, match=message):
+        AudioDecode(**arguments)
+
+
+def test_fields_of_other_types_are_refused(packed: Path) -> None:
+    with pytest.raises(TransformError, match="'label' is none"):
+        Loader(packed, 2, transforms={"label": AudioDecode()})

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from fastio import _native
 from fastio.batch import AnyArray
 from fastio.engine.audio import Clip
 from fastio.fetch import SpanRead
 from fastio.plan import PlannedBatch
-
-from fastio import _native
 
 WAIT_S = 0.05  # between two looks at signals and the deadline
 

@@ -10,6 +10,8 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 from fastio.dataset import Dataset, is_dataset, is_half_written
+from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
+from fastio.formats import AudioFolder, FolderDataset, TarDataset, is_tars
 from fastio.formats.hugging_face import is_hugging_face
 from fastio.formats.tables import TableFile, TableOptions, find_tables
 from fastio.pack.cells import Bad, ImageFile, Item
@@ -22,9 +24,6 @@ from fastio.pack.tables import TableSource, open_memory, open_table_files
 from fastio.pack.tars import TarSource
 from fastio.schema import Image, Scalar, Schema
 from fastio.store import is_remote
-
-from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
-from fastio.formats import AudioFolder, FolderDataset, TarDataset, is_tars
 
 
 @dataclass(frozen=True)

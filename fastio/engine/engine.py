@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from fastio import _native
 from fastio.batch import Allocate, AnyArray, Batch, Lease, SlotPool
 from fastio.dataset import Dataset
 from fastio.dataset.remote import RemoteDataset
@@ -21,19 +23,17 @@ from fastio.engine.audio import Clip, audio_fields
 from fastio.engine.feeder import Feeder
 from fastio.engine.fields import ImageField, check_names, image_field
 from fastio.engine.mend import replace, skip
+from fastio.engine.pending import WAIT_S, Pending
 from fastio.engine.pillow import PillowThreads
 from fastio.engine.stream import BatchStream
+from fastio.errors import AudioError, ImageError, LoaderClosed, SampleError
 from fastio.fetch import ImageReads, SpanRead, Spans, columns
+from fastio.formats import Loadable, PaddedDataset, TokenDataset
 from fastio.plan import PlannedBatch
+from fastio.ragged import Forms, RaggedBatch, is_ragged, of_field
 from fastio.schema import CODEC_ENCODED, Image
 from fastio.staging import Forecast, Lookahead, Stager
 from fastio.stats import Stats
-
-from fastio import _native
-from fastio.engine.pending import WAIT_S, Pending
-from fastio.errors import AudioError, ImageError, LoaderClosed, SampleError
-from fastio.formats import Loadable, PaddedDataset, TokenDataset
-from fastio.ragged import Forms, RaggedBatch, is_ragged, of_field
 from fastio.transforms import AudioDecode, Augmentation, Compiled, Pointwise, augmentation
 
 OnError = Literal["raise", "skip", "replace"]

@@ -6,7 +6,7 @@
 has columns that names of folders are. `leaves` has the table of what type becomes what field,
 `options` what can be asked for, `values` how arrays become NumPy's, `words` the codes of
 dictionary-encoded strings, `filters` which rows are wanted. `direct` reads row groups where they
-lie, in any order and by many threads, by way of `sources`.
+lie, in any order and by many threads, by way of `sources` and `row_groups`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from fastio.formats.tables.direct import RowGroup, Rows, TableDataset
 from fastio.formats.tables.files import find_tables, table_kind
 from fastio.formats.tables.filters import Filter
 from fastio.formats.tables.objects import LocalFile, StoreFile, TableFile, stamp
+from fastio.formats.tables.opening import Opened, joined, open_all, open_files
 from fastio.formats.tables.options import TableOptions, expand_range
 from fastio.formats.tables.readers import MemoryTable, StreamTable, Table
-from fastio.formats.tables.tables import Opened, Piece, Tables, joined, open_all, open_files
+from fastio.formats.tables.tables import Piece, Tables
 from fastio.formats.tables.values import Ragged
 
 __all__ = [

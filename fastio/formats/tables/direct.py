@@ -21,11 +21,13 @@ from fastio.formats.tables.columns import Part
 from fastio.formats.tables.filters import Filter
 from fastio.formats.tables.narrowing import narrowed, selected
 from fastio.formats.tables.objects import TableFile, stamp
+from fastio.formats.tables.opening import open_all
 from fastio.formats.tables.options import TableOptions
 from fastio.formats.tables.place import Place
 from fastio.formats.tables.readers import reading
-from fastio.formats.tables.sources import Source, sources
-from fastio.formats.tables.tables import Tables, open_all
+from fastio.formats.tables.row_groups import Source
+from fastio.formats.tables.sources import sources
+from fastio.formats.tables.tables import Tables
 from fastio.formats.tables.values import Ragged
 from fastio.schema import Array, Scalar, is_fixed_width
 

@@ -1,60 +1,32 @@
-"""The row groups of one file, each read by itself: of Parquet and Arrow files, and of memory."""
+"""Which way the row groups of each file are read; files without any are read into memory."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pa_parquet
 
 from fastio.errors import SchemaError
 from fastio.formats.tables.ahead import Ahead
-from fastio.formats.tables.binary_files import ArrowTable, ParquetTable, chunk_ranges
+from fastio.formats.tables.binary_files import ArrowTable, ParquetTable
 from fastio.formats.tables.filters import Filter
 from fastio.formats.tables.objects import StoreFile
-from fastio.formats.tables.partitions import Constants
 from fastio.formats.tables.reading import Table
+from fastio.formats.tables.row_groups import (
+    InMemory,
+    LocalArrow,
+    LocalParquet,
+    Nothing,
+    OpenFiles,
+    Partitioned,
+    Source,
+    StoredArrow,
+    StoredParquet,
+)
 from fastio.formats.tables.tables import Tables
 from fastio.formats.tables.wrapped import unwrapped
-
-_OPEN_FILES = 4  # of each thread
-_READ_BYTES = 1 << 20  # of a column that is read in slices
-
-
-class Source(Protocol):
-    """The row groups of one file.
-
-    Attributes:
-        has_groups: False: they are parts of what is in memory.
-    """
-
-    has_groups: bool
-
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        """Rows, and about the bytes of columns of varying width, of each."""
-        ...
-
-    def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        """The record batches of one, of at most `rows` rows; None: as it is fastest."""
-        ...
-
-    def ahead(self, number: int, columns: list[str]) -> bool:
-        """Begins to fetch one; False: there is no room for it now."""
-        ...
-
-    def possible(self, wanted: Filter) -> set[int] | None:
-        """Which of them may have rows that are wanted; None: nothing is known."""
-        ...
-
-    def close(self) -> None:
-        """Lets go of what is in memory."""
-        ...
 
 
 def sources(
@@ -73,7 +45,7 @@ def sources(
         SchemaError: such files take more memory.
         ShardCorrupt: one of them is damaged.
     """
-    opened = _Opened()
+    opened = OpenFiles()
     room = _Room(memory)
     ahead = Ahead(memory // 2)
     columns = [*tables.conversion.reads, *(() if wanted is None else wanted.columns)]
@@ -81,19 +53,19 @@ def sources(
     def of_file(table: Table) -> Source:
         if isinstance(table, ParquetTable):
             stored = isinstance(table.file, StoreFile)
-            return _StoredParquet(table, ahead) if stored else _Parquet(table, opened)
+            return StoredParquet(table, ahead) if stored else LocalParquet(table, opened)
         if isinstance(table, ArrowTable) and table.has_batches:
             stored = isinstance(table.file, StoreFile)
-            return _StoredArrow(table, ahead) if stored else _Arrow(table, opened)
-        return _Memory(room.read(table, tables, _own(columns, table)))
+            return StoredArrow(table, ahead) if stored else LocalArrow(table, opened)
+        return InMemory(room.read(table, tables, _own(columns, table)))
 
     def source(table: Table) -> Source:
         file, constants = unwrapped(table)
         if constants is None:
             return of_file(file)
         if wanted is not None and not wanted.among([constants], table.schema):
-            return _Nothing()
-        return _Partitioned(of_file(file), file, table.schema, constants)
+            return Nothing()
+        return Partitioned(of_file(file), file, table.schema, constants)
 
     return list(pool.map(source, tables.tables))
 
@@ -101,278 +73,6 @@ def sources(
 def _own(columns: Sequence[str], table: Table) -> list[str]:
     """The columns that a file has, at least one, which counts the rows."""
     return [n for n in dict.fromkeys(columns) if n in table.schema.names] or table.schema.names[:1]
-
-
-class _Opened(threading.local):
-    """The files that a thread has open, the one used last at the end."""
-
-    def __init__(self) -> None:
-        self.files: OrderedDict[str, Any] = OrderedDict()
-
-    def __reduce__(self) -> Any:
-        return _Opened, ()  # another process opens its own
-
-    def get(self, path: str, opener: Callable[[], Any]) -> Any:
-        """A file, opened if need be; the one not used for the longest time is closed."""
-        file = self.files.pop(path, None)
-        if file is None:
-            file = opener()
-        self.files[path] = file
-        if len(self.files) > _OPEN_FILES:
-            self.files.popitem(last=False)
-        return file
-
-
-class _Parquet:
-    """A Parquet file's row groups."""
-
-    has_groups = True
-
-    def __init__(self, table: ParquetTable, opened: _Opened) -> None:
-        self._path = table.name
-        self._metadata = table.metadata
-        self._schema = table.schema
-        self._opened = opened
-
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        return _parquet_groups(self._metadata, varying)
-
-    def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        if rows is None:
-            file = self._opened.get(self._path, self._open)
-            yield from file.read_row_group(
-                number, columns=columns, use_threads=threads
-            ).to_batches()
-        else:
-            with pa_parquet.ParquetFile(
-                self._path, metadata=self._metadata, buffer_size=_READ_BYTES
-            ) as file:
-                yield from file.iter_batches(
-                    rows, row_groups=[number], columns=columns, use_threads=threads
-                )
-
-    def ahead(self, number: int, columns: list[str]) -> bool:
-        return True  # files here are read when they are needed
-
-    def possible(self, wanted: Filter) -> set[int] | None:
-        return wanted.possible(self._metadata, self._schema)
-
-    def possible_with(self, wanted: Filter, schema: pa.Schema, constants: Constants) -> set[int]:
-        return wanted.possible(self._metadata, schema, constants)
-
-    def close(self) -> None:
-        pass
-
-    def _open(self) -> pa_parquet.ParquetFile:
-        return pa_parquet.ParquetFile(
-            self._path, metadata=self._metadata, buffer_size=_READ_BYTES, pre_buffer=False
-        )
-
-
-class _StoredParquet:
-    """The row groups of a Parquet file in a store: what their columns take is fetched at once."""
-
-    has_groups = True
-
-    def __init__(self, table: ParquetTable, ahead: Ahead) -> None:
-        self._table = table
-        self._ahead = ahead
-
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        return _parquet_groups(self._table.metadata, varying)
-
-    def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        key = self._table.name, number, tuple(columns)
-        spans = self._ahead.take(key, lambda: self._table.fetch(number, columns))
-        with self._table.opened(spans) as file:
-            if rows is None:
-                table = file.read_row_group(number, columns=columns, use_threads=threads)
-                yield from table.to_batches()
-            else:
-                yield from file.iter_batches(
-                    rows, row_groups=[number], columns=columns, use_threads=threads
-                )
-
-    def ahead(self, number: int, columns: list[str]) -> bool:
-        key = self._table.name, number, tuple(columns)
-        ranges = chunk_ranges(self._table.metadata, number, columns, self._table.name)
-        nbytes = sum(length for _, length in ranges)
-        return self._ahead.begin(key, nbytes, lambda: self._table.fetch(number, columns))
-
-    def possible(self, wanted: Filter) -> set[int] | None:
-        return wanted.possible(self._table.metadata, self._table.schema)
-
-    def possible_with(self, wanted: Filter, schema: pa.Schema, constants: Constants) -> set[int]:
-        return wanted.possible(self._table.metadata, schema, constants)
-
-    def close(self) -> None:
-        self._ahead.clear()
-
-
-class _Arrow:
-    """An Arrow file's record batches, mapped."""
-
-    has_groups = True
-
-    def __init__(self, table: ArrowTable, opened: _Opened) -> None:
-        self._path = table.name
-        self._counts = table.batch_rows
-        self._opened = opened
-
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        file = self._opened.get(self._path, self._open)
-        found = []
-        for number, rows in enumerate(self._counts):
-            nbytes = 0
-            if varying and rows:
-                nbytes = file.get_batch(number).select(list(varying)).nbytes
-            found.append((rows, nbytes))
-        return found
-
-    def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        file = self._opened.get(self._path, self._open)
-        yield from _sliced(file.get_batch(number).select(columns), rows)
-
-    def ahead(self, number: int, columns: list[str]) -> bool:
-        return True
-
-    def possible(self, wanted: Filter) -> set[int] | None:
-        return None
-
-    def close(self) -> None:
-        pass
-
-    def _open(self) -> Any:
-        return pa.ipc.open_file(pa.memory_map(self._path))
-
-
-class _StoredArrow:
-    """The record batches of an Arrow file in a store, each fetched whole."""
-
-    has_groups = True
-
-    def __init__(self, table: ArrowTable, ahead: Ahead) -> None:
-        self._table = table
-        self._ahead = ahead
-
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        # Which columns take how much is not known before they are there.
-        sizes = self._table.body_bytes if varying else [0] * len(self._table.batch_rows)
-        return list(zip(self._table.batch_rows, sizes, strict=True))
-
-    def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        spans = self._ahead.take((self._table.name, number), lambda: self._table.fetch(number))
-        yield from _sliced(self._table.batch(number, spans).select(columns), rows)
-
-    def ahead(self, number: int, columns: list[str]) -> bool:
-        nbytes = self._table.body_bytes[number]
-        key = self._table.name, number
-        return self._ahead.begin(key, nbytes, lambda: self._table.fetch(number))
-
-    def possible(self, wanted: Filter) -> set[int] | None:
-        return None
-
-    def close(self) -> None:
-        self._ahead.clear()
-
-
-class _Memory:
-    """A file that was read into memory."""
-
-    has_groups = False
-
-    def __init__(self, batches: list[pa.RecordBatch]) -> None:
-        self._batches = batches
-
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        return [
-            (batch.num_rows, batch.select(list(varying)).nbytes if varying else 0)
-            for batch in self._batches
-        ]
-
-    def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        yield from _sliced(self._batches[number].select(columns), rows)
-
-    def ahead(self, number: int, columns: list[str]) -> bool:
-        return True
-
-    def possible(self, wanted: Filter) -> set[int] | None:
-        return None
-
-    def close(self) -> None:
-        self._batches = []
-
-
-class _Nothing(_Memory):
-    """A file whose folders say that it has no rows that are wanted."""
-
-    def __init__(self) -> None:
-        super().__init__([])
-
-
-class _Partitioned:
-    """A file's row groups with the columns that its folders are."""
-
-    def __init__(self, inner: Source, file: Table, schema: pa.Schema, constants: Constants) -> None:
-        self._inner = inner
-        self._of_file = file.schema
-        self._schema = schema
-        self._constants = constants
-        self.has_groups = inner.has_groups
-
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        return self._inner.groups([n for n in varying if n not in self._constants.fields])
-
-    def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        reads = self._constants.to_read(columns, self._of_file)
-        for batch in self._inner.read(number, reads, rows, threads):
-            yield self._constants.add(batch, columns)
-
-    def ahead(self, number: int, columns: list[str]) -> bool:
-        return self._inner.ahead(number, self._constants.to_read(columns, self._of_file))
-
-    def possible(self, wanted: Filter) -> set[int] | None:
-        if isinstance(self._inner, (_Parquet, _StoredParquet)):
-            return self._inner.possible_with(wanted, self._schema, self._constants)
-        return None
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-def _parquet_groups(
-    metadata: pa_parquet.FileMetaData, varying: Sequence[str]
-) -> list[tuple[int, int]]:
-    columns = metadata.row_group(0).num_columns if metadata.num_row_groups and varying else 0
-    first = metadata.row_group(0) if columns else None
-    wide = [
-        column
-        for column in range(columns)
-        if first is not None and first.column(column).path_in_schema.split(".")[0] in varying
-    ]
-    found = []
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        nbytes = sum(group.column(column).total_uncompressed_size for column in wide)
-        found.append((group.num_rows, nbytes))
-    return found
-
-
-def _sliced(batch: pa.RecordBatch, rows: int | None) -> Iterator[pa.RecordBatch]:
-    step = rows or max(batch.num_rows, 1)
-    return (batch.slice(begin, step) for begin in range(0, batch.num_rows, step))
 
 
 class _Room:

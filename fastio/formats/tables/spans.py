@@ -200,7 +200,9 @@ class StreamFile:
         return False
 
     def _fetch(self) -> bool:
-        count = min(self._window, self._size - self._at)
+        # Who only looks at the first rows does not take more than a part of a window.
+        window = self._window if self._at else min(self._window, MERGED_BYTES)
+        count = min(window, self._size - self._at)
         if count <= 0:
             return False
         self._data = self._source.fetch([(self._at, count)])[0][1]

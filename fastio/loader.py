@@ -50,7 +50,8 @@ class Loader:
         dataset: a path of a packed dataset, of an image folder, of WebDataset tars or of table
             files (Parquet, Arrow, CSV, JSONL; one, a folder of them, a pattern, or a list), or the
             URL of any of these but image folders; a fastio dataset, several of them mixed
-            (`fastio.mix`), or a torch dataset.
+            (`fastio.mix`), or a torch dataset; or a datasets.Dataset, or a directory that its
+            `save_to_disk` wrote.
         batch_size: samples of a batch on each rank; None for single samples.
         shuffle: draw the rows in an order that (seed, epoch) decide; None is False.
         sampler, batch_sampler: iterables of row numbers, or lists of them, followed exactly; ranks

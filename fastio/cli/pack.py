@@ -57,8 +57,9 @@ def pack(
             help="A folder with a folder of images for each class, a CSV or JSONL list with a "
             "column 'path', WebDataset tars: one, a folder of them, or a pattern such as "
             "'train-{000..099}.tar'; tables: a Parquet, Arrow, CSV or JSONL file, a folder of "
-            "them, or a pattern such as 'data/*.parquet', also by URL; or, with --tokenizer, text: "
-            "such tables or .txt files. Of tars, tables and text also several."
+            "them, or a pattern such as 'data/*.parquet', also by URL; a directory that the "
+            "datasets package's save_to_disk wrote; or, with --tokenizer, text: such tables or "
+            ".txt files. Of tars, tables and text also several."
         ),
     ],
     dst: Annotated[

@@ -149,7 +149,9 @@ def pack(
             WebDataset tars, as `fastio.TarDataset` takes and reads them (a sample that lacks a
             field of the others is a bad one); a dataset with `__len__` and `__getitem__`, called
             in order by one thread; or any iterable. A torchvision ImageFolder without transforms is
-            packed as its folder is: upright, where its images' EXIF orientation turns them.
+            packed as its folder is: upright, where its images' EXIF orientation turns them. A
+            datasets.Dataset, or a directory that its `save_to_disk` wrote: a table, or with images
+            samples as dicts, for which `columns`, `groups`, `dtypes` and `nulls` hold too.
         dst: the folder to make; or its URL in a store, such as "s3://bucket/dataset". Shards are
             uploaded as they are finished, and the manifest last. Any machine can resume it; two
             that pack to one URL at once are not noticed.

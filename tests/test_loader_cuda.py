@@ -116,3 +116,42 @@ def test_collate_fn_s_batches_are_delivered_on_the_device(packed: Path) -> None:
         for (images, labels), (expected, targets) in zip(mine, host, strict=True):
             assert torch.equal(images.cpu(), expected)
             assert torch.equal(labels.cpu(), targets)
+
+
+@pytest.fixture(scope="module")
+def ragged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "ragged"
+    schema = fastio.Schema({"x": fastio.Array("float32", (None, 3))})
+    rows = [np.full((n % 11, 3), n, np.float32) for n in range(ROWS)]
+    fastio.pack([{"x": row} for row in rows], path, schema=schema)
+    return path
+
+
+@pytest.mark.parametrize("form", ["list", "padded", "nested", "flat"])
+def test_rows_that_differ_in_size_are_those_of_the_cpu(ragged: Path, form: Any) -> None:
+    options: dict[str, Any] = {"shuffle": True, "ragged": form, "num_workers": 2}
+    weights = torch.ones(2048, 2048, device="cuda")
+    with Loader(ragged, 8, **options) as host, Loader(ragged, 8, device="cuda", **options) as mine:
+        for _ in range(3):
+            for batch, expected in zip(mine, host, strict=True):
+                weights = busy(weights)
+                assert list(batch) == list(expected)
+                for name, part in batch.items():
+                    rows = part if isinstance(part, list) else part.unbind()
+                    wanted = expected[name]
+                    wanted = wanted if isinstance(wanted, list) else wanted.unbind()
+                    assert all(row.is_cuda for row in rows)
+                    for row, other in zip(rows, wanted, strict=True):
+                        assert torch.equal(row.cpu(), other)
+
+
+def test_both_parts_of_a_nested_tensor_are_pinned_and_copied(ragged: Path) -> None:
+    with Loader(ragged, 8, ragged="nested", pin_memory=True) as loader:
+        nested = next(iter(loader))["x"]
+    assert nested.values().is_pinned()
+    assert nested.offsets().is_pinned()
+    with Loader(ragged, 8, ragged="nested", device="cuda") as loader:
+        nested = next(iter(loader))["x"]
+    assert nested.layout == torch.jagged
+    assert nested.values().is_cuda
+    assert nested.offsets().is_cuda

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import glob
 import gzip
+import json
 import pickle
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,12 +21,22 @@ import pyarrow.feather
 import pyarrow.json
 import pyarrow.parquet
 import pytest
+from typer.testing import CliRunner
 
 import fastio
 from fastio import Loader
-from fastio.errors import SchemaError, ShardCorrupt, SourceNotFound, StoreError
+from fastio.cli import main
+from fastio.errors import (
+    DatasetNotFound,
+    PackError,
+    SchemaError,
+    ShardCorrupt,
+    SourceNotFound,
+    StoreError,
+)
 from fastio.formats.tables import TableDataset, TableOptions, find_tables
 from fastio.formats.tables import ahead as ahead_module
+from fastio.formats.tables.files import _regular
 from fastio.pack.columnar import TablePacker
 from tests.servers import S3, FaultProxy, http_folder
 
@@ -328,3 +341,70 @@ def test_packing_from_a_url_can_be_resumed(
     monkeypatch.undo()
     fastio.pack(source, tmp_path / "out", resume=True, **options)
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+
+
+# What is meant
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*.parquet", "**/*.parquet", "a/**/*.parquet", "a/?.parquet", "[ab]/*.parquet",
+        "[!a]/*.parquet", "a/b[.parquet", "**/.hidden/*.parquet", "a*/*.parquet", "**/b/*.csv",
+        "a/x+y.parquet*", "a/[]].parquet",
+    ],
+)  # fmt: skip
+def test_patterns_mean_what_glob_means(tmp_path: Path, pattern: str) -> None:
+    names = [
+        "0.parquet", "a/1.parquet", "a/10.parquet", "a/b/2.parquet", "b/3.parquet", "b/.4.parquet",
+        ".hidden/5.parquet", "a/.hidden/6.parquet", "a/b[.parquet", "c/b/7.csv", "ab/8.parquet",
+        "a/x+y.parquet", "a/].parquet",
+    ]  # fmt: skip
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_bytes(b"")
+    wanted = sorted(glob.glob(pattern, root_dir=tmp_path, recursive=True))
+    regular = re.compile(_regular(pattern))
+    assert sorted(name for name in names if regular.fullmatch(name)) == wanted
+
+
+def test_files_here_and_there_in_one_list(folder: Path, server: str) -> None:
+    here = [folder / "parquet/0.parquet", f"{server}/parquet/1.parquet"]
+    assert [row["number"] for row in rows_of(here)] == list(range(600))
+
+
+def test_a_folder_that_cannot_be_listed(server: str) -> None:
+    with pytest.raises((DatasetNotFound, StoreError), match=server):
+        Loader(f"{server}/parquet")
+    with pytest.raises(StoreError, match=server):
+        Loader(f"{server}/parquet/*.parquet")
+
+
+def test_a_half_written_dataset_is_no_folder_of_tables(folder: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/half/shard-000000.arrow", (folder / "arrow/0.arrow").read_bytes())
+    memory.pipe_file("/half/pack.journal", b"{}")
+    try:
+        with pytest.raises(DatasetNotFound):
+            Loader("memory://half")
+    finally:
+        memory.rm("/half", recursive=True)
+
+
+def test_options_are_the_source_s_or_the_destination_s(
+    folder: Path, s3: S3, tmp_path: Path
+) -> None:
+    s3.bucket("tables-options")
+    s3.put("tables-options", "0.parquet", (folder / "parquet/0.parquet").read_bytes())
+    source = "s3://tables-options/0.parquet"
+    report = fastio.pack(
+        source, "memory://packed-options", source_options=s3.options(), storage_options={}
+    )
+    assert report.rows == 300
+    fsspec.filesystem("memory").rm("/packed-options", recursive=True)
+    arguments = ["pack", source, str(tmp_path / "out"), "--quiet"]
+    result = CliRunner().invoke(main, [*arguments, "--source-options", json.dumps(s3.options())])
+    assert result.exit_code == 0, result.output
+    assert len(fastio.open(tmp_path / "out")) == 300
+    with pytest.raises(PackError, match="source_options are for a URL"):
+        fastio.pack(folder / "parquet", tmp_path / "no", source_options={})

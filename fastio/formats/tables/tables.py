@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from fastio.schema import Schema
 
 # What is read from a file at a time: enough that reading is fast, and not much memory.
 _READ_ROWS = 65536
+_READ_AT_ONCE = 8  # files, for their dictionaries
 
 
 @dataclass(frozen=True)
@@ -127,27 +129,36 @@ class Tables:
     def _find_words(self, options: TableOptions) -> None:
         """Read the dictionaries of all tables: a column's words are numbered as they come."""
         conversion = self.conversion
-        for table in self.tables if conversion.dictionaries else ():
-            file, constants = unwrapped(table)
-            given = {} if constants is None else constants.words
-            columns: set[str] = set()
-            for name, leaf in conversion.dictionaries.items():
-                if leaf.path[0] in given:
-                    conversion.words[name].add(given[leaf.path[0]])
-                else:
-                    columns.add(leaf.path[0])
-            for _, batch in (
-                file.batches(sorted(columns), self.types, 0, _READ_ROWS) if columns else ()
-            ):
-                for name, leaf in conversion.dictionaries.items():
-                    if leaf.path[0] in columns:
-                        conversion.words[name].add(leaf_array(batch, leaf).dictionary)
+        if conversion.dictionaries:
+            with ThreadPoolExecutor(_READ_AT_ONCE, "fastio-table-words") as pool:
+                for found in pool.map(self._dictionaries, self.tables):
+                    for name, dictionary in found:
+                        conversion.words[name].add(dictionary)
         for name, leaf in conversion.dictionaries.items():
             for spelling in (leaf.name, leaf.spoken):
                 value = options.nulls.get(spelling, MASK)
                 if value != MASK:
                     conversion.words[name].add_word(str(value))
             conversion.words[name].seal()
+
+    def _dictionaries(self, table: Table) -> list[tuple[str, pa.Array]]:
+        """The dictionaries of a table's columns with the fields' names, as they come."""
+        file, constants = unwrapped(table)
+        given = {} if constants is None else constants.words
+        leaves = self.conversion.dictionaries
+        found = [(n, given[leaf.path[0]]) for n, leaf in leaves.items() if leaf.path[0] in given]
+        read = {name: leaf for name, leaf in leaves.items() if leaf.path[0] not in given}
+        if not read:
+            return found
+        last: dict[str, pa.Array] = {}
+        columns = sorted({leaf.path[0] for leaf in read.values()})
+        for _, batch in file.batches(columns, self.types, 0, _READ_ROWS):
+            for name, leaf in read.items():
+                dictionary = leaf_array(batch, leaf).dictionary
+                if name not in last or not dictionary.equals(last[name]):
+                    found.append((name, dictionary))
+                    last[name] = dictionary
+        return found
 
 
 def _class_names(tables: Sequence[Table]) -> dict[tuple[str, ...], tuple[str, ...]]:

@@ -157,6 +157,14 @@ class Mapping:
     def data(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
         """Its bytes: uint8 (n,), read-only."""
 
+    def release(self, offset: int, bytes: int) -> None:
+        """
+        Lets go of the pages of a range: they are read again when they are used again.
+        """
+
+    def expect_scattered(self) -> None:
+        """Says that pages are used in no order, and what is wanted is asked for."""
+
     @property
     def damaged(self) -> bool: ...
 

@@ -20,6 +20,7 @@ from fastio.batch import Batch
 from fastio.device import HostBatch
 from fastio.engine import BatchStream, Engine, OnError, StagingPlan
 from fastio.errors import SampleError, TransformError
+from fastio.fetch import ReadAheadPlan, windows_of
 from fastio.formats import (
     AnyDataset,
     FolderDataset,
@@ -30,6 +31,7 @@ from fastio.formats import (
     TokenDataset,
     remote_part,
 )
+from fastio.plan import PlannedBatch
 from fastio.ragged import Forms, RaggedBatch
 from fastio.ragged_tensors import one_part, ragged_parts
 from fastio.resume import Cursor
@@ -232,6 +234,8 @@ class NativeSettings:
         pinned: "slots" are in pinned memory and used again after `release`; "fresh" ones are
             pinned too, and every batch has its own; "no" means neither.
         resident: a table is copied to memory.
+        read_ahead: a table's rows are asked of the disk before batches need them.
+        let_go: ... and are not kept in the page cache behind them.
         ragged: the forms of fields whose rows differ in size.
     """
 
@@ -245,6 +249,8 @@ class NativeSettings:
     on_cpu: bool = True
     pinned: Literal["no", "slots", "fresh"] = "no"
     resident: bool = False
+    read_ahead: bool = False
+    let_go: bool = False
     ragged: Forms = dataclasses.field(default_factory=Forms)
 
 
@@ -306,14 +312,27 @@ class NativeFeed:
         return self.sampling.steps(len(self.dataset), ranks)
 
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
-        stream = self.engine(cursor.seed).run(
-            self.sampling.plan(len(self.dataset), cursor, ranks),
+        engine = self.engine(cursor.seed)
+        stream = engine.run(
+            self._asked_ahead(self.sampling.plan(len(self.dataset), cursor, ranks), engine, cursor),
             epoch=cursor.epoch,
             ahead=self.settings.ahead,
             timeout_s=self.settings.timeout_s,
             staging=self.staging(cursor, ranks),
         )
         return _NativeBatches(self, stream, self.sampling.first_step(cursor.position, ranks))
+
+    def _asked_ahead(
+        self, plan: Iterator[PlannedBatch], engine: Engine, cursor: Cursor
+    ) -> Iterator[PlannedBatch]:
+        """A plan whose rows are asked of the disk, where that is wanted."""
+        rows = engine.cold_rows() if self.settings.read_ahead and self.sampling.ours else None
+        if rows is None:
+            return plan
+        seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
+        order = self.sampling.orders(len(self.dataset), seed).epoch(cursor.epoch)
+        windows = windows_of(order, rows.nbytes / max(1, order.rows))
+        return ReadAheadPlan(plan, windows, rows, cursor.position, self.settings.let_go)
 
     def staging(self, cursor: Cursor, ranks: Ranks, known_order: bool = True) -> StagingPlan | None:
         """How far ahead the blocks of a remote dataset are fetched; None for others.
@@ -342,7 +361,11 @@ class NativeFeed:
     def adopt_order(self, name: str, ranks: Ranks) -> None:
         """Takes over the block and window that a loader's state counts in, if it is remote."""
         sampling = self.sampling.adopting(name)
-        if self._stager is None or sampling == self.sampling:
+        if sampling == self.sampling:
+            return
+        if self._stager is None:  # another machine had room for other windows of a table
+            if self.sampling.window is not None:
+                self.sampling = sampling
             return
         self.close()
         self._engines = {}

@@ -49,7 +49,7 @@ from fastio.mix_feed import MixFeed
 from fastio.mixing import Mix
 from fastio.plan import Buckets
 from fastio.ragged import Form, Forms
-from fastio.residency import place_table
+from fastio.residency import is_beyond_memory, place_table
 from fastio.sampling import Ranks, Sampling
 from fastio.staging import staged
 from fastio.store import is_remote
@@ -163,7 +163,9 @@ def make_feed(request: Request) -> Feed:
         packed = dataset.dataset if isinstance(dataset, views) else dataset
         if isinstance(packed, Dataset) and not packed.schema.image_fields:
             sampling, resident = place_table(packed, sampling, request.resident)
-            settings = replace(settings, resident=resident)
+            large = not resident and is_beyond_memory(packed)
+            ahead = not resident and (not large or sampling.mode != "shuffle")
+            settings = replace(settings, resident=resident, read_ahead=ahead, let_go=large)
         return NativeFeed(dataset, sampling, transforms, settings, request.seed)
     sampling, stager = staged(dataset, request.sampling, request.fields)
     return NativeFeed(dataset, sampling, transforms, settings, request.seed, stager)

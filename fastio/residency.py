@@ -2,7 +2,8 @@
 
 Rows of a table are small, and a shuffled epoch touches them anywhere. Copied to huge pages they
 come twice as fast as from a mapped file. A table that memory cannot hold would be read from the
-disk by whole pages for each row: there, order "auto" shuffles by windows of blocks instead.
+disk by whole pages for each row: there, order "auto" shuffles by windows of blocks instead, two of
+which are in memory: the one that is read and the next one; see `fetch.cold`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ def place_table(
         return sampling, resident
     if sampling.mode == "shuffle" and sampling.order == "auto" and sampling.window is None:
         block = max(1, _BLOCK_BYTES * rows // nbytes)
-        window = min(_MOST_BLOCKS, max(2, room // _BLOCK_BYTES))
+        window = min(_MOST_BLOCKS, max(2, room // (2 * _BLOCK_BYTES)))
         sampling = replace(sampling, block=block, window=window)
     return sampling, resident
+
+
+def is_beyond_memory(dataset: Dataset) -> bool:
+    """Whether a packed dataset on this machine is larger than the memory that is available now."""
+    return dataset.manifest.nbytes > available_memory() // local_ranks()

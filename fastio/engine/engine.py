@@ -27,7 +27,7 @@ from fastio.engine.pending import WAIT_S, Pending
 from fastio.engine.pillow import PillowThreads
 from fastio.engine.stream import BatchStream
 from fastio.errors import AudioError, ImageError, LoaderClosed, SampleError
-from fastio.fetch import ImageReads, SpanRead, Spans, columns
+from fastio.fetch import ColdRows, ImageReads, SpanRead, Spans, columns
 from fastio.formats import Loadable, PaddedDataset, TokenDataset
 from fastio.plan import PlannedBatch
 from fastio.ragged import Forms, RaggedBatch, is_ragged, of_field
@@ -197,6 +197,10 @@ class Engine:
         stream = BatchStream(self, batches, epoch, max(1, ahead), timeout_s)
         self._streams.add(stream)
         return stream
+
+    def cold_rows(self) -> ColdRows | None:
+        """Where the rows of fixed width lie in files; None where there are none."""
+        return None if self._columns is None else ColdRows(self._columns.layout)
 
     def augmentation(
         self,

@@ -20,6 +20,7 @@ from fastio.formats import (
     TableField,
     TokenDataset,
 )
+from fastio.formats.layout import Ranges
 from fastio.schema import is_fixed_width
 from fastio.shard import ShardReader
 
@@ -57,6 +58,14 @@ class Layout(Protocol):
         """
         ...
 
+    def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
+        """Where rows [first, last) of a shard lie in its file, counted from the shard's first.
+
+        Raises:
+            ShardCorrupt: they are not there.
+        """
+        ...
+
 
 class Columns:
     """Rows of a layout, gathered by the engine's threads. Safe to use from several threads.
@@ -66,11 +75,12 @@ class Columns:
         resident: copy the shards to memory of their own, by huge pages; see native/core/table.h.
 
     Attributes:
+        layout: as given.
         fields: in the order of the native table's.
     """
 
     def __init__(self, layout: Layout, resident: bool = False) -> None:
-        self._layout = layout
+        self.layout = layout
         self._dataset = layout.dataset
         self.fields = tuple(layout.fields)
         described = [field.native() for field in layout.fields]
@@ -103,8 +113,8 @@ class Columns:
         while True:
             missing = self.table.missing(rows).tolist()
             # Outside of the lock: a store may have to be waited for.
-            readers = {n: self._dataset.shard(self._layout.shard(n)) for n in missing}
-            places = {n: self._layout.place(n, reader) for n, reader in readers.items()}
+            readers = {n: self._dataset.shard(self.layout.shard(n)) for n in missing}
+            places = {n: self.layout.place(n, reader) for n, reader in readers.items()}
             with self._lock:
                 for number, place in places.items():
                     mapping = readers[number].mapping
@@ -120,20 +130,20 @@ class Columns:
         """Of shards that the dataset keeps no more: what was fetched is not to fill the memory."""
         remote = isinstance(self._dataset, RemoteDataset)
         for number in list(self._set):
-            gone = remote and not self._dataset.is_kept(self._layout.shard(number))
+            gone = remote and not self._dataset.is_kept(self.layout.shard(number))
             if gone or len(self._set) > _MOST_MAPPED:
                 del self._set[number]
                 self.table.unset(number)
 
     def renew(self, rows: Rows) -> bool:
         """Has shards of rows that turned out to be damaged opened anew; False: it is no use."""
-        first_row = self._layout.first_row
+        first_row = self.layout.first_row
         numbers = np.unique(np.searchsorted(first_row, rows, side="right") - 1).tolist()
         with self._lock:
             for number in numbers:
                 self._set.pop(number, None)
                 self.table.unset(number)
-        shards = [self._layout.shard(number) for number in numbers]
+        shards = [self.layout.shard(number) for number in numbers]
         if isinstance(self._dataset, RemoteDataset):
             return self._dataset.renew_shards(shards)
         self._dataset.forget(shards)

@@ -113,6 +113,17 @@ void bind_table(nb::module_& m) {
   nb::class_<SharedMapping>(m, "Mapping", "A file in memory; see mapping.h.")
       .def("__init__", &open_mapping, nb::arg("path"))
       .def_prop_ro("data", &data, nb::rv_policy::automatic, "Its bytes: uint8 (n,), read-only.")
+      .def(
+          "release",
+          [](const SharedMapping& self, std::size_t offset, std::size_t bytes) {
+            const nb::gil_scoped_release unlocked;
+            self.value->release(offset, bytes);
+          },
+          nb::arg("offset"), nb::arg("bytes"),
+          "Lets go of the pages of a range: they are read again when they are used again.")
+      .def(
+          "expect_scattered", [](const SharedMapping& self) { self.value->expect_scattered(); },
+          "Says that pages are used in no order, and what is wanted is asked for.")
       .def_prop_ro("damaged", [](const SharedMapping& self) { return self.value->damaged(); });
 
   nb::class_<SharedTable>(m, "Table", "Fixed-width columns of shards; see table.h.")

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <mutex>
 #include <system_error>
@@ -179,6 +180,17 @@ Mapping::~Mapping() {
   // First, so that the entry never stands for what another thread maps at this address.
   if (guard_ != kUnguarded) remove_guard(guard_);
   if (data_) ::munmap(const_cast<std::uint8_t*>(data_), size_);
+}
+
+void Mapping::release(std::size_t offset, std::size_t bytes) const {
+  if (offset >= size_) return;
+  const std::size_t end = offset + std::min(bytes, size_ - offset);
+  const std::size_t begin = offset / page_bytes * page_bytes;  // the mapping begins with a page
+  ::madvise(const_cast<std::uint8_t*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
+void Mapping::expect_scattered() const {
+  if (data_) ::madvise(const_cast<std::uint8_t*>(data_), size_, MADV_RANDOM);
 }
 
 bool Mapping::damaged() const {

@@ -30,6 +30,13 @@ class Mapping {
   const std::uint8_t* data() const { return data_; }
   std::size_t size() const { return size_; }
 
+  // Lets go of the pages of bytes [offset, offset + bytes), which come from the page cache, or the
+  // disk, when they are read again. What lies outside of the file is left out.
+  void release(std::size_t offset, std::size_t bytes) const;
+
+  // Says that pages are used in no order, and others bring what is next to them if it is wanted.
+  void expect_scattered() const;
+
   // Whether a page was read that the file did not have any more. What was read up to then may be
   // zeros, and goes on being zeros there.
   bool damaged() const;

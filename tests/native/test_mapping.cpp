@@ -118,6 +118,17 @@ TEST_CASE("what cannot be mapped is told") {
   CHECK_FALSE(mapping);
 }
 
+TEST_CASE("what was let go of is read again") {
+  const PageFile file(4);
+  const std::shared_ptr<Mapping> mapping = opened(file.path());
+  mapping->expect_scattered();
+  CHECK(mapping->data()[kPage] == 2);
+  mapping->release(kPage + 1, 2 * kPage);
+  mapping->release(3 * kPage, SIZE_MAX);
+  mapping->release(SIZE_MAX, SIZE_MAX);
+  for (std::size_t i = 0; i < 4; ++i) CHECK(mapping->data()[i * kPage] == i + 1);
+}
+
 TEST_CASE("an empty file has no bytes") {
   const PageFile file(0);
   CHECK(opened(file.path())->size() == 0);

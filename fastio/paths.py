@@ -198,7 +198,7 @@ def _hugging_face_feed(request: Request) -> Feed:
             "are read one by one: it has images or lists of lists, or an order or on_error of its "
             "own is asked for; filter the dataset (ds.filter)"
         )
-    dataset = HuggingFaceDataset(request.dataset, options)
+    dataset = HuggingFaceDataset(table, options)
     transforms = FieldTransforms.parse(request.transforms, dataset.schema)
     return NativeFeed(dataset, sampling, transforms, _native_settings(request), request.seed)
 

@@ -588,6 +588,21 @@ def test_other_data_have_another_fingerprint(tmp_path: Path) -> None:
     assert len(prints) == 4
 
 
+def test_damaged_offsets_of_images_are_refused(tmp_path: Path) -> None:
+    folder = save_to(image_dataset(), tmp_path / "saved")
+    path = Path(folder, "data-00000-of-00001.arrow")
+    lengths = [len(jpeg_bytes(row)) for row in range(12)]
+    offsets = np.cumsum([0, *lengths], dtype=np.int32)
+    whole = path.read_bytes()
+    assert whole.count(offsets.tobytes()) == 1
+    for place, value in ((3, -5), (12, 1 << 30)):
+        damaged = offsets.copy()
+        damaged[place] = value
+        path.write_bytes(whole.replace(offsets.tobytes(), damaged.tobytes()))
+        with pytest.raises(ShardCorrupt, match="image: the offsets of the images"):
+            batch_of(folder, transforms=CROP)
+
+
 # --- Arrow and Parquet files that the package wrote -----------------------------------------------
 
 

@@ -135,4 +135,4 @@ def open_dataset(
         return HuggingFaceRows(table, options, name, filters)
     if filters is not None:
         raise PackError("filters are for tables, and the dataset has images: use its own filter()")
-    return HuggingFaceSamples(HuggingFaceDataset(src, options), name)
+    return HuggingFaceSamples(HuggingFaceDataset(table, options), name)

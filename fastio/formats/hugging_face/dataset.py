@@ -32,7 +32,8 @@ class HuggingFaceDataset:
     """The samples of a dataset of the datasets package, as dicts. Safe to use from several threads.
 
     Args:
-        source: a directory that `save_to_disk` wrote, or a `datasets.Dataset`.
+        source: a directory that `save_to_disk` wrote, a `datasets.Dataset`, or one of them opened
+            as a table with these options.
         options: which columns, as which fields, as of tables.
 
     Attributes:
@@ -47,7 +48,8 @@ class HuggingFaceDataset:
 
     def __init__(self, source: Any, options: TableOptions | None = None) -> None:
         self._given = source, options
-        self._table = HuggingFaceTable(source, options)
+        opened = isinstance(source, HuggingFaceTable)
+        self._table: HuggingFaceTable = source if opened else HuggingFaceTable(source, options)
         self.path = self._table.name
         self._chosen: Chosen = choose_fields(self._table, options or TableOptions())
         self.schema: Schema = self._chosen.schema

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fastio.errors import ShardCorrupt
 from fastio.formats.hugging_face.mapped import MappedFiles
 from fastio.formats.hugging_face.plain import bare
 from fastio.formats.hugging_face.rows import Rows
@@ -93,6 +94,7 @@ class ImageColumn:
 
         Raises:
             IndexError: a row number is out of range.
+            ShardCorrupt: a record batch is damaged.
         """
         n = len(rows)
         found = Places(np.empty(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64), {})
@@ -176,6 +178,11 @@ class ImageColumn:
             at = data.offset * np.dtype(width).itemsize
             ends = np.frombuffer(offsets, width, len(data) + 1, at).astype(np.int64)
         content = pa.py_buffer(b"") if content is None else content
+        if ends[0] < 0 or ends[-1] > content.size or (np.diff(ends) < 0).any():
+            raise ShardCorrupt(
+                f"{'.'.join(self._path)}: the offsets of the images in record batch {batch} are "
+                "damaged; save the dataset again"
+            )
         file, begin = self._home(content, int(ends[0]), int(ends[-1]))
         return _Part(content, ends, missing if missing.any() else None, paths, file, begin)
 

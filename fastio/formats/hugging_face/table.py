@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,6 @@ class HuggingFaceTable:
                 self.schema = self.schema.remove(self.schema.get_field_index(name))
         self.classes = class_names(self._features)
         self.images = _images(self._features)
-        self._runs = opened.rows.groups()
 
     def __reduce__(self) -> Any:
         return HuggingFaceTable, self._given
@@ -105,6 +105,10 @@ class HuggingFaceTable:
         batch = self._opened.rows.take(columns, rows)
         first = int(rows[0]) if len(rows) else 0
         return plain_batch(batch, self._features, Place(self.name, first))
+
+    @cached_property
+    def _runs(self) -> list[range]:
+        return self._opened.rows.groups()
 
     @property
     def stored(self) -> Opened:

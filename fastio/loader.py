@@ -47,11 +47,11 @@ class Loader:
     their EXIF orientation says; those of a torchvision ImageFolder as torchvision does, not turned.
 
     Args:
-        dataset: a path of a packed dataset, of an image folder, of WebDataset tars or of table
-            files (Parquet, Arrow, CSV, JSONL; one, a folder of them, a pattern, or a list), or the
-            URL of any of these but image folders; a fastio dataset, several of them mixed
-            (`fastio.mix`), or a torch dataset; or a datasets.Dataset, or a directory that its
-            `save_to_disk` wrote.
+        dataset: a path of a packed dataset, of a folder of images or sound files, of WebDataset
+            tars or of table files (Parquet, Arrow, CSV, JSONL; one, a folder of them, a pattern, or
+            a list), or the URL of any of these but folders of images or sound files; a fastio
+            dataset, several of them mixed (`fastio.mix`), or a torch dataset; or a
+            datasets.Dataset, or a directory that its `save_to_disk` wrote.
         batch_size: samples of a batch on each rank; None for single samples.
         shuffle: draw the rows in an order that (seed, epoch) decide; None is False.
         sampler, batch_sampler: iterables of row numbers, or lists of them, followed exactly; ranks
@@ -75,8 +75,8 @@ class Loader:
         transforms: {field: transform or list of them}, or just a list for the only image field.
             fastio's specifications, or torchvision's objects where known; other callables come
             last and get the field's batch on the device. The key None is for callables that get
-            the whole batch. torch path: Normalize, ToDtype and callables, by position or key; a
-            list is for the first part.
+            the whole batch. A field of bytes may have an `AudioDecode` first. torch path:
+            Normalize, ToDtype and callables, by position or key; a list is for the first part.
         device: where batches are delivered; on CUDA they are copied ahead of the consumer, images
             as uint8, with Normalize, ToDtype and callables done there. None: host memory.
         seed: of the order and of all augmentations, which are a function of (seed, epoch, row).

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -231,3 +233,55 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) ->
 def test_fields_of_other_types_are_refused(packed: Path) -> None:
     with pytest.raises(TransformError, match="'label' is none"):
         Loader(packed, 2, transforms={"label": AudioDecode()})
+
+
+def test_mixes_have_clips_of_one_length(packed: Path) -> None:
+    mix = fastio.mix({str(packed): 1.0})
+    how = {"audio": AudioDecode(length=20, channels=2, crop="start", dtype="int16", lengths=True)}
+    with Loader(mix, 4, transforms=how) as loader:
+        batch = next(iter(loader))
+    assert batch["audio"].shape == (4, 2, 20)
+    assert (batch["audio"][:, 0, 0] // 1000).tolist() == batch["label"].tolist()
+    assert batch["audio_length"].tolist() == [20] * 4
+    with pytest.raises(TransformError, match="length="):
+        Loader(mix, 4, transforms={"audio": AudioDecode()})
+
+
+def test_tables_are_to_be_packed(tmp_path: Path) -> None:
+    table = pa.table({"audio": pa.array([encoded(ramp(n, 9)) for n in range(3)], pa.binary())})
+    pa.parquet.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(TransformError, match="pack the tables"):
+        Loader(tmp_path / "t.parquet", 2, transforms=AudioDecode())
+    fastio.pack(tmp_path / "t.parquet", tmp_path / "packed")
+    with Loader(tmp_path / "packed", 3, transforms=AudioDecode(dtype="int16")) as loader:
+        (batch,) = loader
+    assert batch["audio"][:, 0, 5].tolist() == [5, 1005, 2005]
+
+
+@pytest.mark.parametrize("kind", ["OGG", "MP3", "AIFF", "CAF"])
+def test_other_formats_are_read(tmp_path: Path, kind: str) -> None:
+    tone = 0.5 * np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE)
+    fastio.pack([{"audio": encoded(tone, kind)}], tmp_path / "p")
+    with Loader(tmp_path / "p", 1, transforms=AudioDecode()) as loader:
+        whole = next(iter(loader))["audio"]
+    assert 0.1 < float(whole.square().mean()) < 0.15  # of a sine of this height: 1 / 8
+    how = AudioDecode(length=RATE // 4, crop="center")
+    with Loader(tmp_path / "p", 1, transforms=how) as loader:
+        part = next(iter(loader))["audio"]
+    begin = (whole.shape[2] - RATE // 4) // 2
+    torch.testing.assert_close(part, whole[:, :, begin : begin + RATE // 4], atol=1e-5, rtol=0)
+
+
+def test_samples_one_by_one_and_by_collate_fn(packed: Path) -> None:
+    how = AudioDecode(dtype="int16")
+    with Loader(packed, None, transforms=how, ragged="list") as loader:
+        for n, sample in enumerate(loader):
+            np.testing.assert_array_equal(sample["audio"].numpy(), ramp(n, FRAMES[n], 2).T)
+    with Loader(packed, 4, transforms=how, ragged="list", collate_fn=list) as loader:
+        assert [clip["audio"].shape[1] for clip in next(iter(loader))] == FRAMES[:4]
+
+
+def test_callables_get_the_decoded_batch(packed: Path) -> None:
+    how = {"audio": [AudioDecode(length=50, channels=2), lambda clips: clips * 0 + 1]}
+    with Loader(packed, 4, transforms=how) as loader:
+        assert bool((next(iter(loader))["audio"] == 1).all())

@@ -142,6 +142,7 @@ def pack(
 
     Args:
         src: a folder with a folder of images for each class, in torchvision's ImageFolder order;
+            such a folder of sound files, or of .npy or .npz files, or one with such files alone;
             a CSV file with a header or a JSONL file, with a column `path` (or image, file,
             filename) relative to the list; tables: a file .parquet, .arrow or .feather, or .csv or
             .jsonl without such a column, a folder or a list of them, or a pattern such as

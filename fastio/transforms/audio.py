@@ -16,6 +16,8 @@ Crop = Literal["random", "center", "start"]
 _CROPS = ("random", "center", "start")
 _DTYPES = ("float32", "int16")
 _WORD = 1 << 64
+# A frame of MP3 needs bits of those before it: behind a seek, libmpg123 gives other samples.
+_INEXACT = ("MP3", "MPEG")
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class AudioDecode:
 
     Args:
         length: of every clip in frames, at `sample_rate` where that is given; longer files are
-            cropped, of which only the wanted frames are read. None: whole files.
+            cropped, of which only the wanted frames are read (of MP3, all before them too). None:
+            whole files.
         crop: where: "random" (a function of (seed, epoch, row)), the "center", or the "start".
         mono: the mean of all channels, C = 1.
         dtype: "float32", in [-1, 1], or "int16".
@@ -120,12 +123,16 @@ class AudioDecode:
         if self.channels not in (None, sound.channels):
             raise ValueError(f"it has {sound.channels} channels, and {self.channels} are wanted")
         wanted = self._frames(rate)
-        if wanted is not None and sound.frames > wanted and sound.seekable():
-            sound.seek(self._begin(sound.frames - wanted, key))
-        clip: npt.NDArray[Any] = sound.read(
-            -1 if wanted is None else wanted, dtype=self.dtype, always_2d=True
-        )
-        return clip
+        begin = 0
+        if wanted is not None and sound.frames > wanted:
+            begin = self._begin(sound.frames - wanted, key)
+        left_out = begin
+        if begin and sound.seekable() and sound.format not in _INEXACT:
+            sound.seek(begin)
+            left_out = 0
+        count = -1 if wanted is None else left_out + wanted
+        clip: npt.NDArray[Any] = sound.read(count, dtype=self.dtype, always_2d=True)
+        return clip[left_out:]
 
     def _frames(self, rate: int) -> int | None:
         """Frames to read of a file of a rate; None for all."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import tarfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import fastio
 from fastio import Loader, SchemaError
@@ -322,3 +325,29 @@ def test_forms_that_do_not_fit_are_refused(packed: Path) -> None:
         Loader(packed, 4, ragged="jagged")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="native path"):
         Loader(list(range(5)), 4, ragged="flat")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_rows_beside_bad_images_are_left_out_or_replaced(
+    tmp_path: Path, form: Any, on_error: Any
+) -> None:
+    """Images of tars are not looked at before they are needed."""
+    with tarfile.open(tmp_path / "t.tar", "w") as tar:
+        for n in range(6):
+            image, array = io.BytesIO(), io.BytesIO()
+            Image.new("RGB", (8, 8), (n, n, n)).save(image, "PNG")
+            np.save(array, np.full(n + 1, n, np.int32))
+            data = b"none" if n in (1, 4) else image.getvalue()
+            for name, content in ((f"{n}.npy", array.getvalue()), (f"{n}.png", data)):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    options: dict[str, Any] = {"fields": ["png", "npy"], "ragged": form, "on_error": on_error}
+    how = {"png": [fastio.Resize((4, 4))]}
+    with Loader(tmp_path / "t.tar", 6, transforms=how, **options) as loader:
+        (batch,) = loader
+    rows = [row.tolist() for row in rows_of(batch, "npy", form)]
+    kept = [0, 2, 3, 5] if on_error == "skip" else [0, 2, 2, 3, 5, 5]
+    assert rows == [[n] * (n + 1) for n in kept]
+    assert batch["png"][:, 0, 0, 0].tolist() == kept

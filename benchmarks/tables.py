@@ -7,14 +7,22 @@ packed by `fastio.pack`, with batches of 16,384 rows in whole random order. Besi
 tensors in memory, which is the least that a loader over tensors does; DataLoader over a
 TensorDataset; Hugging Face datasets where they are installed; and what memory allows: copying the
 same bytes in order. Then the row of MLPerf Storage's DLRM benchmark: 200 columns, 761 bytes.
+
+    .venv/bin/python benchmarks/tables.py cold [--rows 10000000] [--folder ON_THE_DISK]
+
+An epoch by windows of a table that is not in the page cache, on a machine that is told to have a
+third of its bytes free: with reading ahead and without, beside reading the same files in order.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +34,7 @@ from common import console, machine_line, new_table, temporary_folder, write_jso
 from torch.utils.data import DataLoader, TensorDataset
 
 import fastio
+from fastio import residency
 
 BATCH = 16_384
 PIECE = 250_000  # rows that are made at a time
@@ -188,6 +197,67 @@ def measure(make: Make, groups: dict[str, list[str]], rows: int, rounds: int) ->
     return figures
 
 
+def drop_cached(folder: Path) -> None:
+    """Has the system forget what it has of a dataset's shards."""
+    os.sync()
+    for path in folder.glob("shard-*"):
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read_in_order(folder: Path) -> None:
+    """Reads all shards as files are read that are copied."""
+    buffer = bytearray(8 << 20)
+    for path in sorted(folder.glob("shard-*")):
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def cold_epoch(folder: Path, read_ahead: bool) -> None:
+    """An epoch by windows, on a machine whose free memory is a third of the table."""
+    nbytes = sum(path.stat().st_size for path in folder.glob("shard-*"))
+    told, residency.available_memory = residency.available_memory, lambda: nbytes // 3
+    try:
+        with fastio.Loader(folder, BATCH, shuffle=True, num_workers=2) as loader:
+            feed = loader._feed
+            if not read_ahead:
+                feed.settings = replace(feed.settings, read_ahead=False, let_go=False)
+            for _ in loader:
+                pass
+    finally:
+        residency.available_memory = told
+
+
+def measure_cold(rows: int, rounds: int, folder: Path | None) -> dict[str, float]:
+    """Bytes a second of each way, the best of its rounds, which take turns."""
+    ways: dict[str, Callable[[Path], None]] = {
+        "files in order": read_in_order,
+        "windows, read ahead": lambda path: cold_epoch(path, True),
+        "windows, page faults": lambda path: cold_epoch(path, False),
+    }
+    best = dict.fromkeys(ways, 0.0)
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        path = Path(work) / "table"
+        fastio.pack(reader(criteo_columns, rows), path)
+        nbytes = sum(each.stat().st_size for each in path.glob("shard-*"))
+        for _ in range(rounds):
+            for name, way in ways.items():
+                drop_cached(path)
+                start = time.perf_counter()
+                way(path)
+                best[name] = max(best[name], nbytes / (time.perf_counter() - start))
+    return best
+
+
+def show_cold(figures: dict[str, float]) -> None:
+    """A table of bytes a second, and what they are to reading in order."""
+    table = new_table("cold, larger than memory", "GB/s", "of reading in order")
+    for name, bytes_s in figures.items():
+        table.add_row(name, f"{bytes_s / 1e9:.2f}", f"{bytes_s / figures['files in order']:.2f}")
+    console().print(table)
+
+
 def show(title: str, figures: dict[str, Any]) -> None:
     """A table of the figures and what they are to the packed loader's."""
     table = new_table(title, "M rows/s", "GB/s", "CPU ns a row", "packed is times this")
@@ -205,12 +275,19 @@ def show(title: str, figures: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=("warm", "cold"), default="warm")
     parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--folder", type=Path, help="cold: where the table is made")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     console().print(machine_line())
+    if arguments.what == "cold":
+        cold = measure_cold(arguments.rows, arguments.rounds, arguments.folder)
+        show_cold(cold)
+        write_json(arguments.json, cold)
+        return
     criteo = measure(
         criteo_columns,
         {"dense": [f"I{i}" for i in range(1, 14)], "sparse": [f"C{i}" for i in range(1, 27)]},

@@ -16,6 +16,8 @@ import queue
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +30,9 @@ from fastio.order import AnyOrder, Order
 from fastio.plan import PlannedBatch
 from fastio.shard import ShardReader
 
-# Bytes of a request: the system leaves out what of a larger one is beyond its own limit.
-_REQUEST_BYTES = 128 << 10
+# Bytes of a request: the system leaves out what of a larger one is beyond the device's limit.
+_LEAST_REQUEST_BYTES = 128 << 10
+_MOST_REQUEST_BYTES = 4 << 20
 _PIECE_BYTES = 8 << 20  # rows of a window of an order that has no windows
 _LAG = 8  # a window is let go of when this part of the next one was read
 
@@ -63,11 +66,12 @@ class ColdRows:
         for file, reader, ranges in self._files(first, last, stop):
             if alone:
                 reader.mapping.expect_scattered()
+            request_bytes = _request_bytes(os.fstat(file).st_dev)
             for offset, nbytes in ranges:
-                for at in range(offset, offset + nbytes, _REQUEST_BYTES):
+                for at in range(offset, offset + nbytes, request_bytes):
                     if stop.is_set():
                         return
-                    size = min(_REQUEST_BYTES, offset + nbytes - at)
+                    size = min(request_bytes, offset + nbytes - at)
                     os.posix_fadvise(file, at, size, os.POSIX_FADV_WILLNEED)
 
     def drop(self, first: int, last: int, stop: threading.Event) -> None:
@@ -96,6 +100,17 @@ class ColdRows:
                 finally:
                     os.close(file)
             first, number = until, number + 1
+
+
+@lru_cache(maxsize=64)
+def _request_bytes(device: int) -> int:
+    """What a device reads at once when it is asked to read ahead."""
+    number = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
+    limit = _LEAST_REQUEST_BYTES
+    for folder in (f"{number}/queue", f"{number}/../queue"):  # of a disk, and of its partition
+        with suppress(OSError, ValueError):
+            limit = max(limit, int(Path(f"{folder}/read_ahead_kb").read_text()) << 10)
+    return min(limit, _MOST_REQUEST_BYTES)
 
 
 class Window:

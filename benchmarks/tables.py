@@ -26,6 +26,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -217,16 +218,15 @@ def read_in_order(folder: Path) -> None:
 def cold_epoch(folder: Path, read_ahead: bool) -> None:
     """An epoch by windows, on a machine whose free memory is a third of the table."""
     nbytes = sum(path.stat().st_size for path in folder.glob("shard-*"))
-    told, residency.available_memory = residency.available_memory, lambda: nbytes // 3
-    try:
-        with fastio.Loader(folder, BATCH, shuffle=True, num_workers=2) as loader:
-            feed = loader._feed
-            if not read_ahead:
-                feed.settings = replace(feed.settings, read_ahead=False, let_go=False)
-            for _ in loader:
-                pass
-    finally:
-        residency.available_memory = told
+    with (
+        mock.patch.object(residency, "available_memory", lambda: nbytes // 3),
+        fastio.Loader(folder, BATCH, shuffle=True, num_workers=2) as loader,
+    ):
+        feed: Any = loader._feed
+        if not read_ahead:
+            feed.settings = replace(feed.settings, read_ahead=False, let_go=False)
+        for _ in loader:
+            pass
 
 
 def measure_cold(rows: int, rounds: int, folder: Path | None) -> dict[str, float]:

@@ -134,7 +134,7 @@ def test_an_epoch_has_every_row_and_leaves_little_behind(table: Path) -> None:
     forget(table)
     with Loader(table, 512, shuffle=True) as loader:
         windows = list(windows_of(sampled_order(loader), ROW_BYTES))
-        seen, run = [], iter(loader)
+        seen, run = list[int](), iter(loader)
         while len(seen) < windows[4].end:
             seen += check(next(run))
         assert wait_for(lambda: usual_share(table, windows[:3]) < 0.5)

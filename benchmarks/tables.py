@@ -219,7 +219,7 @@ def cold_epoch(folder: Path, read_ahead: bool) -> None:
     """An epoch by windows, on a machine whose free memory is a third of the table."""
     nbytes = sum(path.stat().st_size for path in folder.glob("shard-*"))
     with (
-        mock.patch.object(residency, "available_memory", lambda: nbytes // 3),
+        mock.patch.object(residency, "available_memory", return_value=nbytes // 3),
         fastio.Loader(folder, BATCH, shuffle=True, num_workers=2) as loader,
     ):
         feed: Any = loader._feed

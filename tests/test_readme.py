@@ -75,6 +75,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     make_photos(folder / "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setenv("HF_HUB_OFFLINE", "1")
         names = run_all(folder)
         yield names
         names["loader"].close()
@@ -84,7 +85,7 @@ def test_all_snippets_run_in_order(names: dict[str, Any]) -> None:
     assert {path.name for path in Path().iterdir()} == {
         *("photos", "packed", "list.csv", "packed-list", "from-python", "written", "sheet.png"),
         *("packed-jpeg", "photos-again", "cache", "tars", "from-tars", "clicks.parquet", "clicks"),
-        *("corpus", "tokens", "more", "spectrograms", "sounds"),
+        *("corpus", "tokens", "more", "saved", "from-datasets", "spectrograms", "sounds"),
     }
 
 

@@ -38,6 +38,9 @@ def permute(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(sh
     rows[i] = the keyed permutation of [0, n) at positions[i]. int64 arrays of one length.
     """
 
+def permute_range(n: int, key: int, first: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """As permute(), at positions first, first + 1, ..."""
+
 def permute_inverse(n: int, key: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """The inverse of permute(): positions[i] is where rows[i] stands."""
 
@@ -45,6 +48,9 @@ def permute_window(n: int, block: int, window: int, key: int, positions: Annotat
     """
     As permute(), for the window order: blocks of rows, shuffled within windows of blocks.
     """
+
+def permute_window_range(n: int, block: int, window: int, key: int, first: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """As permute_window(), at positions first, first + 1, ..."""
 
 def permute_window_inverse(n: int, block: int, window: int, key: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """The inverse of permute_window()."""

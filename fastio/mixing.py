@@ -175,7 +175,7 @@ class MixOrder:
         """Of each place of a cycle: its source, and how many places that has there before."""
         kept = self._cycles.get(cycle)
         if kept is None:
-            turns = Order(CYCLE, self._seed, cycle).at(np.arange(CYCLE))
+            turns = Order(CYCLE, self._seed, cycle).span(0, CYCLE)
             sources = np.searchsorted(self._bounds, turns, side="right")
             before = np.empty_like(sources)
             by_source = np.argsort(sources, kind="stable")

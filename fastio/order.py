@@ -76,6 +76,23 @@ class Order:
             _native.permute_window(self.rows, self.block, self.window, self._key, positions, rows)
         return rows
 
+    def span(self, first: int, count: int) -> Indices:
+        """The rows that stand at positions first, first + 1, ...: int64 (count,).
+
+        Raises:
+            ValueError: a position is outside.
+        """
+        if first < 0 or count < 0 or first + count > self.rows:
+            raise ValueError(f"a position is not in [0, {self.rows})")
+        if self.mode == "sequential" or not count:
+            return np.arange(first, first + count, dtype=np.int64)
+        rows = np.empty(count, np.int64)
+        if self.mode == "shuffle":
+            _native.permute_range(self.rows, self._key, first, rows)
+        else:
+            _native.permute_window_range(self.rows, self.block, self.window, self._key, first, rows)
+        return rows
+
     def positions(self, rows: npt.ArrayLike) -> Indices:
         """Where rows stand, both int64 (n,), in [0, rows): the inverse of `at`.
 

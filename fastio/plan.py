@@ -81,12 +81,12 @@ class Plan:
         end = min(begin + self.global_batch, self.order.rows)
         share = -(-(end - begin) // self.world_size)
         first = begin + self.rank * share
-        positions = np.arange(first, first + share, dtype=np.int64)
         valid = max(0, min(share, end - first))
-        if valid < share:  # padded from the epoch's beginning
-            positions[valid:] %= self.order.rows
-        rows = self.order.at(positions)
-        return PlannedBatch(step, rows, valid, end)
+        if valid == share:
+            return PlannedBatch(step, self.order.span(first, share), valid, end)
+        positions = np.arange(first, first + share, dtype=np.int64)
+        positions[valid:] %= self.order.rows  # padded from the epoch's beginning
+        return PlannedBatch(step, self.order.at(positions), valid, end)
 
     def __iter__(self) -> Iterator[PlannedBatch]:
         return (self.batch(step) for step in range(len(self)))
@@ -152,16 +152,16 @@ class BucketPlan:
     def _pool(self, first: int, last: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         """The global batches of positions [first, last): where each begins, and its rows."""
         order, size = self.plan.order, self.plan.global_batch
-        rows = order.at(np.arange(first, last, dtype=np.int64))
+        rows = order.span(first, last - first)
         rows = rows[np.argsort(self.buckets.lengths[rows], kind="stable")]
         full = len(rows) // size
         # Which rows are left over is no matter of their lengths.
         skipped = len(rows) % size
-        places = Order(len(rows), order.seed, order.epoch + first).at(np.arange(skipped))
+        places = Order(len(rows), order.seed, order.epoch + first).span(0, skipped)
         left = np.zeros(len(rows), np.bool_)
         left[places] = True
         kept = rows[~left]
-        turns = Order(full, order.seed, order.epoch + first).at(np.arange(full))
+        turns = Order(full, order.seed, order.epoch + first).span(0, full)
         for place, batch in enumerate(turns.tolist()):
             begin = batch * size
             yield first + place * size, kept[begin : begin + size]

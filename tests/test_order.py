@@ -103,6 +103,22 @@ def test_every_row_is_about_equally_often_at_every_position() -> None:
     assert 225 - 6 * 21 < chi2 < 225 + 6 * 21
 
 
+@pytest.mark.parametrize("mode", ["sequential", "shuffle", "window"])
+def test_a_span_is_what_its_positions_give(mode: Any) -> None:
+    for rows in (1, 255, 5000, 2**32 + 7):
+        order = Order(rows, 3, 2, mode, 16, 4)
+        for first, count in ((0, 0), (0, 1), (rows // 2, min(rows - rows // 2, 3000)), (rows, 0)):
+            expected = order.at(np.arange(first, first + count, dtype=np.int64))
+            np.testing.assert_array_equal(order.span(first, count), expected)
+
+
+@pytest.mark.parametrize("mode", ["sequential", "shuffle", "window"])
+@pytest.mark.parametrize(("first", "count"), [(-1, 1), (0, 11), (10, 1), (11, 0), (0, -1)])
+def test_a_span_outside_is_an_error(mode: Any, first: int, count: int) -> None:
+    with pytest.raises(ValueError, match=r"not in \[0, 10\)"):
+        Order(10, 0, 0, mode).span(first, count)
+
+
 def test_neighbours_do_not_stay_together() -> None:
     order = np.array(whole(100_000, seed=3))
     assert np.count_nonzero(np.diff(order) == 1) < 10  # one expected

@@ -62,6 +62,29 @@ void bound_window(std::uint64_t n, std::uint64_t block, std::uint64_t window, st
   function(n, block, window, key, in, count, out);
 }
 
+void check_range(std::uint64_t n, std::uint64_t first, const Out& rows) {
+  if (n < 1 || n > kMaxRows) throw nb::value_error("n must be in [1, 2**48]");
+  if (first > n || rows.size() > n - first) throw nb::value_error("a position is not in [0, rows)");
+}
+
+void bound_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, Out rows) {
+  check_range(n, first, rows);
+  std::int64_t* out = rows.data();
+  const std::size_t count = rows.size();
+  const Unlocked unlocked(count);
+  permute_range(n, key, first, count, out);
+}
+
+void bound_window_range(std::uint64_t n, std::uint64_t block, std::uint64_t window,
+                        std::uint64_t key, std::uint64_t first, Out rows) {
+  check_range(n, first, rows);
+  check_window(block, window);
+  std::int64_t* out = rows.data();
+  const std::size_t count = rows.size();
+  const Unlocked unlocked(count);
+  permute_window_range(n, block, window, key, first, count, out);
+}
+
 void bound_windows_of(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
                       const Vector<std::int64_t>& blocks, Out begins, Out ends) {
   check_window(block, window);
@@ -82,12 +105,17 @@ void bind_order(nb::module_& m) {
   m.def("permute", &bound<permute>, nb::arg("n"), nb::arg("key"), nb::arg("positions"),
         nb::arg("rows").noconvert(),
         "rows[i] = the keyed permutation of [0, n) at positions[i]. int64 arrays of one length.");
+  m.def("permute_range", &bound_range, nb::arg("n"), nb::arg("key"), nb::arg("first"),
+        nb::arg("rows").noconvert(), "As permute(), at positions first, first + 1, ...");
   m.def("permute_inverse", &bound<permute_inverse>, nb::arg("n"), nb::arg("key"), nb::arg("rows"),
         nb::arg("positions").noconvert(),
         "The inverse of permute(): positions[i] is where rows[i] stands.");
   m.def("permute_window", &bound_window<permute_window>, nb::arg("n"), nb::arg("block"),
         nb::arg("window"), nb::arg("key"), nb::arg("positions"), nb::arg("rows").noconvert(),
         "As permute(), for the window order: blocks of rows, shuffled within windows of blocks.");
+  m.def("permute_window_range", &bound_window_range, nb::arg("n"), nb::arg("block"),
+        nb::arg("window"), nb::arg("key"), nb::arg("first"), nb::arg("rows").noconvert(),
+        "As permute_window(), at positions first, first + 1, ...");
   m.def("permute_window_inverse", &bound_window<permute_window_inverse>, nb::arg("n"),
         nb::arg("block"), nb::arg("window"), nb::arg("key"), nb::arg("rows"),
         nb::arg("positions").noconvert(), "The inverse of permute_window().");

@@ -104,8 +104,10 @@ void close(SharedTable& self) {
 
 void check_rows(const Table& table, const Vector<std::int64_t>& rows) {
   std::int64_t outside = 0;  // a sign bit: one pass without branches
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    outside |= rows.data()[i] | (table.rows() - 1 - rows.data()[i]);
+  const std::int64_t* const data = rows.data();
+  const std::int64_t last = table.rows() - 1;
+  const std::size_t count = rows.size();
+  for (std::size_t i = 0; i < count; ++i) outside |= data[i] | (last - data[i]);
   if (outside < 0) throw nb::index_error("a row is not in the table");
 }
 

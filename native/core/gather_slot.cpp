@@ -83,8 +83,9 @@ Copy copy_of(std::size_t width) {
 }
 
 inline void prefetch(const std::uint8_t* begin, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(begin + at);
-  __builtin_prefetch(begin + bytes - 1);
+  const auto first = reinterpret_cast<std::uintptr_t>(begin);
+  for (std::uintptr_t at = first / kLine * kLine; at < first + bytes; at += kLine)
+    __builtin_prefetch(reinterpret_cast<const void*>(at));
 }
 
 template <typename T>
@@ -144,7 +145,7 @@ GatherSlot::GatherSlot(std::shared_ptr<const Table> table, std::vector<std::int6
                        std::vector<std::uint8_t*> out)
     : Slot(rows.size(), chunk(*table)),
       table_(std::move(table)),
-      shards_(table_->snapshot()),
+      known_(table_->snapshot()),
       row_(std::move(rows)) {
   const std::vector<TableField>& fields = table_->fields();
   for (std::size_t column = 0; column < table_->strides().size(); ++column) {
@@ -174,41 +175,49 @@ void GatherSlot::fill(std::size_t begin, std::size_t end, Worker&) {
 // Rows [begin, end), a claim of them. Rows that cannot be had are left as they are; false where
 // there are some.
 bool GatherSlot::copy_column(const Wanted& wanted, std::size_t begin, std::size_t end) const {
-  const std::uint8_t* from[kMostClaimed];
-  const std::size_t count = end - begin;
-  const bool whole = locate(wanted, begin, end, from);
-  if (!whole) {
-    for (const Target& target : wanted.targets)
-      for (std::size_t i = 0; i < count; ++i)
-        if (from[i]) copy_group(target, from + i, 1, target.out + (begin + i) * target.out_bytes);
-    return false;
-  }
   const std::size_t bytes = std::min<std::size_t>(wanted.end - wanted.begin, kAskedBytes);
   const std::size_t group = std::clamp<std::size_t>(kGroupBytes / (bytes + kLine), 2, kMostInGroup);
-  for (std::size_t i = 0; i < std::min(group, count); ++i) prefetch(from[i] + wanted.begin, bytes);
-  for (std::size_t at = 0; at < count; at += group) {
-    const std::size_t rows = std::min(group, count - at);
-    for (std::size_t i = at + group; i < std::min(at + 2 * group, count); ++i)
-      prefetch(from[i] + wanted.begin, bytes);
-    for (const Target& target : wanted.targets)
-      copy_group(target, from + at, rows, target.out + (begin + at) * target.out_bytes);
+  // Where the rows of a group lie, and those of the next one.
+  const std::uint8_t* places[2][kMostInGroup];
+  const auto ask = [&](std::size_t at, const std::uint8_t** from) {
+    const std::size_t count = std::min(group, end - at);
+    const bool there = locate(wanted, at, count, from);
+    for (std::size_t i = 0; i < count; ++i) prefetch(from[i] + wanted.begin, bytes);
+    return there;
+  };
+  bool whole = true, there = ask(begin, places[0]);
+  for (std::size_t at = begin, turn = 0; at < end; at += group, turn ^= 1) {
+    const std::size_t rows = std::min(group, end - at);
+    const bool next = at + group < end ? ask(at + group, places[turn ^ 1]) : true;
+    whole &= there;
+    for (const Target& target : wanted.targets) {
+      std::uint8_t* const out = target.out + at * target.out_bytes;
+      if (there) {
+        copy_group(target, places[turn], rows, out);
+      } else {
+        for (std::size_t i = 0; i < rows; ++i)
+          if (places[turn][i]) copy_group(target, places[turn] + i, 1, out + i * target.out_bytes);
+      }
+    }
+    there = next;
   }
-  return true;
+  return whole;
 }
 
-// Where rows [begin, end) lie, null for those that cannot be had; false where there are some.
-bool GatherSlot::locate(const Wanted& wanted, std::size_t begin, std::size_t end,
+// Where `count` rows from number `begin` of the batch on lie, null for those that cannot be had;
+// false where there are some.
+bool GatherSlot::locate(const Wanted& wanted, std::size_t begin, std::size_t count,
                         const std::uint8_t** from) const {
   const std::uint64_t stride = table_->strides()[wanted.column];
+  const std::uintptr_t* const origins = known_->origins[wanted.column].data();
+  const std::int64_t* const rows = row_.data() + begin;
+  const Table& table = *table_;
   bool whole = true;
-  for (std::size_t i = begin; i < end; ++i) {
-    const std::int64_t row = row_[i];
-    const std::size_t shard = table_->shard_of(row);
-    const ShardColumns* const columns = (*shards_)[shard].get();
-    const auto local = static_cast<std::uint64_t>(row - table_->first_row(shard));
-    const bool there = columns && columns->status.ok();
-    from[i - begin] = there ? columns->begin[wanted.column] + local * stride : nullptr;
-    whole &= there;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uintptr_t origin = origins[table.shard_of(rows[i])];
+    const std::uintptr_t place = origin + static_cast<std::uint64_t>(rows[i]) * stride;
+    from[i] = reinterpret_cast<const std::uint8_t*>(origin ? place : 0);
+    whole &= origin != 0;
   }
   return whole;
 }
@@ -227,7 +236,7 @@ void GatherSlot::copy_group(const Target& target, const std::uint8_t* const* fro
 void GatherSlot::copy_segments(const Target& target, std::size_t begin, std::size_t end) const {
   for (std::size_t i = begin; i < end; ++i) {
     const std::size_t shard = table_->shard_of(row_[i]);
-    const ShardColumns* const columns = (*shards_)[shard].get();
+    const ShardColumns* const columns = known_->shards[shard].get();
     if (!columns || !columns->status.ok() || !columns->segments) continue;
     const auto local = static_cast<std::size_t>(row_[i] - table_->first_row(shard));
     fill_row(target.field, *columns->segments, local, columns->begin[target.field.column],
@@ -238,7 +247,7 @@ void GatherSlot::copy_segments(const Target& target, std::size_t begin, std::siz
 // After the copying: a mapping may have turned out to be damaged by it.
 void GatherSlot::note_failures(std::size_t begin, std::size_t end) {
   for (std::size_t i = begin; i < end; ++i) {
-    const ShardColumns* const shard = (*shards_)[table_->shard_of(row_[i])].get();
+    const ShardColumns* const shard = known_->shards[table_->shard_of(row_[i])].get();
     if (shard && shard->sound()) continue;
     Status status = !shard ? Status::error(Code::not_found, "its shard is not open")
                     : !shard->status.ok()

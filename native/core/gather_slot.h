@@ -38,7 +38,7 @@ class GatherSlot : public Slot {
     std::vector<Target> targets;
   };
   bool copy_column(const Wanted& wanted, std::size_t begin, std::size_t end) const;
-  bool locate(const Wanted& wanted, std::size_t begin, std::size_t end,
+  bool locate(const Wanted& wanted, std::size_t begin, std::size_t count,
               const std::uint8_t** from) const;
   static void copy_group(const Target& target, const std::uint8_t* const* from, std::size_t count,
                          std::uint8_t* out);
@@ -46,7 +46,7 @@ class GatherSlot : public Slot {
   void note_failures(std::size_t begin, std::size_t end);
 
   const std::shared_ptr<const Table> table_;
-  const std::shared_ptr<const Table::Shards> shards_;  // as they were at the beginning
+  const std::shared_ptr<const KnownShards> known_;  // as it was at the beginning
   const std::vector<std::int64_t> row_;
   std::vector<Wanted> wanted_;
   std::vector<Target> in_segments_;

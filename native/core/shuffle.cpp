@@ -74,6 +74,19 @@ void in_chunks(const std::int64_t* from, std::size_t count, std::int64_t* to,
   }
 }
 
+// to[i] = first + i, changed likewise.
+template <typename Change>
+void range_in_chunks(std::uint64_t first, std::size_t count, std::int64_t* to,
+                     const Change& change) {
+  std::uint64_t values[kChunk];
+  for (std::size_t begin = 0; begin < count; begin += kChunk) {
+    const std::size_t now = std::min(kChunk, count - begin);
+    for (std::size_t i = 0; i < now; ++i) values[i] = first + begin + i;
+    change(values, now);
+    std::memcpy(to + begin, values, now * sizeof(values[0]));
+  }
+}
+
 // Calls part(window, begin, end) for each longest run values[begin, end) of one window, which
 // `find` gives of its first.
 template <typename Find, typename Part>
@@ -171,6 +184,15 @@ void Permutation::invert(std::uint64_t* values, std::size_t count) const {
   for (std::size_t i = 0; i < count; ++i) values[i] = invert(values[i]);
 }
 
+void Permutation::range(std::uint64_t first, std::size_t count, std::int64_t* rows) const {
+#ifdef FASTIO_X86
+  if (simd_active() >= Simd::avx2 && n_ <= std::uint64_t{1} << 32)
+    return feistel_range_avx2(network_, n_, first, count, rows);
+#endif
+  range_in_chunks(first, count, rows,
+                  [this](std::uint64_t* values, std::size_t now) { apply(values, now); });
+}
+
 WindowPermutation::WindowPermutation(std::uint64_t n, std::uint64_t block, std::uint64_t window,
                                      std::uint64_t key)
     : n_(n),
@@ -265,6 +287,19 @@ void permute(std::uint64_t n, std::uint64_t key, const std::int64_t* positions, 
   const Permutation order(n, key);
   in_chunks(positions, count, rows,
             [&](std::uint64_t* values, std::size_t now) { order.apply(values, now); });
+}
+
+void permute_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, std::size_t count,
+                   std::int64_t* rows) {
+  Permutation(n, key).range(first, count, rows);
+}
+
+void permute_window_range(std::uint64_t n, std::uint64_t block, std::uint64_t window,
+                          std::uint64_t key, std::uint64_t first, std::size_t count,
+                          std::int64_t* rows) {
+  const WindowPermutation order(n, block, window, key);
+  range_in_chunks(first, count, rows,
+                  [&](std::uint64_t* values, std::size_t now) { order.apply(values, now); });
 }
 
 void permute_inverse(std::uint64_t n, std::uint64_t key, const std::int64_t* rows,

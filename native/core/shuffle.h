@@ -4,7 +4,7 @@
 // smallest power of two >= max(n, 256), with cycle walking (Black and Rogaway, "Ciphers with
 // arbitrary finite domains", CT-RSA 2002): a value outside [0, n) is enciphered again until it
 // falls inside, fewer than two times on average (256 / n for the tiny n). Cost: about 50 ns for a
-// single position, 5 to 10 ns for each of an array (shuffle_kernels.h). The same (n, key) gives the
+// single position, 2 to 10 ns for each of an array (shuffle_kernels.h). The same (n, key) gives the
 // same permutation on every machine and version of fastio: tests/test_order.py pins values. All
 // functions are pure and thread-safe.
 #pragma once
@@ -35,6 +35,9 @@ class Permutation {
   // The same for each of `count` values, in place.
   void apply(std::uint64_t* positions, std::size_t count) const;
   void invert(std::uint64_t* values, std::size_t count) const;
+
+  // Positions [first, first + count), first + count <= n, to rows.
+  void range(std::uint64_t first, std::size_t count, std::int64_t* rows) const;
 
  private:
   void walk(bool backwards, std::uint64_t* values, std::size_t count) const;
@@ -87,7 +90,13 @@ class WindowPermutation {
   std::uint64_t short_slot_;  // where the permuted order puts the short last block
 };
 
-// Arrays of `count`: rows at positions, positions of rows, and the window of blocks.
+// Arrays of `count`: rows at consecutive positions from `first` on, first + count <= n; rows at
+// positions, positions of rows, and the window of blocks.
+void permute_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, std::size_t count,
+                   std::int64_t* rows);
+void permute_window_range(std::uint64_t n, std::uint64_t block, std::uint64_t window,
+                          std::uint64_t key, std::uint64_t first, std::size_t count,
+                          std::int64_t* rows);
 void permute(std::uint64_t n, std::uint64_t key, const std::int64_t* positions, std::size_t count,
              std::int64_t* rows);
 void permute_inverse(std::uint64_t n, std::uint64_t key, const std::int64_t* rows,

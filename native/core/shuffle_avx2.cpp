@@ -1,4 +1,7 @@
 // The Feistel network with AVX2: 32 values at once, their halves in eight registers.
+#include <algorithm>
+#include <array>
+
 #include "intrinsics.h"
 #include "shuffle_kernels.h"
 
@@ -50,7 +53,129 @@ inline __attribute__((always_inline)) void mix_low(Halves& x, std::uint32_t key,
   x.low = _mm256_xor_si256(x.low, mixed(x.high, key, mask));
 }
 
+// For each set of lanes: their numbers, first to last, then anything.
+constexpr auto kCompress = [] {
+  std::array<std::array<std::uint32_t, 8>, 256> table{};
+  for (std::size_t set = 0; set < table.size(); ++set)
+    for (std::uint32_t lane = 0, at = 0; lane < 8; ++lane)
+      if (set >> lane & 1) table[set][at++] = lane;
+  return table;
+}();
+
+inline __attribute__((always_inline)) __m256i lanes_of(unsigned set) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kCompress[set].data()));
+}
+
+// Eight values of 32 bits. The high half needs no mask while there are no bits above it.
+struct Narrow {
+  __m256i low, high;
+};
+
+inline __attribute__((always_inline)) void mix(Narrow& x, const Feistel& network, int round,
+                                               __m256i low_mask, __m256i high_mask) {
+  x.high = _mm256_xor_si256(x.high, mixed(x.low, network.keys[round], high_mask));
+  x.low = _mm256_xor_si256(x.low, mixed(x.high, network.keys[round + 1], low_mask));
+}
+
+constexpr std::size_t kNarrow = 32;  // values of 32 bits that are enciphered at once
+
+// Enciphers four times eight values.
+inline __attribute__((always_inline)) void encipher(const Feistel& network, __m256i (&x)[4]) {
+  const __m128i low_bits = _mm_cvtsi32_si128(network.low_bits);
+  const __m256i low_mask = _mm256_set1_epi32(static_cast<int>(network.low_mask));
+  const __m256i high_mask = _mm256_set1_epi32(static_cast<int>(network.high_mask));
+  Narrow halves[4];
+  for (int i = 0; i < 4; ++i)
+    halves[i] = {_mm256_and_si256(x[i], low_mask), _mm256_srl_epi32(x[i], low_bits)};
+  for (int round = 0; round < Feistel::kRounds; round += 2) {
+    mix(halves[0], network, round, low_mask, high_mask);
+    mix(halves[1], network, round, low_mask, high_mask);
+    mix(halves[2], network, round, low_mask, high_mask);
+    mix(halves[3], network, round, low_mask, high_mask);
+  }
+  for (int i = 0; i < 4; ++i)
+    x[i] = _mm256_or_si256(_mm256_sll_epi32(halves[i].high, low_bits), halves[i].low);
+}
+
+// Values that fell outside and walk on, and where they belong. There is room for a vector behind.
+struct Walking {
+  static constexpr std::size_t kMost = 2048;
+  std::uint32_t values[kMost + kNarrow], places[kMost + kNarrow];
+  std::size_t count = 0;
+
+  // Takes those lanes of eight that are at or above n, of the `lanes` first ones.
+  void take(__m256i x, __m256i at, __m256i last, std::size_t lanes) {
+    const __m256i inside = _mm256_cmpeq_epi32(_mm256_min_epu32(x, last), x);  // x <= n - 1
+    const unsigned all = lanes < 8 ? (1u << lanes) - 1 : 0xFF;
+    const unsigned set =
+        ~static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(inside))) & all;
+    const __m256i order = lanes_of(set);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(values + count),
+                        _mm256_permutevar8x32_epi32(x, order));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(places + count),
+                        _mm256_permutevar8x32_epi32(at, order));
+    count += static_cast<std::size_t>(__builtin_popcount(set));
+  }
+};
+
+// Enciphers those that walk until all are inside.
+void walk_on(const Feistel& network, __m256i last, Walking& walking, std::int64_t* rows) {
+  while (walking.count > 0) {
+    const std::size_t left = walking.count;
+    walking.count = 0;
+    for (std::size_t i = 0; i < left; i += kNarrow) {
+      __m256i x[4];
+      for (std::size_t j = 0; j < 4; ++j)
+        x[j] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(walking.values + i + 8 * j));
+      encipher(network, x);
+      for (std::size_t j = 0; j < 4 && i + 8 * j < left; ++j) {
+        const std::size_t begin = i + 8 * j, lanes = std::min<std::size_t>(8, left - begin);
+        const __m256i at =
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(walking.places + begin));
+        alignas(32) std::uint32_t now[8];
+        _mm256_store_si256(reinterpret_cast<__m256i*>(now), x[j]);
+        for (std::size_t lane = 0; lane < lanes; ++lane)
+          rows[walking.places[begin + lane]] = now[lane];  // for the last time, where inside
+        walking.take(x[j], at, last, lanes);
+      }
+    }
+  }
+}
+
 }  // namespace
+
+void feistel_range_avx2(const Feistel& network, std::uint64_t n, std::uint64_t first,
+                        std::size_t count, std::int64_t* rows) {
+  const __m256i iota = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i last = _mm256_set1_epi32(static_cast<int>(static_cast<std::uint32_t>(n - 1)));
+  Walking walking{};
+  for (std::size_t done = 0; done < count; done += Walking::kMost, rows += Walking::kMost) {
+    const std::size_t now = std::min(Walking::kMost, count - done);
+    for (std::size_t i = 0; i < now; i += kNarrow) {
+      __m256i x[4];
+      for (std::size_t j = 0; j < 4; ++j) {
+        const auto begin = static_cast<std::uint32_t>(first + done + i + 8 * j);
+        x[j] = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(begin)), iota);
+      }
+      encipher(network, x);
+      for (std::size_t j = 0; j < 4 && i + 8 * j < now; ++j) {
+        const std::size_t begin = i + 8 * j, lanes = std::min<std::size_t>(8, now - begin);
+        if (lanes == 8) {
+          auto* const to = reinterpret_cast<__m256i*>(rows + begin);
+          _mm256_storeu_si256(to, _mm256_cvtepu32_epi64(_mm256_castsi256_si128(x[j])));
+          _mm256_storeu_si256(to + 1, _mm256_cvtepu32_epi64(_mm256_extracti128_si256(x[j], 1)));
+        } else {
+          alignas(32) std::uint32_t values[8];
+          _mm256_store_si256(reinterpret_cast<__m256i*>(values), x[j]);
+          for (std::size_t lane = 0; lane < lanes; ++lane) rows[begin + lane] = values[lane];
+        }
+        const auto place = static_cast<int>(begin);
+        walking.take(x[j], _mm256_add_epi32(_mm256_set1_epi32(place), iota), last, lanes);
+      }
+    }
+    walk_on(network, last, walking, rows);
+  }
+}
 
 void feistel_avx2(const Feistel& network, bool backwards, std::uint64_t* values,
                   std::size_t count) {

@@ -92,7 +92,10 @@ Table::Table(std::vector<std::int64_t> first_row, std::vector<std::uint64_t> str
     while ((static_cast<std::int64_t>(i) << guide_shift_) >= first_row_[shard + 1]) ++shard;
     guide_[i] = shard;
   }
-  shards_ = std::make_shared<const Shards>(shards());
+  auto none = std::make_shared<KnownShards>();
+  none->shards.resize(shards());
+  none->origins.assign(strides_.size(), std::vector<std::uintptr_t>(shards()));
+  known_shards_ = std::move(none);
 }
 
 Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
@@ -155,29 +158,34 @@ void Table::unset(std::size_t shard) {
 // Puts `columns` in the place of a shard, if `expected`, where it is given, is there still.
 void Table::replace(std::size_t shard, const ShardColumns* expected,
                     std::shared_ptr<const ShardColumns> columns) {
-  std::shared_ptr<const Shards> old;  // goes after the lock: it may unmap files
+  std::shared_ptr<const KnownShards> old;  // goes after the lock: it may unmap files
   const std::lock_guard lock(mutex_);
-  old = shards_;
-  const auto& there = (*old)[shard];
+  old = known_shards_;
+  const auto& there = old->shards[shard];
   if (expected && there.get() != expected) return;
-  auto changed = std::make_shared<Shards>(*old);
+  auto changed = std::make_shared<KnownShards>(*old);
   known_ += std::size_t{columns != nullptr} - std::size_t{there != nullptr};
-  if (expected && columns && columns->status.ok()) ++resident_;
-  (*changed)[shard] = std::move(columns);
-  shards_ = std::move(changed);
+  const bool ok = columns && columns->status.ok();
+  if (expected && ok) ++resident_;
+  const auto first = static_cast<std::uint64_t>(first_row_[shard]);
+  for (std::size_t i = 0; i < strides_.size(); ++i)
+    changed->origins[i][shard] =
+        ok ? reinterpret_cast<std::uintptr_t>(columns->begin[i]) - first * strides_[i] : 0;
+  changed->shards[shard] = std::move(columns);
+  known_shards_ = std::move(changed);
 }
 
 std::vector<std::int64_t> Table::missing(const std::int64_t* rows, std::size_t count) const {
-  std::shared_ptr<const Shards> known;
+  std::shared_ptr<const KnownShards> known;
   {
     const std::lock_guard lock(mutex_);
     if (known_ == shards()) return {};
-    known = shards_;
+    known = known_shards_;
   }
   std::vector<bool> is_missing(shards());
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t shard = shard_of(rows[i]);
-    if (!(*known)[shard]) is_missing[shard] = true;
+    if (!known->shards[shard]) is_missing[shard] = true;
   }
   std::vector<std::int64_t> found;
   for (std::size_t shard = 0; shard < shards(); ++shard)
@@ -190,9 +198,9 @@ bool Table::complete() const {
   return known_ == shards();
 }
 
-std::shared_ptr<const Table::Shards> Table::snapshot() const {
+std::shared_ptr<const KnownShards> Table::snapshot() const {
   const std::lock_guard lock(mutex_);
-  return shards_;
+  return known_shards_;
 }
 
 std::size_t Table::resident() const {

@@ -77,11 +77,17 @@ struct ColumnPlace {
   std::optional<std::uint32_t> crc32c;  // of its bytes, looked at when they are copied
 };
 
+// What is known of a table at one moment. Immutable.
+struct KnownShards {
+  std::vector<std::shared_ptr<const ShardColumns>> shards;  // null: one that is not known
+  // origins[column][shard] + row * stride is where a row of the shard lies, by its number in the
+  // table; 0 where its rows cannot be had.
+  std::vector<std::vector<std::uintptr_t>> origins;
+};
+
 // Thread-safe.
 class Table {
  public:
-  using Shards = std::vector<std::shared_ptr<const ShardColumns>>;
-
   // first_row: of each shard, and the number of all rows at the end; ascending, from 0.
   // strides: bytes from row to row of each column. Throws std::invalid_argument where they, or the
   // fields, do not fit each other.
@@ -117,8 +123,8 @@ class Table {
   // Whether all shards are known.
   bool complete() const;
 
-  // What is known now; a null pointer for a shard that is not.
-  std::shared_ptr<const Shards> snapshot() const;
+  // What is known now.
+  std::shared_ptr<const KnownShards> snapshot() const;
 
   // Has a thread copy the shards that become known from now on, one after the other. A shard that
   // there is no memory for stays mapped. Nothing happens the second time.
@@ -155,8 +161,8 @@ class Table {
   std::vector<std::uint32_t> guide_;  // the shard of row i << guide_shift_
 
   mutable std::mutex mutex_;
-  std::shared_ptr<const Shards> shards_;  // guarded by mutex_, as is all below
-  std::size_t known_ = 0, resident_ = 0;
+  std::shared_ptr<const KnownShards> known_shards_;  // guarded by mutex_, as is all below
+  std::size_t known_ = 0, resident_ = 0;             // how many
   std::deque<Copy> to_copy_;
   std::condition_variable wanted_;
   bool copying_ = false;

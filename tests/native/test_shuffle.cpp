@@ -180,3 +180,32 @@ TEST_CASE("an array may be permuted in place") {
   permute_inverse(100, 7, values.data(), values.size(), values.data());
   CHECK(values == std::vector<std::int64_t>{5, 0, 99, 5});
 }
+
+TEST_CASE("consecutive positions are what single ones are, whatever the instruction set") {
+  for (const Simd level : {Simd::portable, Simd::avx2, Simd::avx512}) {
+    simd_force(level);
+    for (const std::uint64_t n : {1ull, 2ull, 129ull, 256ull, 257ull, 70000ull, (1ull << 32) - 1,
+                                  1ull << 32, (1ull << 32) + 1, 1ull << 48}) {
+      for (const std::size_t count : {0u, 1u, 7u, 8u, 9u, 31u, 33u, 2047u, 2048u, 2049u, 5000u}) {
+        if (count > n) continue;
+        CAPTURE(n);
+        CAPTURE(count);
+        const Permutation order(n, 9);
+        const WindowPermutation windowed(n, 8, 3, 9);
+        for (const std::uint64_t first : {std::uint64_t{0}, (n - count) / 2, n - count}) {
+          // Nothing is written behind the last.
+          std::vector<std::int64_t> rows(count + 8, -1);
+          permute_range(n, 9, first, count, rows.data());
+          for (std::size_t i = 0; i < count; ++i)
+            REQUIRE(static_cast<std::uint64_t>(rows[i]) == order(first + i));
+          REQUIRE(std::count(rows.begin() + static_cast<std::ptrdiff_t>(count), rows.end(), -1) ==
+                  8);
+          permute_window_range(n, 8, 3, 9, first, count, rows.data());
+          for (std::size_t i = 0; i < count; ++i)
+            REQUIRE(static_cast<std::uint64_t>(rows[i]) == windowed(first + i));
+        }
+      }
+    }
+  }
+  simd_force(simd_best());
+}

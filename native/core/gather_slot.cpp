@@ -88,18 +88,15 @@ inline void prefetch(const std::uint8_t* begin, std::size_t bytes) {
     __builtin_prefetch(reinterpret_cast<const void*>(at));
 }
 
-template <typename T>
-void put_as(std::uint8_t* out, std::size_t count, std::int64_t first, std::int64_t step) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const T value = static_cast<T>(first + static_cast<std::int64_t>(i) * step);
-    std::memcpy(out + sizeof(T) * i, &value, sizeof(T));
-  }
-}
-
-// Puts `count` numbers of 4 or 8 bytes: first, first + step, ...
-void put(std::uint8_t* out, std::size_t count, int bytes, std::int64_t first, std::int64_t step) {
-  if (bytes == 8) return put_as<std::int64_t>(out, count, first, step);
-  put_as<std::int32_t>(out, count, first, step);
+// Asks for the first tokens of a row of a field of segments, where they are read.
+void ask_segments(const TableField& field, const ShardColumns* columns, std::size_t row) {
+  if (!columns || field.kind != FieldKind::inputs) return;
+  const Segments& segments = *columns->segments;
+  const auto first = static_cast<std::size_t>(segments.begin[row]);
+  if (first == static_cast<std::size_t>(segments.begin[row + 1])) return;
+  const auto start = static_cast<std::size_t>(segments.start[first]);
+  const std::size_t bytes = std::min<std::size_t>(field.numbers() * field.from, kAskedBytes);
+  prefetch(columns->begin[field.column] + start * field.from, bytes);
 }
 
 // One row of a field of segments.
@@ -121,22 +118,22 @@ void fill_row(const TableField& field, const Segments& segments, std::size_t row
       case FieldKind::targets: {
         const std::size_t known = std::min(length - 1, count);
         widen(from + field.from, known, field.from, field.to, out + at * to);
-        put(out + (at + known) * to, count - known, field.to, field.fill, 0);
+        put(out + (at + known) * to, count - known, field.to, field.fill, false);
         break;
       }
       case FieldKind::positions:
-        put(out + at * to, count, field.to, 0, 1);
+        put(out + at * to, count, field.to, 0, true);
         break;
       case FieldKind::documents:
-        put(out + at * to, count, field.to, static_cast<std::int64_t>(j - first), 0);
+        put(out + at * to, count, field.to, static_cast<std::int64_t>(j - first), false);
         break;
       default:
-        put(out + at * to, count, field.to, 1, 0);
+        put(out + at * to, count, field.to, 1, false);
         break;
     }
     at += count;
   }
-  put(out + at * to, room - at, field.to, field.fill, 0);
+  put(out + at * to, room - at, field.to, field.fill, false);
 }
 
 }  // namespace
@@ -234,12 +231,19 @@ void GatherSlot::copy_group(const Target& target, const std::uint8_t* const* fro
 
 // Rows [begin, end) of a field of segments; those that cannot be had are left as they are.
 void GatherSlot::copy_segments(const Target& target, std::size_t begin, std::size_t end) const {
+  const auto shard_of = [this](std::size_t i) {
+    const ShardColumns* const columns = known_->shards[table_->shard_of(row_[i])].get();
+    return columns && columns->status.ok() && columns->segments ? columns : nullptr;
+  };
+  const auto local = [this](std::size_t i) {
+    return static_cast<std::size_t>(row_[i] - table_->first_row(table_->shard_of(row_[i])));
+  };
+  const TableField& field = target.field;
   for (std::size_t i = begin; i < end; ++i) {
-    const std::size_t shard = table_->shard_of(row_[i]);
-    const ShardColumns* const columns = known_->shards[shard].get();
-    if (!columns || !columns->status.ok() || !columns->segments) continue;
-    const auto local = static_cast<std::size_t>(row_[i] - table_->first_row(shard));
-    fill_row(target.field, *columns->segments, local, columns->begin[target.field.column],
+    if (i + 1 < end) ask_segments(field, shard_of(i + 1), local(i + 1));
+    const ShardColumns* const columns = shard_of(i);
+    if (!columns) continue;
+    fill_row(field, *columns->segments, local(i), columns->begin[field.column],
              target.out + i * target.out_bytes);
   }
 }

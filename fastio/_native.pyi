@@ -41,6 +41,9 @@ def permute(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(sh
 def permute_range(n: int, key: int, first: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """As permute(), at positions first, first + 1, ..."""
 
+def permute_inverse_range(n: int, key: int, first: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """As permute_inverse(), of rows first, first + 1, ..."""
+
 def permute_inverse(n: int, key: int, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """The inverse of permute(): positions[i] is where rows[i] stands."""
 
@@ -162,6 +165,9 @@ class Mapping:
     @property
     def data(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
         """Its bytes: uint8 (n,), read-only."""
+
+    def ahead(self, offset: int, bytes: int) -> None:
+        """Has the system read the pages of a range that are not in memory."""
 
     def release(self, offset: int, bytes: int) -> None:
         """

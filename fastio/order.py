@@ -111,6 +111,20 @@ class Order:
             )
         return positions
 
+    def positions_of_span(self, first: int, count: int) -> Indices:
+        """Where rows first, first + 1, ... stand, int64 (count,).
+
+        Raises:
+            ValueError: a row is outside.
+        """
+        if first < 0 or count < 0 or first + count > self.rows:
+            raise ValueError(f"a row is not in [0, {self.rows})")
+        if self.mode != "shuffle" or not count:
+            return self.positions(np.arange(first, first + count, dtype=np.int64))
+        positions = np.empty(count, np.int64)
+        _native.permute_inverse_range(self.rows, self._key, first, positions)
+        return positions
+
     def window_of(self, blocks: npt.ArrayLike) -> tuple[Indices, Indices]:
         """Between which positions the rows of blocks stand.
 
@@ -178,6 +192,10 @@ class ShardOrder:
         turns = np.searchsorted(self._begins, places, side="right") - 1
         found: Indices = self._bounds[self._shards[turns]] + places - self._begins[turns]
         return found
+
+    def span(self, first: int, count: int) -> Indices:
+        """The rows at consecutive positions; as `Order.span`."""
+        return self.at(np.arange(first, first + count, dtype=np.int64))
 
     def positions(self, rows: npt.ArrayLike) -> Indices:
         """Where rows stand; as `Order.positions`."""

@@ -61,8 +61,7 @@ class Window:
 
     def positions(self, offset: int, count: int) -> npt.NDArray[np.int64]:
         """Where rows offset .. offset + count of the window stand in the rank's stream."""
-        rows = np.arange(offset, offset + count, dtype=np.int64)
-        return self.order.positions(rows) + self.first
+        return self.order.positions_of_span(offset, count) + self.first
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,9 @@ class TableRun:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # threads wait for work
         self._news = threading.Condition(self._lock)  # the consumer waits for a chunk
-        self._next_window = next(self._windows, None)
+        self._next_window: Window | None = None
+        self._coming: deque[Segment] = deque()  # that are not asked for yet, in their order
+        self._look_at_next_window()
         self._open: deque[_OpenWindow] = deque()
         self._decoding = 0
         self._blocks_used = 0
@@ -313,6 +315,11 @@ class TableRun:
             return None
         segment = opened.waiting.popleft()
         self._decoding += 1
+        if self._coming and self._coming[0] is segment:
+            self._coming.popleft()
+        # Before anybody else takes one of them: what was asked for has to be read.
+        while self._coming and self._dataset.ahead(self._coming[0].group):
+            self._coming.popleft()
         return lambda: self._decode(opened, segment)
 
     def _open_window(self) -> _OpenWindow | None:
@@ -338,8 +345,13 @@ class TableRun:
         self._partial = chunks[-1] if end % rows and end < self._rows else None
         opened = _OpenWindow(window, chunks, ragged, deque(window.segments), len(window.segments))
         self._open.append(opened)
-        self._next_window = next(self._windows, None)
+        self._look_at_next_window()
         return opened
+
+    def _look_at_next_window(self) -> None:
+        self._next_window = next(self._windows, None)
+        if self._next_window is not None:
+            self._coming += self._next_window.segments
 
     def _decode(self, opened: _OpenWindow, segment: Segment) -> None:
         began_s = time.thread_time()

@@ -67,12 +67,16 @@ void check_range(std::uint64_t n, std::uint64_t first, const Out& rows) {
   if (first > n || rows.size() > n - first) throw nb::value_error("a position is not in [0, rows)");
 }
 
-void bound_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, Out rows) {
-  check_range(n, first, rows);
-  std::int64_t* out = rows.data();
-  const std::size_t count = rows.size();
+using RangeFunction = void (*)(std::uint64_t n, std::uint64_t key, std::uint64_t first,
+                               std::size_t count, std::int64_t* to);
+
+template <RangeFunction function>
+void bound_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, Out to) {
+  check_range(n, first, to);
+  std::int64_t* out = to.data();
+  const std::size_t count = to.size();
   const Unlocked unlocked(count);
-  permute_range(n, key, first, count, out);
+  function(n, key, first, count, out);
 }
 
 void bound_window_range(std::uint64_t n, std::uint64_t block, std::uint64_t window,
@@ -105,8 +109,12 @@ void bind_order(nb::module_& m) {
   m.def("permute", &bound<permute>, nb::arg("n"), nb::arg("key"), nb::arg("positions"),
         nb::arg("rows").noconvert(),
         "rows[i] = the keyed permutation of [0, n) at positions[i]. int64 arrays of one length.");
-  m.def("permute_range", &bound_range, nb::arg("n"), nb::arg("key"), nb::arg("first"),
-        nb::arg("rows").noconvert(), "As permute(), at positions first, first + 1, ...");
+  m.def("permute_range", &bound_range<permute_range>, nb::arg("n"), nb::arg("key"),
+        nb::arg("first"), nb::arg("rows").noconvert(),
+        "As permute(), at positions first, first + 1, ...");
+  m.def("permute_inverse_range", &bound_range<permute_inverse_range>, nb::arg("n"), nb::arg("key"),
+        nb::arg("first"), nb::arg("positions").noconvert(),
+        "As permute_inverse(), of rows first, first + 1, ...");
   m.def("permute_inverse", &bound<permute_inverse>, nb::arg("n"), nb::arg("key"), nb::arg("rows"),
         nb::arg("positions").noconvert(),
         "The inverse of permute(): positions[i] is where rows[i] stands.");

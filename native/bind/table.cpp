@@ -116,6 +116,14 @@ void bind_table(nb::module_& m) {
       .def("__init__", &open_mapping, nb::arg("path"))
       .def_prop_ro("data", &data, nb::rv_policy::automatic, "Its bytes: uint8 (n,), read-only.")
       .def(
+          "ahead",
+          [](const SharedMapping& self, std::size_t offset, std::size_t bytes) {
+            const nb::gil_scoped_release unlocked;
+            self.value->ahead(offset, bytes);
+          },
+          nb::arg("offset"), nb::arg("bytes"),
+          "Has the system read the pages of a range that are not in memory.")
+      .def(
           "release",
           [](const SharedMapping& self, std::size_t offset, std::size_t bytes) {
             const nb::gil_scoped_release unlocked;

@@ -182,11 +182,19 @@ Mapping::~Mapping() {
   if (data_) ::munmap(const_cast<std::uint8_t*>(data_), size_);
 }
 
-void Mapping::release(std::size_t offset, std::size_t bytes) const {
+void Mapping::advise(std::size_t offset, std::size_t bytes, int advice) const {
   if (offset >= size_) return;
   const std::size_t end = offset + std::min(bytes, size_ - offset);
   const std::size_t begin = offset / page_bytes * page_bytes;  // the mapping begins with a page
-  ::madvise(const_cast<std::uint8_t*>(data_) + begin, end - begin, MADV_DONTNEED);
+  ::madvise(const_cast<std::uint8_t*>(data_) + begin, end - begin, advice);
+}
+
+void Mapping::ahead(std::size_t offset, std::size_t bytes) const {
+  advise(offset, bytes, MADV_WILLNEED);
+}
+
+void Mapping::release(std::size_t offset, std::size_t bytes) const {
+  advise(offset, bytes, MADV_DONTNEED);
 }
 
 void Mapping::expect_scattered() const {

@@ -30,6 +30,9 @@ class Mapping {
   const std::uint8_t* data() const { return data_; }
   std::size_t size() const { return size_; }
 
+  // Has the system begin to read the pages of bytes [offset, offset + bytes).
+  void ahead(std::size_t offset, std::size_t bytes) const;
+
   // Lets go of the pages of bytes [offset, offset + bytes), which come from the page cache, or the
   // disk, when they are read again. What lies outside of the file is left out.
   void release(std::size_t offset, std::size_t bytes) const;
@@ -47,6 +50,7 @@ class Mapping {
  private:
   Mapping(const std::uint8_t* data, std::size_t size, std::size_t guard)
       : data_(data), size_(size), guard_(guard) {}
+  void advise(std::size_t offset, std::size_t bytes, int advice) const;
 
   const std::uint8_t* const data_;
   const std::size_t size_;

@@ -36,8 +36,9 @@ class Permutation {
   void apply(std::uint64_t* positions, std::size_t count) const;
   void invert(std::uint64_t* values, std::size_t count) const;
 
-  // Positions [first, first + count), first + count <= n, to rows.
+  // The same for first, first + 1, ..., first + count <= n.
   void range(std::uint64_t first, std::size_t count, std::int64_t* rows) const;
+  void invert_range(std::uint64_t first, std::size_t count, std::int64_t* positions) const;
 
  private:
   void walk(bool backwards, std::uint64_t* values, std::size_t count) const;
@@ -90,10 +91,12 @@ class WindowPermutation {
   std::uint64_t short_slot_;  // where the permuted order puts the short last block
 };
 
-// Arrays of `count`: rows at consecutive positions from `first` on, first + count <= n; rows at
-// positions, positions of rows, and the window of blocks.
+// Arrays of `count`: rows at consecutive positions from `first` on, first + count <= n, or
+// positions of consecutive rows; rows at positions, positions of rows, and the window of blocks.
 void permute_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, std::size_t count,
                    std::int64_t* rows);
+void permute_inverse_range(std::uint64_t n, std::uint64_t key, std::uint64_t first,
+                           std::size_t count, std::int64_t* positions);
 void permute_window_range(std::uint64_t n, std::uint64_t block, std::uint64_t window,
                           std::uint64_t key, std::uint64_t first, std::size_t count,
                           std::int64_t* rows);

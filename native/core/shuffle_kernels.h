@@ -24,8 +24,8 @@ void feistel_portable(const Feistel& network, bool backwards, std::uint64_t* val
 void feistel_avx2(const Feistel& network, bool backwards, std::uint64_t* values, std::size_t count);
 
 // Positions [first, first + count) of an order of [0, n), first + count <= n <= 2**32, their rows
-// into `rows`: enciphered again and again until they are below n.
-void feistel_range_avx2(const Feistel& network, std::uint64_t n, std::uint64_t first,
-                        std::size_t count, std::int64_t* rows);
+// into `rows`: enciphered, or deciphered, again and again until they are below n.
+void feistel_range_avx2(const Feistel& network, bool backwards, std::uint64_t n,
+                        std::uint64_t first, std::size_t count, std::int64_t* rows);
 
 }  // namespace fastio

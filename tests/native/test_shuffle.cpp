@@ -200,6 +200,9 @@ TEST_CASE("consecutive positions are what single ones are, whatever the instruct
             REQUIRE(static_cast<std::uint64_t>(rows[i]) == order(first + i));
           REQUIRE(std::count(rows.begin() + static_cast<std::ptrdiff_t>(count), rows.end(), -1) ==
                   8);
+          permute_inverse_range(n, 9, first, count, rows.data());
+          for (std::size_t i = 0; i < count; ++i)
+            REQUIRE(static_cast<std::uint64_t>(rows[i]) == order.invert(first + i));
           permute_window_range(n, 8, 3, 9, first, count, rows.data());
           for (std::size_t i = 0; i < count; ++i)
             REQUIRE(static_cast<std::uint64_t>(rows[i]) == windowed(first + i));

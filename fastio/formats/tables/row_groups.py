@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
+from fastio import _native
+from fastio.errors import ShardCorrupt
 from fastio.formats.tables.ahead import Ahead
 from fastio.formats.tables.binary_files import ArrowTable, ParquetTable, chunk_ranges
 from fastio.formats.tables.filters import Filter
@@ -17,7 +19,6 @@ from fastio.formats.tables.partitions import Constants
 from fastio.formats.tables.reading import Table
 
 _OPEN_FILES = 4  # of each thread
-_READ_BYTES = 1 << 20  # of a column that is read in slices
 
 
 class Source(Protocol):
@@ -72,8 +73,38 @@ class OpenFiles(threading.local):
         return file
 
 
+class Mapped:
+    """A file that pyarrow reads from its mapping: nothing is copied before it is decoded.
+
+    A file that is cut off meanwhile ends no process: what was read of it is zeros, which `check`
+    tells.
+
+    Args:
+        path: the file.
+        opened: makes pyarrow's reader of its bytes.
+
+    Attributes:
+        reader: pyarrow's.
+    """
+
+    def __init__(self, path: str, opened: Callable[[pa.BufferReader], Any]) -> None:
+        self._path = path
+        self._mapping = _native.Mapping(path)
+        self.reader = opened(pa.BufferReader(pa.py_buffer(self._mapping.data)))
+
+    def ahead(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Has the system read ranges (offset, length) from the disk that are used at once."""
+        for offset, length in ranges:
+            self._mapping.ahead(offset, length)
+
+    def check(self) -> None:
+        """Raises ShardCorrupt where what was read may not be what the file had."""
+        if self._mapping.damaged:
+            raise ShardCorrupt(f"{self._path} was cut off while it was read: write it again")
+
+
 class LocalParquet:
-    """A Parquet file's row groups."""
+    """A Parquet file's row groups, mapped."""
 
     has_groups = True
 
@@ -89,18 +120,18 @@ class LocalParquet:
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
+        file: Mapped = self._opened.get(self._path, self._open)
+        file.ahead(chunk_ranges(self._metadata, number, columns, self._path))
         if rows is None:
-            file = self._opened.get(self._path, self._open)
-            yield from file.read_row_group(
-                number, columns=columns, use_threads=threads
-            ).to_batches()
+            found = file.reader.read_row_group(number, columns=columns, use_threads=threads)
+            batches = iter(found.to_batches())
         else:
-            with pa_parquet.ParquetFile(
-                self._path, metadata=self._metadata, buffer_size=_READ_BYTES
-            ) as file:
-                yield from file.iter_batches(
-                    rows, row_groups=[number], columns=columns, use_threads=threads
-                )
+            batches = file.reader.iter_batches(
+                rows, row_groups=[number], columns=columns, use_threads=threads
+            )
+        for batch in batches:
+            file.check()
+            yield batch
 
     def ahead(self, number: int, columns: list[str]) -> bool:
         return True  # files here are read when they are needed
@@ -114,9 +145,12 @@ class LocalParquet:
     def close(self) -> None:
         pass
 
-    def _open(self) -> pa_parquet.ParquetFile:
-        return pa_parquet.ParquetFile(
-            self._path, metadata=self._metadata, buffer_size=_READ_BYTES, pre_buffer=False
+    def _open(self) -> Mapped:
+        return Mapped(
+            self._path,
+            lambda source: pa_parquet.ParquetFile(
+                source, metadata=self._metadata, pre_buffer=False
+            ),
         )
 
 
@@ -173,20 +207,22 @@ class LocalArrow:
         self._opened = opened
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        file = self._opened.get(self._path, self._open)
+        file: Mapped = self._opened.get(self._path, self._open)
         found = []
         for number, rows in enumerate(self._counts):
             nbytes = 0
             if varying and rows:
-                nbytes = file.get_batch(number).select(list(varying)).nbytes
+                nbytes = file.reader.get_batch(number).select(list(varying)).nbytes
             found.append((rows, nbytes))
         return found
 
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        file = self._opened.get(self._path, self._open)
-        yield from _sliced(file.get_batch(number).select(columns), rows)
+        file: Mapped = self._opened.get(self._path, self._open)
+        for batch in _sliced(file.reader.get_batch(number).select(columns), rows):
+            yield batch
+            file.check()  # nothing of it was copied before
 
     def ahead(self, number: int, columns: list[str]) -> bool:
         return True
@@ -197,8 +233,8 @@ class LocalArrow:
     def close(self) -> None:
         pass
 
-    def _open(self) -> Any:
-        return pa.ipc.open_file(pa.memory_map(self._path))
+    def _open(self) -> Mapped:
+        return Mapped(self._path, pa.ipc.open_file)
 
 
 class StoredArrow:

@@ -33,31 +33,38 @@ constexpr std::size_t kAskedBytes = 1024;
 
 using Rows = const std::uint8_t* const*;
 
+// Of each of `count` rows, `width` bytes from `offset` on, one after the other to `out`.
+using Copy = void (*)(Rows from, std::size_t offset, std::size_t count, std::size_t width,
+                      std::uint8_t* out);
+
 // Copies `width` bytes of each row, in pieces of 16 whose number the compiler knows; the last one
 // overlaps the one before. Field by field in small groups, this takes as long as copying whole
 // rows, and half as long as a row's fields one after the other, in loops that end where nobody can
 // tell.
 template <std::size_t pieces>
-void copy_pieces(Rows from, std::size_t count, std::size_t width, std::uint8_t* out) {
+void copy_pieces(Rows from, std::size_t offset, std::size_t count, std::size_t width,
+                 std::uint8_t* out) {
   const std::uint8_t* next = out + count * width;  // where the next group goes
   for (std::size_t i = 0; i < count; ++i, out += width, next += width) {
+    const std::uint8_t* const in = from[i] + offset;
     for (std::size_t j = 0; j <= pieces; j += kLine / 16) __builtin_prefetch(next + 16 * j, 1);
-    for (std::size_t j = 0; j < pieces; ++j) std::memcpy(out + 16 * j, from[i] + 16 * j, 16);
-    std::memcpy(out + width - 16, from[i] + width - 16, 16);
+    for (std::size_t j = 0; j < pieces; ++j) std::memcpy(out + 16 * j, in + 16 * j, 16);
+    std::memcpy(out + width - 16, in + width - 16, 16);
   }
 }
 
 template <typename T>
-void copy_numbers(Rows from, std::size_t count, std::size_t, std::uint8_t* out) {
+void copy_numbers(Rows from, std::size_t offset, std::size_t count, std::size_t,
+                  std::uint8_t* out) {
   __builtin_prefetch(out + sizeof(T) * count, 1);
-  for (std::size_t i = 0; i < count; ++i) std::memcpy(out + sizeof(T) * i, from[i], sizeof(T));
+  for (std::size_t i = 0; i < count; ++i)
+    std::memcpy(out + sizeof(T) * i, from[i] + offset, sizeof(T));
 }
 
-void copy_any(Rows from, std::size_t count, std::size_t width, std::uint8_t* out) {
-  for (std::size_t i = 0; i < count; ++i) std::memcpy(out + width * i, from[i], width);
+void copy_any(Rows from, std::size_t offset, std::size_t count, std::size_t width,
+              std::uint8_t* out) {
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(out + width * i, from[i] + offset, width);
 }
-
-using Copy = void (*)(Rows, std::size_t, std::size_t, std::uint8_t*);
 
 template <std::size_t... pieces>
 constexpr std::array<Copy, sizeof...(pieces)> copies(std::index_sequence<pieces...>) {
@@ -222,11 +229,11 @@ bool GatherSlot::locate(const Wanted& wanted, std::size_t begin, std::size_t cou
 void GatherSlot::copy_group(const Target& target, const std::uint8_t* const* from,
                             std::size_t count, std::uint8_t* out) {
   const TableField& field = target.field;
-  const std::uint8_t* moved[kMostInGroup];
-  for (std::size_t i = 0; i < count; ++i) moved[i] = from[i] + field.offset;
-  if (field.kind == FieldKind::bytes) return target.copy(moved, count, field.width, out);
+  if (field.kind == FieldKind::bytes)
+    return target.copy(from, field.offset, count, field.width, out);
   for (std::size_t i = 0; i < count; ++i)
-    widen(moved[i], field.numbers(), field.from, field.to, out + i * target.out_bytes);
+    widen(from[i] + field.offset, field.numbers(), field.from, field.to,
+          out + i * target.out_bytes);
 }
 
 // Rows [begin, end) of a field of segments; those that cannot be had are left as they are.

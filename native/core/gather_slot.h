@@ -27,8 +27,8 @@ class GatherSlot : public Slot {
   struct Target {
     std::uint8_t* out;
     std::size_t out_bytes;  // of a row
-    void (*copy)(const std::uint8_t* const* from, std::size_t count, std::size_t width,
-                 std::uint8_t* out);
+    void (*copy)(const std::uint8_t* const* from, std::size_t offset, std::size_t count,
+                 std::size_t width, std::uint8_t* out);
     TableField field;
   };
   // A column with wanted fields, and the bytes of a row that they lie in.

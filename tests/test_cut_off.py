@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import fastio
@@ -67,6 +69,22 @@ def test_gather_names_a_cut_off_shard_and_reads_it_anew_when_it_is_mended(tmp_pa
     path.write_bytes(whole)
     dataset = fastio.open(tmp_path / "ds")
     assert dataset.gather("y", rows).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_table_file_that_is_cut_off_is_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"x.{kind}"
+    table = pa.table({"x": np.arange(50_000), "y": np.random.default_rng(0).random(50_000)})
+    if kind == "parquet":
+        pa.parquet.write_table(table, path, row_group_size=5000)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table, 5000)
+    with Loader(path, batch_size=100, shuffle=True, num_workers=1) as loader:
+        assert sorted(np.concatenate([b["x"].numpy() for b in loader])) == list(range(50_000))
+        cut(path)
+        with pytest.raises(ShardCorrupt, match=rf"x\.{kind}"):
+            list(loader)
 
 
 def cut_everything(folder: Path) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,10 @@ import torch
 import fastio
 from fastio import Loader, Schema, TokenPad, Tokens, TokenWindows, residency
 from fastio.dataset import packed
-from fastio.fetch.cold import Window, windows_of
+from fastio.fetch import columns
+from fastio.fetch.cold import ColdRows, ReadAheadPlan, Window, windows_of
 from fastio.order import Order
+from fastio.plan import Plan
 
 ROWS = 250_000
 ROW_BYTES = 256
@@ -238,6 +242,26 @@ def test_windows_have_each_row_once_and_where_it_stands(
 
 def test_an_order_of_no_rows_has_no_windows() -> None:
     assert list(windows_of(Order(0), 1.0)) == []
+
+
+def test_batches_do_without_a_disk_that_takes_no_advice(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EINVAL, "no advice")
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    order = Order(ROWS, 0, 0, "window", 64, 64)
+    with fastio.open(table) as dataset:
+        found = columns(dataset, ["y"], False)
+        assert found is not None
+        rows, windows = ColdRows(found.layout), windows_of(order, ROW_BYTES)
+        plan = ReadAheadPlan(iter(Plan(order, 10_000)), windows, rows, 0, True)
+        counted: list[int] = []
+        thread = threading.Thread(target=lambda: counted.append(sum(1 for _ in plan)), daemon=True)
+        thread.start()
+        thread.join(60)
+        assert counted == [ROWS // 10_000]
 
 
 def test_released_pages_are_read_again(tmp_path: Path) -> None:

@@ -357,7 +357,8 @@ def test_a_stream_is_refused_with_advice() -> None:
 
 def test_a_dataset_without_rows_is_refused(tmp_path: Path) -> None:
     empty = table_dataset().select([])
-    for source in (empty, save_to(empty, tmp_path / "saved")):
+    none_left = table_dataset().shuffle(seed=1).filter(lambda row: False)
+    for source in (empty, none_left, save_to(empty, tmp_path / "saved")):
         with pytest.raises(SourceNotFound, match="has no rows"):
             Loader(source, 10)
 

@@ -8,6 +8,7 @@ import gzip
 import json
 import pickle
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -303,6 +304,39 @@ def test_what_is_fetched_ahead_has_a_bound() -> None:
     with pytest.raises(ZeroDivisionError):
         ahead.take("b", lambda: spans)
     assert ahead.take("b", lambda: spans) == spans
+
+
+def test_what_no_thread_could_fetch_is_fetched_when_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ahead = ahead_module.Ahead(100)
+    spans = [(0, memoryview(b"x"))]
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert not ahead.begin("a", 100, lambda: [])
+    taken: list[Any] = []
+    taker = threading.Thread(target=lambda: taken.append(ahead.take("a", lambda: spans)))
+    taker.daemon = True
+    taker.start()
+    taker.join(20)
+    assert taken == [spans]
+    assert ahead.begin("b", 100, lambda: spans)  # nothing of the room is lost
+
+
+def test_a_row_group_that_cannot_be_asked_for_is_an_error_of_its_batch(
+    folder: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise ShardCorrupt("its footer says what cannot be")
+
+    with Loader(urls(server, "parquet"), 100, columns=["number"], timeout=30) as loader:
+        for name in ("row_groups", "binary_files"):
+            monkeypatch.setattr(f"fastio.formats.tables.{name}.chunk_ranges", broken)
+        with pytest.raises(ShardCorrupt, match="footer"):
+            list(loader)
 
 
 # Packing

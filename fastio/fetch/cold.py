@@ -241,10 +241,12 @@ class ReadAheadPlan:
 def _work(jobs: Jobs, rows: ColdRows, stop: threading.Event, drop: bool) -> None:
     while (job := jobs.get()) is not None and not stop.is_set():
         window, wanted = job
-        for first, last in window.runs:
-            if wanted:
-                rows.read(first, last, stop, drop)
-            else:
-                rows.drop(first, last, stop)
+        # A shard that was closed, a file system that refuses advice: batches do without it.
+        with suppress(FastioError, OSError, ValueError):
+            for first, last in window.runs:
+                if wanted:
+                    rows.read(first, last, stop, drop)
+                else:
+                    rows.drop(first, last, stop)
         if wanted:
             window.asked_for.set()

@@ -318,9 +318,16 @@ class TableRun:
         if self._coming and self._coming[0] is segment:
             self._coming.popleft()
         # Before anybody else takes one of them: what was asked for has to be read.
-        while self._coming and self._dataset.ahead(self._coming[0].group):
+        while self._coming and self._is_asked_for(self._coming[0]):
             self._coming.popleft()
         return lambda: self._decode(opened, segment)
+
+    def _is_asked_for(self, segment: Segment) -> bool:
+        """Has a row group fetched before it is read; False: there is no room for it now."""
+        try:
+            return self._dataset.ahead(segment.group)
+        except Exception:  # said by the thread that reads it, where its rows are wanted
+            return True
 
     def _open_window(self) -> _OpenWindow | None:
         """The next window, if there are blocks for its chunks."""

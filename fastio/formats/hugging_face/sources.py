@@ -141,7 +141,9 @@ def _open_folder(folder: str) -> Opened:
         batches += more
     assert schema is not None
     selected = _files(folder, state, "_indices_data_files")
-    indices = _indices([batch for path in selected for batch in _mapped(path)[1]], selected)
+    indices = None
+    if selected:
+        indices = _indices([batch for path in selected for batch in _mapped(path)[1]], selected[0])
     features = _folder_features(folder, info, schema)
     format_columns = None if state.get("_output_all_columns") else state.get("_format_columns")
     rows = _rows(folder, schema, batches, indices, format_columns)
@@ -217,7 +219,9 @@ def _open_object(dataset: Any) -> Opened:
         )
     table: pa.Table = dataset.data.table
     stored = dataset._indices
-    indices = None if stored is None else _indices(stored.table.to_batches(), [])
+    indices = (
+        None if stored is None else _indices(stored.table.to_batches(), "the dataset's indices")
+    )
     features = parse_features(dataset.features.to_dict())
     columns = None if dataset.format["output_all_columns"] else dataset.format["columns"]
     name = "datasets.Dataset"
@@ -234,14 +238,12 @@ def _several(name: str, splits: Sequence[str]) -> SourceNotFound:
     return SourceNotFound(f"{name} has several splits: give one of them: {choices}")
 
 
-def _indices(batches: Sequence[pa.RecordBatch], paths: Sequence[str]) -> NDArray[np.int64] | None:
-    if not batches and not paths:
-        return None
+def _indices(batches: Sequence[pa.RecordBatch], where: str) -> NDArray[np.int64]:
+    """Numbers of rows; none where no rows are selected, of which Arrow may have no batch."""
     try:
         parts = [batch.column(_INDICES).to_numpy(zero_copy_only=False) for batch in batches]
         return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
     except (KeyError, ValueError, TypeError) as error:
-        where = paths[0] if paths else "the dataset's indices"
         raise ShardCorrupt(f"{where} cannot be understood: {error}") from error
 
 

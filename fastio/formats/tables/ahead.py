@@ -56,12 +56,17 @@ class Ahead:
             under_way = sum(not each.done.is_set() for each in self._begun.values())
             if nbytes > self._left or under_way >= _AT_ONCE:
                 return False
+            fetching = _Fetching(nbytes)
+            # A daemon: the interpreter's exit does not wait for a server that does not answer.
+            thread = threading.Thread(
+                target=_run, args=(fetching, fetch), name="fastio-table-ahead", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more threads: nobody may wait for this one
+                return False
             self._left -= nbytes
-            fetching = self._begun[key] = _Fetching(nbytes)
-        # A daemon: the interpreter's exit does not wait for a server that does not answer.
-        threading.Thread(
-            target=_run, args=(fetching, fetch), name="fastio-table-ahead", daemon=True
-        ).start()
+            self._begun[key] = fetching
         return True
 
     def take(self, key: Hashable, fetch: Fetch) -> Sequence[Span]:

@@ -61,6 +61,7 @@ OWNERS = {
         "_build",
         "shard",
         "dataset",
+        "formats.tables.row_groups",
         "formats.tokens.segments",
         "order",
         "fetch",

@@ -164,17 +164,21 @@ def test_a_window_of_shards_is_used_up_before_the_next_one(proxy: FaultProxy, ro
 def test_the_next_windows_shards_are_there_before_a_batch_needs_them(
     proxy: FaultProxy, root: Path, tmp_path: Path
 ) -> None:
-    """With one batch taken, two windows of shards come; then they need no server any more."""
+    """With one batch taken, two windows of shards come; they need no server after that."""
     proxy.set(latency_s=LATENCY_S)
     expected = local_windows(root)
     with windows_loader(proxy.url, Cache(tmp_path / "cache"), batch_size=1) as loader:
         run, spans = iter(loader), ShardOrder(window_bounds(root), 0, 0, 4).spans()
         next(run)
-        two_windows = {f"shard-{n:06}.arrow" for _, shards in spans[:2] for n in shards.tolist()}
+        names = [{f"shard-{n:06}.arrow" for n in shards.tolist()} for _, shards in spans[:3]]
         deadline_s = time.monotonic() + 30
-        while len(asked := shards_asked_for(proxy)) < 8 and time.monotonic() < deadline_s:
+        asked = shards_asked_for(proxy)
+        while not asked >= names[0] | names[1] and time.monotonic() < deadline_s:
             time.sleep(0.01)
-        assert asked == two_windows
+            asked = shards_asked_for(proxy)
+        assert asked >= names[0] | names[1]
+        # Batches that are in work may be in the second window already.
+        assert asked <= names[0] | names[1] | names[2]
         proxy.fail("status", p=1.0, match="shard")
         for _ in range(spans[1][0] - 1):
             batch = next(run)

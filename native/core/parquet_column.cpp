@@ -45,10 +45,16 @@ std::size_t count_ones(const Byte* bits, std::size_t count) {
 
 // Sets bits [first, first + count) of `out`, which are zeros.
 void put_ones(std::size_t count, Byte* out, std::size_t first) {
-  for (; count && first % 8; --count, ++first) out[first / 8] |= static_cast<Byte>(1u << first % 8);
-  std::memset(out + first / 8, 0xFF, count / 8);
-  for (first += count / 8 * 8, count %= 8; count; --count, ++first)
-    out[first / 8] |= static_cast<Byte>(1u << first % 8);
+  const std::size_t last = first + count;  // behind them
+  const unsigned head = 0xFFu << first % 8 & 0xFFu, tail = (1u << last % 8) - 1;
+  Byte *at = out + first / 8, *const end = out + last / 8;
+  if (at == end) {
+    if (tail) *at |= static_cast<Byte>(head & tail);
+    return;
+  }
+  *at++ |= static_cast<Byte>(head);
+  while (at < end) *at++ = 0xFF;
+  if (tail) *end |= static_cast<Byte>(tail);
 }
 
 // Copies bits to bits [first, first + count) of `out`, which are zeros.

@@ -26,6 +26,7 @@ _PHYSICAL = {
     "DOUBLE": (pa.float64(),),
 }
 _CODECS = ("UNCOMPRESSED", "SNAPPY")
+_ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}  # or of levels
 _NO_VALIDITY = np.empty(0, np.uint8)
 
 # Gives the bytes of a range (offset, length) of a file: uint8 (length,), or fewer at its end.
@@ -157,10 +158,10 @@ def _decoded(
 def _chunk(
     about: pa_parquet.RowGroupMetaData, column: FlatColumn, data: Bytes, where: str
 ) -> _Chunk | None:
-    """A column chunk's pages; None: they are compressed in a way that pyarrow knows."""
+    """A column chunk's pages; None: they are compressed or encoded in ways that pyarrow knows."""
     chunk = about.column(column.number)
     codec = chunk.compression
-    if codec not in _CODECS:
+    if codec not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings):
         return None
     offset = chunk.data_page_offset
     if chunk.dictionary_page_offset:

@@ -161,8 +161,15 @@ def test_other_types_are_left_to_pyarrow() -> None:
     assert "x0" not in native.asked
 
 
+@pytest.mark.parametrize("is_told", [True, False])
 @pytest.mark.parametrize("encoding", ["DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"])
-def test_other_encodings_are_left_to_pyarrow(encoding: str) -> None:
+def test_other_encodings_are_left_to_pyarrow(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, is_told: bool
+) -> None:
+    """Whether the footer tells of them, or only the pages do."""
+    if not is_told:
+        known = parquet_columns._ENCODINGS | {encoding}
+        monkeypatch.setattr(parquet_columns, "_ENCODINGS", known)
     table = pa.table({"a": pa.array(range(1000), pa.int32()), "b": pa.array(range(1000))})
     native = Native(written(table, use_dictionary=False, column_encoding={"a": encoding}))
     same(native.read(0, ["a", "b"]), table)

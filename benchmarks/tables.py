@@ -149,7 +149,7 @@ def hugging_face(make: Make) -> Figure | None:
     """Datasets with shuffle, formatted as tensors; None where they are not installed."""
     if importlib.util.find_spec("datasets") is None:
         return None
-    import datasets  # type: ignore[import-not-found,unused-ignore]
+    import datasets  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
     table = pa.Table.from_batches([pa.RecordBatch.from_pydict(make(PIECE, 0))])
     shuffled = datasets.Dataset(table).shuffle(seed=0).with_format("torch")

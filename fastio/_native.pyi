@@ -226,6 +226,16 @@ def deal(memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', 
     Puts a full chunk's records in their places. fields: (uint8 of `count` rows, offset).
     """
 
+class ColumnDecoder:
+    """Column chunks of Parquet; see parquet_column.h."""
+
+    def __init__(self) -> None: ...
+
+    def decode(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, width: int, nullable: bool, snappy: bool, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], validity: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        The pages in `data` to `rows` numbers of `width` bytes, and Arrow's bitmap where they are nullable. Returns how many are null; -1: not decoded, as pages are of a kind that this does not know. Raises ValueError: they are damaged.
+        """
+
 class FileSet:
     """Local files by number; see read.h."""
 

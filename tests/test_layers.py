@@ -61,6 +61,7 @@ OWNERS = {
         "_build",
         "shard",
         "dataset",
+        "formats.tables.parquet_columns",
         "formats.tables.row_groups",
         "formats.tokens.segments",
         "order",

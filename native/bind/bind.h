@@ -62,6 +62,7 @@ void bind_image(nb::module_& m);
 void bind_blocks(nb::module_& m);
 void bind_table(nb::module_& m);
 void bind_interleave(nb::module_& m);
+void bind_parquet(nb::module_& m);
 void bind_engine(nb::module_& m);
 
 }  // namespace fastio

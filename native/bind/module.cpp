@@ -11,5 +11,6 @@ NB_MODULE(_native, m) {
   fastio::bind_blocks(m);
   fastio::bind_table(m);
   fastio::bind_interleave(m);
+  fastio::bind_parquet(m);
   fastio::bind_engine(m);
 }

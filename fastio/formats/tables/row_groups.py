@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
@@ -15,8 +17,10 @@ from fastio.errors import ShardCorrupt
 from fastio.formats.tables.ahead import Ahead
 from fastio.formats.tables.binary_files import ArrowTable, ParquetTable, chunk_ranges
 from fastio.formats.tables.filters import Filter
+from fastio.formats.tables.parquet_columns import ColumnReader
 from fastio.formats.tables.partitions import Constants
 from fastio.formats.tables.reading import Table
+from fastio.formats.tables.spans import Span, bytes_of
 
 _OPEN_FILES = 4  # of each thread
 
@@ -54,10 +58,15 @@ class Source(Protocol):
 
 
 class OpenFiles(threading.local):
-    """The files that a thread has open, the one used last at the end."""
+    """The files that a thread has open, the one used last at the end.
+
+    Attributes:
+        decoder: the thread's, of columns.
+    """
 
     def __init__(self) -> None:
         self.files: OrderedDict[str, Any] = OrderedDict()
+        self.decoder = _native.ColumnDecoder()
 
     def __reduce__(self) -> Any:
         return OpenFiles, ()  # another process opens its own
@@ -92,6 +101,11 @@ class Mapped:
         self._mapping = _native.Mapping(path)
         self.reader = opened(pa.BufferReader(pa.py_buffer(self._mapping.data)))
 
+    def data(self, offset: int, length: int) -> np.ndarray:
+        """The bytes of a range: uint8 (length,), or fewer where the file ends."""
+        found: np.ndarray = self._mapping.data[offset : offset + length]
+        return found
+
     def ahead(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Has the system read ranges (offset, length) from the disk that are used at once."""
         for offset, length in ranges:
@@ -113,6 +127,7 @@ class LocalParquet:
         self._metadata = table.metadata
         self._schema = table.schema
         self._opened = opened
+        self._columns = ColumnReader(table.name, table.metadata, table.schema)
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         return _parquet_groups(self._metadata, varying)
@@ -123,8 +138,7 @@ class LocalParquet:
         file: Mapped = self._opened.get(self._path, self._open)
         file.ahead(chunk_ranges(self._metadata, number, columns, self._path))
         if rows is None:
-            found = file.reader.read_row_group(number, columns=columns, use_threads=threads)
-            batches = iter(found.to_batches())
+            batches = self._whole(file, number, columns, threads)
         else:
             batches = file.reader.iter_batches(
                 rows, row_groups=[number], columns=columns, use_threads=threads
@@ -132,6 +146,20 @@ class LocalParquet:
         for batch in batches:
             file.check()
             yield batch
+
+    def _whole(
+        self, file: Mapped, number: int, columns: list[str], threads: bool
+    ) -> Iterator[pa.RecordBatch]:
+        def others(names: list[str]) -> pa.Table:
+            return file.reader.read_row_group(number, columns=names, use_threads=threads)
+
+        decoder = self._opened.decoder
+        try:
+            found = self._columns.read(number, columns, file.data, others, decoder, threads)
+        except ShardCorrupt:
+            file.check()  # which knows better
+            raise
+        yield from found.to_batches()
 
     def ahead(self, number: int, columns: list[str]) -> bool:
         return True  # files here are read when they are needed
@@ -159,9 +187,11 @@ class StoredParquet:
 
     has_groups = True
 
-    def __init__(self, table: ParquetTable, ahead: Ahead) -> None:
+    def __init__(self, table: ParquetTable, ahead: Ahead, opened: OpenFiles) -> None:
         self._table = table
         self._ahead = ahead
+        self._opened = opened
+        self._columns = ColumnReader(table.name, table.metadata, table.schema)
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         return _parquet_groups(self._table.metadata, varying)
@@ -173,12 +203,27 @@ class StoredParquet:
         spans = self._ahead.take(key, lambda: self._table.fetch(number, columns))
         with self._table.opened(spans) as file:
             if rows is None:
-                table = file.read_row_group(number, columns=columns, use_threads=threads)
-                yield from table.to_batches()
+                yield from self._whole(file, spans, number, columns, threads)
             else:
                 yield from file.iter_batches(
                     rows, row_groups=[number], columns=columns, use_threads=threads
                 )
+
+    def _whole(
+        self,
+        file: pa_parquet.ParquetFile,
+        spans: Sequence[Span],
+        number: int,
+        columns: list[str],
+        threads: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        def others(names: list[str]) -> pa.Table:
+            return file.read_row_group(number, columns=names, use_threads=threads)
+
+        data = partial(bytes_of, spans)
+        decoder = self._opened.decoder
+        table = self._columns.read(number, columns, data, others, decoder, threads)
+        yield from table.to_batches()
 
     def ahead(self, number: int, columns: list[str]) -> bool:
         key = self._table.name, number, tuple(columns)

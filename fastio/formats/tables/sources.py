@@ -52,8 +52,9 @@ def sources(
 
     def of_file(table: Table) -> Source:
         if isinstance(table, ParquetTable):
-            stored = isinstance(table.file, StoreFile)
-            return StoredParquet(table, ahead) if stored else LocalParquet(table, opened)
+            if isinstance(table.file, StoreFile):
+                return StoredParquet(table, ahead, opened)
+            return LocalParquet(table, opened)
         if isinstance(table, ArrowTable) and table.has_batches:
             stored = isinstance(table.file, StoreFile)
             return StoredArrow(table, ahead) if stored else LocalArrow(table, opened)

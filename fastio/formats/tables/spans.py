@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -83,6 +84,15 @@ def fetch(store: Store, key: str, size: int, ranges: Sequence[tuple[int, int]]) 
 
 def _receive(store: Store, key: str, offset: int, memory: memoryview, _: Any) -> None:
     store.read_into(key, offset, [memory])
+
+
+def bytes_of(spans: Sequence[Span], offset: int, length: int) -> np.ndarray:
+    """A range of an object: uint8 (length,), or fewer if no span has all of it."""
+    place = bisect_right(spans, offset, key=lambda span: span[0]) - 1
+    if place < 0:
+        return np.empty(0, np.uint8)
+    start, data = spans[place]
+    return np.asarray(data)[offset - start : offset - start + length]
 
 
 class SpanFile:

@@ -13,4 +13,7 @@ inline constexpr std::size_t kTileSelectors = 16;
 
 // fuzz_jpeg: one selector, then a file.
 
+// fuzz_parquet: selectors, then the pages of a column chunk.
+inline constexpr std::size_t kParquetSelectors = 3;
+
 }  // namespace fastio::fuzz

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "../jpeg_files.h"
+#include "../parquet_pages.h"
 #include "core/block_encoder.h"
 #include "core/expand.h"
 #include "fuzz_inputs.h"
@@ -48,7 +49,8 @@ JpegCoefficients piece_of(const JpegCoefficients& in) {
 class SeedMaker {
  public:
   explicit SeedMaker(const fs::path& out) : out_(out) {
-    for (const char* target : {"blocks", "tile", "jpeg"}) fs::create_directories(out_ / target);
+    for (const char* target : {"blocks", "tile", "jpeg", "parquet"})
+      fs::create_directories(out_ / target);
   }
 
   // A piece of a JPEG.
@@ -76,6 +78,43 @@ class SeedMaker {
       add_tiles(record, book);
     }
     return status;
+  }
+
+  // Column chunks with each encoding, nulls in half of them, in pages of both versions.
+  void add_chunks() {
+    for (std::uint8_t kind = 0; kind < 16; ++kind) {
+      constexpr std::size_t kRows = 100;
+      const bool nullable = kind & 2, snappy = kind & 4, second = kind & 8;
+      std::vector<std::uint32_t> indices, levels, numbers;
+      for (std::size_t row = 0; row < kRows; ++row) {
+        levels.push_back(!nullable || rng_() % 3 ? 1 : 0);
+        if (levels.back()) indices.push_back(rng_() % 32);
+      }
+      for (std::size_t i = 0; i < 2 * kRows; ++i) numbers.push_back(rng_() % 1000);
+      const std::size_t nulls = kRows - indices.size();
+      const Bytes bits = nullable ? pages::packed(levels, 1) : Bytes{};
+      Bytes packed{5};
+      pages::append(packed, pages::packed(indices, 5));
+      Bytes chunk{static_cast<std::uint8_t>(kind & 7), 3 * kRows % 256, 3 * kRows / 256};
+      pages::append(chunk, pages::dictionary_page(pages::plain(numbers), 32, snappy));
+      const auto add = [&](Encoding encoding, const Bytes& some, const Bytes& values,
+                           std::size_t null_rows) {
+        pages::append(chunk,
+                      second ? pages::data_page_v2(kRows, null_rows, encoding, some, values, snappy)
+                             : pages::data_page(kRows, encoding, some, values, snappy));
+      };
+      add(Encoding::rle_dictionary, bits, packed, nulls);
+      add(Encoding::plain, bits, pages::plain(numbers), nulls);
+      add(
+          Encoding::plain_dictionary, nullable ? pages::run_of(1, kRows, 1) : Bytes{},
+          [] {
+            Bytes one{5};
+            pages::append(one, pages::run_of(7, kRows, 5));
+            return one;
+          }(),
+          0);
+      write("parquet", chunk);
+    }
   }
 
   int written() const { return written_; }
@@ -179,6 +218,7 @@ int main(int count, char** arguments) {
   }
   fuzz::SeedMaker maker(arguments[1]);
   fuzz::add_made(maker);
+  maker.add_chunks();
   int photos = 0;
   for (int i = 2; i < count; ++i) {
     std::ifstream file(arguments[i], std::ios::binary);

@@ -1,0 +1,50 @@
+#include <mutex>
+
+#include "bind.h"
+#include "core/parquet_column.h"
+
+namespace fastio {
+namespace {
+
+using Memory = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Its memory is used by one call at a time: a second one waits.
+struct LockedDecoder {
+  std::mutex lock;
+  ColumnDecoder value;
+};
+
+// The number of nulls; -1: not for us.
+std::int64_t decode(LockedDecoder& self, const Bytes& data, std::size_t rows, int width,
+                    bool nullable, bool snappy, const Memory& values, const Memory& validity) {
+  if (width != 4 && width != 8) throw nb::value_error("width must be 4 or 8");
+  if (rows >> 48) throw nb::value_error("rows must be less than 2**48");
+  check_length("values", values.size(), rows * static_cast<std::size_t>(width));
+  check_length("validity", validity.size(), nullable ? (rows + 7) / 8 : 0);
+  const ColumnChunk chunk{data.data(), data.size(), rows, width, nullable, snappy};
+  std::uint8_t *const to = values.data(), *const valid = validity.data();
+  std::size_t nulls = 0;
+  Status status;
+  {
+    const nb::gil_scoped_release unlocked;
+    const std::lock_guard<std::mutex> one(self.lock);
+    status = self.value.decode(chunk, to, valid, nulls);
+  }
+  if (status.code == Code::unsupported) return -1;
+  raise_for(status);
+  return static_cast<std::int64_t>(nulls);
+}
+
+}  // namespace
+
+void bind_parquet(nb::module_& m) {
+  nb::class_<LockedDecoder>(m, "ColumnDecoder", "Column chunks of Parquet; see parquet_column.h.")
+      .def(nb::init<>())
+      .def("decode", &decode, nb::arg("data"), nb::arg("rows"), nb::arg("width"),
+           nb::arg("nullable"), nb::arg("snappy"), nb::arg("values"), nb::arg("validity"),
+           "The pages in `data` to `rows` numbers of `width` bytes, and Arrow's bitmap where they "
+           "are nullable. Returns how many are null; -1: not decoded, as pages are of a kind that "
+           "this does not know. Raises ValueError: they are damaged.");
+}
+
+}  // namespace fastio

@@ -1,0 +1,258 @@
+#include "parquet_header.h"
+
+namespace fastio {
+namespace {
+
+using Byte = std::uint8_t;
+
+// Types of the compact protocol.
+enum : int {
+  kStop = 0,
+  kTrue = 1,
+  kFalse = 2,
+  kByte = 3,
+  kI16 = 4,
+  kI32 = 5,
+  kI64 = 6,
+  kDouble = 7,
+  kBinary = 8,
+  kList = 9,
+  kSet = 10,
+  kMap = 11,
+  kStruct = 12,
+  kUuid = 13,
+};
+
+constexpr int kDeepest = 16;  // structs and lists within one another
+
+// Once something is wrong, `ok` is false and everything reads as nothing: each loop ends.
+class ThriftReader {
+ public:
+  ThriftReader(const Byte* at, const Byte* end) : at_(at), end_(end) {}
+
+  const Byte* at() const { return at_; }
+  bool ok() const { return ok_; }
+
+  // Calls read(id, type) for each field of a struct, which reads the field's value, or says false:
+  // it is skipped.
+  template <typename Read>
+  void each_field(const Read& read, int depth = 0) {
+    std::int64_t id = 0;
+    while (ok_) {
+      const Byte head = byte();
+      const int type = head & 15;
+      if (type == kStop) return;
+      if (head >> 4)
+        id += head >> 4;
+      else
+        id = zigzag();
+      if (id > INT16_MAX || id < INT16_MIN) ok_ = false;
+      if (ok_ && !read(static_cast<int>(id), type)) skip(type, depth);
+    }
+  }
+
+  // A size: an i32 that is not negative.
+  bool size(int type, std::size_t& out) {
+    std::int32_t value = 0;
+    if (!i32(type, value)) return false;
+    if (value < 0) ok_ = false;
+    out = static_cast<std::size_t>(value < 0 ? 0 : value);
+    return true;
+  }
+
+  template <typename Enum>
+  bool number(int type, Enum& out) {
+    std::int32_t value = 0;
+    if (!i32(type, value)) return false;
+    out = static_cast<Enum>(value);
+    return true;
+  }
+
+  bool boolean(int type, bool& out) {
+    if (type != kTrue && type != kFalse) return false;
+    out = type == kTrue;
+    return true;
+  }
+
+ private:
+  bool i32(int type, std::int32_t& out) {
+    if (type != kI32) return false;
+    const std::int64_t value = zigzag();
+    if (value > INT32_MAX || value < INT32_MIN) ok_ = false;
+    out = static_cast<std::int32_t>(value);
+    return true;
+  }
+
+  Byte byte() {
+    if (at_ < end_) return *at_++;
+    ok_ = false;
+    return kStop;
+  }
+
+  std::uint64_t varint() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const Byte next = byte();
+      value |= std::uint64_t{next & 0x7Fu} << shift;
+      if (next < 0x80) return value;
+    }
+    ok_ = false;
+    return 0;
+  }
+
+  std::int64_t zigzag() {
+    const std::uint64_t value = varint();
+    return static_cast<std::int64_t>(value >> 1 ^ (~(value & 1) + 1));
+  }
+
+  void skip_bytes(std::uint64_t count) {
+    if (count > static_cast<std::uint64_t>(end_ - at_)) {
+      ok_ = false;
+      return;
+    }
+    at_ += count;
+  }
+
+  // A value as it stands in a struct, where a type says a boolean's value.
+  void skip(int type, int depth) {
+    if (depth >= kDeepest) ok_ = false;
+    if (!ok_) return;
+    switch (type) {
+      case kTrue:
+      case kFalse:
+        return;
+      case kByte:
+        return skip_bytes(1);
+      case kI16:
+      case kI32:
+      case kI64:
+        varint();
+        return;
+      case kDouble:
+        return skip_bytes(8);
+      case kBinary:
+        return skip_bytes(varint());
+      case kUuid:
+        return skip_bytes(16);
+      case kList:
+      case kSet:
+        return skip_list(depth + 1);
+      case kMap:
+        return skip_map(depth + 1);
+      case kStruct:
+        return each_field([](int, int) { return false; }, depth + 1);
+      default:
+        ok_ = false;
+    }
+  }
+
+  // An element takes a byte at least, so these loops end with the bytes.
+  void skip_element(int type, int depth) {
+    if (type == kTrue || type == kFalse) return skip_bytes(1);
+    skip(type, depth);
+  }
+
+  void skip_list(int depth) {
+    const Byte head = byte();
+    std::uint64_t count = head >> 4;
+    if (count == 15) count = varint();
+    for (; ok_ && count; --count) skip_element(head & 15, depth);
+  }
+
+  void skip_map(int depth) {
+    std::uint64_t count = varint();
+    if (!count) return;
+    const Byte types = byte();
+    for (; ok_ && count; --count) {
+      skip_element(types >> 4, depth);
+      skip_element(types & 15, depth);
+    }
+  }
+
+  const Byte* at_;
+  const Byte* end_;
+  bool ok_ = true;
+};
+
+void read_data(ThriftReader& in, PageHeader& out) {
+  in.each_field([&](int id, int type) {
+    switch (id) {
+      case 1:
+        return in.size(type, out.values);
+      case 2:
+        return in.number(type, out.encoding);
+      case 3:
+        return in.number(type, out.level_encoding);
+      default:
+        return false;
+    }
+  });
+}
+
+void read_data_v2(ThriftReader& in, PageHeader& out) {
+  in.each_field([&](int id, int type) {
+    switch (id) {
+      case 1:
+        return in.size(type, out.values);
+      case 2:
+        return in.size(type, out.nulls);
+      case 4:
+        return in.number(type, out.encoding);
+      case 5:
+        return in.size(type, out.definition_bytes);
+      case 6:
+        return in.size(type, out.repetition_bytes);
+      case 7:
+        return in.boolean(type, out.compressed);
+      default:
+        return false;
+    }
+  });
+}
+
+void read_dictionary(ThriftReader& in, PageHeader& out) {
+  in.each_field([&](int id, int type) {
+    if (id == 1) return in.size(type, out.values);
+    return id == 2 && in.number(type, out.encoding);
+  });
+}
+
+}  // namespace
+
+Status read_page_header(const Byte*& at, const Byte* end, PageHeader& header) {
+  constexpr int kNone = -1;
+  header = {};
+  std::int32_t type = kNone;
+  int about = kNone;  // the type whose own part the header has
+  bool sizes[2] = {};
+  ThriftReader in(at, end);
+  in.each_field([&](int id, int kind) {
+    switch (id) {
+      case 1:
+        return in.number(kind, type);
+      case 2:
+        return sizes[0] = in.size(kind, header.full_bytes);
+      case 3:
+        return sizes[1] = in.size(kind, header.bytes);
+      case 5:
+      case 7:
+      case 8:
+        if (kind != kStruct) return false;
+        about = id == 5 ? 0 : id == 7 ? 2 : 3;
+        if (about == 0) read_data(in, header);
+        if (about == 2) read_dictionary(in, header);
+        if (about == 3) read_data_v2(in, header);
+        return true;
+      default:
+        return false;
+    }
+  });
+  header.type = static_cast<PageType>(type);
+  const bool known = type == 0 || type == 2 || type == 3;
+  if (!in.ok() || type == kNone || !sizes[0] || !sizes[1] || (known && about != type))
+    return Status::error(Code::corrupt, "its header is not one of a page");
+  at = in.at();
+  return Status::okay();
+}
+
+}  // namespace fastio

@@ -1,0 +1,147 @@
+#include "parquet_runs.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "cpu.h"
+
+namespace fastio {
+namespace {
+
+using Byte = std::uint8_t;
+
+constexpr std::size_t kBlock = 1024;  // indices that are unpacked before they are used
+
+template <typename T>
+T load(const Byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(T));
+  return value;
+}
+
+template <typename T>
+void store(Byte* at, T value) {
+  std::memcpy(at, &value, sizeof(T));
+}
+
+template <typename T>
+bool look_up_as(Runs runs, int bits, const Byte* dictionary, std::size_t entries, Byte* out) {
+  std::uint32_t indices[kBlock];
+  Run run;
+  while (runs.left()) {
+    if (!runs.next(run)) return false;
+    if (!run.packed) {
+      if (run.value >= entries) return false;
+      const T value = load<T>(dictionary + sizeof(T) * run.value);
+      for (std::size_t i = 0; i < run.count; ++i) store(out + sizeof(T) * i, value);
+      out += sizeof(T) * run.count;
+      continue;
+    }
+    for (std::size_t done = 0; done < run.count; done += kBlock) {
+      const std::size_t count = std::min(kBlock, run.count - done);
+      const Byte* const bytes = run.bytes + done / 8 * static_cast<std::size_t>(bits);
+      if (unpack(bytes, run.end, bits, count, indices) >= entries) return false;
+      for (std::size_t i = 0; i < count; ++i)
+        store(out + sizeof(T) * i, load<T>(dictionary + sizeof(T) * indices[i]));
+      out += sizeof(T) * count;
+    }
+  }
+  return true;
+}
+
+template <typename T>
+void spread_as(const Byte* bits, std::size_t count, std::size_t valid, Byte* out) {
+  std::size_t from = valid;
+  for (std::size_t i = count; i-- > from;) {  // below, every value is where it belongs
+    const bool is_valid = bits[i / 8] >> i % 8 & 1;
+    store<T>(out + sizeof(T) * i, is_valid ? load<T>(out + sizeof(T) * --from) : T{0});
+  }
+}
+
+}  // namespace
+
+bool Runs::next(Run& run) {
+  std::uint64_t head = 0;
+  for (int shift = 0;; shift += 7) {
+    if (at_ == end_ || shift > 28) return false;
+    const Byte byte = *at_++;
+    head |= std::uint64_t{byte & 0x7Fu} << shift;
+    if (byte < 0x80) break;
+  }
+  const auto bits = static_cast<std::size_t>(bits_);
+  const auto there = static_cast<std::size_t>(end_ - at_);
+  run.packed = head & 1;
+  run.value = 0;
+  run.bytes = at_;
+  run.end = end_;
+  if (run.packed) {
+    const std::size_t groups = head >> 1;
+    run.count = std::min(8 * groups, left_);
+    // The last group may be cut short behind the numbers that are wanted.
+    if ((run.count * bits + 7) / 8 > there) return false;
+    at_ += std::min(groups * bits, there);
+  } else {
+    run.count = std::min<std::size_t>(head >> 1, left_);
+    const std::size_t bytes = (bits + 7) / 8;
+    if (bytes > there) return false;
+    for (std::size_t i = 0; i < bytes; ++i) run.value |= std::uint32_t{at_[i]} << 8 * i;
+    at_ += bytes;
+  }
+  left_ -= run.count;
+  return run.count > 0;
+}
+
+std::uint32_t unpack_portable(const Byte* in, const Byte* end, int bits, std::size_t count,
+                              std::uint32_t* out) {
+  if (bits == 0) {
+    std::memset(out, 0, count * sizeof(*out));
+    return 0;
+  }
+  const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
+  const auto bytes = static_cast<std::size_t>(end - in);
+  std::uint32_t most = 0;
+  std::size_t bit = 0;
+  for (std::size_t i = 0; i < count; ++i, bit += static_cast<std::size_t>(bits)) {
+    std::uint64_t word = 0;
+    const std::size_t at = bit / 8;
+    if (at + 8 <= bytes) {
+      word = load<std::uint64_t>(in + at);
+    } else {
+      std::memcpy(&word, in + at, bytes - at);
+    }
+    out[i] = static_cast<std::uint32_t>(word >> bit % 8 & mask);
+    most = std::max(most, out[i]);
+  }
+  return most;
+}
+
+std::uint32_t unpack(const Byte* in, const Byte* end, int bits, std::size_t count,
+                     std::uint32_t* out) {
+#ifdef FASTIO_X86
+  if (simd_active() >= Simd::avx2) return unpack_avx2(in, end, bits, count, out);
+#endif
+  return unpack_portable(in, end, bits, count, out);
+}
+
+bool look_up(const Byte* in, const Byte* end, int bits, std::size_t count, const Byte* dictionary,
+             std::size_t entries, int width, Byte* out) {
+  const Runs runs(in, end, bits, count);
+  if (width == 8) return look_up_as<std::uint64_t>(runs, bits, dictionary, entries, out);
+  return look_up_as<std::uint32_t>(runs, bits, dictionary, entries, out);
+}
+
+void spread_portable(const Byte* bits, std::size_t count, std::size_t valid, int width, Byte* out) {
+  if (width == 8) return spread_as<std::uint64_t>(bits, count, valid, out);
+  spread_as<std::uint32_t>(bits, count, valid, out);
+}
+
+void spread(const Byte* bits, std::size_t count, std::size_t valid, int width, Byte* out) {
+#ifdef FASTIO_X86
+  if (simd_active() >= Simd::avx2 && fast_pdep())
+    return spread_avx2(bits, count, valid, width, out);
+#endif
+  spread_portable(bits, count, valid, width, out);
+}
+
+}  // namespace fastio

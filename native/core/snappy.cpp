@@ -1,0 +1,185 @@
+#include "snappy.h"
+
+#include <cstring>
+
+namespace fastio {
+namespace {
+
+using Byte = std::uint8_t;
+
+using Register = std::uint64_t __attribute__((vector_size(16)));
+
+inline Register load16(const Byte* at) {
+  Register value;
+  std::memcpy(&value, at, 16);
+  return value;
+}
+
+inline void store16(Byte* at, Register value) { std::memcpy(at, &value, 16); }
+
+inline void copy16(Byte* out, const Byte* in) { store16(out, load16(in)); }
+
+inline void copy8(Byte* out, const Byte* in) {
+  std::uint64_t bytes;
+  std::memcpy(&bytes, in, 8);
+  std::memcpy(out, &bytes, 8);
+}
+
+// 32 bytes, loaded before any is stored.
+inline void copy32(Byte* out, const Byte* in) {
+  const Register a = load16(in), b = load16(in + 16);
+  store16(out, a);
+  store16(out + 16, b);
+}
+
+// A number of up to 32 bits, seven a byte; false: it does not end in time.
+bool read_length(const Byte*& at, const Byte* end, std::uint32_t& value) {
+  std::uint64_t found = 0;
+  for (int shift = 0; shift < 35 && at < end; shift += 7) {
+    const Byte byte = *at++;
+    found |= std::uint64_t{byte & 0x7Fu} << shift;
+    if (byte < 0x80) {
+      value = static_cast<std::uint32_t>(found);
+      return found >> 32 == 0;
+    }
+  }
+  return false;
+}
+
+std::uint32_t little_endian(const Byte* in, std::size_t bytes) {
+  std::uint32_t value = 0;
+  for (std::size_t i = 0; i < bytes; ++i) value |= std::uint32_t{in[i]} << 8 * i;
+  return value;
+}
+
+// `length` <= 64 bytes from `offset` before `out`, on which they may depend; up to 16 more are
+// written.
+inline void copy_back(Byte* out, std::size_t offset, std::size_t length) {
+  const Byte* from = out - offset;
+  Byte* const end = out + length;
+  if (offset >= 16) {
+    do {
+      copy16(out, from);
+      out += 16;
+      from += 16;
+    } while (out < end);
+    return;
+  }
+  // A pattern shorter than a register: each copy makes it twice as long.
+  while (out - from < 8) {
+    const auto pattern = out - from;
+    copy8(out, from);
+    out += pattern;
+    if (out >= end) return;
+  }
+  do {
+    copy8(out, from);
+    out += 8;
+    from += 8;
+  } while (out < end);
+}
+
+// What a tag byte says of itself.
+struct Tag {
+  std::uint8_t length;  // of a literal or copy; 0: it is longer, or its offset is
+  std::uint8_t next;    // from the tag to the next one
+  std::uint8_t least;   // a copy that is not of what it writes has this offset at least
+  std::uint8_t high;    // of a copy's offset: its bits 8 to 10
+  std::uint32_t mask;   // of a copy's offset: which bits of what is behind the tag
+};
+
+struct Tags {
+  Tag of[256] = {};
+  constexpr Tags() {
+    for (unsigned tag = 0; tag < 256; ++tag) {
+      const unsigned kind = tag & 3;
+      const auto length =
+          static_cast<std::uint8_t>(kind == 1 ? (tag >> 2 & 7) + 4 : (tag >> 2) + 1);
+      const auto behind = static_cast<std::uint8_t>(1 + length);
+      if (kind == 0 && length <= 60) of[tag] = {length, behind, 0, 0, 0};
+      if (kind == 1) of[tag] = {length, 2, length, static_cast<std::uint8_t>(tag >> 5), 0xFF};
+      if (kind == 2) of[tag] = {length, 3, length, 0, 0xFFFF};
+    }
+  }
+};
+
+constexpr Tags kTags;
+
+// Bytes that must be there, on both sides, for a tag and what it says to be taken without care.
+constexpr std::ptrdiff_t kCareless = 72;
+
+// Takes tags while that is possible without care. Which kind the next one is cannot be predicted,
+// so literals and copies take the same way, without a branch.
+inline void run(const Byte*& in, const Byte* in_end, const Byte* begin, Byte*& out, Byte* end) {
+  while (in_end - in >= kCareless && end - out >= kCareless) {
+    const Tag& tag = kTags.of[*in];
+    std::uint32_t word;
+    std::memcpy(&word, in + 1, 4);
+    const std::size_t length = tag.length;
+    const std::size_t offset = (word & tag.mask) | std::uint32_t{tag.high} << 8;
+    if (!length || offset < tag.least || offset > static_cast<std::size_t>(out - begin)) return;
+    const auto literal = reinterpret_cast<std::uintptr_t>(in + 1);
+    const auto copy = reinterpret_cast<std::uintptr_t>(out - offset);
+    const std::uintptr_t is_copy = std::uintptr_t{0} - (tag.least != 0);
+    const auto* const from = reinterpret_cast<const Byte*>(literal ^ ((literal ^ copy) & is_copy));
+    copy32(out, from);
+    if (length > 32) copy32(out + 32, from + 32);
+    out += length;
+    in += tag.next;
+  }
+}
+
+}  // namespace
+
+bool snappy_decompress(const Byte* in, std::size_t size, Byte* out, std::size_t out_size) {
+  const Byte* const in_end = in + size;
+  const Byte* const begin = out;
+  Byte* const end = out + out_size;
+  std::uint32_t promised = 0;
+  if (!read_length(in, in_end, promised) || promised != out_size) return false;
+  while (in < in_end) {
+    run(in, in_end, begin, out, end);
+    if (in == in_end) break;
+    const std::uint32_t tag = *in++;
+    const auto in_left = static_cast<std::size_t>(in_end - in);
+    const auto out_left = static_cast<std::size_t>(end - out);
+    if ((tag & 3) == 0) {
+      std::size_t length = (tag >> 2) + 1;
+      if (length <= 16 && in_left >= 16 && length <= out_left) {
+        copy16(out, in);
+      } else {
+        if (length > 60) {
+          const std::size_t bytes = length - 60;
+          if (bytes > in_left) return false;
+          length = std::size_t{little_endian(in, bytes)} + 1;
+          in += bytes;
+        }
+        if (length > static_cast<std::size_t>(in_end - in) || length > out_left) return false;
+        std::memcpy(out, in, length);
+      }
+      in += length;
+      out += length;
+      continue;
+    }
+    std::size_t length, offset;
+    if ((tag & 3) == 1) {
+      if (in_left < 1) return false;
+      length = ((tag >> 2) & 7) + 4;
+      offset = (tag >> 5) << 8 | in[0];
+      in += 1;
+    } else {
+      const std::size_t bytes = (tag & 3) == 2 ? 2 : 4;
+      if (in_left < bytes) return false;
+      length = (tag >> 2) + 1;
+      offset = little_endian(in, bytes);
+      in += bytes;
+    }
+    if (offset == 0 || offset > static_cast<std::size_t>(out - begin) || length > out_left)
+      return false;
+    copy_back(out, offset, length);
+    out += length;
+  }
+  return out == end;
+}
+
+}  // namespace fastio

@@ -79,6 +79,32 @@ def test_damaged_files_are_named_or_left_out(tmp_path: Path) -> None:
     assert (report.rows, len(report.skipped)) == (1, 2)
 
 
+def test_any_damage_of_a_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    for n in range(4):
+        np.savez_compressed(folder / f"{n}.npz", x=np.random.default_rng(n).random(500))
+    compressed = bytearray((folder / "1.npz").read_bytes())
+    compressed[60:200] = b"\xff" * 140
+    (folder / "1.npz").write_bytes(compressed)
+    np.savez(folder / "2.npz", x=np.zeros(500))
+    stored = bytearray((folder / "2.npz").read_bytes())
+    stored[1000] ^= 255
+    (folder / "2.npz").write_bytes(stored)
+    with pytest.raises(fastio.SampleError, match=r"1\.npz"):
+        fastio.pack(folder, tmp_path / "dst")
+    report = fastio.pack(folder, tmp_path / "rest", on_error="skip")
+    assert report.rows == 2
+    assert [Path(name).name for name, _ in report.skipped] == ["1.npz", "2.npz"]
+
+
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    save(tmp_path / "src" / "0.npy", np.zeros(3))
+    (tmp_path / "src" / "1.npy").touch()
+    with pytest.raises(fastio.SampleError, match=r"1\.npy"):
+        fastio.pack(tmp_path / "src", tmp_path / "dst")
+
+
 def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "types" / "0.npy", np.arange(5))
     save(tmp_path / "types" / "1.npy", np.arange(5.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -20,6 +21,9 @@ from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Field, Scalar, Schema
 ARRAY_EXTENSIONS = (".npy", ".npz")
 ARRAY = "array"
 LABEL = "label"
+
+# What a damaged file may end in: NumPy lets the errors of zipfile and zlib through.
+_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile)
 
 
 def open_file_folder(path: str, schema: Schema | None) -> FileSource | None:
@@ -85,7 +89,7 @@ class FileSource:
         try:
             status = os.stat(path)
             values = self._read(path)
-        except (OSError, ValueError) as error:
+        except _UNREADABLE as error:
             return Bad(row, path, SampleError(self.name, row, path, error), path)
         if self._labelled:
             values = (*values, int(self._labels[row]))
@@ -166,7 +170,7 @@ def _survey(paths: Sequence[str]) -> dict[str, Field]:
         try:
             for name, header in _headers(path).items():
                 found.setdefault(name, []).append((path, header))
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             first = first or error
     if not found:
         raise SourceNotFound(f"none of {len(paths)} files can be read: {first}") from first

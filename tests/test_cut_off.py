@@ -14,6 +14,7 @@ import pytest
 import fastio
 from fastio import Cache, Loader, SampleError, ShardCorrupt
 from fastio.fetch import Columns
+from fastio.formats.tables import TableDataset, TableOptions
 from tests.servers import http_folder
 from tests.staging_support import pack_table
 
@@ -148,3 +149,17 @@ def test_rows_are_bad_only_if_the_last_attempt_did_not_help(
                 numbers(loader)
         else:
             assert numbers(loader) == list(range(50))
+
+
+def test_strings_of_an_arrow_file_stay_what_they_were_when_it_is_cut_off(tmp_path: Path) -> None:
+    words = [f"row {n}" for n in range(ROWS)]
+    table = pa.table({"text": words, "list": [[n] * (n % 3) for n in range(ROWS)]})
+    path = tmp_path / "0.arrow"
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    dataset = TableDataset([str(path)], TableOptions(), memory=1 << 24, threads=1)
+    (rows,) = dataset.read(dataset.groups[0], None, False)
+    cut(path)
+    text = rows.ragged["text"]
+    assert text.values.tobytes().decode() == "".join(words)
+    assert rows.ragged["list"].values.tolist() == [n for n in range(ROWS) for _ in range(n % 3)]

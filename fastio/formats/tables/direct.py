@@ -165,6 +165,8 @@ class TableDataset:
                 break
             at = Place(place.file, place.first_row + done, place.row_group)
             parts, ragged = self._conversion.parts(batch, at)
+            if self._sources[group.file].lends:  # strings are used long after they were checked
+                ragged = {name: each.copied() for name, each in ragged.items()}
             if done + batch.num_rows > group.rows:
                 break
             yield Rows(done, batch.num_rows, parts, ragged)

@@ -30,9 +30,11 @@ class Source(Protocol):
 
     Attributes:
         has_groups: False: they are parts of what is in memory.
+        lends: batches are views of a mapped file, and right while it is not cut off.
     """
 
     has_groups: bool
+    lends: bool
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         """Rows, and about the bytes of columns of varying width, of each."""
@@ -121,6 +123,7 @@ class LocalParquet:
     """A Parquet file's row groups, mapped."""
 
     has_groups = True
+    lends = False
 
     def __init__(self, table: ParquetTable, opened: OpenFiles) -> None:
         self._path = table.name
@@ -186,6 +189,7 @@ class StoredParquet:
     """The row groups of a Parquet file in a store: what their columns take is fetched at once."""
 
     has_groups = True
+    lends = False
 
     def __init__(self, table: ParquetTable, ahead: Ahead, opened: OpenFiles) -> None:
         self._table = table
@@ -245,6 +249,7 @@ class LocalArrow:
     """An Arrow file's record batches, mapped."""
 
     has_groups = True
+    lends = True
 
     def __init__(self, table: ArrowTable, opened: OpenFiles) -> None:
         self._path = table.name
@@ -286,6 +291,7 @@ class StoredArrow:
     """The record batches of an Arrow file in a store, each fetched whole."""
 
     has_groups = True
+    lends = False
 
     def __init__(self, table: ArrowTable, ahead: Ahead) -> None:
         self._table = table
@@ -318,6 +324,7 @@ class InMemory:
     """A file that was read into memory."""
 
     has_groups = False
+    lends = False
 
     def __init__(self, batches: list[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -358,7 +365,7 @@ class Partitioned:
         self._of_file = file.schema
         self._schema = schema
         self._constants = constants
-        self.has_groups = inner.has_groups
+        self.has_groups, self.lends = inner.has_groups, inner.lends
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         return self._inner.groups([n for n in varying if n not in self._constants.fields])

@@ -34,6 +34,10 @@ class Ragged:
         first, last = self.offsets[begin], self.offsets[end]
         return Ragged(self.values[first:last], self.offsets[begin : end + 1] - first)
 
+    def copied(self) -> Ragged:
+        """The rows in memory of their own."""
+        return Ragged(self.values.copy(), self.offsets.copy())
+
     @staticmethod
     def of_lengths(values: NDArray[Any], lengths: NDArray[np.int64]) -> Ragged:
         """From the rows' lengths, int64 (rows,)."""

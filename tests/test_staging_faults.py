@@ -345,7 +345,7 @@ def test_breaks_leave_nothing_behind(proxy: FaultProxy, cache: Cache | None) -> 
         for _ in range(50):
             next(iter(loader))
         # Those that fetch, and that feed the engine; parts of a range have threads while they last.
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while len(fastio_threads()) > 16 + 1 and time.monotonic() < deadline_s:
             time.sleep(0.05)
         assert len(fastio_threads()) <= 16 + 1

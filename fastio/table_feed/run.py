@@ -364,12 +364,19 @@ class TableRun:
         began_s = time.thread_time()
         try:
             settings = self._settings
+            taken = None
             for rows in self._dataset.read(
                 segment.group, settings.slice_rows, settings.arrow_threads
             ):
+                # What is mapped is found to be damaged after it was read: when more is asked for.
+                if taken is not None:
+                    self._filled_up(opened, taken)
+                taken = None
                 if rows.begin >= segment.end or self._ended:
                     break
-                self._take_in(opened, segment, rows)
+                taken = self._take_in(opened, segment, rows)
+            if taken is not None:
+                self._filled_up(opened, taken)
             error = None
         except Exception as caught:
             error = caught
@@ -383,11 +390,17 @@ class TableRun:
                 self._open.remove(opened)
             self._work.notify_all()
 
-    def _take_in(self, opened: _OpenWindow, segment: Segment, rows: Rows) -> None:
-        """Appends those of the rows that are in the segment to their chunks."""
+    def _take_in(
+        self, opened: _OpenWindow, segment: Segment, rows: Rows
+    ) -> npt.NDArray[np.int64] | None:
+        """Appends those of the rows that are in the segment to their chunks.
+
+        Returns:
+            How many came to each, int64 (chunks,); None: none.
+        """
         begin, end = max(segment.begin, rows.begin), min(segment.end, rows.begin + rows.count)
         if begin >= end:
-            return
+            return None
         first_row = segment.group.first_row
         numbers = np.arange(first_row + begin, first_row + end, dtype=np.int64)
         columns = self._records.columns(rows.parts, numbers, begin - rows.begin, end - rows.begin)
@@ -416,7 +429,8 @@ class TableRun:
             starts.reshape(-1),
             counts.reshape(-1),
         )
-        self._filled_up(opened, counts.sum(axis=1))
+        found: npt.NDArray[np.int64] = counts.sum(axis=1)
+        return found
 
     def _filled_up(self, opened: _OpenWindow, rows: npt.NDArray[np.int64]) -> None:
         """Notes that rows are in the chunks of a window, int64 (chunks,)."""

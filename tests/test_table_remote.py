@@ -6,8 +6,10 @@ import datetime
 import glob
 import gzip
 import json
+import os
 import pickle
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -337,6 +339,23 @@ def test_a_row_group_that_cannot_be_asked_for_is_an_error_of_its_batch(
             monkeypatch.setattr(f"fastio.formats.tables.{name}.chunk_ranges", broken)
         with pytest.raises(ShardCorrupt, match="footer"):
             list(loader)
+
+
+def test_a_forked_child_fetches_for_itself() -> None:
+    ahead, answered = ahead_module.Ahead(100), threading.Event()
+    spans = [(0, memoryview(b"x"))]
+    assert ahead.begin("a", 60, lambda: (answered.wait() and spans) or spans)
+    child = os.fork()
+    if not child:
+        os._exit(0 if ahead.take("a", lambda: spans) == spans and ahead.begin("b", 90, list) else 1)
+    deadline_s = time.monotonic() + 30
+    while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    answered.set()
+    if not ended[0]:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
 
 
 # Packing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ class Ahead:
         self._lock = threading.Lock()
         self._left = nbytes
         self._begun: dict[Hashable, _Fetching] = {}
+        self._pid = os.getpid()
 
     def __reduce__(self) -> tuple[type[Ahead], tuple[int]]:
         return Ahead, (self._nbytes,)  # another process fetches its own
@@ -50,6 +52,7 @@ class Ahead:
         Returns:
             Whether it is under way; False: there is no room, or too much is under way.
         """
+        self._begin_anew_after_fork()
         with self._lock:
             if key in self._begun:
                 return True
@@ -75,6 +78,7 @@ class Ahead:
         Raises:
             whatever `fetch` raised.
         """
+        self._begin_anew_after_fork()
         with self._lock:
             fetching = self._begun.get(key)
         if fetching is None:
@@ -89,9 +93,16 @@ class Ahead:
 
     def clear(self) -> None:
         """Forgets what nobody took."""
+        self._begin_anew_after_fork()
         with self._lock:
             self._begun.clear()
             self._left = self._nbytes
+
+    def _begin_anew_after_fork(self) -> None:
+        """A child has none of its parent's threads: nothing that they fetch ever comes."""
+        if self._pid != os.getpid():
+            self._lock = threading.Lock()
+            self._begun, self._left, self._pid = {}, self._nbytes, os.getpid()
 
 
 def _run(fetching: _Fetching, fetch: Fetch) -> None:

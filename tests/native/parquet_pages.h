@@ -12,7 +12,7 @@ namespace fastio::pages {
 using Bytes = std::vector<std::uint8_t>;
 
 inline void append(Bytes& out, const Bytes& more) {
-  out.insert(out.end(), more.begin(), more.end());
+  for (const std::uint8_t byte : more) out.push_back(byte);  // GCC 12 warns of insert() here
 }
 
 inline Bytes varint(std::uint64_t value) {

@@ -74,8 +74,7 @@ def decode_image(
             )
         pixels = stored.reshape(height, width, channels)
         return np.array(turn_upright(pixels, orientation), order="C")
-    with open_image(stored.data) as image:
-        return np.ascontiguousarray(turn_upright(to_pixels(image, mode), orientation))
+    return upright_pixels(stored.data, mode, orientation)
 
 
 def _denominator(height: int, width: int, at_least: int | None) -> int:
@@ -84,6 +83,24 @@ def _denominator(height: int, width: int, at_least: int | None) -> int:
         return 1
     longer = max(height, width)
     return next((n for n in _DENOMINATORS if longer >= n * at_least), 1)
+
+
+def upright_pixels(
+    data: bytes | memoryview, mode: Literal["RGB", "L"], orientation: int | None = None
+) -> NDArray[np.uint8]:
+    """The upright pixels of an image file, uint8 (H, W, C), C-contiguous.
+
+    Args:
+        data: the file's bytes.
+        mode: the wanted mode.
+        orientation: EXIF orientation that turns it upright; None: as the file says.
+
+    Raises:
+        ValueError: as `open_image`.
+    """
+    with open_image(data) as image:
+        turn = exif_orientation(image) if orientation is None else orientation
+        return np.ascontiguousarray(turn_upright(to_pixels(image, mode), turn))
 
 
 def open_image(data: bytes | memoryview) -> PillowImage.Image:

@@ -14,8 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.dataset import open_image
-from fastio.dataset.pixels import exif_orientation, to_pixels, turn_upright
+from fastio.dataset.pixels import upright_pixels
 from fastio.errors import ImageError, SchemaError, SourceNotFound
 from fastio.schema import Image, Scalar, Schema
 
@@ -212,12 +211,10 @@ class FolderDataset:
         try:
             with open(path, "rb") as file:
                 data = file.read()
-            with open_image(data) as image:
-                orientation = exif_orientation(image) if self.upright else 1
-                pixels = turn_upright(to_pixels(image, "RGB"), orientation)
+            pixels = upright_pixels(data, "RGB", None if self.upright else 1)
         except (OSError, ValueError) as error:
             raise ImageError(self.path, row, path, error) from error
-        return np.ascontiguousarray(pixels), int(self.labels[row])
+        return pixels, int(self.labels[row])
 
     def __iter__(self) -> Iterator[tuple[NDArray[np.uint8], int]]:
         return (self[row] for row in range(len(self)))

@@ -13,8 +13,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.dataset import open_image
-from fastio.dataset.pixels import exif_orientation, to_pixels, turn_upright
+from fastio.dataset.pixels import upright_pixels
 from fastio.errors import ImageError, SchemaError
 from fastio.formats.hugging_face.fields import Chosen, choose_fields
 from fastio.formats.hugging_face.images import ImageColumn, Places
@@ -169,12 +168,9 @@ class HuggingFaceDataset:
         if not isinstance(kind, Image):
             raise SchemaError(f"field {field!r} is no image: use gather")
         try:
-            with open_image(self.read(field, row)) as image:
-                orientation = exif_orientation(image)
-                pixels = turn_upright(to_pixels(image, kind.mode), orientation)
+            return upright_pixels(self.read(field, row), kind.mode)
         except (OSError, ValueError) as error:
             raise ImageError(self.path, row, self.sample_name(row), error) from error
-        return np.ascontiguousarray(pixels)
 
     def sample_name(self, row: int) -> str:
         """How messages name a row."""

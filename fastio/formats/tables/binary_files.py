@@ -246,16 +246,25 @@ def chunk_ranges(
         chunk = about.column(number)
         if not f"{chunk.path_in_schema}.".startswith(wanted):
             continue
-        begin = chunk.data_page_offset
-        if chunk.dictionary_page_offset:
-            begin = min(begin, chunk.dictionary_page_offset)
-        if begin < 0 or chunk.total_compressed_size < 0:
-            raise ShardCorrupt(
-                f"{where}, row group {group}: column {chunk.path_in_schema!r} is said to begin at "
-                f"{begin} and to have {chunk.total_compressed_size} bytes: write the file again"
-            )
-        found.append((begin, chunk.total_compressed_size))
+        found.append(chunk_range(chunk, f"{where}, row group {group}"))
     return found
+
+
+def chunk_range(chunk: pa_parquet.ColumnChunkMetaData, where: str) -> tuple[int, int]:
+    """The range (offset, length) of a Parquet file that a column takes in a row group.
+
+    Raises:
+        ShardCorrupt: its footer says what cannot be; names the row group, which is `where`.
+    """
+    begin, length = chunk.data_page_offset, chunk.total_compressed_size
+    if chunk.dictionary_page_offset:
+        begin = min(begin, chunk.dictionary_page_offset)
+    if begin < 0 or length < 0:
+        raise ShardCorrupt(
+            f"{where}: column {chunk.path_in_schema!r} is said to begin at {begin} and to have "
+            f"{length} bytes: write the file again"
+        )
+    return begin, length
 
 
 def _with_footer(file: TableFile) -> Any:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pa_parquet
 from fastio import _native
 from fastio.cores import available_cores
 from fastio.errors import ShardCorrupt
+from fastio.formats.tables.binary_files import chunk_range
 
 # Types whose values are stored as Arrow has them, by what Parquet calls their bytes.
 _PHYSICAL = {
@@ -163,13 +164,8 @@ def _chunk(
     codec = chunk.compression
     if codec not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings):
         return None
-    offset = chunk.data_page_offset
-    if chunk.dictionary_page_offset:
-        offset = min(offset, chunk.dictionary_page_offset)
+    pages = data(*chunk_range(chunk, where))
     where = f"{where}, column {column.field.name!r}"
-    if offset < 0 or chunk.total_compressed_size < 0:
-        raise ShardCorrupt(f"{where} is said to lie where nothing can: write the file again")
-    pages = data(offset, chunk.total_compressed_size)
     return _Chunk(column, about.num_rows, codec == "SNAPPY", pages, where)
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.dataset import open_image
-from fastio.dataset.pixels import exif_orientation, to_pixels, turn_upright
+from fastio.dataset.pixels import upright_pixels
 from fastio.errors import ImageError, SampleError, SchemaError, SourceNotFound
 from fastio.formats.tars.fields import Column, choose_columns, complete_rows, lacks
 from fastio.formats.tars.files import Extents, SampleFiles, extents, row_name, sample_extents
@@ -256,13 +255,10 @@ class TarDataset:
         if not isinstance(column.field, Image):
             raise SchemaError(f"field {field!r} is no image: use gather")
         try:
-            with open_image(self.read(field, row)) as image:
-                orientation = exif_orientation(image)
-                pixels = turn_upright(to_pixels(image, column.field.mode), orientation)
+            return upright_pixels(self.read(field, row), column.field.mode)
         except (OSError, ValueError) as error:
             cause = error.cause if isinstance(error, SampleError) else error
             raise ImageError(self.path, row, self.sample_name(row), cause) from error
-        return np.ascontiguousarray(pixels)
 
     def read(self, field: str, row: int) -> bytes:
         """The bytes of one file, as they are in the tar.

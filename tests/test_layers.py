@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import fastio
+
 PACKAGE = Path(__file__).parent.parent / "fastio"
 
 # The flow, from left to right. A folder of modules stands in the place of its name.
@@ -49,11 +51,18 @@ LAYERS = [
     "table_feed",
     "paths",
     "loader",
+    "lightning",
+    "accelerate",
+    "train",
     "diagnose",
     "report",
+    "bench",
+    "doctor",
     "cli",
-    "train",
 ]
+
+# Written on the public names alone, as users' own code is: examples to read.
+PUBLIC_ONLY = {"lightning", "accelerate", "train"}
 
 # Who may import what; a dependency that is not named here is anybody's.
 OWNERS = {
@@ -73,7 +82,24 @@ OWNERS = {
     },
     "fsspec": {"store"},
     "obstore": {"store"},
-    "torch": {"ragged_tensors", "tensors", "device", "loader", "train", "formats.torch_dataset"},
+    "torch": {
+        "ragged_tensors",
+        "tensors",
+        "device",
+        "loader",
+        "lightning",
+        "accelerate",
+        "train",
+        "bench",
+        "doctor",
+        "formats.torch_dataset",
+    },
+    "lightning": {"lightning"},
+    "accelerate": {"accelerate"},
+    "transformers": {"accelerate", "train"},
+    "tensorboard": {"train"},
+    "visdom": {"train"},
+    "matplotlib": {"report"},
     "pyarrow": {"schema", "shard", "dataset", "formats", "pack"},
     "PIL": {"dataset", "formats", "pack", "engine", "report"},
     "typer": {"cli"},
@@ -126,8 +152,8 @@ def test_module_has_a_layer(module: str) -> None:
 def test_module_imports_only_what_stands_before_it(module: str) -> None:
     own = layer(module)
     names = [name.split(".")[1] for name in imports(MODULES[module]) if name.startswith("fastio.")]
-    allowed = {own, "_native", *LAYERS[: LAYERS.index(own)]}
-    assert not set(names) - allowed
+    before = set() if own in PUBLIC_ONLY else {"_native", *LAYERS[: LAYERS.index(own)]}
+    assert not set(names) - {own, *before, *(fastio.__all__ if own in PUBLIC_ONLY else ())}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -140,7 +166,7 @@ def test_module_does_not_import_the_public_face(module: str) -> None:
         for alias in node.names
         if alias.name == "fastio"
     ]
-    assert not bare
+    assert not bare or layer(module) in PUBLIC_ONLY
 
 
 @pytest.mark.parametrize("dependency", OWNERS)

@@ -1,0 +1,45 @@
+"""From what was measured to "you wait for X; do Y": pure arithmetic, no clock, no files."""
+
+from __future__ import annotations
+
+from fastio.diagnose.findings import Culprit, Finding, by_gain
+from fastio.diagnose.measured import (
+    Busy,
+    DatasetFacts,
+    Machine,
+    Measured,
+    MeasuredInvalid,
+    Memory,
+    Phase,
+    PhaseName,
+    Prediction,
+    Settings,
+    Span,
+    Split,
+    Stage,
+    Storage,
+    ThreadRate,
+    Training,
+)
+
+__all__ = [
+    "Busy",
+    "Culprit",
+    "DatasetFacts",
+    "Finding",
+    "Machine",
+    "Measured",
+    "MeasuredInvalid",
+    "Memory",
+    "Phase",
+    "PhaseName",
+    "Prediction",
+    "Settings",
+    "Span",
+    "Split",
+    "Stage",
+    "Storage",
+    "ThreadRate",
+    "Training",
+    "by_gain",
+]

@@ -1,0 +1,50 @@
+"""What a diagnosis says: who is to blame, what to do, what it would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Culprit = Literal[
+    "fetch",  # a local disk, or a file system that behaves like one
+    "network",  # bytes that come from another machine
+    "decode",  # the format: decoding takes all threads
+    "transform",  # transforms written in Python
+    "threads",  # fewer threads than cores, or more than are of use
+    "copy",  # memory to the device
+    "compute",  # the model: data is not what is waited for
+    "memory",  # too little of it, or the allocator
+    "files",  # many small files, images larger than needed, progressive JPEGs
+    "settings",  # of the model's run: TF32, autocast, channels_last, compile, ...
+    "machine",  # what the machine lacks or shares: instruction sets, quotas, swap
+]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that costs time, and its remedy.
+
+    Attributes:
+        culprit: who is to blame.
+        waits_for: what is waited for, a sentence without a full stop: "the model waits 62% of
+            an epoch for threads that decode".
+        advice: what to do, as an instruction that can be followed: a command, an argument.
+        gain: predicted epoch time before / after, 1.0 or more; None: it cannot be told.
+        evidence: short lines with the numbers behind it.
+    """
+
+    culprit: Culprit
+    waits_for: str
+    advice: str
+    gain: float | None = None
+    evidence: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return asdict(self)
+
+
+def by_gain(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings, the largest gain first; those without one last; else in the order given."""
+    return tuple(sorted(findings, key=lambda one: -(one.gain or 0.0)))

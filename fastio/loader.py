@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fastio.cache import Cache
 from fastio.engine import OnError
 from fastio.errors import LoaderClosed
+from fastio.formats import is_hugging_face
 from fastio.ragged import Form
 from fastio.resume import Cursor, from_state, to_state
 from fastio.sampling import OrderName, Ranks, Sampling
@@ -210,8 +211,9 @@ class Loader:
             )
         )
         opened = self._feed.dataset is not dataset
-        self._owned = opened and isinstance(dataset, (str, os.PathLike, list, tuple))
-        self.dataset = self._feed.dataset if self._owned else dataset
+        owned = opened and isinstance(dataset, (str, os.PathLike, list, tuple))
+        self._owned = owned or (opened and is_hugging_face(dataset))
+        self.dataset = self._feed.dataset if owned else dataset
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.sampler = sampler
@@ -347,7 +349,7 @@ class Loader:
             iterator.close()
         self._feed.close()
         if self._owned:
-            self.dataset.close()
+            self._feed.dataset.close()
 
     def __enter__(self) -> Loader:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -450,6 +451,35 @@ def test_jpegs_and_others_may_be_mixed() -> None:
     images = batch_of(dataset, transforms=CROP)["image"]
     assert images.shape == (40, 3, 16, 16)
     assert len(torch.unique(images.flatten(1), dim=0)) == 40
+
+
+def test_closing_lets_go_of_all_descriptors() -> None:
+    """Images in memory are copied to files without names, which nobody else closes."""
+    dataset = image_dataset(3).select_columns(["image"])
+    before = len(os.listdir("/proc/self/fd"))
+    kept: list[Any] = []
+    for _ in range(100):
+        loader = Loader(dataset, 1, num_workers=1)
+        next(iter(loader))
+        loader.close()
+        opened = HuggingFaceDataset(dataset)
+        opened.places("image", np.arange(3))
+        opened.close()
+        kept += [loader, opened]
+        assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(kept) == 200
+
+
+def test_a_closed_dataset_gives_no_places_of_images() -> None:
+    """The numbers of its descriptors are other files' by then."""
+    opened = HuggingFaceDataset(image_dataset(3))
+    opened.places("image", np.arange(3))
+    opened.close()
+    assert opened.files("image") == ()
+    with pytest.raises(ValueError, match="closed"):
+        opened.places("image", np.arange(3))
+    with pytest.raises(ImageError, match="closed"):
+        opened.image("image", 0)
 
 
 def test_gray_images_are_delivered_gray_where_the_feature_says_so() -> None:

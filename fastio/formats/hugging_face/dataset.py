@@ -130,6 +130,7 @@ class HuggingFaceDataset:
 
         Raises:
             IndexError: a row number is out of range.
+            ValueError: after `close`.
         """
         return self._images[field].places(rows)
 
@@ -145,7 +146,7 @@ class HuggingFaceDataset:
         """The bytes of one image.
 
         Raises:
-            ValueError: the row has none.
+            ValueError: the row has none; or after `close`.
             OSError: its file cannot be read.
             IndexError: the row number is out of range.
         """
@@ -201,7 +202,7 @@ class HuggingFaceDataset:
         return (self[row] for row in range(len(self)))
 
     def close(self) -> None:
-        """Lets go of images that were copied out of memory."""
+        """Lets go of images that were copied out of memory; images cannot be read any more."""
         for column in self._images.values():
             column.close()
 

@@ -82,6 +82,7 @@ class ImageColumn:
         self._parts: dict[int, _Part] = {}
         self._memory: list[int] = []
         self._lock = threading.Lock()
+        self._closed = False
         self._end: Callable[[], Any] = weakref.finalize(self, _close_all, self._memory)
 
     @property
@@ -95,6 +96,7 @@ class ImageColumn:
         Raises:
             IndexError: a row number is out of range.
             ShardCorrupt: a record batch is damaged.
+            ValueError: after `close`.
         """
         n = len(rows)
         found = Places(np.empty(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64), {})
@@ -112,7 +114,7 @@ class ImageColumn:
         """The bytes of one image.
 
         Raises:
-            ValueError: it has neither bytes nor a path.
+            ValueError: it has neither bytes nor a path; or after `close`.
             OSError: its file cannot be read.
         """
         ((batch, _, local),) = self._rows.by_batch(np.array([row], np.int64))
@@ -136,8 +138,12 @@ class ImageColumn:
         return False
 
     def close(self) -> None:
-        """Lets go of what was copied."""
+        """Lets go of what was copied. What `places` told is of no use from here on."""
         with self._lock:
+            self._closed = True
+            self._parts.clear()
+            self._files.clear()
+            self._numbers.clear()
             self._end()
 
     def _place_missing(
@@ -156,6 +162,8 @@ class ImageColumn:
         part = self._parts.get(batch)
         if part is None:
             with self._lock:
+                if self._closed:  # the numbers of its descriptors may be other files' by now
+                    raise ValueError("the dataset was closed: open it again")
                 part = self._parts.get(batch)
                 if part is None:
                     part = self._parts[batch] = self._described(batch)

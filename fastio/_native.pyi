@@ -272,6 +272,11 @@ class Engine:
 
     def __init__(self, threads: int) -> None: ...
 
+    def set_threads(self, threads: int) -> int:
+        """
+        Has so many threads take rows from now on; returns how many do, less where the system has no more.
+        """
+
     def submit(self, files: FileSet, geometry: Geometry, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None) -> Slot:
         """
         Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for that. normalize: (scale, bias) a channel for float32, None for uint8.

@@ -310,6 +310,17 @@ void bind_engine(nb::module_& m) {
   nb::class_<HeldEngine>(m, "Engine", "The worker threads; see engine.h.")
       .def(nb::init<int>(), nb::arg("threads"))
       .def(
+          "set_threads",
+          [](HeldEngine& held, int threads) {
+            if (threads < 1) throw nb::value_error("threads must be at least 1");
+            if (held.engine.closed()) return threads;
+            const Unlocked unlocked(held.away);
+            return held.engine.set_threads(threads);
+          },
+          nb::arg("threads"),
+          "Has so many threads take rows from now on; returns how many do, less where the system "
+          "has no more.")
+      .def(
           "submit", &submit, nb::arg("files"), nb::arg("geometry"), nb::arg("seed"),
           nb::arg("epoch"), nb::arg("file"), nb::arg("offset"), nb::arg("length"), nb::arg("codec"),
           nb::arg("orientation"), nb::arg("height"), nb::arg("width"), nb::arg("row"),

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <exception>
+
 #include "signals.h"
 
 namespace fastio {
@@ -15,12 +17,11 @@ constexpr int kReadAhead = 8;
 Engine::Engine(int threads)
     : pid_(::getpid()),
       counters_(std::make_unique<ImageCounters>()),
-      queue_(std::make_unique<SlotQueue>()) {
+      queue_(std::make_unique<SlotQueue>(static_cast<std::size_t>(threads))) {
   const SignalsBlocked blocked;
   ahead_ = std::make_unique<ReadAhead>(kReadAhead);
   try {
-    threads_.reserve(static_cast<std::size_t>(threads));
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+    start(static_cast<std::size_t>(threads));
   } catch (...) {
     close();  // those that did start
     throw;
@@ -36,6 +37,27 @@ Engine::~Engine() {
   static_cast<void>(ahead_.release());
 }
 
+void Engine::start(std::size_t threads) {
+  threads_.reserve(threads);
+  while (threads_.size() < threads)
+    threads_.emplace_back([this, number = threads_.size()] { work(number); });
+}
+
+int Engine::set_threads(int threads) {
+  if (forked()) return threads;
+  const std::lock_guard lock(starting_);
+  if (closed()) return threads;
+  std::size_t wanted = static_cast<std::size_t>(threads);
+  try {
+    const SignalsBlocked blocked;
+    start(wanted);
+  } catch (const std::exception&) {
+    wanted = threads_.size();
+  }
+  queue_->limit(wanted);
+  return static_cast<int>(wanted);
+}
+
 bool Engine::forked() const { return ::getpid() != pid_; }
 
 void Engine::submit(std::shared_ptr<Slot> slot) {
@@ -46,7 +68,7 @@ void Engine::submit(std::shared_ptr<Slot> slot) {
 
 void Engine::close() {
   if (forked()) return;
-  const std::lock_guard lock(closing_);
+  const std::lock_guard lock(starting_);
   closed_.store(true);
   queue_->close();
   ahead_->close();
@@ -54,10 +76,10 @@ void Engine::close() {
   threads_.clear();
 }
 
-void Engine::work() {
+void Engine::work(std::size_t thread) {
   Worker worker(*counters_);
   std::size_t begin = 0, end = 0;
-  while (const std::shared_ptr<Slot> slot = queue_->claim(begin, end)) {
+  while (const std::shared_ptr<Slot> slot = queue_->claim(thread, begin, end)) {
     slot->fill(begin, end, worker);
     slot->finish(end - begin);
   }

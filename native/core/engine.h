@@ -24,6 +24,11 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // Has so many threads (at least 1) take rows from now on: starts those that are missing, and lets
+  // the others finish what they have in hand and wait. Returns how many do, which are less where
+  // the system has no more threads. Does nothing after close() and in a forked child.
+  int set_threads(int threads);
+
   // Queues a slot. After close(), and in a forked child, it is cancelled at once.
   void submit(std::shared_ptr<Slot> slot);
 
@@ -39,15 +44,16 @@ class Engine {
   const ImageCounters& counters() const { return *counters_; }
 
  private:
-  void work();
+  void start(std::size_t threads);
+  void work(std::size_t thread);
 
   const pid_t pid_;
   std::unique_ptr<ImageCounters> counters_;
   std::unique_ptr<SlotQueue> queue_;
   std::unique_ptr<ReadAhead> ahead_;
   std::atomic<bool> closed_{false};
-  std::mutex closing_;
-  std::vector<std::thread> threads_;  // guarded by closing_
+  std::mutex starting_;               // and ending
+  std::vector<std::thread> threads_;  // guarded by starting_
 };
 
 }  // namespace fastio

@@ -5,12 +5,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -357,6 +360,50 @@ TEST_CASE("slots, files and geometry may outlive the engine, or go before it") {
   }  // the file is removed, and the slots hold the rest
   REQUIRE(last->wait(kLong));
   engine.close();
+}
+
+// Rows that wait until `wanted` threads are at work on them at once, and note how many ever are.
+class CountingSlot : public Slot {
+ public:
+  CountingSlot(std::size_t rows, int wanted) : Slot(rows, 1), wanted_(wanted) {}
+
+  void fill(std::size_t, std::size_t, Worker&) override {
+    std::unique_lock lock(mutex_);
+    most_ = std::max(most_, ++busy_);
+    changed_.notify_all();
+    changed_.wait_for(lock, kLong, [this] { return most_ >= wanted_; });
+    changed_.wait_for(lock, 1ms, [this] { return most_ > wanted_; });  // one that is not allowed
+    --busy_;
+  }
+  std::vector<Failure> failures() const override { return {}; }
+
+  int most() const { return most_; }  // after wait() said true
+
+ private:
+  const int wanted_;
+  int busy_ = 0, most_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+TEST_CASE("as many threads take rows as were asked for last") {
+  Engine engine(1);
+  for (const int threads : {3, 1, 2, 1}) {
+    CHECK(engine.set_threads(threads) == threads);
+    const auto slot = std::make_shared<CountingSlot>(16, threads);
+    engine.submit(slot);
+    REQUIRE(slot->wait(kLong));
+    CHECK(slot->most() == threads);
+  }
+  engine.close();
+  CHECK(engine.set_threads(5) == 5);  // of no consequence
+}
+
+TEST_CASE("closing wakes threads that were not allowed to work") {
+  Engine engine(4);
+  engine.set_threads(1);
+  engine.close();
+  CHECK(engine.closed());
 }
 
 TEST_CASE("thousands of batches of one row") {

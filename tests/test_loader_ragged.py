@@ -239,6 +239,28 @@ def test_a_shard_that_is_cut_off_names_its_row(packed: Path, tmp_path: Path) -> 
             [batch for _ in range(3) for batch in loader]
 
 
+def test_a_row_that_leaves_its_shard_names_the_field_and_the_shard(
+    packed: Path, tmp_path: Path
+) -> None:
+    """Offsets are checked when they are first read; here they change on the disk afterwards."""
+    copy = tmp_path / "copy"
+    shutil.copytree(packed, copy)
+    with fastio.open(copy) as dataset:
+        column = dataset.shard(0)
+        offsets = column.offsets("mel").copy()
+        path = Path(column.path)
+        with Loader(dataset, 4, fields=["mel"], num_workers=1) as loader:
+            next(iter(loader))
+            data = path.read_bytes()
+            begin = data.index(offsets.tobytes())
+            with open(path, "r+b") as file:
+                file.seek(begin)
+                file.write((offsets + len(data)).tobytes())
+            with pytest.raises(fastio.ShardCorrupt, match="row [0-9]+ of .*'mel'") as caught:
+                next(iter(loader))
+    assert str(path) in str(caught.value)
+
+
 # Tables as they are
 
 

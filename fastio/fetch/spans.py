@@ -86,15 +86,20 @@ class Spans:
             return SpanRead(batch, memory)
         # An empty column lies nowhere.
         begin = np.where(at.count > 0, found.begin[at.row] + at.begin * item, 0)
-        slot = engine.copy(
-            found.mappings,
-            np.ascontiguousarray(found.source[at.row]),
-            begin,
-            at.count * item,
-            at.target * item,
-            at.room * item,
-            memory,
-        )
+        source = np.ascontiguousarray(found.source[at.row])
+        nbytes = at.count * item
+        try:
+            slot = engine.copy(
+                [reader.mapping for reader in found.readers],
+                source,
+                begin,
+                nbytes,
+                at.target * item,
+                at.room * item,
+                memory,
+            )
+        except ValueError as error:
+            raise self._outside(found, rows, at.row, begin, nbytes) or error from None
         return SpanRead(batch, memory, slot, at.row)
 
     def forget(self, rows: Int64s) -> None:
@@ -106,14 +111,31 @@ class Spans:
         source = np.empty(len(rows), np.int32)
         begin = np.empty(len(rows), np.int64)
         shapes: list[Any] = [None] * len(groups)
-        mappings = []
+        readers = []
         for number, (shard, at, local) in enumerate(groups):
             reader = self._dataset.shard(shard)
-            mappings.append(reader.mapping)
+            readers.append(reader)
             source[at] = number
             begin[at], shapes[number] = self._in_shard(reader, local)
         together = _in_order([at for _, at, _ in groups], shapes, len(rows))
-        return _Located(mappings, source, begin, together)
+        return _Located(readers, source, begin, together)
+
+    def _outside(
+        self, found: _Located, rows: Int64s, row: Int64s, begin: Int64s, nbytes: Int64s
+    ) -> ShardCorrupt | None:
+        """What to say of the first piece that does not lie in its shard's file; None: all do.
+
+        Offsets were checked when they were first read: they have changed in the file since.
+        """
+        sizes = np.array([len(reader.mapping.data) for reader in found.readers], np.int64)
+        wrong = (begin < 0) | (nbytes < 0) | (begin > sizes[found.source[row]] - nbytes)
+        if not wrong.any():
+            return None
+        first = int(row[np.argmax(wrong)])
+        return ShardCorrupt(
+            f"{found.readers[found.source[first]].path}: row {int(rows[first])} of the dataset, "
+            f"field {self.name!r}, leaves the file; run `fastio verify` on the dataset"
+        )
 
     def _in_shard(
         self, reader: ShardReader, local: Int64s
@@ -144,9 +166,9 @@ class Spans:
 
 @dataclass(frozen=True)
 class _Located:
-    """Rows in files: of each the mapping's number, its first byte there, and its shape."""
+    """Rows in files: of each the reader's number, its first byte there, and its shape."""
 
-    mappings: list[_native.Mapping]
+    readers: list[ShardReader]
     source: npt.NDArray[np.int32]
     begin: Int64s
     shapes: Int64s | list[tuple[int, ...]]

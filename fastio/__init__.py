@@ -14,6 +14,7 @@ from fastio.errors import (
     AudioError,
     BuildMissing,
     CacheError,
+    CheckpointError,
     DatasetExists,
     DatasetNotFound,
     FastioError,
@@ -29,6 +30,7 @@ from fastio.errors import (
     SourceNotFound,
     StateMismatch,
     StoreError,
+    TrainError,
     TransformError,
 )
 from fastio.formats import (
@@ -70,6 +72,7 @@ __all__ = [
     "Cache",
     "CacheError",
     "CenterCrop",
+    "CheckpointError",
     "Dataset",
     "DatasetExists",
     "DatasetNotFound",
@@ -108,6 +111,7 @@ __all__ = [
     "TokenPad",
     "TokenWindows",
     "Tokens",
+    "TrainError",
     "TransformError",
     "WarmReport",
     "Writer",

@@ -18,6 +18,8 @@ Each leaf also inherits the builtin that people already catch::
     |-- CacheError (OSError)                a cache folder that cannot be used
     |-- PackError (RuntimeError)              packing or exporting cannot start or go on
     |-- StateMismatch (ValueError)            a loader state that belongs to other data
+    |-- TrainError (RuntimeError)             training cannot start or cannot go on
+    |   `-- CheckpointError                   a checkpoint that is damaged or of another run
     |-- LoaderTimeout (TimeoutError)          no batch within the loader's timeout
     |-- LoaderClosed (RuntimeError)           the loader was closed
     `-- BuildMissing (ImportError)            the native module is not built
@@ -109,6 +111,14 @@ class PackError(FastioError, RuntimeError):
 
 class StateMismatch(FastioError, ValueError):
     """A loader state was taken from other data or other settings."""
+
+
+class TrainError(FastioError, RuntimeError):
+    """Training cannot start with these options, or cannot go on."""
+
+
+class CheckpointError(TrainError):
+    """A checkpoint is damaged, or was saved by a run of other data, model or options."""
 
 
 class LoaderTimeout(FastioError, TimeoutError):

@@ -1,0 +1,53 @@
+"""Models to train, by name: plain torch, written from the papers that they cite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from fastio.train.models.alexnet import AlexNet
+from fastio.train.models.dlrm import DLRM, HashedEmbeddings, TabularMLP
+from fastio.train.models.encoder import (
+    ENCODER_SIZES,
+    Encoder,
+    EncoderSize,
+    LanguageModel,
+    TextClassifier,
+)
+from fastio.train.models.parts import parameter_count
+from fastio.train.models.resnet import ResNet
+from fastio.train.models.vit import VisionTransformer
+
+# (num_classes, image_size) -> a module of float images (N, 3, H, W) to logits (N, num_classes).
+IMAGE_MODELS: dict[str, Callable[[int, int], nn.Module]] = {
+    "alexnet": AlexNet,
+    "resnet18": partial(ResNet, 18),
+    "resnet50": partial(ResNet, 50),
+    "vit-tiny": partial(VisionTransformer, width=192, heads=3),
+    "vit-small": VisionTransformer,
+}
+
+# (dense, sparse, rows) -> a module of float (N, dense) and integer (N, sparse) to outputs (N,).
+TABULAR_MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {
+    "dlrm": DLRM,
+    "mlp": TabularMLP,
+}
+
+__all__ = [
+    "DLRM",
+    "ENCODER_SIZES",
+    "IMAGE_MODELS",
+    "TABULAR_MODELS",
+    "AlexNet",
+    "Encoder",
+    "EncoderSize",
+    "HashedEmbeddings",
+    "LanguageModel",
+    "ResNet",
+    "TabularMLP",
+    "TextClassifier",
+    "VisionTransformer",
+    "parameter_count",
+]

@@ -1,0 +1,113 @@
+"""Models for rows of numbers and categories.
+
+Naumov et al., "Deep learning recommendation model for personalization and recommendation systems",
+arXiv:1906.00091. The widths are those of its reference implementation for Criteo's Kaggle data.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fastio.train.models.parts import mlp
+
+
+class HashedEmbeddings(nn.Module):
+    """One table of vectors for each of several columns of integers, all in one parameter.
+
+    An id is taken modulo `rows`, so that any integer has a vector, and several may share one (the
+    hashing trick; section 5.1 of the paper and `--max-ind-range` of its implementation).
+
+    Args:
+        columns: of ids.
+        rows: vectors of each column's table.
+        width: of a vector.
+    """
+
+    first: torch.Tensor
+
+    def __init__(self, columns: int, rows: int, width: int) -> None:
+        super().__init__()
+        self.rows = rows
+        self.table = nn.Embedding(columns * rows, width)
+        self.register_buffer("first", torch.arange(columns) * rows, persistent=False)
+        bound = rows**-0.5
+        nn.init.uniform_(self.table.weight, -bound, bound)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """(N, columns) of any integers -> (N, columns, width)."""
+        vectors: torch.Tensor = self.table(torch.remainder(ids, self.rows) + self.first)
+        return vectors
+
+
+class DLRM(nn.Module):
+    """Numbers (N, dense) and ids (N, sparse) -> one output a row (N,), before any sigmoid.
+
+    The numbers go through the bottom MLP to a vector like those of the ids; the dot products of all
+    pairs of vectors, beside the bottom MLP's, go through the top MLP (section 2.1).
+
+    Args:
+        dense, sparse: columns of numbers and of ids, at least one each.
+        rows: of each column's table of vectors; ids are taken modulo it.
+        width: of a vector.
+        bottom, top: widths of the hidden layers.
+    """
+
+    pairs: torch.Tensor
+
+    def __init__(
+        self,
+        dense: int,
+        sparse: int,
+        rows: int = 100_000,
+        width: int = 16,
+        bottom: tuple[int, ...] = (512, 256, 64),
+        top: tuple[int, ...] = (512, 256),
+    ) -> None:
+        super().__init__()
+        if not dense or not sparse:
+            raise ValueError(f"DLRM takes numbers and ids, not {dense} and {sparse} columns")
+        self.embeddings = HashedEmbeddings(sparse, rows, width)
+        self.bottom = nn.Sequential(mlp([dense, *bottom, width]), nn.ReLU())
+        pairs = torch.tril_indices(sparse + 1, sparse + 1, offset=-1)
+        self.register_buffer("pairs", pairs[0] * (sparse + 1) + pairs[1], persistent=False)
+        self.top = mlp([width + pairs.shape[1], *top, 1])
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        bottom = self.bottom(dense)
+        vectors = torch.cat([bottom.unsqueeze(1), self.embeddings(sparse)], dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+        pairs = products.index_select(1, self.pairs)
+        outputs: torch.Tensor = self.top(torch.cat([bottom, pairs], dim=1))
+        return outputs.squeeze(1)
+
+
+class TabularMLP(nn.Module):
+    """Numbers beside vectors of ids, through one MLP: (N, dense), (N, sparse) -> (N,).
+
+    Args:
+        dense, sparse: columns of numbers and of ids; one of them may be 0.
+        rows, width: as in `DLRM`.
+        hidden: widths of the hidden layers.
+    """
+
+    def __init__(
+        self,
+        dense: int,
+        sparse: int,
+        rows: int = 100_000,
+        width: int = 16,
+        hidden: tuple[int, ...] = (512, 256),
+    ) -> None:
+        super().__init__()
+        if not dense and not sparse:
+            raise ValueError("there are neither numbers nor ids to learn from")
+        self.embeddings = HashedEmbeddings(sparse, rows, width) if sparse else None
+        self.layers = mlp([dense + sparse * width, *hidden, 1])
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        inputs = dense
+        if self.embeddings is not None:
+            inputs = torch.cat([dense, self.embeddings(sparse).flatten(1)], dim=1)
+        outputs: torch.Tensor = self.layers(inputs)
+        return outputs.squeeze(1)

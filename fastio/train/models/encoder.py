@@ -1,0 +1,131 @@
+"""Transformers for text, of DistilBERT's form: Sanh et al., arXiv:1910.01108, section 2.
+
+That is BERT's (Devlin et al., arXiv:1810.04805, section 3) without token types and pooler, with
+half of its layers. The tiny and the small one have the widths of Turc et al., arXiv:1908.08962,
+table 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fastio.train.models.parts import Attention
+
+
+@dataclass(frozen=True)
+class EncoderSize:
+    """Width of a token, number of layers and attention heads, longest document."""
+
+    width: int
+    depth: int
+    heads: int
+    max_length: int = 512
+
+
+ENCODER_SIZES = {
+    "tiny": EncoderSize(128, 2, 2),
+    "small": EncoderSize(512, 4, 8),
+    "distilbert": EncoderSize(768, 6, 12),
+}
+
+
+class Layer(nn.Module):
+    """Attention and a two-layer network, each added to its input and normed (post-norm)."""
+
+    def __init__(self, size: EncoderSize, dropout: float, causal: bool) -> None:
+        super().__init__()
+        width = size.width
+        self.attention = Attention(width, size.heads, dropout, causal)
+        self.norm_attention = nn.LayerNorm(width, eps=1e-12)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
+        self.norm_mlp = nn.LayerNorm(width, eps=1e-12)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        tokens = self.norm_attention(tokens + self.attention(tokens, mask))
+        normed: torch.Tensor = self.norm_mlp(tokens + self.mlp(tokens))
+        return normed
+
+
+class Encoder(nn.Module):
+    """Tokens (N, L) -> vectors (N, L, width), L at most the size's max_length.
+
+    Args:
+        vocabulary_size: every token is below it.
+        size: one of `ENCODER_SIZES`, or another.
+        dropout: of embeddings, attention and layers.
+        causal: tokens see those before them alone, as a language model needs it.
+    """
+
+    def __init__(
+        self, vocabulary_size: int, size: EncoderSize, dropout: float = 0.1, causal: bool = False
+    ) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary_size, size.width)
+        self.positions = nn.Embedding(size.max_length, size.width)
+        self.norm = nn.LayerNorm(size.width, eps=1e-12)
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.ModuleList(Layer(size, dropout, causal) for _ in range(size.depth))
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """`mask` (N, L) is not 0 at tokens that count; None where all do, or where causal."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        embedded = self.words(tokens) + self.positions(places)
+        vectors: torch.Tensor = self.dropout(self.norm(embedded))
+        keys = None if mask is None else mask.bool()[:, None, None, :]
+        for layer in self.layers:
+            vectors = layer(vectors, keys)
+        return vectors
+
+
+class TextClassifier(nn.Module):
+    """Logits of a document: (N, L) tokens and their mask -> (N, num_classes).
+
+    DistilBERT's head, on the mean of the vectors of the tokens that count rather than on the first
+    one's: packed tokens need not begin with a [CLS].
+    """
+
+    def __init__(
+        self, num_classes: int, vocabulary_size: int, size: EncoderSize, dropout: float = 0.1
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(vocabulary_size, size, dropout)
+        self.hidden = nn.Linear(size.width, size.width)
+        self.dropout = nn.Dropout(2 * dropout)
+        self.classifier = nn.Linear(size.width, num_classes)
+        nn.init.normal_(self.classifier.weight, std=0.02)
+        nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        vectors = self.encoder(tokens, mask)
+        weights = mask.to(vectors.dtype).unsqueeze(2)
+        mean = (vectors * weights).sum(1) / weights.sum(1).clamp(min=1)
+        logits: torch.Tensor = self.classifier(self.dropout(torch.relu(self.hidden(mean))))
+        return logits
+
+
+class LanguageModel(nn.Module):
+    """Logits of the next token: (N, L) tokens -> (N, L, vocabulary_size).
+
+    The encoder's layers with causal attention; the output's matrix is that of the words (Press and
+    Wolf, arXiv:1608.05859).
+    """
+
+    def __init__(self, vocabulary_size: int, size: EncoderSize, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.encoder = Encoder(vocabulary_size, size, dropout, causal=True)
+        self.output = nn.Linear(size.width, vocabulary_size, bias=False)
+        self.output.weight = self.encoder.words.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.output(self.encoder(tokens))
+        return logits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,15 @@ def import_torchvision() -> Any:
     import torchvision.transforms.v2
 
     return torchvision
+
+
+def import_transformers() -> Any:
+    """Hugging Face's models, which import torchvision where there is one; skips the test where
+    they are not installed."""
+    transformers = pytest.importorskip("transformers")
+    if find_spec("torchvision") is not None:
+        import_torchvision()
+    return transformers
 
 
 def tell(row: int) -> tuple[int, int, int]:

@@ -1,0 +1,203 @@
+"""What a bench comes to, in one sentence and a few numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastio.diagnose import DatasetFacts, Machine, Measured, Prediction, Settings, Split, Stage
+from fastio.report import words
+
+HARDLY_WAITING = 0.05  # of an epoch: below it, the model is the limit
+_ALL_BUT_ALL = 0.95  # of the waiting: for this one stage
+_NEARLY_SAME = 0.03  # epochs that differ by less are called equally long
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A number to be set large: its label, the number with its unit, a few words about it."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def verdict(measured: Measured) -> str:
+    """One sentence: how long an epoch takes and what is waited for."""
+    split = main_split(measured)
+    if split is None or split.epoch_s <= 0:
+        return _verdict_of_the_loader(measured)
+    waiting = wait_share(split)
+    if waiting < HARDLY_WAITING:
+        state = f"the model is the limit: it computes {words.percent(1 - waiting)} of the time"
+    else:
+        stage = longest_wait(split)
+        mostly = "" if split.parts()[stage] >= _ALL_BUT_ALL * wait_s(split) else "mostly "
+        cause = waited_for(measured.dataset, stage)
+        state = f"the model waits {words.percent(waiting)} of it, {mostly}for {cause}"
+    epoch = f"An epoch takes {words.seconds(split.epoch_s)}"
+    if split.name == "cold":
+        epoch += " cold"
+    return f"{epoch}{_against_baseline(measured)}; {state}."
+
+
+def headlines(measured: Measured) -> tuple[Headline, ...]:
+    """The few numbers that sum the run up; those that were not measured are missing."""
+    found = []
+    for split in measured.splits:
+        note = f"{words.percent(wait_share(split))} of it waiting for data"
+        found.append(Headline(f"epoch, {split.name}", words.seconds(split.epoch_s), note))
+    factor = baseline_factor(measured)
+    if factor is not None:
+        slow = measured.phase("baseline_together")
+        epoch = words.seconds(measured.epoch_s(slow)) if slow else ""
+        found.append(Headline("DataLoader's speed", words.times(factor), f"its epoch: {epoch}"))
+    together = measured.phase("together_warm") or measured.phase("together_cold")
+    if together is not None and together.au is not None:
+        note = "compute time / run time"
+        found.append(Headline("accelerator utilisation", words.percent(together.au), note))
+    loader = measured.phase("loader_warm") or measured.phase("loader_cold")
+    if loader is not None:
+        note = f"{noun(measured.dataset)}/s by {threads(measured.settings.threads)}"
+        found.append(Headline("loader alone", words.rate(loader.samples_per_s), note))
+    if measured.accelerators_fed is not None:
+        fed = f"{measured.accelerators_fed:.2f}"
+        found.append(Headline("accelerators fed", fed, f"of {accelerator(measured.settings)}"))
+    return tuple(found)
+
+
+def remarks(measured: Measured) -> tuple[str, ...]:
+    """Sentences that the tables do not say."""
+    found = []
+    if measured.accelerators_fed is not None:
+        found.append(
+            f"The loader alone feeds {measured.accelerators_fed:.2f} accelerators of "
+            f"{accelerator(measured.settings)} at the utilisation that MLPerf Storage asks for."
+        )
+    if measured.baseline:
+        found.append(f"DataLoader read {words.clean(measured.baseline)}.")
+    if measured.memory is not None:
+        peak, free = (
+            words.size(nbytes)
+            for nbytes in (measured.memory.peak_rss_bytes, measured.memory.available_bytes)
+        )
+        found.append(f"Memory: {peak} resident at most; {free} were available at the beginning.")
+    return (*found, *(words.sentence(note) for note in measured.notes))
+
+
+def is_now(prediction: Prediction) -> bool:
+    """Whether it is no prediction but the epoch as it is."""
+    return prediction.name.split(",")[0] == "now"
+
+
+def main_split(measured: Measured) -> Split | None:
+    """The epoch to speak of: warm where it was measured, as most of a training's are."""
+    return measured.split("warm") or measured.split("cold")
+
+
+def wait_s(split: Split) -> float:
+    """Seconds of an epoch in which the model did not compute."""
+    return split.epoch_s - split.compute_s
+
+
+def wait_share(split: Split) -> float:
+    """The part of an epoch in which the model did not compute, 0.0 to 1.0."""
+    return wait_s(split) / split.epoch_s if split.epoch_s > 0 else 0.0
+
+
+def longest_wait(split: Split) -> Stage:
+    """The stage other than the model that most of an epoch is waited for."""
+    waits = {stage: spent for stage, spent in split.parts().items() if stage != "compute"}
+    return max(waits, key=lambda stage: waits[stage])
+
+
+def baseline_factor(measured: Measured) -> float | None:
+    """How many times as long DataLoader's epoch is; None without a baseline and its twin."""
+    slow = measured.phase("baseline_together")
+    fast = measured.phase("together_warm")
+    if slow is None or fast is None:
+        slow, fast = measured.phase("baseline_loader"), measured.phase("loader_warm")
+    if slow is None or fast is None or not slow.samples_per_s or not fast.samples_per_s:
+        return None
+    return fast.samples_per_s / slow.samples_per_s
+
+
+def noun(dataset: DatasetFacts) -> str:
+    """What a sample is called, in the plural."""
+    if dataset.codec:
+        return "images"
+    return "rows" if dataset.kind == "tables" else "samples"
+
+
+def waited_for(dataset: DatasetFacts, stage: Stage) -> str:
+    """What a stage is to somebody who waits for it: "the network", "decoding"."""
+    if stage == "fetch":
+        return {"network": "the network", "disk": "the disk", "memory": "files"}[dataset.storage]
+    if stage == "decode":
+        return "decoding" if dataset.codec else "the loader's threads"
+    names = {"transform": "transforms in Python", "copy": "copies to the device"}
+    return names.get(stage, "the model")
+
+
+def dataset_line(dataset: DatasetFacts) -> str:
+    """What was read, without its path: "packed as blocks, 50,000 images, 5.48 GB, on disk"."""
+    kind = {"folder": "files in folders", "torch": "a torch Dataset"}.get(
+        dataset.kind, dataset.kind
+    )
+    if dataset.kind == "packed" and dataset.codec:
+        kind = f"packed as {dataset.codec}"
+    place = {"disk": "on disk", "memory": "in memory", "network": "over the network"}
+    amount = f"{dataset.rows:,} {noun(dataset)}, {words.size(dataset.nbytes)}"
+    return f"{kind}, {amount}, {place[dataset.storage]}"
+
+
+def machine_line(machine: Machine) -> str:
+    """Where it was measured: processor, cores, memory, torch, device."""
+    cores = f"{machine.cores} core{'' if machine.cores == 1 else 's'}"
+    memory = f"{words.size(machine.memory_bytes)} memory"
+    parts = (machine.cpu, cores, machine.simd, memory, f"torch {machine.torch}", machine.device)
+    return ", ".join(words.clean(part) for part in parts if part)
+
+
+def settings_line(settings: Settings) -> str:
+    """How it was run: batch size, threads, what computed, seed."""
+    parts = [f"batches of {settings.batch_size:,}", threads(settings.threads)]
+    emulated = ", emulated" if settings.accelerator_rate is not None else ""
+    parts.append(words.clean(settings.model) or f"{accelerator(settings)}{emulated}")
+    return ", ".join([*parts, f"device {words.clean(settings.device)}", f"seed {settings.seed}"])
+
+
+def accelerator(settings: Settings) -> str:
+    """The emulated accelerator: "resnet50-h100 (1,786/s)"; "no model" where there was none."""
+    name = words.clean(settings.accelerator)
+    if settings.accelerator_rate is None:
+        return name or "no model"
+    speed = f"{words.rate(settings.accelerator_rate)}/s"
+    return f"{name} ({speed})" if name else f"an accelerator of {speed}"
+
+
+def threads(count: int) -> str:
+    """A number of threads: "1 thread", "16 threads"."""
+    return f"{count:,} thread{'' if count == 1 else 's'}"
+
+
+def _against_baseline(measured: Measured) -> str:
+    factor = baseline_factor(measured)
+    if factor is None or measured.phase("baseline_together") is None:
+        return ""
+    if abs(factor - 1) < _NEARLY_SAME:
+        return ", as long as DataLoader's"
+    faster = factor > 1
+    by = words.times(factor if faster else 1 / factor)
+    return f", {by} {'faster' if faster else 'slower'} than DataLoader's"
+
+
+def _verdict_of_the_loader(measured: Measured) -> str:
+    loader = measured.phase("loader_warm") or measured.phase("loader_cold")
+    if loader is None:
+        return "Nothing was measured that tells what an epoch waits for."
+    state = "warm" if loader.name == "loader_warm" else "cold"
+    epoch = words.seconds(measured.epoch_s(loader))
+    speed = f"{words.rate(loader.samples_per_s)} {noun(measured.dataset)}/s"
+    factor = baseline_factor(measured)
+    beside = "" if factor is None else f", {words.times(factor)} DataLoader's rate"
+    return f"The loader alone, {state}, hands over {speed}{beside}: an epoch in {epoch}."

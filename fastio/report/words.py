@@ -1,0 +1,112 @@
+"""Numbers and names as people read them; the terminal, the plots and the page share these."""
+
+from __future__ import annotations
+
+import math
+import re
+
+NOTHING = "\N{EN DASH}"  # stands where a value was not measured
+_MINUTE, _HOUR = 60.0, 3600.0
+# Unit, its seconds, and the time from which on the next unit is taken.
+_UNITS = (
+    ("µs", 1e-6, 0.9995e-3),
+    ("ms", 1e-3, 0.9995),
+    ("s", 1.0, _HOUR),
+    ("min", _MINUTE, 10 * _HOUR),
+)
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffe\uffff]+"
+)
+
+
+def clean(text: str) -> str:
+    """One line that any terminal, font and XML reader takes.
+
+    Control characters (terminals obey some), marks that turn the direction of what follows, and
+    halves of surrogate pairs (file names that are no UTF-8) are replaced.
+    """
+    return _UNPRINTABLE.sub(" ", text.encode("utf-8", "replace").decode()).strip()
+
+
+def sentence(text: str) -> str:
+    """A clean text with a capital letter first and a full stop last."""
+    text = clean(text)
+    return text if not text else text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
+
+
+def date(text: str) -> str:
+    """A date of ISO 8601 to the minute: "2026-11-22 07:52 UTC"; other texts as they are."""
+    match = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?(\.\d+)?(Z|\+00:00)", clean(text))
+    return f"{match[1]} {match[2]} UTC" if match else clean(text)
+
+
+def seconds(value: float | None) -> str:
+    """A time with its unit: "8.30 ms", "41.2 s", "173 s", "12 min 05 s", "1 h 12 min"."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if value >= _HOUR - _MINUTE / 2:
+        minutes = round(value / _MINUTE)
+        return f"{minutes // 60:,} h {minutes % 60:02d} min"
+    if value >= 10 * _MINUTE:
+        return f"{round(value) // 60} min {round(value) % 60:02d} s"
+    return seconds_like(value, value)
+
+
+def seconds_like(value: float | None, largest: float) -> str:
+    """A time in the unit and with the decimals that suit the largest of a column."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if value == 0:
+        return "0 s"
+    unit, scale = next(
+        ((unit, scale) for unit, scale, until in _UNITS if largest < until), ("h", _HOUR)
+    )
+    return f"{value / scale:,.{_decimals(largest / scale)}f} {unit}"
+
+
+def rate(value: float | None) -> str:
+    """Samples a second without the unit: "1,786", "12.4 M", "8.3"."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if value >= 999_500:
+        return f"{_three_digits(value / 1e6)} M"
+    return _three_digits(value)
+
+
+def percent(value: float | None) -> str:
+    """A share of 1.0: "38%"; small ones and those near all keep a digit: "0.4%", "99.6%"."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    exact = abs(value) in (0.0, 1.0)
+    near_an_end = not exact and (abs(value) < 0.0095 or 0.9905 < abs(value) < 1)
+    return f"{value * 100:.1f}%" if near_an_end else f"{value * 100:.0f}%"
+
+
+def accuracy(value: float | None) -> str:
+    """A top-1 accuracy of 1.0, with the decimal that they are compared by: "71.2%"."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{value * 100:.1f}%"
+
+
+def times(value: float | None) -> str:
+    """A factor: "4.2\N{MULTIPLICATION SIGN}"."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    digits = 2 if value < 1.995 else 1 if value < 99.95 else 0
+    return f"{value:,.{digits}f}\N{MULTIPLICATION SIGN}"
+
+
+def size(nbytes: float) -> str:
+    """Bytes in powers of 1000, as disks and networks have them: "109 kB", "5.48 GB"."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= scale * 0.9995:
+            return f"{_three_digits(nbytes / scale)} {unit}"
+    return f"{nbytes:.0f} bytes"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.{_decimals(value)}f}"
+
+
+def _decimals(value: float) -> int:
+    """How many make three digits of a value; none of zero."""
+    return 0 if value >= 99.95 or value == 0 else 1 if value >= 9.995 else 2

@@ -1,0 +1,226 @@
+"""What benches might have measured, for tests of the report: numbers that fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastio.diagnose import (
+    Busy,
+    DatasetFacts,
+    Finding,
+    Machine,
+    Measured,
+    Memory,
+    Phase,
+    PhaseName,
+    Prediction,
+    Settings,
+    Span,
+    Split,
+    Stage,
+    ThreadRate,
+    Training,
+)
+from fastio.report.rungs import Rung
+
+MACHINE = Machine(
+    "Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz",
+    2,
+    "avx2",
+    16_400_000_000,
+    "2.13.0",
+    "cpu",
+    "2026-11-22T07:52:26Z",
+)
+PHOTOS = DatasetFacts(
+    "/data/imagenet-50k.blocks", "packed", "blocks", 50_000, 5_921_000_000, 71_300.0, "disk"
+)
+CROP = ("RandomResizedCrop(224)", "RandomHorizontalFlip()")
+
+
+def phase(name: PhaseName, rows: int, seconds: float, busy: Busy, au: float | None = None) -> Phase:
+    """A run of that length; it waited whenever the model did not compute."""
+    nbytes = 0 if name == "compute" else 71_300 * rows
+    wait_s = 0.0 if name == "compute" else max(0.0, seconds - busy.compute_s - busy.transform_s)
+    return Phase(
+        name, rows, seconds, busy, wait_s, rows // 64, nbytes, 0, cpu_s=1.7 * seconds, au=au
+    )
+
+
+def timeline(run: str, waits: dict[Stage, float], compute_s: float, steps: int = 24) -> list[Span]:
+    """Steps one after another, each with waits that vary a little."""
+    spans, now = [], 0.0
+    for step in range(steps):
+        wobble = 1 + 0.4 * ((step * 7) % 5 - 2) / 5
+        for stage, spent in (*waits.items(), ("compute", compute_s)):
+            end = now + spent * (1.0 if stage == "compute" else wobble)
+            spans.append(Span(step, stage, now, end, "cold" if run == "cold" else "warm"))
+            now = end
+    return spans
+
+
+def photos() -> Measured:
+    """Photos packed as blocks before an emulated accelerator, with DataLoader on their folder."""
+    rows = 8_000
+    return Measured(
+        machine=MACHINE,
+        dataset=PHOTOS,
+        settings=Settings(64, 1, CROP, "", "resnet50-h100", 1786.0),
+        phases=(
+            phase("compute", rows, 4.479, Busy(compute_s=4.479), 1.0),
+            phase("loader_warm", rows, 7.619, Busy(0.11, 6.41, 0.98)),
+            phase("loader_cold", rows, 9.412, Busy(2.05, 6.45, 0.97)),
+            phase("together_warm", rows, 7.702, Busy(0.12, 6.47, 0.99, compute_s=4.479), 0.5815),
+            phase("together_cold", rows, 9.467, Busy(2.11, 6.49, 0.98, compute_s=4.479), 0.4731),
+            phase("baseline_loader", rows, 24.71, Busy()),
+            phase("baseline_together", rows, 24.93, Busy(compute_s=4.479), 0.1797),
+        ),
+        splits=(
+            Split("warm", 0.0, 20.14, 0.0, 0.0, 27.994),
+            Split("cold", 11.03, 20.14, 0.0, 0.0, 27.994),
+        ),
+        timeline=(
+            *timeline("warm", {"decode": 0.0258}, 0.0358),
+            *timeline("cold", {"fetch": 0.0141, "decode": 0.0258}, 0.0358),
+        ),
+        threads=(
+            ThreadRate(1, 1050.0),
+            ThreadRate(2, 2012.0),
+            ThreadRate(3, 2075.0),
+            ThreadRate(4, 2051.0),
+        ),
+        predictions=(
+            Prediction("now, warm", 48.13, 48.13),
+            Prediction("threads: 2", 29.1, 29.9),
+            Prediction("model alone", 27.99),
+        ),
+        trainings=(
+            Training("fastio", 5, 241.2, 0.4431, 2.414),
+            Training("DataLoader", 5, 779.8, 0.4418, 2.421),
+        ),
+        memory=Memory(612_000_000, 11_900_000_000),
+        accelerators_fed=0.53,
+        notes=("The page cache was dropped with posix_fadvise before the cold run.",),
+        baseline="/data/imagenet-50k",
+    )
+
+
+PHOTO_FINDINGS = (
+    Finding(
+        "network",
+        "a finding without a gain comes last",
+        "nothing need be done",
+    ),
+    Finding(
+        "threads",
+        "the loader runs 1 thread where 2 cores are allowed",
+        "pass num_workers=2, or threads='auto'",
+        1.65,
+        (
+            "1 thread: 1,050 images/s; 2 threads: 2,012 images/s; the model takes 1,786 images/s",
+            "the process used 1.70 of 2 cores",
+        ),
+    ),
+    Finding(
+        "fetch",
+        "a cold epoch waits 19% of its time for the disk",
+        "keep the dataset on a faster disk, or in memory: it is 5.92 GB of 11.9 GB available",
+        1.23,
+        ("cold 59.2 s, warm 48.1 s an epoch", "71 kB a sample, 60 MB/s while training"),
+    ),
+)
+
+
+def remote_cold() -> Measured:
+    """A remote dataset that is read for the first time: the network is what is waited for."""
+    facts = DatasetFacts(
+        "s3://bucket/laion/part-00", "packed", "blocks", 1_200_000, 141 * 10**9, 1.17e5, "network"
+    )
+    rows = 20_000
+    fetched = Phase(
+        "together_cold", rows, 97.5, Busy(88.2, 11.1, 2.2, 0.6, 0.0, 8.1), 88.6, 78, 0,
+        2_340_000_000, 19.8, 0.083,
+    )  # fmt: skip
+    return Measured(
+        machine=Machine("AMD EPYC 9V84", 16, "avx512", 128 * 10**9, "2.13.0+cu130",
+                        "NVIDIA H200", "2026-11-22T08:11:03Z"),
+        dataset=facts,
+        settings=Settings(256, 16, CROP, "resnet50", "", None, "cuda"),
+        phases=(phase("compute", rows, 8.1, Busy(compute_s=8.1), 1.0), fetched),
+        splits=(Split("cold", 5310.0, 0.0, 0.0, 54.0, 486.0),),
+        timeline=tuple(timeline("cold", {"fetch": 1.13, "copy": 0.012}, 0.104, 12)),
+        predictions=(Prediction("now, cold", 5850.0, 5850.0), Prediction("cache holds all", 540.0)),
+        notes=("Fetching took 24 MB/s over 30 ms of latency.",),
+    )  # fmt: skip
+
+
+def compute_bound() -> Measured:
+    """A model that is slower than its data."""
+    rows = 2_000
+    return Measured(
+        machine=MACHINE,
+        dataset=DatasetFacts("photos", "folder", "jpeg", 9_469, 985_000_000, 104_000.0, "memory"),
+        settings=Settings(32, 2, CROP, "resnet18"),
+        phases=(
+            phase("compute", rows, 61.2, Busy(compute_s=61.2), 1.0),
+            phase("loader_warm", rows, 2.25, Busy(0.02, 3.1, 1.2)),
+            phase("together_warm", rows, 61.6, Busy(0.02, 3.1, 1.2, compute_s=61.2), 0.9935),
+        ),
+        splits=(Split("warm", 0.0, 1.9, 0.0, 0.0, 289.75),),
+        timeline=tuple(timeline("warm", {"decode": 0.006}, 0.98, 6)),
+        threads=(ThreadRate(1, 462.0), ThreadRate(2, 889.0)),
+    )
+
+
+def table() -> Measured:
+    """Rows of a table: no images, 200 columns, a Python transform."""
+    facts = DatasetFacts("clicks.fastio", "tables", "", 45_840_617, 34_880_000_000, 761.0, "disk")
+    rows = 8_000_000
+    return Measured(
+        machine=MACHINE,
+        dataset=facts,
+        settings=Settings(16_384, 2, ("log1p",), "", "dlrm-h100", 43_700_000.0),
+        phases=(
+            phase("loader_warm", rows, 0.74, Busy(0.08, 0.0, 1.31, transform_s=0.3)),
+            phase("together_warm", rows, 0.931, Busy(0.08, 0.0, 1.3, 0.0, 0.31, 0.183), 0.1966),
+        ),
+        splits=(Split("warm", 0.0, 2.51, 1.776, 0.0, 1.0486),),
+        timeline=tuple(timeline("warm", {"decode": 0.0009, "transform": 0.00063}, 0.000375, 30)),
+        accelerators_fed=0.22,
+    )
+
+
+def bare() -> Measured:
+    """The loader alone and nothing else."""
+    return Measured(
+        machine=Machine("", 1, "portable", 2 * 10**9, "2.4.0", "cpu", "2026-11-22T00:00:00Z"),
+        dataset=DatasetFacts("x", "torch", "", 100, 0, 0.0, "memory"),
+        settings=Settings(1, 1),
+        phases=(phase("loader_warm", 100, 0.5, Busy()),),
+    )
+
+
+def empty() -> Measured:
+    """No run at all."""
+    return Measured(MACHINE, PHOTOS, Settings(1, 1), ())
+
+
+def all_of_them() -> Iterator[tuple[str, Measured]]:
+    """Every sample with its name."""
+    for make in (photos, remote_cold, compute_bound, table, bare, empty):
+        yield make.__name__, make()
+
+
+LADDER = (
+    Rung("DataLoader, 0 workers", 612.0, 0.441),
+    Rung("workers = cores", 323.0, 0.443),
+    Rung("pin_memory", None, None, False, "no GPU"),
+    Rung("folder through fastio", 141.0, 0.442),
+    Rung("packed as jpeg", 121.0, 0.440),
+    Rung("packed as blocks", 48.1, 0.4415),
+    Rung("device prefetch", None, None, False, "no GPU"),
+    Rung("autocast bf16", 39.7, 0.4402),
+    Rung("torch.compile", 33.2, 0.4411),
+    Rung("channels_last", 33.9, 0.4409),
+    Rung("DDP, 2 processes", None, None, False, "2 cores are busy with one process"),
+)

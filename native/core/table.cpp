@@ -92,10 +92,9 @@ Table::Table(std::vector<std::int64_t> first_row, std::vector<std::uint64_t> str
     while ((static_cast<std::int64_t>(i) << guide_shift_) >= first_row_[shard + 1]) ++shard;
     guide_[i] = shard;
   }
-  auto none = std::make_shared<KnownShards>();
-  none->shards.resize(shards());
-  none->origins.assign(strides_.size(), std::vector<std::uintptr_t>(shards()));
-  known_shards_ = std::move(none);
+  state_ = std::make_shared<State>();
+  state_->known.shards.resize(shards());
+  state_->known.origins.assign(strides_.size(), std::vector<std::uintptr_t>(shards()));
 }
 
 Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
@@ -155,33 +154,33 @@ void Table::unset(std::size_t shard) {
   if (shard < shards()) replace(shard, nullptr, nullptr);
 }
 
-// Puts `columns` in the place of a shard, if `expected`, where it is given, is there still.
+// Puts `columns` in the place of a shard, if `expected`, where it is given, is there still. A state
+// that gathers look at is copied first: once, however many shards are replaced before the next
+// snapshot.
 void Table::replace(std::size_t shard, const ShardColumns* expected,
                     std::shared_ptr<const ShardColumns> columns) {
-  std::shared_ptr<const KnownShards> old;  // goes after the lock: it may unmap files
+  std::shared_ptr<State> old;  // goes after the lock, as what was there does: they may unmap files
   const std::lock_guard lock(mutex_);
-  old = known_shards_;
-  const auto& there = old->shards[shard];
-  if (expected && there.get() != expected) return;
-  auto changed = std::make_shared<KnownShards>(*old);
+  const ShardColumns* const there = state_->known.shards[shard].get();
+  if (expected && there != expected) return;
   known_ += std::size_t{columns != nullptr} - std::size_t{there != nullptr};
   const bool ok = columns && columns->status.ok();
   if (expected && ok) ++resident_;
+  if (state_->snapshots.load(std::memory_order_acquire)) {
+    old = std::make_shared<State>();
+    old->known = state_->known;
+    state_.swap(old);
+  }
   const auto first = static_cast<std::uint64_t>(first_row_[shard]);
   for (std::size_t i = 0; i < strides_.size(); ++i)
-    changed->origins[i][shard] =
+    state_->known.origins[i][shard] =
         ok ? reinterpret_cast<std::uintptr_t>(columns->begin[i]) - first * strides_[i] : 0;
-  changed->shards[shard] = std::move(columns);
-  known_shards_ = std::move(changed);
+  state_->known.shards[shard].swap(columns);
 }
 
 std::vector<std::int64_t> Table::missing(const std::int64_t* rows, std::size_t count) const {
-  std::shared_ptr<const KnownShards> known;
-  {
-    const std::lock_guard lock(mutex_);
-    if (known_ == shards()) return {};
-    known = known_shards_;
-  }
+  if (complete()) return {};
+  const std::shared_ptr<const KnownShards> known = snapshot();
   std::vector<bool> is_missing(shards());
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t shard = shard_of(rows[i]);
@@ -200,7 +199,11 @@ bool Table::complete() const {
 
 std::shared_ptr<const KnownShards> Table::snapshot() const {
   const std::lock_guard lock(mutex_);
-  return known_shards_;
+  state_->snapshots.fetch_add(1, std::memory_order_relaxed);
+  const auto done = [state = state_](const KnownShards*) {
+    state->snapshots.fetch_sub(1, std::memory_order_release);
+  };
+  return {&state_->known, done};
 }
 
 std::size_t Table::resident() const {

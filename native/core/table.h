@@ -77,7 +77,7 @@ struct ColumnPlace {
   std::optional<std::uint32_t> crc32c;  // of its bytes, looked at when they are copied
 };
 
-// What is known of a table at one moment. Immutable.
+// What is known of a table at one moment.
 struct KnownShards {
   std::vector<std::shared_ptr<const ShardColumns>> shards;  // null: one that is not known
   // origins[column][shard] + row * stride is where a row of the shard lies, by its number in the
@@ -123,7 +123,7 @@ class Table {
   // Whether all shards are known.
   bool complete() const;
 
-  // What is known now.
+  // What is known now; it stays as it is while somebody has it.
   std::shared_ptr<const KnownShards> snapshot() const;
 
   // Has a thread copy the shards that become known from now on, one after the other. A shard that
@@ -146,6 +146,12 @@ class Table {
     std::shared_ptr<const ShardColumns> from;
     std::vector<ColumnPlace> places;
   };
+  // Changed in its place while nobody has a snapshot of it, and else copied: setting all shards of
+  // a table takes time in proportion to their number.
+  struct State {
+    KnownShards known;
+    std::atomic<std::size_t> snapshots{0};
+  };
   Status check_segments(const Segments& segments, std::uint64_t rows,
                         const std::vector<ColumnPlace>& places) const;
   void replace(std::size_t shard, const ShardColumns* expected,
@@ -161,8 +167,8 @@ class Table {
   std::vector<std::uint32_t> guide_;  // the shard of row i << guide_shift_
 
   mutable std::mutex mutex_;
-  std::shared_ptr<const KnownShards> known_shards_;  // guarded by mutex_, as is all below
-  std::size_t known_ = 0, resident_ = 0;             // how many
+  std::shared_ptr<State> state_;          // guarded by mutex_, as is all below
+  std::size_t known_ = 0, resident_ = 0;  // how many
   std::deque<Copy> to_copy_;
   std::condition_variable wanted_;
   bool copying_ = false;

@@ -183,6 +183,34 @@ TEST_CASE("shards that are not open are told of, and their rows fail") {
   CHECK(table->missing(rows.data(), rows.size()) == std::vector<std::int64_t>{1});
 }
 
+TEST_CASE("what is known is copied for those who look at it, not for each shard") {
+  constexpr std::size_t kShards = 20'000;
+  const Shards one({1});
+  std::shared_ptr<Mapping> mapping;
+  REQUIRE(Mapping::open(one.path(0), mapping).ok());
+  std::vector<std::int64_t> first_row(kShards + 1);
+  std::iota(first_row.begin(), first_row.end(), 0);
+  const auto table = std::make_shared<Table>(first_row, std::vector<std::uint64_t>{24},
+                                             std::vector<TableField>{{0, 0, 24}});
+  const auto set = [&](std::size_t shard) {
+    REQUIRE(table->set(shard, mapping, {{Shards::kHead, 24, {}}}).ok());
+  };
+  const KnownShards* const state = table->snapshot().get();
+  for (std::size_t shard = 1; shard < kShards; ++shard) set(shard);
+  CHECK(table->snapshot().get() == state);
+
+  const auto kept = table->snapshot();
+  set(0);
+  table->unset(1);
+  CHECK_FALSE(kept->shards[0]);
+  CHECK(kept->shards[1]);
+  CHECK(kept->origins[0][0] == 0);
+  const auto now = table->snapshot();
+  CHECK(now->shards[0]);
+  CHECK_FALSE(now->shards[1]);
+  CHECK(now->origins[0][0] != 0);
+}
+
 TEST_CASE("a resident table has the same rows, also when the files are cut off") {
   const Shards shards({3000, 5000});
   const auto table = shards.table();

@@ -14,6 +14,7 @@ read it. On a CPU, and on accelerators without such streams, the same code runs 
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -164,7 +165,7 @@ class DevicePrefetcher:
         ahead: batches to copy ahead, at least 1.
         ready: says whether next(batches) would return at once. Without it, a batch is handed out
             only after the `ahead` batches behind it have come.
-        stats: its `copy_s` is counted up.
+        stats: its `copy_s` and `transform_s` are counted up.
         stream: see `copy_stream`; kept over epochs, since memory of one stream is not used again
             by another. None: do without.
     """
@@ -228,7 +229,16 @@ class DevicePrefetcher:
 
     def _moved_and_finished(self, host: HostBatch) -> Tree:
         data = host.data if self._device is None else to_device(host.data, self._device)
-        return data if self._finish is None else self._finish(data)
+        return self._finished_data(data)
+
+    def _finished_data(self, data: Tree) -> Tree:
+        if self._finish is None:
+            return data
+        began_s = time.perf_counter()
+        data = self._finish(data)
+        if self._stats is not None:
+            self._stats.transform_s += time.perf_counter() - began_s
+        return data
 
     def _has_next(self) -> bool:
         return self._ready is None or self._ready()
@@ -243,9 +253,7 @@ class DevicePrefetcher:
                     data = host.data if self._device is None else to_device(host.data, self._device)
                 finally:  # also a copy that failed half-way may still be reading
                     self._copying.append((host, start, stream.record()))
-                if self._finish is not None:
-                    data = self._finish(data)
-                self._finished.append((data, host.info, stream.record()))
+                self._finished.append((self._finished_data(data), host.info, stream.record()))
         except Exception as error:
             self._error = error
 

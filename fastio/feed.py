@@ -8,8 +8,9 @@ so that a loader can be pickled and forked.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -124,6 +125,13 @@ class Feed(Protocol):
 
     def stats(self) -> Stats:
         """What the threads did; the counters of other stages are zero."""
+
+    @property
+    def ahead(self) -> int:
+        """Batches that are ready, or in work, before they are asked for."""
+
+    def set_threads(self, threads: int) -> int:
+        """Goes on with so many native threads; returns how many, 0 where that is not possible."""
 
     def close(self) -> None:
         """Ends threads and processes. Idempotent."""
@@ -288,6 +296,7 @@ class NativeFeed:
         self.settings = settings
         # One a seed: its augmentations are keyed by it, and loading a state may bring another.
         self._engines: dict[int, Engine] = {}
+        self._transform_s = 0.0  # of collate_fn and what comes before it
         engine = self.engine(seed)  # has no threads yet; makes mistakes known here
         self.fields = tuple(engine.fields)
         self._collate_steps, self._finish = self._place_steps(engine)
@@ -371,8 +380,19 @@ class NativeFeed:
         self._engines = {}
         self.sampling, self._stager = staged(self.dataset, sampling, self.settings.fields)
 
+    @property
+    def ahead(self) -> int:
+        return self.settings.ahead
+
+    def set_threads(self, threads: int) -> int:
+        for engine in self._engines.values():
+            engine.set_threads(threads)
+            threads = min(threads, engine.threads)
+        self.settings = replace(self.settings, threads=threads)
+        return threads
+
     def stats(self) -> Stats:
-        total = Stats()
+        total = Stats(threads=self.settings.threads, transform_s=self._transform_s)
         for engine in self._engines.values():
             total += engine.stats
         if self._stager is not None:
@@ -460,12 +480,14 @@ class NativeFeed:
                 data = self.with_bounds(data, batch.fields)
             release = batch.release if self.settings.pinned == "slots" else None
             return HostBatch(pin(data) if fresh else data, info, release)
+        began_s = time.perf_counter()
         data = self._structured(parts)
         if self._collate_steps is not None:
             data = self._collate_steps(data)
         samples = self._samples(data, batch)
         collate = self.settings.collate_fn
         data = collate(samples) if self.sampling.batched else collate(samples[0])
+        self._transform_s += time.perf_counter() - began_s
         # What it returned may be views of the slot, which goes back when they are garbage.
         return HostBatch(pin(data) if fresh else data, info)
 

@@ -95,8 +95,15 @@ class MixFeed:
     ) -> list[Augmentation]:
         raise TransformError("rows of a mix are those of its sources: ask a loader of one of them")
 
+    @property
+    def ahead(self) -> int:
+        return self._feeds[0].settings.ahead
+
+    def set_threads(self, threads: int) -> int:
+        return min(feed.set_threads(threads) for feed in self._feeds)
+
     def stats(self) -> Stats:
-        total = Stats()
+        total = Stats(threads=self._feeds[0].settings.threads)
         for feed in self._feeds:
             total += feed.stats()
         return total

@@ -55,7 +55,10 @@ from fastio.staging import staged
 from fastio.store import is_remote
 from fastio.table_feed import TableFeed, TableSettings, table_memory
 from fastio.transforms import compile, from_torchvision
+from fastio.tuning import first_threads, most_threads
 from fastio.workers import TorchFeed
+
+Threads = int | Literal["auto"] | None  # as `Loader` has them
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Request:
     resident: bool | None = None
     tables: TableRequest | None = None
     ragged: Form | Mapping[str, Form] | None = None
+    threads: Threads = None
 
 
 @dataclass(frozen=True)
@@ -403,9 +407,13 @@ def _torch_feed(request: Request, reason: str) -> TorchFeed:
 
 def _native_settings(request: Request) -> NativeSettings:
     workers = request.workers
-    threads = workers.num_workers or available_cores()
+    threads = most = workers.num_workers or available_cores()
+    if request.threads == "auto":
+        threads, most = first_threads(), most_threads()
+    elif request.threads is not None:
+        threads = most = request.threads
     # Two rows a thread, however small the batches.
-    busy = -(-2 * threads // (request.sampling.batch_size or 1))
+    busy = -(-2 * most // (request.sampling.batch_size or 1))
     on_gpu = request.device is not None and request.device.type == "cuda"
     pinned: Literal["no", "slots", "fresh"] = "slots" if on_gpu else "no"
     if workers.pin_memory and not on_gpu and has_pinned_memory():

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+_NO_COUNTERS = ("path", "reason", "threads")
+
 
 @dataclass
 class Stats:
@@ -33,8 +35,13 @@ class Stats:
         decode_s: summed over threads: entropy decoding and inverse transform.
         resample_s: summed over threads: cropping, resizing, flipping, writing the row.
         wait_s: the caller waited inside next() for a batch.
+        fetch_s: of wait_s, for bytes of a remote dataset that had not come yet.
+        transform_s: of wait_s, Python's part of a batch: callables, collate_fn, and Normalize and
+            ToDtype where the threads do not do them. (On a GPU: until they were launched.)
         between_s: the caller was busy between two next() calls: its own work.
         copy_s: the copies to the device took on their stream.
+        threads: native threads that work now (of a mix: for each source). No counter: sums and
+            differences have that of the first. 0: none of this package's.
     """
 
     path: Literal["native", "torch"] = "native"
@@ -50,8 +57,11 @@ class Stats:
     decode_s: float = 0.0
     resample_s: float = 0.0
     wait_s: float = 0.0
+    fetch_s: float = 0.0
+    transform_s: float = 0.0
     between_s: float = 0.0
     copy_s: float = 0.0
+    threads: int = 0
 
     @property
     def elapsed_s(self) -> float:
@@ -86,12 +96,14 @@ class Stats:
         return self._combined(earlier, -1)
 
     def _combined(self, other: Stats, sign: int) -> Stats:
-        counters = [field.name for field in fields(self) if field.name not in ("path", "reason")]
+        counters = [field.name for field in fields(self) if field.name not in _NO_COUNTERS]
         values = {name: getattr(self, name) + sign * getattr(other, name) for name in counters}
         return replace(self, **values)
 
     def __str__(self) -> str:
-        source = "native threads" if self.path == "native" else f"torch workers ({self.reason})"
+        number = f"{self.threads} " if self.threads else ""
+        native = self.path == "native"
+        source = f"{number}native threads" if native else f"torch workers ({self.reason})"
         parts = [
             f"{self.samples:,} samples in {self.batches:,} batches by {source}",
             f"{self.samples_per_s:,.0f} samples/s; the caller waited {self.wait_s:.2f} s for data "
@@ -102,6 +114,11 @@ class Stats:
                 f"threads: read {self.read_s:.2f} s ({self.bytes_read / 1e6:,.1f} MB), decode "
                 f"{self.decode_s:.2f} s ({self.images_decoded:,} images), resample "
                 f"{self.resample_s:.2f} s"
+            )
+        if self.fetch_s or self.transform_s:
+            parts.append(
+                f"of the waiting: {self.fetch_s:.2f} s for the store, {self.transform_s:.2f} s in "
+                "Python's transforms"
             )
         if self.copy_s:
             parts.append(f"device: copies {self.copy_s:.2f} s")

@@ -134,6 +134,13 @@ class TorchFeed:
     def adopt_order(self, name: str, ranks: Ranks) -> None:
         """Nothing of torch's orders may differ."""
 
+    @property
+    def ahead(self) -> int:
+        return 0
+
+    def set_threads(self, threads: int) -> int:
+        return 0
+
     def stats(self) -> Stats:
         return Stats(path="torch", reason=self.reason)
 

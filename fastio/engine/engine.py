@@ -132,6 +132,7 @@ class Engine:
         self._closed = False
         self._streams: weakref.WeakSet[BatchStream] = weakref.WeakSet()
         self._skipped = self._replaced = 0
+        self._fetch_s = 0.0
 
     @property
     def name(self) -> str:
@@ -147,7 +148,7 @@ class Engine:
     def stats(self) -> Stats:
         """What the threads did since the engine was made."""
         if self._native is None:
-            return Stats()
+            return Stats(fetch_s=self._fetch_s)
         images, nbytes, read, decode, resample = self._native.counters()
         return Stats(
             bytes_read=nbytes,
@@ -157,7 +158,24 @@ class Engine:
             read_s=read * 1e-9,
             decode_s=decode * 1e-9,
             resample_s=resample * 1e-9,
+            fetch_s=self._fetch_s,
         )
+
+    @property
+    def threads(self) -> int:
+        """Native threads that work, or will once they are started."""
+        return self._threads
+
+    def set_threads(self, threads: int) -> None:
+        """Goes on with so many threads, at least 1; fewer where the system has no more."""
+        self._threads = threads
+        if self._pid != os.getpid():
+            return
+        if self._native is not None:
+            self._threads = self._native.set_threads(threads)
+        with self._python_lock:
+            if self._python is not None:
+                self._python.resize(self._threads)
 
     def run(
         self,
@@ -470,6 +488,7 @@ class Engine:
     def finish(self, pending: Pending, epoch: int) -> Batch | None:
         """The batch, all its threads done; None when every row of it was skipped."""
         planned = pending.planned
+        self._fetch_s += pending.fetch_s
         failures: dict[int, SampleError] = {}
         for name, slot in pending.slots.items():
             self._finish_images(pending, self._images[name], slot, epoch, failures)

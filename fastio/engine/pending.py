@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import time
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,7 @@ class Pending:
     began_s: float = math.inf  # when the fetching of its blocks began that ended with `error`
     blocks: npt.NDArray[np.int64] | None = None  # that were asked for, of a remote dataset
     staged: threading.Event | None = None  # set once they are there and `slots` is complete
+    fetch_s: float = 0.0  # that it was waited for until they were
     left_out: bool = False  # cancelled before it was given to the threads
 
     def native(self) -> list[_native.Slot]:
@@ -48,8 +50,12 @@ class Pending:
 
     def wait(self, timeout_s: float) -> bool:
         """True once no native thread works on it any more."""
-        if self.staged is not None and not self.staged.wait(timeout_s):
-            return False
+        if self.staged is not None and not self.staged.is_set():
+            began_s = time.perf_counter()
+            staged = self.staged.wait(timeout_s)
+            self.fetch_s += time.perf_counter() - began_s
+            if not staged:
+                return False
         return all(slot.wait(timeout_s) for slot in self.native())
 
     def wait_for_pillow(self, timeout_s: float) -> bool:

@@ -29,6 +29,7 @@ class PillowThreads:
 
     def __init__(self, count: int) -> None:
         self._count = count
+        self._gate = _Gate(count)
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -46,12 +47,18 @@ class PillowThreads:
             return future
         while len(self._threads) < self._count:
             name = f"fastio-pillow-{len(self._threads)}"
-            thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
+            work_at = (self._tasks, self._gate)
+            thread = threading.Thread(target=_work, args=work_at, name=name, daemon=True)
             thread.start()
             self._threads.append(thread)  # not before it runs: an interrupt may come in between
         self._tasks.put((future, partial(work, *args, **kwargs)))
         self._end_if_closed()  # by another thread meanwhile
         return future
+
+    def resize(self, count: int) -> None:
+        """Has so many threads, at least 1, work at a time from now on."""
+        self._count = count  # more are started with the next task
+        self._gate.widen(count)
 
     def close(self) -> None:
         """Cancels what is not begun and waits for what is. Idempotent."""
@@ -97,16 +104,46 @@ def _close_at_exit(reference: weakref.ref[PillowThreads]) -> None:
         threads.close()
 
 
-def _work(tasks: queue.SimpleQueue[_Task | None]) -> None:
+class _Gate:
+    """A context that so many threads may be in at a time."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._inside = 0
+        self._changed = threading.Condition()
+
+    def widen(self, width: int) -> None:
+        """Lets so many in; those that are inside stay."""
+        with self._changed:
+            self._width = width
+            self._changed.notify_all()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._inside >= self._width:
+                self._changed.wait()
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify()
+
+
+def _work(tasks: queue.SimpleQueue[_Task | None], gate: _Gate) -> None:
     while (task := tasks.get()) is not None:
-        future, call = task
-        if future.set_running_or_notify_cancel():
-            try:
-                result = call()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-                del result
-        del task, future, call
+        with gate:
+            _do(task)
+        del task
     tasks.put(None)  # for the next thread
+
+
+def _do(task: _Task) -> None:
+    future, call = task
+    if future.set_running_or_notify_cancel():
+        try:
+            result = call()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)

@@ -225,9 +225,18 @@ class TableFeed:
         """
         raise TransformError("augmentations are of images, and tables have none")
 
+    @property
+    def ahead(self) -> int:
+        """See `Feed`."""
+        return self.settings.ahead
+
+    def set_threads(self, threads: int) -> int:
+        """Not possible: windows and memory are shared out to the threads that there are."""
+        return 0
+
     def stats(self) -> Stats:
         """See `Feed`."""
-        return self._stats.snapshot()
+        return Stats(threads=self.settings.threads) + self._stats
 
     def close(self) -> None:
         """Ends all runs, lets go of the memory."""

@@ -1,0 +1,116 @@
+"""Labels of any kind as the numbers of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fastio
+
+Numbering = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The classes of a dataset: what a field says, in the order of the class numbers.
+
+    Attributes:
+        field: the field.
+        words: its vocabulary; of strings and integers without one, all values that there are, in
+            ascending order.
+    """
+
+    field: str
+    words: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, data: str, field: str) -> Labels:
+        """The classes of a dataset to train on, which is read where it has no vocabulary.
+
+        Raises:
+            TrainError: the field is neither words nor integers, or says always the same.
+        """
+        words = _vocabulary(data, field) or _values(data, field)
+        if len(words) < 2:
+            raise fastio.TrainError(
+                f"{data}: {field!r} is {words[0]!r} everywhere: there is nothing to learn"
+            )
+        return cls(field, words)
+
+    def numbering(self, data: str, device: torch.device) -> Numbering | None:
+        """What turns the field's batches into class numbers, int64 (n,) on a device.
+
+        Args:
+            data: the dataset that the words come from, or another one, which may number the same
+                words otherwise.
+            device: where the batches are.
+
+        Returns:
+            A transform for `fastio.Loader`; None where batches have the numbers already.
+
+        Raises:
+            TrainError: the dataset has a class that is not among these.
+        """
+        vocabulary = _vocabulary(data, self.field)
+        given = vocabulary or _values(data, self.field)
+        number = {word: n for n, word in enumerate(self.words)}
+        unknown = [word for word in given if word not in number]
+        if unknown:
+            raise fastio.TrainError(
+                f"{data}: {self.field!r} is {unknown[0]!r} somewhere, a class that the data to "
+                f"train on does not have: there are {_listed(self.words)}"
+            )
+        if isinstance(given[0], str) and vocabulary is None:
+            return lambda words: torch.tensor([number[word] for word in words], device=device)
+        if vocabulary is None:
+            if self.words == tuple(range(len(self.words))):
+                return None
+            values = torch.tensor(self.words, device=device)
+            return lambda given: torch.searchsorted(values, given.long())
+        if vocabulary == self.words:
+            return None
+        table = torch.tensor([number[word] for word in vocabulary], device=device)
+        return lambda numbers: table[numbers.long()]
+
+
+def _vocabulary(data: str, field: str) -> tuple[str, ...] | None:
+    """What the field's numbers stand for; None where it has no numbers or they stand for nothing.
+
+    Raises:
+        TrainError: there is no such field.
+    """
+    with fastio.Loader(data) as loader:
+        schema = loader.dataset.schema
+    if field not in schema.fields:
+        raise fastio.TrainError(
+            f"{data} has no field {field!r}, but {', '.join(schema.fields)}: say which one to "
+            "predict, or pack it beside the others"
+        )
+    names: tuple[str, ...] | None = schema.vocabularies.get(field)
+    return schema.classes if names is None and field in ("label", "class") else names
+
+
+def _values(data: str, field: str) -> tuple[Any, ...]:
+    """All values of a field of strings or integers, in ascending order."""
+    found: set[Any] = set()
+    with fastio.Loader(data, 1 << 16, fields=[field], rank=0, world_size=1) as loader:
+        for batch in loader:
+            values = batch[field] if isinstance(batch, dict) else batch[0]
+            if isinstance(values, Tensor):
+                if values.ndim != 1 or values.is_floating_point():
+                    raise fastio.TrainError(
+                        f"{data}: {field!r} is {values.dtype} of shape (n, *{values.shape[1:]}); "
+                        "classes are strings or integers"
+                    )
+                values = torch.unique(values).tolist()
+            found.update(values)
+    return tuple(sorted(found))
+
+
+def _listed(words: Sequence[Any]) -> str:
+    shown = ", ".join(str(word) for word in words[:10])
+    return shown if len(words) <= 10 else f"{shown}, ... ({len(words)} in all)"

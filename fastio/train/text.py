@@ -1,0 +1,223 @@
+"""Text: documents that are classified, as DistilBERT is fine-tuned on IMDB, or language models.
+
+The data is text that `fastio pack` made tokens of. Documents are padded to the longest of a batch
+of similar lengths; language models are given windows of one length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+import fastio
+from fastio.train.labels import Labels
+from fastio.train.loaders import evaluation_loader, training_loader
+from fastio.train.models import ENCODER_SIZES, EncoderSize, LanguageModel, TextClassifier
+from fastio.train.models.pretrained import Pretrained
+from fastio.train.options import Options
+from fastio.train.parallel import Place
+from fastio.train.task import Outcome, Task
+
+Objective = Literal["classify", "lm"]
+_POOL = 50  # batches whose documents are sorted by length together
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """What is learned from text.
+
+    Attributes:
+        objective: "classify" documents, or "lm", predict each next token; None: by whether the data
+            has a label.
+        model: "tiny", "small" or "distilbert", with fresh weights; else a model of transformers
+            that was downloaded before, or a folder with one.
+        length: tokens of a document that are kept, or of a language model's windows.
+        label: the field to predict; None: `label` or `class`.
+    """
+
+    objective: Objective | None = None
+    model: str = "small"
+    length: int = 512
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.objective not in (None, "classify", "lm"):
+            raise fastio.TrainError(f"objective is classify or lm, not {self.objective!r}")
+        if self.length < 1:
+            raise fastio.TrainError(f"length must be at least 1, got {self.length}")
+
+
+def text_task(options: Options, settings: TextSettings | None = None) -> TextTask:
+    """The task for a dataset of tokens.
+
+    Raises:
+        TrainError: the data has no tokens, or not the label.
+    """
+    settings = settings or TextSettings()
+    with fastio.Loader(options.data) as loader:
+        schema = getattr(loader.dataset, "schema", None)
+    if schema is None or not schema.token_fields:
+        raise fastio.TrainError(
+            f"{options.data} has no tokens: make them of text with `fastio pack TEXT DESTINATION "
+            "--tokenizer bytes`, or another tokenizer, and --columns label for what to predict"
+        )
+    field = schema.token_fields[0]
+    label = settings.label or next((n for n in ("label", "class") if n in schema.fields), None)
+    if (settings.objective or ("lm" if label is None else "classify")) == "lm":
+        return LanguageModelling(options, settings, field, schema.fields[field])
+    labels = Labels.of(options.data, label or "label")
+    kind = TextClassification if settings.model in ENCODER_SIZES else FineTuning
+    return kind(options, settings, field, schema.fields[field], labels)
+
+
+class TextTask(Task):
+    """What classifying and language modelling have in common.
+
+    Args:
+        options: how to train.
+        settings: what is learned.
+        field: the data's field of tokens.
+        tokens: what they are.
+
+    Raises:
+        TrainError: the data does not tell how large its vocabulary is.
+    """
+
+    name = "text"
+    unit = "tokens"
+    lr = 5e-4
+
+    def __init__(
+        self, options: Options, settings: TextSettings, field: str, tokens: fastio.Tokens
+    ) -> None:
+        super().__init__(options)
+        self.settings, self.field = settings, field
+        most = {"uint8": 1 << 8, "uint16": 1 << 16}.get(tokens.dtype)
+        vocabulary_size = tokens.vocabulary_size or most
+        if vocabulary_size is None:
+            raise fastio.TrainError(
+                f"{options.data} does not tell how large its vocabulary is: pack it by a tokenizer"
+            )
+        self.vocabulary_size = vocabulary_size
+
+    @property
+    def encoder_size(self) -> EncoderSize:
+        """Of a model with fresh weights, which has positions for `length` tokens, 512 at least."""
+        size = ENCODER_SIZES[self.settings.model]
+        return replace(size, max_length=max(size.max_length, self.settings.length))
+
+    def identity(self) -> dict[str, Any]:
+        return {**asdict(self.settings), "vocabulary_size": self.vocabulary_size}
+
+
+class TextClassification(TextTask):
+    """Documents and their classes: cross-entropy, accuracy. The rate counts padding, too.
+
+    With `val_split` documents are not put into batches by their lengths.
+    """
+
+    metric = "accuracy"
+    greater_is_better = True
+
+    def __init__(
+        self,
+        options: Options,
+        settings: TextSettings,
+        field: str,
+        tokens: fastio.Tokens,
+        labels: Labels,
+    ) -> None:
+        super().__init__(options, settings, field, tokens)
+        self.labels = labels
+
+    def train_loader(self, place: Place) -> fastio.Loader:
+        return training_loader(self.options, place, **self._padded(self.options.data, place))
+
+    def val_loader(self, place: Place) -> fastio.Loader | None:
+        padded = self._padded(self.options.val or self.options.data, place)
+        return evaluation_loader(self.options, place, **padded)
+
+    def model(self) -> nn.Module:
+        return TextClassifier(len(self.labels.words), self.vocabulary_size, self.encoder_size)
+
+    def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
+        logits = model(batch["input_ids"], batch["attention_mask"])[:valid].float()
+        labels = batch[self.labels.field][:valid].long()
+        smoothing = self.options.label_smoothing if model.training else 0.0
+        loss = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+        return Outcome(loss, {"correct": (logits.argmax(1) == labels).sum()})
+
+    def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        return {"accuracy": float(sums["correct"] / sums["count"].clamp(min=1))}
+
+    def size(self, batch: Any, valid: int) -> int:
+        return valid * int(batch["input_ids"].shape[1])
+
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "classes": len(self.labels.words)}
+
+    def _padded(self, data: str, place: Place) -> dict[str, Any]:
+        transforms: dict[str, Any] = {self.field: fastio.TokenPad(self.settings.length, pool=_POOL)}
+        numbering = self.labels.numbering(data, place.device)
+        if numbering is not None:
+            transforms[self.labels.field] = numbering
+        return {"transforms": transforms}
+
+
+class FineTuning(TextClassification):
+    """The same with a model of transformers, which is trained already."""
+
+    lr = 5e-5
+
+    def model(self) -> nn.Module:
+        return Pretrained(
+            self.settings.model,
+            "AutoModelForSequenceClassification",
+            self.vocabulary_size,
+            self.settings.length,
+            num_labels=len(self.labels.words),
+        )
+
+
+class LanguageModelling(TextTask):
+    """Windows of tokens, each token predicted from those before it: cross-entropy, perplexity."""
+
+    metric = "perplexity"
+    greater_is_better = False
+
+    def train_loader(self, place: Place) -> fastio.Loader:
+        return training_loader(self.options, place, transforms=self._windows)
+
+    def val_loader(self, place: Place) -> fastio.Loader | None:
+        return evaluation_loader(self.options, place, transforms=self._windows)
+
+    def model(self) -> nn.Module:
+        name, length = self.settings.model, self.settings.length
+        if name not in ENCODER_SIZES:
+            return Pretrained(name, "AutoModelForCausalLM", self.vocabulary_size, length)
+        return LanguageModel(self.vocabulary_size, self.encoder_size)
+
+    def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
+        logits = model(batch["inputs"])[:valid].float()
+        targets = batch["targets"][:valid]
+        return Outcome(
+            functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        )
+
+    def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        return {"perplexity": math.exp(min(float(sums["loss"] / sums["count"].clamp(min=1)), 700))}
+
+    def count(self, batch: Any, valid: int) -> int:
+        return valid * self.settings.length
+
+    def size(self, batch: Any, valid: int) -> int:
+        return valid * self.settings.length
+
+    @property
+    def _windows(self) -> dict[str, fastio.TokenWindows]:
+        return {self.field: fastio.TokenWindows(self.settings.length)}

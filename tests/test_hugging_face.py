@@ -36,6 +36,7 @@ from hypothesis import strategies as st
 from fastio import FolderDataset, Loader, RandomResizedCrop, Resize
 from fastio.errors import ImageError, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.formats.hugging_face import HuggingFaceDataset
+from fastio.formats.hugging_face.rows import Rows
 from tests.pictures import picture, save
 from tests.saved import (  # sets the environment before datasets is imported
     IMAGES,
@@ -405,6 +406,40 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     Path(folder, "data-00000-of-00001.arrow").unlink()
     with pytest.raises(SourceNotFound, match=r"data-00000-of-00001\.arrow does not exist"):
         Loader(folder, 10)
+
+
+@pytest.mark.parametrize("limit", [0, 300, 2**31 - 1])
+@pytest.mark.parametrize("batches", [1, 7])
+def test_rows_beyond_what_narrow_offsets_reach(
+    batches: int, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is 2 GiB, of which a test has no use: it is lowered, and wide offsets are seen."""
+    monkeypatch.setattr("fastio.formats.hugging_face.rows._NARROW_BYTES", limit)
+    rng = np.random.default_rng(0)
+    values = [
+        {
+            "text": "é" * int(rng.integers(9)),
+            "data": bytes(int(rng.integers(9))),
+            "list": [[1] * int(rng.integers(4))],
+            "pair": {"a": "x" * int(rng.integers(9)), "b": row},
+            "fixed": ["a", "bc" * int(rng.integers(3))],
+            "none": None if row % 3 else "x",
+        }
+        for row in range(70)
+    ]
+    inside = pa.list_(pa.list_(pa.int32()))
+    kinds = [pa.string(), pa.binary(), inside, pa.struct({"a": pa.string(), "b": pa.int64()})]
+    kinds += [pa.list_(pa.string(), 2), pa.string()]
+    schema = pa.schema(list(zip(values[0], kinds, strict=True)))
+    table = pa.Table.from_pylist(values, schema)
+    rows = Rows(schema, table.to_batches(max_chunksize=70 // batches), None)
+    for wanted in (rng.permutation(70), rng.integers(0, 70, 200), np.array([5])):
+        taken = rows.take(schema.names, wanted)
+        taken.validate(full=True)
+        assert taken.to_pylist() == [values[row] for row in wanted.tolist()]
+        wide = len(wanted) > 70 or (batches > 1 and len(wanted) > 1)
+        text = pa.large_string() if limit < 2**31 - 1 and wide else pa.string()
+        assert taken.schema.field("text").type == text
 
 
 # --- Images ---------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ _TAKEN_ROWS = 4096
 # Batches are put together to groups of so many rows or bytes.
 _GROUP_ROWS = 4096
 _GROUP_BYTES = 256 << 10
+# Strings and lists whose offsets have 32 bits hold no more.
+_NARROW_BYTES = 2**31 - 1
 
 
 class BatchRows(NamedTuple):
@@ -92,6 +94,8 @@ class Rows:
     def take(self, columns: Sequence[str], rows: NDArray[np.int64]) -> pa.RecordBatch:
         """Some columns of some rows, in the order of the rows, as they are stored.
 
+        Where they may take more than offsets of 32 bits reach, strings and lists have those of 64.
+
         Raises:
             IndexError: a number is out of range.
         """
@@ -99,9 +103,11 @@ class Rows:
         if not found:
             return _bare(self._empty().select(list(columns)))
         parts = [
-            _bare(self.batches[part.batch].select(list(columns))).take(pa.array(part.local))
+            _taken(_bare(self.batches[part.batch].select(list(columns))), part.local)
             for part in found
         ]
+        if len(parts) > 1 and sum(part.nbytes for part in parts) > _NARROW_BYTES:
+            parts = [_wide(part) for part in parts]
         if len(parts) == 1 and bool((found[0].places[1:] > found[0].places[:-1]).all()):
             return parts[0]
         places = np.concatenate([part.places for part in found])
@@ -162,6 +168,39 @@ def _bare(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch whose columns are what they are stored as, without metadata."""
     names = batch.schema.names
     return pa.RecordBatch.from_arrays([bare(column) for column in batch.columns], names)
+
+
+def _taken(batch: pa.RecordBatch, local: NDArray[np.int64]) -> pa.RecordBatch:
+    """Rows of a batch, which may be there several times."""
+    most = int(np.unique(local, return_counts=True)[1].max())
+    if most > 1 and batch.nbytes * most > _NARROW_BYTES:
+        batch = _wide(batch)
+    return batch.take(pa.array(local))
+
+
+def _wide(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose strings and lists have offsets of 64 bits."""
+    columns = [column.cast(_wide_type(column.type)) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _wide_type(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_string(kind):
+        return pa.large_string()
+    if types.is_binary(kind):
+        return pa.large_binary()
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.large_list(_wide_field(kind.value_field))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_wide_field(kind.value_field), kind.list_size)
+    if types.is_struct(kind):
+        return pa.struct([_wide_field(kind.field(number)) for number in range(kind.num_fields)])
+    return kind
+
+
+def _wide_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_wide_type(field.type))
 
 
 def _one(table: Any) -> pa.RecordBatch:

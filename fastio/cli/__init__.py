@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from fastio.cli.bench import bench
 from fastio.cli.cache import cache
 from fastio.cli.export import export
 from fastio.cli.info import info
@@ -21,6 +22,6 @@ main = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (pack, info, verify, show, export):
+for command in (pack, info, verify, show, export, bench):
     main.command()(command)
 main.add_typer(cache, name="cache")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fastio.diagnose.costs import Costs, costs
+from fastio.diagnose.diagnosis import Change, changes, diagnose, epoch_after, epoch_now, predictions
 from fastio.diagnose.findings import Culprit, Finding, by_gain
 from fastio.diagnose.measured import (
     Busy,
@@ -24,6 +26,8 @@ from fastio.diagnose.measured import (
 
 __all__ = [
     "Busy",
+    "Change",
+    "Costs",
     "Culprit",
     "DatasetFacts",
     "Finding",
@@ -42,4 +46,10 @@ __all__ = [
     "ThreadRate",
     "Training",
     "by_gain",
+    "changes",
+    "costs",
+    "diagnose",
+    "epoch_after",
+    "epoch_now",
+    "predictions",
 ]

@@ -92,6 +92,11 @@ class Settings:
         accelerator_rate: samples/s of the emulated accelerator; None: a model computed.
         device: batches' device as given to the loader.
         seed: of the order and of all augmentations.
+        asynchronous: the device computes beside the loop (a GPU, an emulated accelerator); False:
+            the loop's own cores compute, as with a model on the CPU.
+        blocking_copies: the loop waits for each copy to the device; False: copies run on a
+            stream, ahead of the step that needs them.
+        au_target: the least AU that MLPerf Storage asks of the accelerator, 0.0 to 1.0.
     """
 
     batch_size: int
@@ -102,6 +107,9 @@ class Settings:
     accelerator_rate: float | None = None
     device: str = "cpu"
     seed: int = 0
+    asynchronous: bool = True
+    blocking_copies: bool = False
+    au_target: float = 0.9
 
 
 @dataclass(frozen=True)
@@ -224,7 +232,7 @@ class ThreadRate:
 
     Attributes:
         threads: of the loader.
-        samples_per_s: that it handed over alone.
+        samples_per_s: that it handed over alone, without transforms written in Python.
     """
 
     threads: int
@@ -295,6 +303,8 @@ class Measured:
             warm, keeps at the AU that MLPerf Storage asks for; None without an emulated one.
         notes: what a reader must know of this run, a sentence each.
         baseline: path of the folder that DataLoader read; "" without a baseline.
+        packed_samples_per_s: what the loader handed over alone of a part of the data packed with
+            the block codec for a try, with the same threads; None: not tried.
     """
 
     machine: Machine
@@ -310,6 +320,7 @@ class Measured:
     accelerators_fed: float | None = None
     notes: tuple[str, ...] = ()
     baseline: str = ""
+    packed_samples_per_s: float | None = None
 
     def phase(self, name: PhaseName) -> Phase | None:
         """The run of that name, None where it was not made."""

@@ -1,0 +1,20 @@
+"""Where an epoch's time goes: loader and model measured alone and together, cold and warm.
+
+    options -> subject (the data's loaders) -> bench (the runs) -> diagnose.Measured
+
+- `options`, `presets`: what can be asked for; MLPerf Storage's accelerators
+- `subject`, `synthetic`: the data; photos of a stated size where there is none
+- `loop`: the loop of all runs, and what is read off its intervals
+- `device`, `models`: what computes, or is emulated
+- `storage`, `machine`: cold files; where it runs
+- `baseline`, `trial`, `training`: DataLoader beside it; packing for a try; accuracy side by side
+- `bench`: the runs, in their order
+"""
+
+from __future__ import annotations
+
+from fastio.bench.bench import bench
+from fastio.bench.options import BenchError, Options
+from fastio.bench.presets import PRESETS, Preset
+
+__all__ = ["PRESETS", "BenchError", "Options", "Preset", "bench"]

@@ -1,0 +1,253 @@
+"""The data that is measured: what it is, and loaders of it in each of a bench's runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastio.bench.device import Interval
+from fastio.bench.options import Options
+from fastio.bench.storage import local_files, storage_of
+from fastio.cores import available_cores
+from fastio.dataset import Dataset
+from fastio.diagnose import DatasetFacts
+from fastio.formats import FolderDataset, TarDataset, TokenWindows
+from fastio.formats.hugging_face import HuggingFaceDataset
+from fastio.formats.tables import TableDataset
+from fastio.loader import Loader, LoaderIterator
+from fastio.schema import Schema
+from fastio.stats import Stats
+from fastio.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
+_TABLE_BATCH, _BATCH = 16_384, 256
+
+
+class Timed:
+    """A callable that notes when it ran."""
+
+    def __init__(self, function: Callable[[Any], Any], intervals: list[Interval]) -> None:
+        self._function = function
+        self._intervals = intervals
+
+    def __call__(self, value: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return self._function(value)
+        finally:
+            self._intervals.append((begin, time.perf_counter()))
+
+    def __repr__(self) -> str:
+        return getattr(self._function, "__name__", repr(self._function))
+
+
+class LoaderBatches:
+    """The first epoch of a loader as (batch, samples); the same again with each iterator.
+
+    Attributes:
+        loader: which is closed with it.
+        transforming: when its Python transforms ran.
+    """
+
+    def __init__(self, loader: Loader, transforming: list[Interval]) -> None:
+        self.loader = loader
+        self.transforming = transforming
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        self.loader.set_epoch(0)
+        return _Epoch(self.loader, iter(self.loader))
+
+    def stats(self) -> Stats:
+        """What the loader counted since it was made."""
+        return self.loader.stats()
+
+    def __enter__(self) -> LoaderBatches:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.loader.close()
+
+
+class _Epoch:
+    """Holds no batch, so that its slot is free when the loop lets go of it."""
+
+    def __init__(self, loader: Loader, iterator: LoaderIterator) -> None:
+        self._loader = loader
+        self._iterator = iterator
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> tuple[Any, int]:
+        return next(self._iterator), self._loader.batch.valid
+
+    def close(self) -> None:
+        self._iterator.close()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A dataset, and how it is loaded.
+
+    Attributes:
+        options: what was asked for.
+        schema: the dataset's.
+        kind: as in `DatasetFacts`.
+        rows: of an epoch.
+        codec: as in `DatasetFacts`.
+        batch_size: samples a step.
+        threads: of the loader.
+        normalized: images come as normalised float32, for a model; else as uint8.
+        device: that the loader delivers to; None: host memory.
+        cache: folder for a remote dataset's data; None: nothing is kept.
+    """
+
+    options: Options
+    schema: Schema
+    kind: str
+    rows: int
+    codec: str
+    batch_size: int
+    threads: int
+    normalized: bool = False
+    device: torch.device | None = None
+    cache: str | None = None
+
+    @classmethod
+    def of(cls, options: Options) -> Subject:
+        """Opens the data once, to see what it is.
+
+        Raises:
+            FastioError: it is nothing that can be read.
+        """
+        with Loader(
+            options.data, options.batch_size or 1, storage_options=options.storage_options
+        ) as loader:
+            dataset = loader.dataset
+            kind = kind_of(dataset)
+            schema = dataset.schema
+            rows, codec = len(dataset), _codec(dataset)
+        if schema.token_fields:
+            windows = {schema.token_fields[0]: TokenWindows(options.length)}
+            with Loader(
+                options.data, 1, transforms=windows, storage_options=options.storage_options
+            ) as loader:
+                rows = len(loader)
+        preset = options.emulated
+        default = _TABLE_BATCH if kind == "tables" or not schema.image_fields else _BATCH
+        if schema.token_fields:
+            default = _BATCH
+        batch_size = options.batch_size or (preset.batch_size if preset else default)
+        threads = options.threads or available_cores()
+        return cls(options, schema, kind, rows, codec, min(batch_size, rows), threads)
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is behind a URL, and can be kept in a cache."""
+        return storage_of(self.options.data) == "network" and not self.files()
+
+    def files(self) -> list[Path]:
+        """Its files on this machine."""
+        return local_files(self.options.data)
+
+    def with_cache(self, folder: str | None) -> Subject:
+        """The same with another cache."""
+        return replace(self, cache=folder)
+
+    def open(self, threads: int | None = None, plain: bool = False) -> LoaderBatches:
+        """A loader of it.
+
+        Args:
+            threads: other than the subject's.
+            plain: without the user's own callables.
+        """
+        transforming: list[Interval] = []
+        loader = Loader(
+            self.options.data,
+            self.batch_size,
+            shuffle=True,
+            num_workers=self.threads if threads is None else threads,
+            transforms=self.transforms(transforming, plain),
+            device=self.device,
+            seed=self.options.seed,
+            cache=self.cache if self.kind != "tables" else None,
+            storage_options=self.options.storage_options,
+        )
+        return LoaderBatches(loader, transforming)
+
+    def transforms(self, intervals: list[Interval], plain: bool) -> dict[str | None, list[Any]]:
+        """What the loader gets: crops and flips of images, windows of tokens, then callables."""
+        own = [] if plain else [Timed(function, intervals) for function in self.options.transforms]
+        if self.schema.image_fields:
+            steps = image_steps(self.options.size, self.normalized)
+            found: dict[str | None, list[Any]] = {
+                name: list(steps) for name in self.schema.image_fields
+            }
+            found[self.schema.image_fields[0]] += own
+            return found
+        whole: dict[str | None, list[Any]] = {None: list(own)} if own else {}
+        if self.schema.token_fields:
+            whole[self.schema.token_fields[0]] = [TokenWindows(self.options.length)]
+        return whole
+
+    def described(self) -> tuple[str, ...]:
+        """The transforms as people read them."""
+        found = self.transforms([], plain=False)
+        return tuple(str(step) for steps in found.values() for step in steps)
+
+    def facts(self, sample_bytes: float) -> DatasetFacts:
+        """What a report says of it.
+
+        Args:
+            sample_bytes: that were read for a sample.
+        """
+        files = self.files()
+        nbytes = sum(path.stat().st_size for path in files) if files else 0
+        return DatasetFacts(
+            path=str(self.options.data),
+            kind=self.kind,
+            codec=self.codec,
+            rows=self.rows,
+            nbytes=nbytes or round(sample_bytes * self.rows),
+            sample_bytes=sample_bytes or nbytes / self.rows,
+            storage=storage_of(self.options.data),
+        )
+
+
+def image_steps(size: int, normalized: bool) -> list[Any]:
+    """The transforms of images: those of ImageNet's training."""
+    steps = [RandomResizedCrop(size), RandomHorizontalFlip()]
+    return [*steps, Normalize(MEAN, STD)] if normalized else list(steps)
+
+
+def kind_of(dataset: Any) -> str:
+    """What a dataset is, in `DatasetFacts`' words."""
+    if isinstance(dataset, Dataset):
+        return "tokens" if dataset.schema.token_fields else "packed"
+    for kind, name in (
+        (FolderDataset, "folder"),
+        (TarDataset, "tars"),
+        (HuggingFaceDataset, "hugging_face"),
+        (TableDataset, "tables"),
+    ):
+        if isinstance(dataset, kind):
+            return name
+    return "torch" if not hasattr(dataset, "schema") else "tables"
+
+
+def _codec(dataset: Any) -> str:
+    """How most images are stored."""
+    if not isinstance(dataset, Dataset):
+        return "jpeg" if dataset.schema.image_fields else ""
+    counts: Mapping[str, int] = {}
+    for field in dataset.schema.image_fields[:1]:
+        counts = dataset.manifest.codec_counts().get(field, {})
+    return max(counts, key=lambda codec: counts[codec]) if counts else ""

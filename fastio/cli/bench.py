@@ -1,0 +1,180 @@
+"""fastio bench: where an epoch's time goes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fastio.cli.common import StorageOptions, clear_errors, parse_storage_options
+
+if TYPE_CHECKING:
+    from fastio.bench import Options
+    from fastio.diagnose import Finding, Measured
+
+
+def bench(
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            help="Whatever a Loader takes: a packed dataset, images, tars, tables, tokens, a URL. "
+            "Without it, photos are made for the preset."
+        ),
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples a step.")] = None,
+    threads: Annotated[int, typer.Option(min=0, help="Of the loader; 0: all cores.")] = 0,
+    size: Annotated[int, typer.Option(min=1, help="Pixels that images are cropped to.")] = 224,
+    length: Annotated[int, typer.Option(min=1, help="Of windows of tokens.")] = 1024,
+    transform: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Your own code on each batch (of images); may be given several times.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|MODULE:FUNCTION",
+            help="What is trained: alexnet, resnet18, resnet50, vit-tiny, vit-small, or a function "
+            "that returns a torch module, or a callable that trains on a batch.",
+        ),
+    ] = None,
+    accelerator: Annotated[
+        float | None,
+        typer.Option(metavar="RATE", help="Emulate one that takes RATE samples/s."),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Emulate one of MLPerf Storage's, as in resnet50-h100."),
+    ] = None,
+    bus: Annotated[
+        float | None,
+        typer.Option(metavar="GB/S", help="Of the emulated accelerator, GB/s; else no time."),
+    ] = None,
+    copies: Annotated[
+        str, typer.Option(metavar="stream|blocking", help="Ahead of the step, or waited for.")
+    ] = "stream",
+    device: Annotated[str | None, typer.Option(help="Of the model; a GPU where there is one.")] = (
+        None
+    ),
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Also measure torch's DataLoader and Pillow on this image folder; without DATA, "
+            "'made' is the photos that are made.",
+        ),
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option(min=0, help="Train as many with each loader, for the accuracy.")
+    ] = 0,
+    val: Annotated[str | None, typer.Option(help="Images to evaluate on after --epochs.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="About what all of it takes.")] = 60.0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Of each run, at most.")] = None,
+    cold: Annotated[bool, typer.Option(help="Also read what no memory holds.")] = True,
+    cache: Annotated[
+        str | None, typer.Option(metavar="DIR", help="For a URL's data meanwhile.")
+    ] = None,
+    work: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where photos are made, and kept.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the order and the crops.")] = 0,
+    storage_options: StorageOptions = None,
+    as_json: Annotated[
+        str | None, typer.Option("--json", metavar="FILE|-", help="Write all figures.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots.")] = None,
+) -> None:
+    """Measure where an epoch's time goes, say what is waited for and what a change would bring.
+
+    The model alone, the loader alone, and both together; with the data in memory, and without.
+    """
+    if copies not in ("stream", "blocking"):
+        raise typer.BadParameter(f"--copies is stream or blocking, got {copies!r}")
+    found_options = parse_storage_options(storage_options)
+    with clear_errors():
+        from fastio.bench import Options
+        from fastio.bench.models import load_function
+
+        options = Options(
+            data=data,
+            batch_size=batch_size,
+            threads=threads,
+            size=size,
+            length=length,
+            transforms=tuple(load_function(name) for name in transform or ()),
+            model=model,
+            rate=accelerator,
+            preset=preset,
+            bus=None if bus is None else bus * 1e9,
+            blocking_copies=copies == "blocking",
+            device=device,
+            baseline=baseline,
+            epochs=epochs,
+            val=val,
+            seconds=seconds,
+            steps=steps,
+            cold=cold,
+            cache=cache,
+            work=work,
+            seed=seed,
+            storage_options=found_options,
+        )
+        measured, findings = _measure(options)
+        if html is not None:
+            from fastio.report import write_page
+
+            write_page(html, measured, findings)
+        if as_json is not None:
+            _write_json(as_json, measured, findings)
+        if as_json != "-":
+            from fastio.report import print_report
+
+            print_report(measured, findings)
+
+
+def _measure(options: Options) -> tuple[Measured, tuple[Finding, ...]]:
+    from fastio.bench import bench as run_bench
+    from fastio.diagnose import diagnose
+
+    with _spinner() as say:
+        measured = run_bench(options, say)
+    return measured, diagnose(measured)
+
+
+def _write_json(where: str, measured: Measured, findings: tuple[Finding, ...]) -> None:
+    """What was measured, and under "findings" what was found; to a file, or "-"."""
+    values = measured.to_dict() | {"findings": [finding.to_dict() for finding in findings]}
+    text = json.dumps(values, indent=1, allow_nan=False)
+    if where == "-":
+        print(text)
+    else:
+        Path(where).write_text(text + "\n")
+
+
+class _Spinner:
+    """Says on stderr what is under way; in a log, nothing."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._status = Console(stderr=True).status("")
+
+    def __call__(self, what: str) -> None:
+        self._status.update(f"measuring: {what}")
+
+
+@contextmanager
+def _spinner() -> Iterator[_Spinner]:
+    spinner = _Spinner()
+    if not sys.stderr.isatty():
+        yield spinner
+        return
+    with spinner._status:
+        yield spinner

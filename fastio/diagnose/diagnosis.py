@@ -1,0 +1,304 @@
+"""From a bench to findings and predictions: what is waited for, what to do, what it would bring.
+
+A change is another `Costs`; its gain is the ratio of two epochs. What is predicted is scaled by
+what the model of `costs` leaves out of the epoch that was measured, so that a change of nothing
+predicts the epoch as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from fastio.diagnose.costs import Costs, costs
+from fastio.diagnose.findings import Culprit, Finding, by_gain
+from fastio.diagnose.measured import Measured, Prediction
+
+LEAST_GAIN = 1.05  # less is within what two runs of the same differ by
+_MOST_OVERHEAD = 1.25  # that an epoch may take beyond the model of it
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that could be done, and what a sample costs then.
+
+    Attributes:
+        name: in a few words, as in `Prediction.name`.
+        culprit: whose cost it lowers.
+        advice: how to do it.
+        after: the costs then.
+        cold: what it mends is an epoch that reads from storage.
+        evidence: the numbers behind it.
+    """
+
+    name: str
+    culprit: Culprit
+    advice: str
+    after: Costs
+    cold: bool = False
+    evidence: tuple[str, ...] = ()
+
+
+def epoch_after(measured: Measured, after: Costs, cold: bool = False) -> float:
+    """Predicted seconds of an epoch.
+
+    Args:
+        measured: the epoch as it is.
+        after: what a sample would cost.
+        cold: of an epoch that reads from storage.
+    """
+    now = costs(measured).sample_s()
+    together = measured.phase("together_warm")
+    overhead = 1.0
+    if together is not None and together.samples and now > 0:
+        overhead = together.seconds / together.samples / now
+    overhead = min(max(overhead, 1.0), _MOST_OVERHEAD)
+    return after.sample_s(cold) * overhead * measured.dataset.rows
+
+
+def epoch_now(measured: Measured, cold: bool = False) -> float:
+    """Seconds of an epoch as it is: measured together, or else from the phases alone."""
+    phase = measured.phase("together_cold" if cold else "together_warm")
+    if phase is not None and phase.samples:
+        return measured.epoch_s(phase)
+    return epoch_after(measured, costs(measured), cold)
+
+
+def changes(measured: Measured) -> list[Change]:
+    """What could be done with this dataset on this machine."""
+    now = costs(measured)
+    makers: tuple[Callable[[Measured, Costs], Iterator[Change]], ...] = (
+        _storage,
+        _threads,
+        _format,
+        _transform,
+        _copy,
+        _compute,
+    )
+    return [change for maker in makers for change in maker(measured, now)]
+
+
+def diagnose(measured: Measured) -> tuple[Finding, ...]:
+    """What is waited for, the largest gain first.
+
+    There is always a finding: where nothing can be gained it says what the epoch consists of.
+    """
+    found = []
+    for change in changes(measured):
+        before = epoch_now(measured, change.cold)
+        after = epoch_after(measured, change.after)
+        if after > 0 and before / after >= LEAST_GAIN:
+            found.append(
+                Finding(
+                    change.culprit,
+                    _waits(measured, change),
+                    change.advice,
+                    before / after,
+                    change.evidence,
+                )
+            )
+    return by_gain(found) or (_nothing_to_gain(measured),)
+
+
+def predictions(measured: Measured) -> tuple[Prediction, ...]:
+    """The epoch as it is, cold and warm, then after each change, the largest gain first."""
+    cold, warm = measured.phase("together_cold"), measured.phase("together_warm")
+    now = [
+        Prediction(f"now, {name}", measured.epoch_s(phase), measured.epoch_s(phase))
+        for name, phase in (("cold", cold), ("warm", warm))
+        if phase is not None
+    ]
+    after = []
+    for change in changes(measured):
+        epoch_s = epoch_after(measured, change.after)
+        if epoch_s > 0 and epoch_now(measured, change.cold) / epoch_s >= LEAST_GAIN:
+            known = epoch_now(measured) if change.cold and warm is not None else None
+            after.append(Prediction(change.name, epoch_s, known))
+    return (*now, *sorted(after, key=lambda one: one.epoch_s))
+
+
+# --- Changes --------------------------------------------------------------------------------------
+
+
+def _storage(measured: Measured, now: Costs) -> Iterator[Change]:
+    if now.waits_for(cold=True) != "fetch":
+        return
+    cold = measured.phase("loader_cold")
+    assert cold is not None
+    network = measured.dataset.storage == "network"
+    nbytes = max(cold.bytes_fetched if network else 0, cold.bytes_read)
+    evidence = [
+        f"cold {cold.samples_per_s:,.0f} samples/s, warm {1 / now.prep_s:,.0f}",
+        f"the loop would take {1 / max(now.loop_s, now.prep_s):,.0f} samples/s",
+    ]
+    if nbytes:
+        wanted = nbytes / cold.samples / max(now.loop_s, now.prep_s)
+        evidence.insert(
+            0, f"{nbytes / cold.seconds / 1e6:,.0f} MB/s came, {wanted / 1e6:,.0f} are wanted"
+        )
+    if network:
+        name, advice = (
+            "from a cache on this machine",
+            "keep the data on this machine: Loader(cache=DIR), or `fastio cache warm` before the "
+            "first epoch",
+        )
+    elif measured.dataset.kind == "folder":
+        name, advice = (
+            "in memory, or from a faster disk",
+            "`fastio pack` it (few large reads instead of many small files), put it on a faster "
+            "disk, or have as much memory as data",
+        )
+    else:
+        name, advice = (
+            "in memory, or from a faster disk",
+            "put the data on a faster disk, or have as much memory as data: later epochs then "
+            "read from the page cache",
+        )
+    yield Change(
+        name,
+        "network" if network else "fetch",
+        advice,
+        replace(now, fetch_s=0.0),
+        cold=True,
+        evidence=tuple(evidence),
+    )
+
+
+def _threads(measured: Measured, now: Costs) -> Iterator[Change]:
+    curve = {point.threads: point.samples_per_s for point in measured.threads}
+    threads = measured.settings.threads
+    if threads not in curve or not curve:
+        return
+    best = max(curve, key=lambda count: curve[count])
+    # The fewest that come near the best: others of the machine's cores stay free.
+    best = min(count for count in curve if curve[count] >= 0.97 * curve[best])
+    if curve[best] < LEAST_GAIN * curve[threads]:
+        return
+    yield Change(
+        f"threads: {best}",
+        "threads",
+        f"Loader(num_workers={best}); 0 takes all cores that the process may use",
+        replace(now, prep_s=1 / curve[best]),
+        evidence=tuple(
+            f"{count} threads: {rate:,.0f} samples/s" for count, rate in sorted(curve.items())
+        ),
+    )
+
+
+def _format(measured: Measured, now: Costs) -> Iterator[Change]:
+    rate = measured.packed_samples_per_s
+    if rate is None or not now.prep_s:
+        return
+    faster = now.prep_s * rate
+    yield Change(
+        "packed as blocks",
+        "decode",
+        f"`fastio pack {measured.dataset.path} packed/`, and load from packed/",
+        replace(now, prep_s=1 / rate, prep_cpu_s=now.prep_cpu_s / faster),
+        evidence=(
+            f"{1 / now.prep_s:,.0f} samples/s as it is, {rate:,.0f} of a part packed for a try",
+        ),
+    )
+
+
+def _transform(measured: Measured, now: Costs) -> Iterator[Change]:
+    if not now.transform_s:
+        return
+    yield Change(
+        "without Python transforms",
+        "transform",
+        "write it as one of fastio's transforms, run it on the device (Loader(device=)), on the "
+        "whole batch at once, or do it once, before packing",
+        replace(now, transform_s=0.0),
+        evidence=(
+            f"{now.transform_s * 1e6:,.0f} us a sample on the loop's thread; "
+            f"the step takes {now.compute_s * 1e6:,.0f}",
+        ),
+    )
+
+
+def _copy(measured: Measured, now: Costs) -> Iterator[Change]:
+    if not now.copy_s:
+        return
+    evidence = (
+        f"{now.copy_s * 1e6:,.0f} us a sample to the device; "
+        f"the step takes {now.compute_s * 1e6:,.0f}",
+    )
+    if now.blocking_copies:
+        yield Change(
+            "copies ahead, on a stream",
+            "copy",
+            "Loader(device=...): copies from pinned memory on a stream of their own, ahead of the "
+            "step",
+            replace(now, blocking_copies=False),
+            evidence=evidence,
+        )
+    else:
+        yield Change(
+            "copies of no time",
+            "copy",
+            "fewer bytes: smaller crops, uint8 instead of float32; pinned memory; a free slot with "
+            "more lanes",
+            replace(now, copy_s=0.0),
+            evidence=evidence,
+        )
+
+
+def _compute(measured: Measured, now: Costs) -> Iterator[Change]:
+    if not now.compute_s or now.waits_for() != "compute":
+        return
+    others = replace(now, compute_s=0.0, compute_cpu_s=0.0)
+    yield Change(
+        "a model of no time: what the loader gives",
+        "compute",
+        "data is not what is waited for: make the model faster (autocast to bf16, channels_last, "
+        "torch.compile, a larger batch), or train on more accelerators",
+        others,
+        evidence=(
+            f"the model takes {1 / now.compute_s:,.0f} samples/s, "
+            f"the loader gives {1 / others.sample_s():,.0f}"
+            if others.sample_s()
+            else f"the model takes {1 / now.compute_s:,.0f} samples/s",
+        ),
+    )
+
+
+# --- Words ----------------------------------------------------------------------------------------
+
+_WHAT = {
+    "fetch": "the disk",
+    "network": "the network",
+    "decode": "the loader's threads, which decode",
+    "threads": "the loader's threads, which are too few",
+    "transform": "transforms written in Python",
+    "copy": "copies to the device",
+    "compute": "the model",
+}
+
+
+def _waits(measured: Measured, change: Change) -> str:
+    """What is waited for, with its share of the epoch where there is a split."""
+    split = measured.split("cold" if change.cold else "warm")
+    what = _WHAT.get(change.culprit, change.culprit)
+    stages = {"network": "fetch", "threads": "decode"}
+    if split is None or not split.epoch_s:
+        return f"an epoch waits for {what}"
+    stage = stages.get(change.culprit, change.culprit)
+    share = next(part for name, part in split.parts().items() if name == stage) / split.epoch_s
+    verb = "is" if stage == "compute" else "waits for"
+    return f"{share:.0%} of {'a cold' if change.cold else 'an'} epoch {verb} {what}"
+
+
+def _nothing_to_gain(measured: Measured) -> Finding:
+    """Of a bench none of whose changes would bring anything."""
+    now = costs(measured)
+    stage = now.waits_for()
+    culprits: dict[str, Culprit] = {"decode": "decode", "transform": "transform", "copy": "copy"}
+    culprit: Culprit = culprits.get(stage, "compute")
+    rates = [f"loader alone: {1 / now.prep_s:,.0f} samples/s"] if now.prep_s else []
+    rates += [f"model alone: {1 / now.compute_s:,.0f} samples/s"] if now.compute_s else []
+    advice = {
+        "decode": "more cores, smaller images (`fastio pack --max-side`), smaller crops",
+        "compute": "make the model faster, or train on more accelerators",
+    }.get(culprit, "nothing that was measured would make the epoch shorter")
+    return Finding(culprit, f"an epoch waits for {_WHAT[culprit]}", advice, None, tuple(rates))

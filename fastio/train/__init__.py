@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
+from fastio.train.loop import Result, fit
 from fastio.train.options import Options
 from fastio.train.task import Outcome, Task
 
-__all__ = ["Options", "Outcome", "Task"]
+__all__ = ["Options", "Outcome", "Result", "Task", "fit"]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import fastio
 from fastio.train.options import Options
+from fastio.train.parallel import Place
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,12 @@ class Task(ABC):
         self.options = options
 
     @abstractmethod
-    def train_loader(self, device: torch.device) -> fastio.Loader:
-        """Shuffled batches of `options.batch_size`, on the device. Called once, and closed.
-
-        `split.subset` makes it where there is a `val_split`.
-        """
+    def train_loader(self, place: Place) -> fastio.Loader:
+        """Shuffled batches on the place's device: `loaders.training_loader` makes it."""
 
     @abstractmethod
-    def val_loader(self, device: torch.device) -> fastio.Loader | None:
-        """Batches to evaluate on, in order; None without `options.evaluates`."""
+    def val_loader(self, place: Place) -> fastio.Loader | None:
+        """Batches to evaluate on, or None: `loaders.evaluation_loader` makes it."""
 
     @abstractmethod
     def model(self) -> nn.Module:

@@ -1,0 +1,156 @@
+"""Image classification: folders, packed datasets, tars and the like of images with a label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import fastio
+from fastio.train.labels import Labels
+from fastio.train.loaders import evaluation_loader, training_loader
+from fastio.train.models import IMAGE_MODELS
+from fastio.train.options import Options
+from fastio.train.parallel import Place
+from fastio.train.task import Outcome, Task, counts
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """What is learned from images.
+
+    Attributes:
+        model: one of `models.IMAGE_MODELS`, with fresh weights; else a model of torchvision, where
+            that is installed.
+        size: height and width that the model sees, in pixels.
+        label: the field to predict; None: `label`, `class` or `cls`.
+    """
+
+    model: str = "resnet18"
+    size: int = 224
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise fastio.TrainError(f"size must be at least 1, got {self.size}")
+
+
+def image_task(options: Options, settings: ImageSettings | None = None) -> ImageTask:
+    """The task for a dataset of images.
+
+    Raises:
+        TrainError: the data has no images, or not the label.
+    """
+    settings = settings or ImageSettings()
+    with fastio.Loader(options.data) as loader:
+        schema = getattr(loader.dataset, "schema", None)
+    fields = {} if schema is None else schema.fields
+    images = [name for name, kind in fields.items() if isinstance(kind, fastio.Image)]
+    if not images:
+        raise fastio.TrainError(
+            f"{options.data} has no images, but {', '.join(fields) or 'no fields'}"
+        )
+    label = settings.label or next((n for n in ("label", "class", "cls") if n in fields), "label")
+    return ImageTask(options, settings, images[0], Labels.of(options.data, label))
+
+
+class ImageTask(Task):
+    """A classifier trained on random crops, evaluated on the middle of each image.
+
+    Args:
+        options: how to train.
+        settings: what is learned.
+        field: the data's field of images.
+        labels: the classes.
+    """
+
+    name: ClassVar[str] = "image"
+    unit: ClassVar[str] = "images"
+    metric: ClassVar[str] = "accuracy"
+    greater_is_better: ClassVar[bool] = True
+
+    def __init__(
+        self, options: Options, settings: ImageSettings, field: str, labels: Labels
+    ) -> None:
+        super().__init__(options)
+        self.settings, self.field, self.labels = settings, field, labels
+
+    def train_loader(self, place: Place) -> fastio.Loader:
+        crop = [fastio.RandomResizedCrop(self.settings.size), fastio.RandomHorizontalFlip()]
+        settings = self._settings(self.options.data, place, crop)
+        return training_loader(self.options, place, **settings)
+
+    def val_loader(self, place: Place) -> fastio.Loader | None:
+        size = self.settings.size
+        crop = [fastio.Resize(size * 8 // 7), fastio.CenterCrop(size)]
+        settings = self._settings(self.options.val or self.options.data, place, crop)
+        return evaluation_loader(self.options, place, **settings)
+
+    def model(self) -> nn.Module:
+        name, classes = self.settings.model, len(self.labels.words)
+        if name in IMAGE_MODELS:
+            return IMAGE_MODELS[name](classes, self.settings.size)
+        return _torchvision_model(name, classes)
+
+    def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
+        images, labels = self._pair(batch)
+        scores = model(images)
+        smoothing = self.options.label_smoothing if model.training else 0.0
+        losses = cross_entropy(scores, labels, reduction="none", label_smoothing=smoothing)
+        weights = counts(valid, len(labels), labels.device)
+        correct = (scores.argmax(1) == labels) * weights
+        return Outcome((losses * weights).sum(), {"correct": correct.sum()})
+
+    def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        return {"accuracy": float(sums["correct"] / sums["count"].clamp(min=1))}
+
+    def identity(self) -> dict[str, Any]:
+        return {**asdict(self.settings), "classes": len(self.labels.words)}
+
+    def _settings(self, data: str, place: Place, crop: list[Any]) -> dict[str, Any]:
+        """What both loaders are given."""
+        numbering = self.labels.numbering(data, place.device)
+        transforms: dict[str, Any] = {self.field: [*crop, fastio.Normalize(MEAN, STD)]}
+        if numbering is not None:
+            transforms[self.labels.field] = numbering
+        return {
+            "fields": [self.field, self.labels.field],
+            "transforms": transforms,
+            "channels_last": self.options.channels_last,
+        }
+
+    def _pair(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """Images float32 (N, 3, H, W) and class numbers int64 (N,)."""
+        if isinstance(batch, dict):
+            images, labels = batch[self.field], batch[self.labels.field]
+        else:
+            images, labels = batch
+        return images, labels.long()
+
+
+def _torchvision_model(name: str, classes: int) -> nn.Module:
+    """A model of torchvision with fresh weights.
+
+    Raises:
+        TrainError: torchvision is not there, or has no such model.
+    """
+    known = ", ".join(IMAGE_MODELS)
+    try:
+        from torchvision.models import get_model
+    except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
+        raise fastio.TrainError(
+            f"model={name} is none of {known}, and torchvision, which may have it, cannot be "
+            f"imported: {error}"
+        ) from error
+    try:
+        model: nn.Module = get_model(name, weights=None, num_classes=classes)
+    except (ValueError, TypeError) as error:
+        raise fastio.TrainError(
+            f"model={name} is none of {known}, and torchvision gives none: {error}"
+        ) from error
+    return model

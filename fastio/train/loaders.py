@@ -1,0 +1,144 @@
+"""The loaders of a run: data to train on, and data, or a part of it, to evaluate on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import fastio
+from fastio.train.options import Options
+from fastio.train.parallel import Place
+
+
+def training_loader(options: Options, place: Place, **settings: Any) -> fastio.Loader:
+    """Shuffled batches of the data, less what `val_split` holds out.
+
+    A last batch that is not full is left out, unless it is the only one.
+
+    Args:
+        options: of the run.
+        place: of this process.
+        settings: further arguments of `fastio.Loader` (transforms, fields, ...).
+    """
+    settings = _common(options, place) | settings
+    if options.val_split:
+        rows = split_rows(_rows(options.data, settings), options.val_split, options.seed)[0]
+        subset = Subset(rows, options.batch_size, True, options.seed, place)
+        return fastio.Loader(options.data, batch_sampler=subset, **settings)
+    settings |= {"batch_size": options.batch_size, "shuffle": True}
+    loader = fastio.Loader(options.data, drop_last=True, **settings)
+    if len(loader):
+        return loader
+    loader.close()
+    return fastio.Loader(options.data, **settings)
+
+
+def evaluation_loader(options: Options, place: Place, **settings: Any) -> fastio.Loader | None:
+    """Batches of `val`, or of what `val_split` holds out, in order; None where there is neither.
+
+    Nothing is left out: see `valid_samples`. The arguments are those of `training_loader`.
+    """
+    settings = _common(options, place) | settings
+    batch_size = options.val_batch_size or 2 * options.batch_size
+    if options.val is not None:
+        return fastio.Loader(options.val, batch_size=batch_size, **settings)
+    if not options.val_split:
+        return None
+    rows = split_rows(_rows(options.data, settings), options.val_split, options.seed)[1]
+    subset = Subset(rows, batch_size, False, options.seed, place)
+    return fastio.Loader(options.data, batch_sampler=subset, **settings)
+
+
+def valid_samples(loader: fastio.Loader) -> int:
+    """How many samples of the loader's latest batch count; those behind them repeat others."""
+    if isinstance(loader.batch_sampler, Subset):
+        return loader.batch_sampler.valid(loader.batch.step)
+    return loader.batch.valid
+
+
+def begin_epoch(loader: fastio.Loader, epoch: int) -> None:
+    """Makes an epoch the next one; one that a loaded state is in the middle of goes on."""
+    if isinstance(loader.batch_sampler, Subset):
+        loader.batch_sampler.epoch = epoch
+    loader.set_epoch(epoch)
+
+
+def rescaled(state: dict[str, Any], loader: fastio.Loader, before: int, now: int) -> dict[str, Any]:
+    """A loader's state for another number of processes than it was saved by.
+
+    Positions are those of all processes together, but of a `Subset` those of each.
+    """
+    if not isinstance(loader.batch_sampler, Subset):
+        return state
+    return {**state, "position": state["position"] * before // now}
+
+
+def _common(options: Options, place: Place) -> dict[str, Any]:
+    return {
+        "num_workers": options.threads,
+        "device": place.device,
+        "seed": options.seed,
+    }
+
+
+def _rows(data: str, settings: dict[str, Any]) -> int:
+    with fastio.Loader(data, rank=0, world_size=1, **settings) as single:
+        return len(single)
+
+
+class Subset:
+    """A batch sampler over some rows: this process's part of every global batch.
+
+    Shuffled batches are full ones where there is at least one; unshuffled ones are all, each
+    process having as many: the last one is padded with rows that `valid` does not count.
+    """
+
+    def __init__(
+        self, rows: npt.NDArray[np.int64], batch_size: int, shuffle: bool, seed: int, place: Place
+    ) -> None:
+        self.rows = rows
+        self.epoch = 0
+        self._size = batch_size * place.world_size
+        self._shuffle = shuffle
+        self._seed = seed
+        self._place = place
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self.rows), self._size)
+        return full if self._shuffle and full else full + (rest > 0)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = self.rows
+        if self._shuffle:
+            rows = np.random.default_rng([self._seed, self.epoch]).permutation(rows)
+        for step in range(len(self)):
+            begin, share = self._part(step)
+            yield rows[np.arange(begin, begin + share) % len(rows)].tolist()
+
+    def valid(self, step: int) -> int:
+        """How many samples of the batch of a step count; the others repeat some."""
+        begin, share = self._part(step)
+        return max(0, min(share, len(self.rows) - begin))
+
+    def _part(self, step: int) -> tuple[int, int]:
+        left = len(self.rows) - step * self._size
+        share = -(-min(left, self._size) // self._place.world_size)
+        return step * self._size + self._place.rank * share, share
+
+
+def split_rows(
+    rows: int, part: float, seed: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The row numbers to train on, and those to evaluate on: at least one of each.
+
+    Raises:
+        TrainError: there are fewer than two rows.
+    """
+    if rows < 2:
+        raise fastio.TrainError(f"val_split needs at least 2 samples, and there are {rows}")
+    order = np.random.default_rng(seed).permutation(rows)
+    held_out = min(max(1, round(rows * part)), rows - 1)
+    return np.sort(order[held_out:]), np.sort(order[:held_out])

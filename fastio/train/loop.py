@@ -1,0 +1,225 @@
+"""The training loop: epochs of steps, evaluation, checkpoints.
+
+Read `fit` first, then `train_epoch`, `train_step` and `evaluate`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+import fastio
+from fastio.train.interrupts import Interrupts
+from fastio.train.loaders import begin_epoch, valid_samples
+from fastio.train.monitor import Monitor
+from fastio.train.options import Options
+from fastio.train.parallel import accumulating, autocast, processes, sync_buffers
+from fastio.train.run import Run
+from fastio.train.task import Task
+from fastio.train.totals import Sums, Totals
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run.
+
+    Attributes:
+        history: one record an epoch: "epoch", "step", "train" and "val" (metrics; "val" is None
+            where nothing is evaluated on), "seconds", "samples_per_s", "wait_share".
+        points: one record every `log_every` steps: "step", "epoch", "loss" since the one before,
+            "lr".
+        best: the best value of the task's metric; None before the first epoch's end.
+        best_epoch: the epoch, from 1, that it came from.
+        steps: steps of the optimizer.
+        reason: why it ended: "done", "early stopping" or "interrupted".
+        signal: number of the signal that interrupted it, or 0.
+        model: the trained model: with early stopping, as it was when it was best.
+    """
+
+    history: list[Record]
+    points: list[Record]
+    best: float | None
+    best_epoch: int
+    steps: int
+    reason: str
+    signal: int
+    model: nn.Module
+
+
+def fit(task: Task, options: Options, monitor: Monitor | None = None) -> Result:
+    """Trains a task's model, from the beginning or from where a checkpoint stands.
+
+    Under torchrun every process calls it. The first Ctrl-C or SIGTERM ends the run behind the step
+    under way, which is saved where there is a `checkpoint_dir`.
+
+    Args:
+        task: what is trained.
+        options: how.
+        monitor: what is told of it as it goes on, on the main process.
+
+    Raises:
+        TrainError: the options do not fit the machine, or the loss is not finite.
+        CheckpointError: the checkpoint that is resumed is damaged or of another run.
+        FastioError: the data cannot be read.
+    """
+    with processes(options) as place, Interrupts() as interrupts, Run(task, options, place) as run:
+        told = monitor if monitor is not None and place.main else Monitor()
+        if options.resume:
+            run.resume()
+        told.begin(run)
+        progress = run.progress
+        while progress.epoch < options.epochs and not run.stops_early:
+            began = run.loader.stats(), time.perf_counter()
+            if train_epoch(run, interrupts, told):
+                break
+            metrics = evaluate(run, interrupts, told) if run.val_loader is not None else None
+            if run.interrupted:
+                break
+            record = _record(run, metrics, *began)
+            improved = run.end_epoch(record)
+            told.end_epoch(run, record)
+            if options.checkpoint_dir is not None:
+                run.save(best=improved)
+        if run.interrupted and options.checkpoint_dir is not None:
+            run.save()
+        elif run.stops_early:
+            run.restore_best()
+        told.end(run)
+        return Result(
+            progress.history,
+            progress.points,
+            progress.best,
+            progress.best_epoch,
+            progress.step,
+            "interrupted" if run.interrupted else "early stopping" if run.stops_early else "done",
+            run.interrupted,
+            run.model,
+        )
+
+
+def train_epoch(run: Run, interrupts: Interrupts, monitor: Monitor) -> int:
+    """One epoch, or what is left of it; the number of the signal that interrupted it, or 0."""
+    options, progress = run.options, run.progress
+    if progress.epoch_step >= run.steps_per_epoch:
+        return 0  # it was interrupted behind its last step
+    begin_epoch(run.loader, progress.epoch)
+    run.model.train()
+    monitor.begin_epoch(run)
+    for group in groups(run.loader, options.grad_accum):
+        loss = train_step(run, group)
+        progress.step += 1
+        progress.epoch_step += 1
+        monitor.step(run, sum(run.task.size(batch, valid) for batch, valid in group), loss)
+        if progress.step % options.log_every == 0:
+            monitor.point(run, log_point(run))
+        run.interrupted = run.place.highest(interrupts.signal)
+        if run.interrupted:
+            break
+        if options.checkpoint_every and progress.step % options.checkpoint_every == 0:
+            run.save()
+    return run.interrupted
+
+
+def groups(loader: fastio.Loader, size: int) -> Iterator[list[tuple[Any, int]]]:
+    """The batches of each step, with how many of their samples count; the last may be fewer."""
+    batches = ((batch, valid_samples(loader)) for batch in loader)
+    while group := list(islice(batches, size)):
+        yield group
+
+
+def train_step(run: Run, group: list[tuple[Any, int]]) -> torch.Tensor:
+    """One step of the optimizer on some batches; their loss, of this process alone.
+
+    What the losses are divided by is how many they are in all batches of all processes, so batches
+    that are shorter, padded or masked weigh what they have. DDP and FSDP average gradients, hence
+    the factor of the number of processes.
+    """
+    task, place, options = run.task, run.place, run.options
+    counts = [task.count(batch, valid) for batch, valid in group]
+    total = place.sum(torch.as_tensor(sum(counts), dtype=torch.float32, device=place.device))
+    share = place.world_size / total.clamp(min=1)
+    losses = []
+    for number, (batch, valid) in enumerate(group, 1):
+        with accumulating(run.called, place, last=number == len(group)):
+            with autocast(place.device, options):
+                outcome = task.step(run.called, batch, valid)
+            run.scaler.scale(outcome.loss * share).backward()  # type: ignore[no-untyped-call]
+        run.totals.add(outcome, counts[number - 1])
+        losses.append(outcome.loss.detach() * share)
+    run.note_loss(torch.stack(losses).sum())
+    if options.clip_grad_norm is not None:
+        run.scaler.unscale_(run.optimizer)
+        nn.utils.clip_grad_norm_(run.model.parameters(), options.clip_grad_norm)
+    scale = run.scaler.get_scale()
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
+    run.optimizer.zero_grad(set_to_none=True)
+    if run.scaler.get_scale() >= scale:  # else gradients overflowed, and the step was left out
+        run.scheduler.step()
+    return torch.stack(losses).sum()
+
+
+@torch.no_grad()
+def evaluate(run: Run, interrupts: Interrupts, monitor: Monitor) -> dict[str, float] | None:
+    """The metrics of the data to evaluate on; None where it was interrupted."""
+    assert run.val_loader is not None
+    sync_buffers(run.model, run.place)
+    run.model.eval()
+    begin_epoch(run.val_loader, 0)
+    monitor.begin_evaluation(run)
+    totals = Totals(run.place)
+    # FSDP keeps weights that it gathers, and training cannot use tensors of inference mode.
+    with torch.inference_mode(run.place.parallel != "fsdp"):
+        for batch in run.val_loader:
+            valid = valid_samples(run.val_loader)
+            with autocast(run.place.device, run.options):
+                outcome = run.task.step(run.evaluated, batch, valid)
+            totals.add(outcome, run.task.count(batch, valid))
+            monitor.evaluated(run, run.task.size(batch, valid))
+            run.interrupted = run.place.highest(interrupts.signal)
+            if run.interrupted:
+                return None
+    return means(run.task, totals.take())
+
+
+def means(task: Task, sums: Sums) -> dict[str, float]:
+    """The task's metrics and the loss a sample (or token)."""
+    loss = float(sums["loss"] / sums["count"].clamp(min=1))
+    return {"loss": loss, **task.metrics(sums)}
+
+
+def log_point(run: Run) -> Record:
+    """The loss of all processes since the last point, for the history."""
+    run.flush()
+    window, run.progress.window = run.progress.window, {}
+    record = {
+        "step": run.progress.step,
+        "epoch": run.progress.epoch + 1,
+        "loss": means(run.task, window)["loss"],
+        "lr": run.scheduler.get_last_lr()[0],
+    }
+    run.progress.points.append(record)
+    return record
+
+
+def _record(run: Run, val: dict[str, float] | None, before: fastio.Stats, began_s: float) -> Record:
+    """What an epoch came to."""
+    run.flush()
+    stats = run.loader.stats() - before
+    return {
+        "epoch": run.progress.epoch + 1,
+        "step": run.progress.step,
+        "train": means(run.task, run.progress.sums),
+        "val": val,
+        "seconds": time.perf_counter() - began_s,
+        "samples_per_s": stats.samples_per_s * run.place.world_size,
+        "wait_share": stats.wait_share,
+    }

@@ -1,0 +1,47 @@
+"""The optimizer and how its learning rate goes."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import (
+    ConstantLR,
+    CosineAnnealingLR,
+    LinearLR,
+    LRScheduler,
+    OneCycleLR,
+    SequentialLR,
+)
+
+from fastio.train.options import Options
+
+
+def make_optimizer(model: nn.Module, options: Options, lr: float) -> Optimizer:
+    """AdamW or SGD, with weight decay for matrices and kernels alone."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": options.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if options.optimizer == "sgd":
+        return SGD(groups, lr=lr, momentum=0.9, nesterov=True)
+    return AdamW(groups, lr=lr)
+
+
+def make_scheduler(
+    optimizer: Optimizer, options: Options, steps_per_epoch: int, lr: float
+) -> LRScheduler:
+    """A schedule over all steps of the run, stepped after each of the optimizer's."""
+    total = options.epochs * steps_per_epoch
+    warmup = min(round(options.warmup * steps_per_epoch), total - 1)
+    if options.schedule == "onecycle":
+        return OneCycleLR(optimizer, lr, total_steps=total + 1, pct_start=warmup / total)
+    if options.schedule == "cosine":
+        rest: LRScheduler = CosineAnnealingLR(optimizer, total - warmup)
+    else:
+        rest = ConstantLR(optimizer, factor=1.0)
+    if warmup == 0:
+        return rest
+    rising = LinearLR(optimizer, start_factor=1 / (warmup + 1), total_iters=warmup)
+    return SequentialLR(optimizer, [rising, rest], milestones=[warmup])

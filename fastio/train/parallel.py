@@ -1,0 +1,218 @@
+"""One process or several, one GPU or several: what differs between them.
+
+torchrun starts the processes and tells each its place by RANK, LOCAL_RANK and WORLD_SIZE.
+`fastio.Loader` reads these by itself: a global batch is `batch_size * world_size` consecutive
+samples of the epoch's order, and rank r has the r-th part of it. So two processes with batches of
+B see at every step the samples that one process with batches of 2 B sees.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+import fastio
+from fastio.train.options import Options, Parallel
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process among those that train together.
+
+    Attributes:
+        device: where it trains.
+        parallel: how the processes share the work; None for one process on one device.
+        rank, world_size: its number, and how many there are.
+    """
+
+    device: torch.device
+    parallel: Parallel | None = None
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def main(self) -> bool:
+        """Whether this process is the one that prints and saves."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def lowest(self, values: Tensor) -> Tensor:
+        """The minimum over all processes, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(values, op=dist.ReduceOp.MIN)
+        return values
+
+    def highest(self, number: int) -> int:
+        """The highest of the processes' numbers; it goes through the CPU, no GPU is waited for."""
+        if self.world_size == 1:
+            return number
+        value = torch.tensor(number)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return int(value)
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes, on each of them."""
+        if self.world_size == 1:
+            return [value]
+        found: list[Any] = [None] * self.world_size
+        dist.all_gather_object(found, value)
+        return found
+
+
+@contextmanager
+def processes(options: Options) -> Iterator[Place]:
+    """Joins the process group where torchrun started this process, and leaves it at the end.
+
+    Raises:
+        TrainError: the options do not fit how this process was started.
+    """
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    launched = "LOCAL_RANK" in os.environ
+    device = _device(options, launched)
+    if not launched and options.parallel in ("ddp", "fsdp"):
+        raise fastio.TrainError(
+            f"parallel={options.parallel} needs processes: start it by `torchrun --nproc-per-node "
+            "N -m fastio train ...`"
+        )
+    if options.parallel == "dp" and world_size > 1:
+        raise fastio.TrainError(
+            "parallel=dp is one process with several GPUs, and torchrun started "
+            f"{world_size}: leave --parallel out, for ddp"
+        )
+    if not launched or options.parallel == "dp":
+        yield Place(device, options.parallel)
+        return
+    # Flags and random states go through gloo, which needs no GPU.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    try:
+        kind = options.parallel or "ddp"
+        yield Place(device, kind, dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()
+
+
+def _device(options: Options, launched: bool) -> torch.device:
+    if options.device is None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    else:
+        device = torch.device(options.device)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise fastio.TrainError(f"device={options.device}: torch finds no GPU here")
+        if launched:
+            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    return device
+
+
+def wrap(model: nn.Module, place: Place, options: Options) -> nn.Module:
+    """The model as it is called to train; its weights stay those of `model`."""
+    wrapped = model
+    if place.parallel == "fsdp":
+        _shard(model, place, options)
+    if options.compile:
+        model.compile()
+    if place.parallel == "ddp":
+        devices = [place.device] if place.device.type == "cuda" else None
+        wrapped = DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
+    elif place.parallel == "dp":
+        wrapped = DataParallel(_Autocast(model, place.device, options))
+    return wrapped
+
+
+def autocast(device: torch.device, options: Options) -> torch.autocast:
+    """Mixed precision as the options say."""
+    dtype = torch.float16 if options.amp == "fp16" else torch.bfloat16
+    return torch.autocast(device.type, dtype, enabled=options.amp is not None)
+
+
+def accumulating(model: nn.Module, place: Place, last: bool) -> AbstractContextManager[Any]:
+    """Around forward and backward: processes exchange gradients for a step's last batch only."""
+    if place.parallel == "fsdp":
+        cast(Any, model).set_requires_gradient_sync(last)
+    if isinstance(model, DistributedDataParallel) and not last:
+        return cast(AbstractContextManager[Any], model.no_sync())
+    return nullcontext()
+
+
+def sync_buffers(model: nn.Module, place: Place) -> None:
+    """Gives all processes rank 0's running means: each has seen other batches."""
+    if place.world_size > 1:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, 0)
+
+
+def full_states(
+    model: nn.Module, optimizer: torch.optim.Optimizer, place: Place
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `load_full_states` takes, on the CPU, whole on rank 0: the same however it was sharded.
+
+    All processes call it.
+    """
+    if not place.main and place.parallel != "fsdp":
+        return {}, {}
+    how = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    states = get_state_dict(model, optimizer, options=how)
+    return cast(tuple[dict[str, Any], dict[str, Any]], states)
+
+
+def load_full_states(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    model_state: dict[str, Any],
+    optimizer_state: dict[str, Any],
+) -> None:
+    """Loads what `full_states` gave, on every process."""
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=model_state,
+        optim_state_dict=optimizer_state,
+        options=StateDictOptions(full_state_dict=True),
+    )
+
+
+def _shard(model: nn.Module, place: Place, options: Options) -> None:
+    """FSDP2: each block of a list of blocks is gathered when it is needed, then all else."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    dtype = torch.bfloat16 if options.amp == "bf16" else None
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    mesh = init_device_mesh(place.device.type, (place.world_size,))
+    for blocks in [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]:
+        for block in blocks:
+            if any(True for _ in block.parameters()):
+                fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+class _Autocast(nn.Module):
+    """A model under autocast, which holds for one thread: DataParallel has one for each GPU."""
+
+    def __init__(self, model: nn.Module, device: torch.device, options: Options) -> None:
+        super().__init__()
+        self._model = model
+        self._autocast = autocast(device, options)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with self._autocast:
+            return self._model(*args, **kwargs)

@@ -1,0 +1,255 @@
+"""All parts of a run, and how they are saved and put back."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import fastio
+from fastio.train import checkpoint
+from fastio.train.loaders import rescaled
+from fastio.train.optim import make_optimizer, make_scheduler
+from fastio.train.options import Options
+from fastio.train.parallel import Place, full_states, load_full_states, wrap
+from fastio.train.task import Task
+from fastio.train.totals import Sums, Totals, added
+
+LAST, BEST, HISTORY = "last.pt", "best.pt", "history.json"
+
+
+@dataclass
+class Progress:
+    """How far a run has come; all of it is saved.
+
+    Attributes:
+        epoch: epochs that are complete, evaluation included.
+        step: steps of the optimizer.
+        epoch_step: those of the epoch under way.
+        best, best_epoch: the best metric so far and the epoch, from 1, that it came from.
+        waiting: evaluations since then.
+        sums, window: what was summed up since the epoch's beginning, and since the last point.
+        history, points: as in `Result`.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    epoch_step: int = 0
+    best: float | None = None
+    best_epoch: int = 0
+    waiting: int = 0
+    sums: Sums = field(default_factory=dict)
+    window: Sums = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    points: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Run:
+    """Model, optimizer, schedule, scaler, loaders and progress of a run.
+
+    A context: leaving it closes the loaders.
+
+    Attributes:
+        model: the model, whose weights are trained and saved.
+        called: the same as it is called to train: within DDP, compiled, ...
+        evaluated: as it is called to evaluate.
+        interrupted: the number of the signal that ends the run, or 0.
+    """
+
+    def __init__(self, task: Task, options: Options, place: Place) -> None:
+        self.task, self.options, self.place = task, options, place
+        self.interrupted = 0
+        self._open = ExitStack()
+        self._open.enter_context(_backends(options, place))
+        try:
+            self.loader = self._open.enter_context(task.train_loader(place))
+            self.val_loader = task.val_loader(place)
+            if self.val_loader is not None:
+                self._open.enter_context(self.val_loader)
+            self.steps_per_epoch = -(-len(self.loader) // options.grad_accum)
+            _seed(options.seed)  # the same weights on all processes
+            self.model = task.model().to(place.device)
+            if options.channels_last:
+                self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.called = wrap(self.model, place, options)
+            self.evaluated = self.called if place.parallel == "dp" else self.model
+            lr = task.lr if options.lr is None else options.lr
+            self.optimizer = make_optimizer(self.model, options, lr)
+            self.scheduler = make_scheduler(self.optimizer, options, self.steps_per_epoch, lr)
+            self.scaler = torch.amp.GradScaler(place.device.type, enabled=options.amp == "fp16")
+            _seed(options.seed + 1 + place.rank)  # dropout of its own on each
+        except BaseException:
+            self._open.close()
+            raise
+        self.progress = Progress()
+        self.totals = Totals(place)
+        self._bad_step = self._no_bad_step()
+        self._best_weights: dict[str, Any] | None = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the metric has not become better for as long as the options wait."""
+        patience = self.options.early_stopping
+        return patience is not None and self.progress.waiting >= patience
+
+    def note_loss(self, loss: Tensor) -> None:
+        """Remembers the first step whose loss is not finite, without looking at it."""
+        step = torch.where(loss.isfinite(), torch.inf, float(self.progress.step + 1))
+        self._bad_step = torch.minimum(self._bad_step, step)
+
+    def flush(self) -> None:
+        """Brings the sums of all processes to the progress.
+
+        Raises:
+            TrainError: a loss was not finite.
+        """
+        bad = float(self.place.lowest(self._bad_step))
+        self._bad_step = self._no_bad_step()
+        if bad < torch.inf:
+            advice = " or --amp bf16" if self.options.amp == "fp16" else ""
+            raise fastio.TrainError(
+                f"the loss of step {int(bad)} is not finite: try a lower --lr, a longer --warmup, "
+                f"--clip-grad-norm 1{advice}, and look at the data"
+            )
+        sums = self.totals.take()
+        self.progress.sums = added(self.progress.sums, sums)
+        self.progress.window = added(self.progress.window, sums)
+
+    def end_epoch(self, record: dict[str, Any]) -> bool:
+        """Notes an epoch's record; whether its metric is the best so far."""
+        progress = self.progress
+        progress.history.append(record)
+        progress.epoch += 1
+        progress.epoch_step = 0
+        progress.sums = {}
+        value = (record["val"] or record["train"])[self.task.metric]
+        sign = 1 if self.task.greater_is_better else -1
+        improved = progress.best is None or sign * value > sign * progress.best
+        progress.waiting = 0 if improved else progress.waiting + 1
+        if improved:
+            progress.best, progress.best_epoch = value, progress.epoch
+            if self.options.early_stopping and self.options.checkpoint_dir is None:
+                self._best_weights = full_states(self.model, self.optimizer, self.place)[0]
+        return improved
+
+    def save(self, best: bool = False) -> None:
+        """Saves the run where it stands; `best` also keeps it as the best one. All call it."""
+        self.flush()
+        model, optimizer = full_states(self.model, self.optimizer, self.place)
+        random_states = self.place.gather(checkpoint.rng_state(self.place.device))
+        if self.place.main:
+            content = {
+                "identity": self._identity(),
+                "world_size": self.place.world_size,
+                "model": model,
+                "optimizer": optimizer,
+                "scheduler": self.scheduler.state_dict(),
+                "scaler": self.scaler.state_dict(),
+                "loader": self.loader.state_dict(),
+                "rng": random_states,
+                "progress": {
+                    f.name: getattr(self.progress, f.name) for f in dataclasses.fields(Progress)
+                },
+            }
+            checkpoint.save(content, self._path(LAST))
+            if best:
+                checkpoint.keep(self._path(LAST), self._path(BEST))
+            told = {"history": self.progress.history, "points": self.progress.points}
+            checkpoint.save_json(told, self._path(HISTORY))
+        self.place.highest(0)  # no process goes on, or ends, before the files are there
+
+    def resume(self) -> None:
+        """Goes on from the last checkpoint, where there is one; every process reads it.
+
+        Raises:
+            CheckpointError: it is damaged or of another run.
+            StateMismatch: it is of other data.
+        """
+        path = self._path(LAST)
+        if not path.exists():
+            return
+        content = checkpoint.load(path)
+        checkpoint.check_identity(content["identity"], self._identity(), path)
+        self.loader.load_state_dict(
+            rescaled(content["loader"], self.loader, content["world_size"], self.place.world_size)
+        )
+        try:
+            load_full_states(self.model, self.optimizer, content["model"], content["optimizer"])
+        except (RuntimeError, KeyError) as error:
+            raise fastio.CheckpointError(f"{path} does not fit the model: {error}") from error
+        self.scheduler.load_state_dict(content["scheduler"])
+        self.scaler.load_state_dict(content["scaler"])
+        self.progress = Progress(**content["progress"])
+        if content["world_size"] == self.place.world_size:
+            checkpoint.restore_rng_state(content["rng"][self.place.rank], self.place.device)
+
+    def restore_best(self) -> None:
+        """Gives the model the weights that it had when it was best."""
+        if self.options.checkpoint_dir is not None:
+            self._best_weights = checkpoint.load(self._path(BEST))["model"]
+        if self._best_weights:
+            self.model.load_state_dict(self._best_weights)
+
+    def _path(self, name: str) -> Path:
+        folder = Path(str(self.options.checkpoint_dir))
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / name
+
+    def _identity(self) -> dict[str, Any]:
+        options = self.options
+        samples = options.batch_size * options.grad_accum * self.place.world_size
+        own = {"task": self.task.name, "samples_per_step": samples, **self.task.identity()}
+        return {**options.identity(), **own}
+
+    def _no_bad_step(self) -> Tensor:
+        return torch.tensor(torch.inf, device=self.place.device)
+
+
+@contextmanager
+def _backends(options: Options, place: Place) -> Iterator[None]:
+    """PyTorch's own settings for speed or determinism, and as they were before at the end."""
+    before = (
+        torch.backends.cudnn.benchmark,
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+    if options.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    elif place.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32
+    torch.backends.cudnn.benchmark = not options.deterministic
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before[0]
+        torch.set_float32_matmul_precision(before[1])
+        torch.use_deterministic_algorithms(before[2])
+
+
+def _seed(seed: int) -> None:
+    """Seeds all random generators of this process."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

@@ -8,7 +8,7 @@ from functools import partial
 from torch import nn
 
 from fastio.train.models.alexnet import AlexNet
-from fastio.train.models.dlrm import DLRM, HashedEmbeddings, TabularMLP
+from fastio.train.models.dlrm import DLRM, HashedEmbeddings, Scaled, TabularMLP
 from fastio.train.models.encoder import (
     ENCODER_SIZES,
     Encoder,
@@ -46,6 +46,7 @@ __all__ = [
     "HashedEmbeddings",
     "LanguageModel",
     "ResNet",
+    "Scaled",
     "TabularMLP",
     "TextClassifier",
     "VisionTransformer",

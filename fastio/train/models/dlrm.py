@@ -111,3 +111,43 @@ class TabularMLP(nn.Module):
             inputs = torch.cat([dense, self.embeddings(sparse).flatten(1)], dim=1)
         outputs: torch.Tensor = self.layers(inputs)
         return outputs.squeeze(1)
+
+
+class Scaled(nn.Module):
+    """A model whose numbers come as they are in the data, and whose outputs are in its units.
+
+    NaN becomes 0, which is the mean of numbers that are standardised.
+
+    Args:
+        model: (N, dense), (N, sparse) -> (N,).
+        dense: means and deviations that numbers are standardised by, (dense,) each; None: they
+            become log(1 + max(x, 0)), as the paper's implementation does it to counts.
+        label: mean and deviation that outputs are scaled by.
+    """
+
+    mean: torch.Tensor
+    deviation: torch.Tensor
+    label: torch.Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dense: tuple[torch.Tensor, torch.Tensor] | None,
+        label: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.log1p = dense is None
+        mean, deviation = dense or (torch.zeros(0), torch.ones(0))
+        self.register_buffer("mean", mean.float())
+        self.register_buffer("deviation", deviation.float())
+        self.register_buffer("label", torch.tensor(label))
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        numbers = dense.float()
+        if self.log1p:
+            numbers = numbers.clamp(min=0).log1p()
+        else:
+            numbers = (numbers - self.mean) / self.deviation
+        outputs: torch.Tensor = self.model(torch.nan_to_num(numbers), sparse)
+        return outputs.float() * self.label[1] + self.label[0]

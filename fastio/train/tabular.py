@@ -1,0 +1,238 @@
+"""Tables: rows of numbers and ids with a label of two values (as clicks have) or of any.
+
+The data is a packed table, or table files as they are. Numbers and ids are groups of columns
+(`dense` and `sparse`), or fields of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import fastio
+from fastio.train.auc import area_under_curve, logit_counts
+from fastio.train.columns import Columns, moments
+from fastio.train.labels import Labels
+from fastio.train.loaders import evaluation_loader, training_loader
+from fastio.train.models import TABULAR_MODELS, Scaled
+from fastio.train.options import Options
+from fastio.train.parallel import Place
+from fastio.train.task import Outcome, Task
+
+BATCH_SIZE = 16_384
+Objective = Literal["binary", "regression"]
+Transform = Literal["standard", "log1p", "none"]
+
+
+@dataclass(frozen=True)
+class TabularSettings:
+    """What is learned from a table.
+
+    Attributes:
+        objective: "binary", labels are 0 and 1, or two words; or "regression", any numbers.
+        model: "dlrm" or "mlp"; None: dlrm where there are numbers and ids.
+        label: the field to predict.
+        dense, sparse: the fields, single columns or groups, of numbers and of ids. None for both:
+            all fields, `dense` and floats being numbers, `sparse` and integers ids.
+        dense_transform: "standard", numbers have their mean taken off and are divided by their
+            deviation (of the first million rows); "log1p", they become log(1 + max(x, 0)), as DLRM
+            does it to counts; or "none". NaN is 0 behind that.
+        table_rows: vectors of each column of ids, which are taken modulo it.
+        groups: for table files that are not packed: name of a group and its columns.
+    """
+
+    objective: Objective = "binary"
+    model: str | None = None
+    label: str = "label"
+    dense: Sequence[str] | None = None
+    sparse: Sequence[str] | None = None
+    dense_transform: Transform = "standard"
+    table_rows: int = 100_000
+    groups: Mapping[str, Sequence[str]] | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("objective", self.objective, ("binary", "regression")),
+            ("model", self.model or "mlp", tuple(TABULAR_MODELS)),
+            ("dense_transform", self.dense_transform, ("standard", "log1p", "none")),
+        ):
+            if value not in known:
+                raise fastio.TrainError(f"{name} is one of {', '.join(known)}, not {value!r}")
+        if self.table_rows < 1:
+            raise fastio.TrainError(f"table_rows must be at least 1, got {self.table_rows}")
+
+
+def tabular_task(options: Options, settings: TabularSettings | None = None) -> TabularTask:
+    """The task for a table.
+
+    Raises:
+        TrainError: the table lacks fields, or has ones that cannot be learned from.
+    """
+    settings = settings or TabularSettings()
+    with fastio.Loader(options.data, groups=settings.groups) as loader:
+        schema = loader.dataset.schema
+        packed = isinstance(loader.dataset, fastio.Dataset)
+    if options.val_split and not packed:
+        raise fastio.TrainError(
+            "val_split takes rows from anywhere, which files as they are do not allow: give others "
+            f"as val, or pack them (`fastio pack {options.data} DESTINATION`)"
+        )
+    columns = Columns.of(schema.fields, settings.label, settings.dense, settings.sparse)
+    if settings.objective == "regression":
+        return Regression(options, settings, columns)
+    words = isinstance(schema.fields[settings.label], fastio.Text) or schema.vocabularies.get(
+        settings.label
+    )
+    labels = Labels.of(options.data, settings.label) if words else None
+    return BinaryClassification(options, settings, columns, labels)
+
+
+class TabularTask(Task):
+    """What both objectives have in common.
+
+    Args:
+        options: how to train.
+        settings: what is learned.
+        columns: the fields that it is learned from.
+    """
+
+    name: ClassVar[str] = "tabular"
+    unit: ClassVar[str] = "rows"
+
+    def __init__(self, options: Options, settings: TabularSettings, columns: Columns) -> None:
+        super().__init__(options)
+        self.settings, self.columns = settings, columns
+
+    def train_loader(self, place: Place) -> fastio.Loader:
+        return training_loader(self.options, place, **self.reading(self.options.data, place))
+
+    def val_loader(self, place: Place) -> fastio.Loader | None:
+        data = self.options.val or self.options.data
+        return evaluation_loader(self.options, place, **self.reading(data, place))
+
+    def reading(self, data: str, place: Place) -> dict[str, Any]:
+        """The arguments of a loader of the data to train or to evaluate on."""
+        fields = [self.settings.label, *self.columns.dense, *self.columns.sparse]
+        return {"fields": fields, "groups": self.settings.groups}
+
+    @cached_property
+    def label_scale(self) -> tuple[float, float]:
+        """Mean and deviation that the model's outputs are scaled by."""
+        return 0.0, 1.0
+
+    def model(self) -> nn.Module:
+        dense, sparse = sum(self.columns.dense.values()), sum(self.columns.sparse.values())
+        name = self.settings.model or ("dlrm" if dense and sparse else "mlp")
+        if name == "dlrm" and not (dense and sparse):
+            raise fastio.TrainError(
+                f"dlrm learns from numbers and ids, and there are {dense} columns of numbers and "
+                f"{sparse} of ids: choose others by dense and sparse, or the model mlp"
+            )
+        model = TABULAR_MODELS[name](dense, sparse, self.settings.table_rows)
+        transform = self.settings.dense_transform
+        scale: tuple[Tensor, Tensor] | None = torch.zeros(dense), torch.ones(dense)
+        if transform == "log1p":
+            scale = None
+        elif transform == "standard" and dense:
+            scale = moments(
+                self.options.data,
+                self.columns.dense,
+                self.columns.numbers,
+                groups=self.settings.groups,
+            )
+        return Scaled(model, scale, self.label_scale)
+
+    def outputs(self, model: nn.Module, batch: Any, valid: int) -> Tensor:
+        """What the model says of a batch: float32 (valid,)."""
+        found: Tensor = model(self.columns.numbers(batch), self.columns.ids(batch))
+        return found[:valid].float()
+
+    def identity(self) -> dict[str, Any]:
+        settings = asdict(self.settings)
+        del settings["groups"]
+        return settings | {"dense": dict(self.columns.dense), "sparse": dict(self.columns.sparse)}
+
+
+class BinaryClassification(TabularTask):
+    """Labels 0 and 1, or two words in the order of their numbers: cross-entropy, area under the
+    ROC curve.
+
+    Args:
+        options, settings, columns: as in `TabularTask`.
+        labels: the words; None where labels are numbers.
+
+    Raises:
+        TrainError: there are not two words.
+    """
+
+    metric: ClassVar[str] = "auc"
+    greater_is_better: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        options: Options,
+        settings: TabularSettings,
+        columns: Columns,
+        labels: Labels | None = None,
+    ) -> None:
+        super().__init__(options, settings, columns)
+        if labels is not None and len(labels.words) != 2:
+            raise fastio.TrainError(
+                f"{options.data}: {labels.field!r} has {len(labels.words)} values, and the "
+                "objective binary takes two"
+            )
+        self.labels = labels
+
+    def reading(self, data: str, place: Place) -> dict[str, Any]:
+        numbering = None if self.labels is None else self.labels.numbering(data, place.device)
+        transforms = None if numbering is None else {self.settings.label: numbering}
+        return {**super().reading(data, place), "transforms": transforms}
+
+    def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
+        logits = self.outputs(model, batch, valid)
+        labels = batch[self.settings.label][:valid].float()
+        loss = functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+        wrong = ((labels != 0) & (labels != 1)).sum()
+        return Outcome(loss, {"logits": logit_counts(logits.detach(), labels), "wrong": wrong})
+
+    def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        if sums["wrong"]:
+            raise fastio.TrainError(
+                f"{self.settings.label!r} is neither 0 nor 1 in {int(sums['wrong']):,} rows: name "
+                "another label, or the objective regression"
+            )
+        return {"auc": area_under_curve(sums["logits"])}
+
+
+class Regression(TabularTask):
+    """Labels of any size: squared error, in the loss over their variance; its root; R squared."""
+
+    metric: ClassVar[str] = "rmse"
+    greater_is_better: ClassVar[bool] = False
+
+    @cached_property
+    def label_scale(self) -> tuple[float, float]:
+        name, groups = self.settings.label, self.settings.groups
+        mean, deviation = moments(
+            self.options.data, [name], lambda batch: batch[name].unsqueeze(1), groups=groups
+        )
+        return float(mean), float(deviation)
+
+    def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
+        outputs = self.outputs(model, batch, valid)
+        labels = batch[self.settings.label][:valid].double()
+        squared = (outputs - labels).square().sum()
+        sums = {"squared": squared, "label": labels.sum(), "label_squared": labels.square().sum()}
+        return Outcome(squared / self.label_scale[1] ** 2, sums)
+
+    def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        count = sums["count"].clamp(min=1)
+        spread = sums["label_squared"] - sums["label"].square() / count
+        explained = 1 - float(sums["squared"] / spread) if spread > 0 else 0.0
+        return {"rmse": float((sums["squared"] / count).sqrt()), "r2": explained}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastio.diagnose import Measured, Phase, PhaseName, Prediction, Stage
 from fastio.report import words
@@ -168,7 +168,7 @@ def runs_table(measured: Measured) -> Table:
         "Waited: the part of the time that the loop waited for a batch. Cores: processor time of "
         "the process and its workers / time."
     )
-    return Table("Runs", columns, rows, note)
+    return _without_empty_columns(Table("Runs", columns, rows, note))
 
 
 def busy_table(measured: Measured) -> Table:
@@ -179,7 +179,19 @@ def busy_table(measured: Measured) -> Table:
         "Seconds summed over the threads that did it, hidden or not. Bytes: read from files or "
         "mapped memory; fetched: over the network. DataLoader's workers are not looked into."
     )
-    return Table("Busy time", columns, rows, note)
+    return _without_empty_columns(Table("Busy time", columns, rows, note))
+
+
+def _without_empty_columns(table: Table) -> Table:
+    """The table without columns in which nothing was measured; without rows if none is left."""
+    kept = [
+        number
+        for number in range(len(table.columns))
+        if number == 0 or any(row[number] != words.NOTHING for row in table.rows)
+    ]
+    columns = tuple(table.columns[number] for number in kept)
+    rows = tuple(tuple(row[number] for number in kept) for row in table.rows)
+    return replace(table, columns=columns, rows=rows if len(kept) > 1 else ())
 
 
 def _busy(run: Phase) -> Iterator[str]:

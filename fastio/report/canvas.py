@@ -1,0 +1,205 @@
+"""Paper to draw plots on, in pixels: matplotlib draws, whoever calls has laid out.
+
+matplotlib comes with the extra fastio[bench]; it is imported here alone, and only when something
+is drawn. Neither pyplot nor a setting outside this drawing is touched.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import re
+import unicodedata
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from fastio.report import palette, words
+
+SIZE, SMALL = 13.0, 11.5  # pixels, of text
+WIDE, NARROW = 760, 350  # pixels, of a plot in a page and on a phone
+ROOMY = 560  # from this width on, there is room for names beside what they name
+_NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
+# Of what matplotlib writes: what is the same for every figure, refers to other sites, or names
+# fonts. Nothing refers to the ids, as nothing is clipped and no markers are drawn.
+_DROPPED = re.compile(
+    r'<metadata>.*?</metadata>|<defs>.*?</defs>|<!--.*?-->| id="[^"]*"|font-family: [^;"]*;? ?',
+    re.DOTALL,
+)
+_FONT_SHORTHAND = re.compile(r'font: (?:(\w+) )?([\d.]+)px [^;"]*')
+
+
+def has_matplotlib() -> bool:
+    """Whether plots can be drawn."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+class Canvas:
+    """A rectangle to draw on; x goes right, y goes down, colours are names of the palette.
+
+    Args:
+        width, height: in pixels.
+        label: what is shown, for those who do not see it.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+
+    def __init__(self, width: float, height: float, label: str) -> None:
+        from matplotlib.figure import Figure
+
+        self.width, self.height = width, height
+        self.label = words.clean(label)
+        self._figure = Figure(figsize=(width / 72, height / 72), dpi=72, frameon=False)
+        self._axes = self._figure.add_axes((0, 0, 1, 1))
+        self._axes.set_axis_off()
+        self._axes.set_xlim(0, width)
+        self._axes.set_ylim(height, 0)
+
+    def box(
+        self, x: float, y: float, width: float, height: float, colour: str, *, hollow: bool = False
+    ) -> None:
+        """A filled rectangle, or the dashed outline of one."""
+        from matplotlib.patches import Rectangle
+
+        shade = palette.light(colour)
+        inset = 0.75 if hollow else 0.0  # half the outline
+        corner = (x + inset, y + inset)
+        drawn = Rectangle(corner, max(0.0, width - 2 * inset), max(0.0, height - 2 * inset))
+        drawn.set(facecolor="none" if hollow else shade, edgecolor=shade if hollow else "none")
+        drawn.set(linewidth=2 * inset, linestyle=(0, (3, 2)), clip_on=False)
+        self._axes.add_patch(drawn)
+
+    def line(
+        self,
+        points: Iterable[tuple[float, float]],
+        colour: str,
+        *,
+        width: float = 1.0,
+        dashes: tuple[float, float] | None = None,
+    ) -> None:
+        """A line through points."""
+        xs, ys = zip(*points, strict=True)
+        (drawn,) = self._axes.plot(
+            xs, ys, color=palette.light(colour), linewidth=width, clip_on=False
+        )
+        if dashes:
+            drawn.set_linestyle((0, dashes))
+
+    def dot(self, x: float, y: float, colour: str, *, width: float = 9.0) -> None:
+        """A round dot."""
+        # A marker would be a reference to a definition; the round ends of a short line are not.
+        self._axes.plot(
+            (x, x + 0.01),
+            (y, y),
+            color=palette.light(colour),
+            linewidth=width,
+            solid_capstyle="round",
+            clip_on=False,
+        )
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        colour: str = "ink",
+        *,
+        align: Literal["left", "center", "right"] = "left",
+        size: float = SIZE,
+        bold: bool = False,
+    ) -> None:
+        """One line of text; `y` is the middle of its height."""
+        self._axes.text(
+            x,
+            y + size * 0.36,  # from the middle of small letters to the line they stand on
+            words.clean(text),
+            color=palette.light(colour),
+            fontsize=size,
+            fontweight="bold" if bold else "normal",
+            ha=align,
+            va="baseline",
+            parse_math=False,
+            clip_on=False,
+        )
+
+    def svg(self) -> str:
+        """An element for an HTML page, whose CSS variables colour it (see `palette`)."""
+        label = html.escape(self.label)
+        return f'<svg {self._view_box()} role="img" aria-label="{label}">{self._body()}</svg>'
+
+    def write(self, path: str | Path) -> None:
+        """A file by its suffix: .svg on light and dark paper, or what matplotlib writes.
+
+        Raises:
+            OSError: it cannot be written.
+            ValueError: matplotlib writes no such files.
+        """
+        if Path(path).suffix.lower() != ".svg":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._figure.savefig(path, dpi=144, facecolor=palette.light("paper"))
+            return
+        style = f"<style>{palette.css()}text{{font-family:{palette.FONTS}}}</style>"
+        size = f'width="{self.width:g}" height="{self.height:g}"'
+        paper = f'<rect {size} style="fill:var(--paper)"/>'
+        text = (
+            f"<svg {_NAMESPACE} {size} {self._view_box()}><title>{html.escape(self.label)}</title>"
+            f"{style}{paper}{self._body()}</svg>\n"
+        )
+        Path(path).write_text(text, encoding="utf-8")
+
+    def _view_box(self) -> str:
+        return f'viewBox="0 0 {self.width:g} {self.height:g}"'
+
+    def _body(self) -> str:
+        """What is drawn, without what matplotlib writes around it."""
+        import matplotlib
+
+        buffer = io.StringIO()
+        # Texts stay texts, in the reader's font.
+        settings = matplotlib.rc_context({"svg.fonttype": "none", "path.simplify": False})
+        with settings, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of glyphs that its own font lacks
+            self._figure.savefig(buffer, format="svg")
+        text = buffer.getvalue()
+        text = text[text.index(">", text.index("<svg")) + 1 : text.rindex("</svg>")]
+        text = _FONT_SHORTHAND.sub(r"font-weight: \1; font-size: \2px", _DROPPED.sub("", text))
+        text = text.replace("font-weight: ; ", "")
+        return palette.themed(re.sub(r"\s+", " ", re.sub(r">\s+<", "><", text)))
+
+
+def width_of(text: str, size: float = SIZE, *, bold: bool = False) -> float:
+    """Pixels that a text takes at most, or nearly so, in the fonts of most systems."""
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return size * ((0.68 if bold else 0.6) * (len(text) - wide) + wide)
+
+
+def fitting(texts: Sequence[str], width: float, size: float = SIZE) -> str:
+    """The first of the texts that is not wider, "" where none is."""
+    return next((text for text in texts if width_of(text, size) <= width), "")
+
+
+def shortened(text: str, width: float, size: float = SIZE, *, bold: bool = False) -> str:
+    """A text cut off at its end until it is not wider."""
+    text = words.clean(text)
+    if width_of(text, size, bold=bold) <= width:
+        return text
+    while text and width_of(text + "…", size, bold=bold) > width:
+        text = text[:-1]
+    return text.rstrip() + "…"
+
+
+def ticks(highest: float, about: int) -> Iterator[float]:
+    """Round numbers from zero up to a highest one."""
+    raw = highest / about
+    power = 10.0 ** math.floor(math.log10(raw)) if raw > 0 else 1.0
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
+    for number in range(int(highest / step + 1e-9) + 1):
+        yield number * step

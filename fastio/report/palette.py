@@ -1,0 +1,68 @@
+"""Colours of the plots and the page, on light and on dark paper.
+
+Stages have the colours of Okabe and Ito (2008), which people of any colour vision tell apart, a
+little darker on light paper where white text stands on them. Plots are drawn in the light colours;
+`themed` turns those of an SVG into CSS variables, so that one drawing serves both papers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Colour(NamedTuple):
+    """A colour by what it means: on light paper, on dark paper, as #rrggbb."""
+
+    light: str
+    dark: str
+
+
+FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue','Noto Sans',sans-serif"
+# Every light colour is there once: it is known by it.
+COLOURS = {
+    "paper": Colour("#ffffff", "#14171c"),
+    "panel": Colour("#f6f7f9", "#1c2027"),
+    "line": Colour("#dfe3e8", "#333a45"),
+    "ink": Colour("#1b1f24", "#e9ecf0"),
+    "soft": Colour("#5b6572", "#a3acb8"),
+    "on_dark": Colour("#fefefe", "#ffffff"),
+    "on_light": Colour("#101214", "#101215"),
+    "good": Colour("#007f5d", "#35c79b"),
+    "fetch": Colour("#0072b2", "#1878b5"),
+    "decode": Colour("#56b4e9", "#56b4ea"),
+    "transform": Colour("#cc79a7", "#d58ab4"),
+    "copy": Colour("#e69f00", "#e69f01"),
+    "compute": Colour("#007f5c", "#00845f"),
+    "wait": Colour("#c94b00", "#c95408"),
+    "fastio": Colour("#0072b3", "#3a9fdb"),
+    "other": Colour("#aab2bd", "#5d6775"),
+}
+# What text is readable on these; "on_dark" on the others.
+_LIGHT_ONES = {"decode", "transform", "copy", "other"}
+
+
+def light(name: str) -> str:
+    """The colour of that name on light paper."""
+    return COLOURS[name].light
+
+
+def text_on(name: str) -> str:
+    """The name of the colour for text on a colour."""
+    return "on_light" if name in _LIGHT_ONES else "on_dark"
+
+
+def css() -> str:
+    """Declarations of the variables, dark ones where the reader's system is dark."""
+    bright, dim = (
+        "".join(f"--{name}:{getattr(colour, paper)};" for name, colour in COLOURS.items())
+        for paper in ("light", "dark")
+    )
+    dark = f"@media (prefers-color-scheme:dark){{:root{{{dim}}}}}"
+    return f":root{{color-scheme:light dark;{bright}}}@media screen{{{dark}}}"
+
+
+def themed(svg: str) -> str:
+    """An SVG with its colours as CSS variables."""
+    names = {colour.light: name for name, colour in COLOURS.items()}
+    return re.sub("|".join(names), lambda found: f"var(--{names[found[0]]},{found[0]})", svg)

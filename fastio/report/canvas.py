@@ -19,9 +19,9 @@ from typing import Literal
 from fastio.report import palette, words
 
 SIZE, SMALL = 13.0, 11.5  # pixels, of text
+_TITLE, _MARGIN = 15.0, 20.0  # pixels, of files
 WIDE, NARROW = 760, 350  # pixels, of a plot in a page and on a phone
 ROOMY = 560  # from this width on, there is room for names beside what they name
-_NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 # Of what matplotlib writes: what is the same for every figure, refers to other sites, or names
 # fonts. Nothing refers to the ids, as nothing is clipped and no markers are drawn.
 _DROPPED = re.compile(
@@ -132,31 +132,55 @@ class Canvas:
     def svg(self) -> str:
         """An element for an HTML page, whose CSS variables colour it (see `palette`)."""
         label = html.escape(self.label)
-        return f'<svg {self._view_box()} role="img" aria-label="{label}">{self._body()}</svg>'
+        box = f"0 0 {self.width:g} {self.height:g}"
+        return f'<svg viewBox="{box}" role="img" aria-label="{label}">{self._body()}</svg>'
 
     def write(self, path: str | Path) -> None:
-        """A file by its suffix: .svg on light and dark paper, or what matplotlib writes.
+        """A file of its own, with the label above the drawing.
+
+        Args:
+            path: its suffix tells its format: .svg on light and dark paper, .png and others on
+                light paper.
 
         Raises:
             OSError: it cannot be written.
             ValueError: matplotlib writes no such files.
         """
-        if Path(path).suffix.lower() != ".svg":
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._figure.savefig(path, dpi=144, facecolor=palette.light("paper"))
-            return
-        style = f"<style>{palette.css()}text{{font-family:{palette.FONTS}}}</style>"
-        size = f'width="{self.width:g}" height="{self.height:g}"'
-        paper = f'<rect {size} style="fill:var(--paper)"/>'
-        text = (
-            f"<svg {_NAMESPACE} {size} {self._view_box()}><title>{html.escape(self.label)}</title>"
-            f"{style}{paper}{self._body()}</svg>\n"
-        )
-        Path(path).write_text(text, encoding="utf-8")
+        self.text(0, -20, self.label, size=_TITLE, bold=True)
+        title = self._axes.texts[-1]
+        try:
+            if Path(path).suffix.lower() == ".svg":
+                Path(path).write_text(self._file(), encoding="utf-8")
+            else:
+                self._save(path)
+        finally:
+            title.remove()
 
-    def _view_box(self) -> str:
-        return f'viewBox="0 0 {self.width:g} {self.height:g}"'
+    def _save(self, path: str | Path) -> None:
+        """The drawing in a format of matplotlib's."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of glyphs that its own font lacks
+            self._figure.savefig(
+                path,
+                dpi=144,
+                facecolor=palette.light("paper"),
+                bbox_inches="tight",
+                pad_inches=_MARGIN / 72,
+            )
+
+    def _file(self) -> str:
+        """An SVG that knows its colours and fonts."""
+        left, top = -_MARGIN, -_MARGIN - 34
+        width, height = self.width + 2 * _MARGIN, self.height + 2 * _MARGIN + 34
+        box = f'width="{width:g}" height="{height:g}"'
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {box} '
+            f'viewBox="{left:g} {top:g} {width:g} {height:g}">'
+            f"<title>{html.escape(self.label)}</title>"
+            f"<style>{palette.css()}text{{font-family:{palette.FONTS}}}</style>"
+            f'<rect x="{left:g}" y="{top:g}" {box} style="fill:var(--paper)"/>'
+            f"{self._body()}</svg>\n"
+        )
 
     def _body(self) -> str:
         """What is drawn, without what matplotlib writes around it."""
@@ -177,8 +201,16 @@ class Canvas:
 
 def width_of(text: str, size: float = SIZE, *, bold: bool = False) -> float:
     """Pixels that a text takes at most, or nearly so, in the fonts of most systems."""
-    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
-    return size * ((0.68 if bold else 0.6) * (len(text) - wide) + wide)
+    return size * sum(map(_em, text)) * (1.12 if bold else 1.0)
+
+
+def _em(letter: str) -> float:
+    """A letter's width in sizes of the font, as wide fonts have it."""
+    if unicodedata.east_asian_width(letter) in "WF":
+        return 1.0
+    if letter in "mwMW%@":
+        return 0.96
+    return 0.7 if letter.isupper() else 0.36 if letter in " ijlt.,:;|!'()[]·" else 0.63
 
 
 def fitting(texts: Sequence[str], width: float, size: float = SIZE) -> str:

@@ -51,7 +51,7 @@ figure{margin-top:34px;break-inside:avoid}
 figure:first-of-type{margin-top:0}
 figcaption{margin-bottom:14px}
 figcaption p{font-size:14px;color:var(--soft);margin-top:2px}
-figure svg{display:block;width:100%;height:auto;font-family:inherit}
+figure svg{display:block;width:100%;height:auto;overflow:visible;font-family:inherit}
 figure .narrow{display:none;max-width:460px}
 .scroll{overflow-x:auto;margin:0 -24px;padding:0 24px}
 .table{margin-top:30px;break-inside:avoid}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from fastio.diagnose import (
     Busy,
     DatasetFacts,
@@ -205,11 +203,7 @@ def empty() -> Measured:
     return Measured(MACHINE, PHOTOS, Settings(1, 1), ())
 
 
-def all_of_them() -> Iterator[tuple[str, Measured]]:
-    """Every sample with its name."""
-    for make in (photos, remote_cold, compute_bound, table, bare, empty):
-        yield make.__name__, make()
-
+SAMPLES = {make.__name__: make for make in (photos, remote_cold, compute_bound, table, bare, empty)}
 
 LADDER = (
     Rung("DataLoader, 0 workers", 612.0, 0.441),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastio.diagnose import Measured, PhaseName
+from fastio.report import words
 from fastio.report.tables import RUN_NAMES
 
 METHOD = (
@@ -27,7 +28,7 @@ _RUNS: dict[PhaseName, str] = {
 
 def method(measured: Measured) -> tuple[str, ...]:
     """A line about every run that was made, and about accelerator utilisation."""
-    lines = [f"{RUN_NAMES[run.name].capitalize()}: {_RUNS[run.name]}" for run in measured.phases]
+    lines = [words.sentence(f"{RUN_NAMES[run.name]}: {_RUNS[run.name]}") for run in measured.phases]
     if any(run.au is not None for run in measured.phases):
         lines.append(
             "AU, accelerator utilisation: compute time / run time, as MLPerf Storage defines it."

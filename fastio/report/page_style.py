@@ -93,6 +93,7 @@ section{margin-top:28px}
 .scroll{overflow:visible}
 th,td{padding-left:10px}
 table{font-size:9pt}
+h2,h3,figcaption{break-after:avoid}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 }
 """

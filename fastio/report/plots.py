@@ -109,9 +109,9 @@ def split_bars(epochs: Sequence[Epoch], *, width: int = WIDE) -> Canvas:
             canvas.box(left, top, max(0.75, length - 1), thick, part)
             share = words.percent(spent / epoch.epoch_s)
             texts = (f"{part} {words.seconds(spent)} · {share}", f"{part} {share}")
-            text = fitting(texts, length - 16)
+            text = fitting(texts, length - 14)
             if text:
-                canvas.text(left + 9, top + thick / 2, text, palette.text_on(part))
+                canvas.text(left + 8, top + thick / 2, text, palette.text_on(part))
             else:
                 below.append(_Label(texts[1], left, spent))
             left += length

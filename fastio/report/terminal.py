@@ -37,7 +37,7 @@ _BAR_NAMES = 11  # columns before the bars: "DataLoader "
 _BAR_ENDS = 12  # columns after them: " 12 min 05 s"
 _NAME_WIDTH = 28  # of a table's first column, before it is wrapped
 _ASCII = str.maketrans(
-    {"\N{MULTIPLICATION SIGN}": "x", "\N{EN DASH}": "-", "µ": "u", "│": "|", "─": "-", "•": "-"}
+    {words.TIMES: "x", words.NOTHING: "-", "µ": "u", "│": "|", "─": "-", "•": "-"}
 )
 
 

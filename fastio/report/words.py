@@ -6,6 +6,7 @@ import math
 import re
 
 NOTHING = "\N{EN DASH}"  # stands where a value was not measured
+TIMES = "\N{MULTIPLICATION SIGN}"
 _MINUTE, _HOUR = 60.0, 3600.0
 # Unit, its seconds, and the time from which on the next unit is taken.
 _UNITS = (
@@ -92,7 +93,7 @@ def times(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     digits = 2 if value < 1.995 else 1 if value < 99.95 else 0
-    return f"{value:,.{digits}f}\N{MULTIPLICATION SIGN}"
+    return f"{value:,.{digits}f}{TIMES}"
 
 
 def size(nbytes: float) -> str:

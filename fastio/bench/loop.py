@@ -50,7 +50,8 @@ class Run:
     Attributes:
         whole: it went to the epoch's end.
         waits: when the loop waited inside next(), a step each.
-        marks: when each step had been handed to the device; the first is the run's beginning.
+        marks: the run's beginning, then when each step was over on this thread or, of a device
+            that computes beside it, began there.
         samples: of each step.
         end_s: when the last step had ended.
         computing, copying, blocked: of the device; see `Device`.
@@ -139,6 +140,9 @@ def run_loop(
     run.end_s = time.perf_counter()
     run.computing, run.copying, run.blocked = device.computing, device.copying, device.blocked
     run.transforming = list(transforming or ())
+    if device.asynchronous and run.computing:
+        # When the device began a step is known better than when this thread woke up for it.
+        run.marks[1:] = [start for start, _ in run.computing]
     close = getattr(iterator, "close", None)
     if close is not None:
         close()

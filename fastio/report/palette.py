@@ -34,7 +34,7 @@ COLOURS = {
     "transform": Colour("#cc79a7", "#d58ab4"),
     "copy": Colour("#e69f00", "#e69f01"),
     "compute": Colour("#007f5c", "#00845f"),
-    "wait": Colour("#c94b00", "#c95408"),
+    "wait": Colour("#c94b00", "#c44e06"),
     "fastio": Colour("#0072b3", "#3a9fdb"),
     "other": Colour("#aab2bd", "#5d6775"),
 }

@@ -67,14 +67,16 @@ def _bars_below(shown: Sequence[Bar], longest: float, canvas: Canvas) -> None:
     """Bars below their names and values."""
     for number, bar in enumerate(shown):
         top = number * _STEP_BELOW
-        ink = "ink" if bar.value is not None else "soft"
+        if bar.value is None:
+            canvas.text(0, top + 10, shortened(bar.name, canvas.width))
+            canvas.text(0, top + 28, shortened(bar.text, canvas.width), "soft")
+            continue
         text = shortened(bar.text, canvas.width * 0.7, bold=bar.strong)
         room = canvas.width - width_of(text, bold=bar.strong) - 10
-        canvas.text(0, top + 10, shortened(bar.name, room, bold=bar.strong), ink, bold=bar.strong)
-        canvas.text(canvas.width, top + 10, text, ink, align="right", bold=bar.strong)
-        if bar.value is not None:
-            length = max(1.0, bar.value / longest * canvas.width)
-            canvas.box(0, top + 21, length, 13, bar.colour, hollow=bar.hollow)
+        canvas.text(0, top + 10, shortened(bar.name, room, bold=bar.strong), bold=bar.strong)
+        canvas.text(canvas.width, top + 10, text, align="right", bold=bar.strong)
+        length = max(1.0, bar.value / longest * canvas.width)
+        canvas.box(0, top + 21, length, 13, bar.colour, hollow=bar.hollow)
 
 
 def ladder(rungs: Sequence[Rung], *, width: int = WIDE) -> Canvas:
@@ -140,7 +142,7 @@ def _spread(labels: list[_Label], width: float) -> list[tuple[_Label, float]]:
     for number in reversed(range(len(labels))):
         places[number] = min(places[number], limit - sizes[number])
         limit = places[number] - _LABEL_GAP
-    if places and places[0] < 0:
+    if places and places[0] < -0.5:
         lightest = min(labels, key=lambda label: label.weight)
         return _spread([label for label in labels if label is not lightest], width)
     return list(zip(labels, places, strict=True))

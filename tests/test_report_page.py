@@ -1,0 +1,261 @@
+"""The page of a bench: well-formed, complete, of itself alone, safe with any names."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastio.diagnose import Finding
+from fastio.report import Rung, write_page
+from fastio.report.figures import figures
+from fastio.report.page import page
+from fastio.report.summary import headlines, remarks, verdict
+from fastio.report.tables import all_tables
+from tests import report_samples as samples
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+HOSTILE = '</title><script>alert(\'1\')</script>"onload="x" & <b>bold</b> \x1b[2J \udcff 日本語'
+SEEN = '</title><script>alert(\'1\')</script>"onload="x" & <b>bold</b>'
+
+
+class Page(HTMLParser):
+    """A page's elements and texts.
+
+    Attributes:
+        elements: tag and attributes of each, in order.
+        texts: of each element that directly holds some: tag, text.
+    """
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self._open: list[str] = []
+        self.feed(markup)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append((self._open[-1] if self._open else "", data))
+
+    @property
+    def text(self) -> str:
+        """All that is to be read, the style left out."""
+        return "\n".join(text for tag, text in self.texts if tag != "style")
+
+    def count(self, tag: str) -> int:
+        """How many elements of a tag there are."""
+        return sum(one == tag for one, _ in self.elements)
+
+
+@pytest.fixture(scope="module", name="pages")
+def pages_of_all_samples() -> dict[str, Page]:
+    return {
+        name: Page(page(make(), samples.PHOTO_FINDINGS, rungs=samples.LADDER))
+        for name, make in samples.SAMPLES.items()
+    }
+
+
+@pytest.mark.parametrize("name", samples.SAMPLES)
+def test_a_page_refers_to_nothing_outside(name: str, pages: dict[str, Page]) -> None:
+    shown = pages[name]
+    assert {tag for tag, _ in shown.elements}.isdisjoint(
+        {"script", "link", "img", "iframe", "object", "embed", "base", "a", "use", "image"}
+    )
+    for _, attributes in shown.elements:
+        assert {"src", "href", "xlink:href", "srcset", "data", "action"}.isdisjoint(attributes)
+        assert not any(key.startswith("on") for key in attributes)
+        assert not any("url(" in (value or "") for value in attributes.values())
+    (style,) = [text for tag, text in shown.texts if tag == "style"]
+    assert not re.search(r"url\(|@import|@font-face|https?:", style)
+
+
+def test_browsers_are_told_to_load_nothing(pages: dict[str, Page]) -> None:
+    policies = [
+        attributes["content"]
+        for tag, attributes in pages["photos"].elements
+        if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policies == ["default-src 'none';style-src 'unsafe-inline'"]
+
+
+@pytest.mark.parametrize("name", samples.SAMPLES)
+def test_every_number_is_on_the_page(name: str, pages: dict[str, Page]) -> None:
+    measured, shown = samples.SAMPLES[name](), pages[name]
+    for headline in headlines(measured):
+        assert {headline.label, headline.value, headline.note} <= {t for _, t in shown.texts}
+    cells = [text for tag, text in shown.texts if tag in ("td", "th")]
+    for table in all_tables(measured, samples.LADDER):
+        wanted = [cell for row in (table.columns, *table.rows) for cell in row if cell]
+        places = [number for number, cell in enumerate(cells) if cell == wanted[0]]
+        assert any(cells[at : at + len(wanted)] == wanted for at in places), table.title
+    for line in remarks(measured):
+        assert line in shown.text
+
+
+def test_the_verdict_comes_first_then_findings_plots_numbers_and_method(
+    pages: dict[str, Page],
+) -> None:
+    text = pages["photos"].text
+    order = [
+        "/data/imagenet-50k.blocks",
+        verdict(samples.photos()),
+        samples.MACHINE.cpu,
+        "2026-11-22 07:52 UTC",
+        "What to change",
+        "The loader runs 1 thread where 2 cores are allowed.",
+        "A cold epoch waits 19% of its time for the disk.",
+        "A finding without a gain comes last.",
+        "Plots",
+        "Numbers",
+        "How it was measured",
+        "AU, accelerator utilisation",
+    ]
+    title = text.index("\n")  # the first line is the document's title
+    places = [text.index(part, title) for part in order]
+    assert places == sorted(places)
+
+
+def test_titles_form_an_outline(pages: dict[str, Page]) -> None:
+    levels = [int(tag[1]) for tag, _ in pages["photos"].elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+@pytest.mark.parametrize("name", samples.SAMPLES)
+def test_every_plot_is_there_for_wide_and_narrow_screens(name: str, pages: dict[str, Page]) -> None:
+    expected = figures(samples.SAMPLES[name](), samples.LADDER)
+    assert pages[name].count("figure") == len(expected) >= 1
+    drawn = [attributes for tag, attributes in pages[name].elements if tag == "svg"]
+    assert len(drawn) == 2 * len(expected)
+    assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in drawn)
+    for figure in expected:
+        assert figure.title in pages[name].text
+        assert figure.caption in pages[name].text
+
+
+def test_photos_have_every_plot() -> None:
+    titles = [figure.title for figure in figures(samples.photos(), samples.LADDER)]
+    assert titles == [
+        "Epoch time",
+        "What an epoch waits for",
+        "A few steps, warm",
+        "A few steps, cold",
+        "Throughput over threads",
+        "Ladder",
+    ]
+    assert figures(samples.empty()) == []
+
+
+def test_no_id_is_there_twice(pages: dict[str, Page]) -> None:
+    ids = [attributes["id"] for _, attributes in pages["photos"].elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_light_dark_narrow_and_print_have_their_rules(pages: dict[str, Page]) -> None:
+    (style,) = [text for tag, text in pages["photos"].texts if tag == "style"]
+    for rule in ("prefers-color-scheme:dark", "max-width:600px", "@media print", "color-scheme:"):
+        assert rule in style
+    declared = set(re.findall(r"--([a-z_]+):", style))
+    used = set(re.findall(r"var\(--([a-z_]+)", style))
+    for _, attributes in pages["photos"].elements:
+        used |= set(re.findall(r"var\(--([a-z_]+)", attributes.get("style") or ""))
+    assert used <= declared
+    assert style.count("{") == style.count("}")
+
+
+def named(name: str) -> Page:
+    """The page of a bench in which every text is that name."""
+    measured = samples.photos()
+    measured = replace(
+        measured,
+        machine=replace(measured.machine, cpu=name, torch=name, device=name, date=name),
+        dataset=replace(measured.dataset, path=name, kind=name),
+        settings=replace(measured.settings, transforms=(name,), model=name, device=name),
+        predictions=tuple(replace(one, name=name) for one in measured.predictions),
+        trainings=tuple(replace(one, name=name) for one in measured.trainings),
+        notes=(name,),
+        baseline=name,
+    )
+    markup = page(measured, [Finding("decode", name, name, 2.0, (name,))], rungs=[Rung(name, 1.0)])
+    markup.encode("utf-8")
+    assert "\x1b" not in markup
+    return Page(markup)
+
+
+def test_names_cannot_become_markup() -> None:
+    shown = named(HOSTILE)
+    harmless = named("x")
+    assert [tag for tag, _ in shown.elements] == [tag for tag, _ in harmless.elements]
+    assert [set(attributes) for _, attributes in shown.elements] == [
+        set(attributes) for _, attributes in harmless.elements
+    ]
+    # Title, path, kind, machine, settings, date, finding, tables, notes ... show it as a text.
+    assert shown.text.count(SEEN) >= 15
+
+
+def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes importing matplotlib fail, as where it is not installed."""
+    original = builtins.__import__
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.split(".")[0] == "matplotlib":
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+
+
+def test_without_matplotlib_the_page_has_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = samples.photos()
+    full = Page(page(measured, samples.PHOTO_FINDINGS))
+    without_matplotlib(monkeypatch)
+    shown = Page(page(measured, samples.PHOTO_FINDINGS))
+    assert shown.count("svg") == 0
+    assert shown.count("table") == full.count("table") >= 5
+    assert "pip install 'fastio[bench]'" in shown.text
+    assert "fastio[bench]" not in full.text
+
+
+def test_the_page_is_written_whole_in_utf_8(tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    target.write_text("an older one")
+    measured = replace(samples.bare(), notes=("größe 日本語",))
+    write_page(measured, (), target)
+    assert target.read_bytes() == page(measured, ()).encode("utf-8")
+    assert os.listdir(tmp_path) == ["page.html"]
+
+
+def test_a_page_that_fails_leaves_the_older_one(tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    target.write_text("an older one")
+    with pytest.raises(AttributeError):
+        write_page(samples.bare(), [object()], target)  # type: ignore[list-item]
+    assert target.read_text() == "an older one"
+    assert os.listdir(tmp_path) == ["page.html"]
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_page(samples.bare(), (), tmp_path / "missing" / "page.html")

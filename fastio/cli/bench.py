@@ -130,7 +130,7 @@ def bench(
         if html is not None:
             from fastio.report import write_page
 
-            write_page(html, measured, findings)
+            write_page(measured, findings, html)
         if as_json is not None:
             _write_json(as_json, measured, findings)
         if as_json != "-":

@@ -1,0 +1,44 @@
+"""Benches made up for tests: what a machine would have measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastio.diagnose import Busy, DatasetFacts, Machine, Measured, Phase, PhaseName, Settings
+
+ROWS = 10_000
+SAMPLES = 1_000  # of every phase
+
+
+def measured(
+    phases: list[Phase],
+    *,
+    cores: int = 4,
+    kind: str = "packed",
+    storage: Any = "disk",
+    settings: dict[str, Any] | None = None,
+    **others: Any,
+) -> Measured:
+    """A bench with these phases, on a packed dataset of ROWS images."""
+    return Measured(
+        Machine("Test CPU", cores, "avx2", 1 << 35, "2.13", "cpu", "2026-11-22T08:00:00+00:00"),
+        DatasetFacts("data", kind, "blocks", ROWS, ROWS * 100_000, 100_000.0, storage),
+        Settings(**{"batch_size": 100, "threads": 2, **(settings or {})}),
+        tuple(phases),
+        **others,
+    )
+
+
+def phase(name: PhaseName, us: float, **busy_us: float) -> Phase:
+    """A phase of SAMPLES.
+
+    Args:
+        name: which.
+        us: microseconds a sample.
+        busy_us: of its stages, by the names of `Busy` without the unit; `cpu` of the processor.
+    """
+    cpu_s = busy_us.pop("cpu", 0.0) * SAMPLES / 1e6
+    busy = Busy(**{f"{stage}_s": value * SAMPLES / 1e6 for stage, value in busy_us.items()})
+    seconds = us * SAMPLES / 1e6
+    nbytes = SAMPLES * 100_000
+    return Phase(name, SAMPLES, seconds, busy, steps=10, bytes_read=nbytes, cpu_s=cpu_s)

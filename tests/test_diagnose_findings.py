@@ -1,0 +1,205 @@
+"""Who is to blame, what to do, what it would bring: of benches that are made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fastio.diagnose import (
+    Finding,
+    Measured,
+    Phase,
+    PhaseName,
+    Split,
+    ThreadRate,
+    by_gain,
+    changes,
+    diagnose,
+    epoch_after,
+    epoch_now,
+    predictions,
+)
+from tests.measurements import ROWS, measured, phase
+
+# Microseconds a sample of a machine where nothing is wrong: the model is the slowest by a little.
+HEALTHY: dict[PhaseName, float] = {
+    "compute": 500,
+    "loader_warm": 400,
+    "loader_cold": 410,
+    "together_warm": 500,
+    "together_cold": 500,
+}
+CURVE = (ThreadRate(1, 1250.0), ThreadRate(2, 2500.0), ThreadRate(4, 2500.0))
+
+
+def bench(
+    us: dict[PhaseName, float], busy: dict[PhaseName, Any] | None = None, **others: Any
+) -> Measured:
+    """A bench of HEALTHY's phases with some that differ."""
+    phases: list[Phase] = [
+        phase(name, value, **(busy or {}).get(name, {})) for name, value in (HEALTHY | us).items()
+    ]
+    return measured(phases, **({"threads": CURVE} | others))
+
+
+def first(found: Measured) -> Finding:
+    return diagnose(found)[0]
+
+
+def test_slow_disk() -> None:
+    found = bench({"loader_cold": 2000, "together_cold": 2000})
+    finding = first(found)
+    assert finding.culprit == "fetch"
+    assert finding.gain == pytest.approx(4.0)
+    assert "50 MB/s came, 200 are wanted" in finding.evidence
+
+
+def test_slow_network() -> None:
+    found = bench({"loader_cold": 2000, "together_cold": 2000}, storage="network")
+    finding = first(found)
+    assert finding.culprit == "network"
+    assert "cache=" in finding.advice
+
+
+def test_small_files_are_to_be_packed() -> None:
+    found = bench({"loader_cold": 2000, "together_cold": 2000}, kind="folder")
+    assert "fastio pack" in first(found).advice
+
+
+def test_heavy_python_transform() -> None:
+    found = bench(
+        {"loader_warm": 2100, "loader_cold": 2100, "together_warm": 2000, "together_cold": 2000},
+        {"loader_warm": {"transform": 2000}, "together_warm": {"transform": 2000}},
+    )
+    finding = first(found)
+    assert finding.culprit == "transform"
+    assert finding.gain == pytest.approx(4.0)
+
+
+def test_a_python_transform_that_hides_behind_the_model_is_no_finding() -> None:
+    found = bench({}, {"loader_warm": {"transform": 300}})
+    assert [finding.culprit for finding in diagnose(found)] == ["compute"]
+
+
+def test_too_few_threads() -> None:
+    found = bench(
+        {"loader_warm": 800, "loader_cold": 800, "together_warm": 800, "together_cold": 800},
+        settings={"threads": 1},
+    )
+    finding = first(found)
+    assert finding.culprit == "threads"
+    # Two give as much as four: the fewest are advised. Then the model decides.
+    assert "num_workers=2" in finding.advice
+    assert finding.gain == pytest.approx(800 / 500)
+
+
+def test_too_many_threads() -> None:
+    found = bench(
+        {"loader_warm": 700, "loader_cold": 700, "together_warm": 700, "together_cold": 700},
+        threads=(*CURVE, ThreadRate(64, 1e6 / 700)),
+        settings={"threads": 64},
+    )
+    assert first(found).culprit == "threads"
+
+
+def test_slow_copy() -> None:
+    found = bench(
+        {"together_warm": 1400, "together_cold": 1400},
+        {"together_warm": {"copy": 900}},
+        settings={"blocking_copies": True},
+    )
+    finding = first(found)
+    assert finding.culprit == "copy"
+    assert "device=" in finding.advice
+    assert finding.gain == pytest.approx(1400 / 900)
+
+
+def test_slow_model() -> None:
+    found = bench({"compute": 4000, "together_warm": 4000, "together_cold": 4000})
+    finding = first(found)
+    assert finding.culprit == "compute"
+    assert finding.gain == pytest.approx(10.0)
+
+
+def test_decoding_that_packing_would_mend() -> None:
+    slow: dict[PhaseName, float] = {
+        "loader_warm": 1600,
+        "loader_cold": 1600,
+        "together_warm": 1600,
+        "together_cold": 1600,
+    }
+    found = bench(slow, kind="folder", packed_samples_per_s=2500.0, threads=())
+    finding = first(found)
+    assert finding.culprit == "decode"
+    assert "fastio pack data" in finding.advice
+    assert finding.gain == pytest.approx(1600 / 500)
+
+
+def test_without_anything_to_gain_it_is_said_what_is_waited_for() -> None:
+    found = bench({"loader_warm": 800, "loader_cold": 800, "together_warm": 800}, threads=())
+    (finding,) = diagnose(found)
+    assert finding.culprit == "decode"
+    assert finding.gain is None
+
+
+def test_several_are_sorted_by_gain() -> None:
+    found = bench(
+        {"loader_warm": 1600, "loader_cold": 9000, "together_warm": 1600, "together_cold": 9000},
+        settings={"threads": 1},
+    )
+    culprits = [finding.culprit for finding in diagnose(found)]
+    assert culprits == ["fetch", "threads"]
+
+
+def test_the_share_of_the_epoch_is_told() -> None:
+    found = bench(
+        {"loader_cold": 2000, "together_cold": 2000},
+        splits=(Split("warm", 0, 0, 0, 0, 5.0), Split("cold", 15.0, 0, 0, 0, 5.0)),
+    )
+    assert first(found).waits_for == "75% of a cold epoch waits for the disk"
+
+
+def test_an_epoch_is_what_was_measured() -> None:
+    found = bench({"together_warm": 520})
+    assert epoch_now(found) == pytest.approx(520e-6 * ROWS)
+
+
+def test_an_epoch_that_was_not_measured_is_computed() -> None:
+    phases = [phase("compute", 500), phase("loader_warm", 700)]
+    assert epoch_now(measured(phases)) == pytest.approx(700e-6 * ROWS)
+
+
+def test_what_the_model_leaves_out_stays_in_predictions() -> None:
+    found = bench(
+        {"loader_warm": 800, "together_warm": 880, "loader_cold": 800, "together_cold": 880},
+        settings={"threads": 1},
+    )
+    change = next(one for one in changes(found) if one.culprit == "threads")
+    assert epoch_after(found, change.after) == pytest.approx(1.1 * 500e-6 * ROWS)
+
+
+def test_predictions_begin_with_the_epoch_as_it_is() -> None:
+    found = bench({"loader_cold": 2000, "together_cold": 2000})
+    cold, warm, *after = predictions(found)
+    assert (cold.name, cold.epoch_s, cold.measured_s) == ("now, cold", 20.0, 20.0)
+    assert (warm.name, warm.epoch_s) == ("now, warm", 5.0)
+    # The warm epoch is what the remedy for the disk would bring.
+    mended = next(one for one in after if one.name == "in memory, or from a faster disk")
+    assert mended.measured_s == warm.epoch_s
+    assert mended.epoch_s == pytest.approx(warm.epoch_s)
+
+
+def test_predictions_that_gain_nothing_are_left_out() -> None:
+    names = [one.name for one in predictions(bench({}))]
+    assert names[:2] == ["now, cold", "now, warm"]
+    assert all("Python" not in name and "threads" not in name for name in names)
+
+
+def test_findings_without_a_gain_come_last() -> None:
+    one, two, three = (
+        Finding("copy", "", "", 1.5),
+        Finding("decode", "", "", None),
+        Finding("fetch", "", "", 3.0),
+    )
+    assert by_gain([one, two, three]) == (three, one, two)

@@ -1,0 +1,119 @@
+"""`Measured` as JSON, and what is read off it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import pytest
+
+from fastio.diagnose import (
+    Busy,
+    Measured,
+    MeasuredInvalid,
+    Memory,
+    Phase,
+    Prediction,
+    Span,
+    Split,
+    ThreadRate,
+    Training,
+)
+from tests.measurements import measured
+
+FULL = measured(
+    [
+        Phase("compute", 100, 2.0, Busy(compute_s=2.0), steps=10, au=1.0),
+        Phase("loader_warm", 100, 4.0, Busy(1.0, 2.0, 3.0), 0.5, 10, 1000, 0, 5.0),
+    ],
+    splits=(Split("warm", 0.0, 1.0, 2.0, 3.0, 4.0),),
+    timeline=(Span(0, "decode", 0.0, 0.1), Span(0, "compute", 0.1, 0.2, "cold")),
+    threads=(ThreadRate(1, 10.0), ThreadRate(2, 19.0)),
+    predictions=(Prediction("now, warm", 4.0, 4.0), Prediction("threads: 2", 2.0)),
+    trainings=(Training("fastio", 2, 10.0, 0.5, 1.25),),
+    memory=Memory(1 << 30, 1 << 34),
+    accelerators_fed=1.5,
+    notes=("A note",),
+    packed_samples_per_s=100.0,
+)
+
+
+def test_survives_json() -> None:
+    assert Measured.from_dict(json.loads(json.dumps(FULL.to_dict()))) == FULL
+
+
+def test_json_of_a_later_version_may_have_more_keys() -> None:
+    values = FULL.to_dict() | {"findings": [], "unheard of": 1}
+    values["machine"] = values["machine"] | {"colour": "blue"}
+    assert Measured.from_dict(values) == FULL
+
+
+def test_numbers_without_a_point_are_seconds_too() -> None:
+    values = json.loads(json.dumps(FULL.to_dict()))
+    values["phases"][0]["seconds"] = 2
+    found = Measured.from_dict(values)
+    assert found == FULL
+    assert isinstance(found.phases[0].seconds, float)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("format",), 99, "format"),
+        (("phases",), {}, r"bench\.phases: expected a list"),
+        (("phases", 0, "name"), "lunch", r"phases\[0\]\.name: expected one of"),
+        (("phases", 1, "samples"), "many", r"phases\[1\]\.samples: expected int"),
+        (("phases", 1, "samples"), True, r"phases\[1\]\.samples: expected int"),
+        (("machine",), [], r"bench\.machine: expected an object"),
+        (("memory", "peak_rss_bytes"), None, "expected int"),
+    ],
+)
+def test_what_does_not_fit_is_named(path: tuple[object, ...], value: object, message: str) -> None:
+    values = json.loads(json.dumps(FULL.to_dict()))
+    at = values
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    with pytest.raises(MeasuredInvalid, match=message):
+        Measured.from_dict(values)
+
+
+def test_a_missing_key_without_default_is_an_error() -> None:
+    values = FULL.to_dict()
+    del values["dataset"]
+    with pytest.raises(MeasuredInvalid, match="dataset"):
+        Measured.from_dict(values)
+
+
+def test_something_else_is_no_bench() -> None:
+    with pytest.raises(MeasuredInvalid, match="list"):
+        Measured.from_dict([])  # type: ignore[arg-type]
+
+
+def test_an_epoch_is_the_rate_over_all_rows() -> None:
+    warm = FULL.phase("loader_warm")
+    assert warm is not None
+    assert warm.samples_per_s == 25
+    assert FULL.epoch_s(warm) == pytest.approx(4.0 / 100 * FULL.dataset.rows)
+
+
+def test_what_was_not_measured_is_none() -> None:
+    assert FULL.phase("together_cold") is None
+    assert FULL.split("cold") is None
+
+
+def test_parts_of_a_split_add_up() -> None:
+    (split,) = FULL.splits
+    assert split.epoch_s == 10
+    assert list(split.parts()) == ["fetch", "decode", "transform", "copy", "compute"]
+    assert sum(split.parts().values()) == split.epoch_s
+
+
+def test_an_empty_phase_divides_by_nothing() -> None:
+    empty = Phase("compute", 0, 0.0)
+    assert empty.samples_per_s == 0
+    assert FULL.epoch_s(empty) == 0
+
+
+def test_busy_has_six_stages() -> None:
+    assert len(fields(Busy)) == 6

@@ -1,0 +1,126 @@
+"""Stages that work at the same time, of which the slowest decides how long an epoch takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fastio.doctor.facts import Facts
+from fastio.doctor.use import Use
+
+StageName = Literal["network", "disk", "decode", "copy", "model"]
+_RESIDENT = 0.9  # of the available memory: a dataset that is smaller stays in the page cache
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Samples a second of each stage, on its own."""
+
+    stages: dict[StageName, float]
+
+    @property
+    def slowest(self) -> StageName:
+        """That decides."""
+        return min(self.stages, key=lambda name: self.stages[name])
+
+    @property
+    def rate(self) -> float:
+        """Samples a second of all together."""
+        return self.stages[self.slowest]
+
+    def replaced(self, **rates: float) -> Pipeline:
+        """The same with other rates."""
+        return Pipeline({**self.stages, **rates})  # type: ignore[dict-item]
+
+    def without(self, stage: StageName) -> Pipeline:
+        """The same without a stage."""
+        return Pipeline({name: rate for name, rate in self.stages.items() if name != stage})
+
+    def gain_of(self, other: Pipeline) -> float:
+        """An epoch's time / its time with the other one."""
+        return other.rate / self.rate if other.stages else 1.0
+
+
+def pipeline_of(facts: Facts, use: Use) -> Pipeline | None:
+    """The stages of an epoch that is not the first; None where no rate is known."""
+    stages: dict[StageName, float] = {}
+    decode = decode_rate(facts, use)
+    if decode:
+        stages["decode"] = decode
+    disk = cold_rate(facts)
+    if disk and not stays_in_memory(facts):
+        stages["disk"] = disk
+    network = network_rate(facts)
+    if network and use.cache is None:
+        stages["network"] = network
+    copies = copy_rate(facts, use)
+    if copies:
+        stages["copy"] = copies
+    if not stages:
+        return None
+    if use.model_rate:
+        stages["model"] = use.model_rate
+    return Pipeline(stages)
+
+
+def threads_of(facts: Facts, use: Use) -> int:
+    """That the user's loader works with."""
+    return use.threads or (facts.machine.cores if facts.machine else 1)
+
+
+def decode_rate(facts: Facts, use: Use, threads: int | None = None) -> float | None:
+    """Samples a second of the loader from memory.
+
+    Args:
+        facts, use: see there.
+        threads: that it has; None: as used. Between one and those that were measured the rate is
+            taken to rise evenly, and not beyond.
+    """
+    if facts.tables is not None:
+        return facts.tables.rate
+    if facts.images is None:
+        return facts.remote.decode_rate if facts.remote else None
+    images = facts.images
+    if not images.rate or not images.one_thread_rate or images.threads == 1:
+        return images.rate
+    wanted = min(threads or threads_of(facts, use), images.threads)
+    part = (wanted - 1) / (images.threads - 1)
+    return images.one_thread_rate + part * (images.rate - images.one_thread_rate)
+
+
+def cold_rate(facts: Facts) -> float | None:
+    """Samples a second from the disk, nothing of them in memory."""
+    storage, data = facts.storage, facts.data
+    if storage is None or data is None:
+        return None
+    if data.kind in ("tables", "tokens"):  # which are read in large pieces
+        bytes_s = storage.sequential_bytes_s
+        return bytes_s / data.sample_bytes if bytes_s and data.sample_bytes else None
+    rates = [storage.cold_reads_s, storage.cold_reads_parallel_s]
+    return max((rate for rate in rates if rate), default=None)
+
+
+def network_rate(facts: Facts) -> float | None:
+    """Samples a second from the store."""
+    remote, data = facts.remote, facts.data
+    if remote is None or data is None or not data.sample_bytes:
+        return None
+    rates = [remote.stream_bytes_s, remote.parallel_bytes_s]
+    best = max((rate for rate in rates if rate), default=None)
+    return None if best is None else best / data.sample_bytes
+
+
+def copy_rate(facts: Facts, use: Use) -> float | None:
+    """Images a second to the GPU, as uint8 from pinned memory."""
+    if facts.gpu is None or facts.images is None or not facts.gpu.pinned_bytes_s:
+        return None
+    return facts.gpu.pinned_bytes_s / (3 * use.crop * use.crop)
+
+
+def stays_in_memory(facts: Facts) -> bool:
+    """Whether every epoch but the first reads from the page cache."""
+    if facts.data is None or facts.machine is None or facts.data.remote:
+        return False
+    if not facts.data.complete:
+        return False
+    return facts.data.nbytes < _RESIDENT * facts.machine.available_bytes

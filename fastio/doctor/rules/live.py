@@ -1,0 +1,113 @@
+"""Rules of a running loader's stats: what of its epochs was waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastio.diagnose.findings import Culprit, Finding, by_gain
+from fastio.stats import Stats
+
+_NOTABLE = 0.03  # of the time
+
+
+def diagnose_stats(stats: Stats, cores: int) -> tuple[Finding, ...]:
+    """What could be changed, the largest gain first, by `Loader.stats()` of some epochs.
+
+    Gains are those of waiting that would be gone as a whole: upper bounds.
+
+    Args:
+        stats: of a loader, or the difference of two snapshots.
+        cores: that the process may use.
+    """
+    if not stats.elapsed_s:
+        return ()
+    return by_gain(_findings(stats, cores))
+
+
+def _findings(stats: Stats, cores: int) -> Iterator[Finding]:
+    elapsed_s = stats.elapsed_s
+    threads_s = max(0.0, stats.wait_s - stats.fetch_s - stats.transform_s)
+    if stats.path == "torch":
+        yield from _one(
+            "threads",
+            f"samples of torch's workers ({stats.reason})",
+            "let the native path take it: a path or ImageFolder with known transforms; or more "
+            "num_workers",
+            threads_s,
+            elapsed_s,
+            (f"{stats.wait_share:.0%} of the time is waiting in next()",),
+        )
+    else:
+        yield from _one(*_threads(stats, cores), threads_s, elapsed_s, _busy(stats))
+    yield from _one(
+        "network",
+        "bytes of the remote dataset",
+        "cache= on a local disk, fastio cache warm; a machine near the store",
+        stats.fetch_s,
+        elapsed_s,
+        (f"{stats.bytes_fetched / 1e6:,.0f} MB fetched",),
+    )
+    yield from _one(
+        "transform",
+        "transforms written in Python (callables, collate_fn)",
+        "fastio's own transforms where there are any; on the device; or fewer of them",
+        stats.transform_s,
+        elapsed_s,
+        (f"{stats.transform_s / max(1, stats.batches) * 1e3:,.1f} ms a batch",),
+    )
+    if stats.copy_s > (1 - _NOTABLE) * elapsed_s:
+        yield Finding(
+            "copy",
+            "the copy stream is busy all the time",
+            "send uint8 (Normalize runs on the device), pinned memory; see `fastio doctor`",
+        )
+    if stats.wait_share < _NOTABLE:
+        yield Finding(
+            "compute",
+            f"the model takes {1 - stats.wait_share:.0%} of the time: data is not waited for",
+            "make the model faster: autocast, channels_last, torch.compile; see `fastio bench`",
+        )
+
+
+def _threads(stats: Stats, cores: int) -> tuple[Culprit, str, str]:
+    """Who is to blame where the native threads are waited for."""
+    if 0 < stats.threads < cores:
+        return (
+            "threads",
+            f"{stats.threads} loading threads, on {cores} cores",
+            'Loader(..., threads="auto"), or num_workers=0 for all cores',
+        )
+    if stats.read_s > stats.decode_s + stats.resample_s:
+        return (
+            "fetch",
+            "threads that wait for the disk",
+            "fastio pack, a faster disk, more memory; see `fastio doctor DATA`",
+        )
+    return (
+        "decode",
+        "threads that decode",
+        "fastio pack (blocks), more cores; see `fastio doctor DATA`",
+    )
+
+
+def _busy(stats: Stats) -> tuple[str, ...]:
+    return (
+        f"threads: {stats.read_s:.1f} s reading, {stats.decode_s:.1f} s decoding, "
+        f"{stats.resample_s:.1f} s resizing",
+    )
+
+
+def _one(
+    culprit: Culprit,
+    what: str,
+    advice: str,
+    waited_s: float,
+    elapsed_s: float,
+    evidence: tuple[str, ...],
+) -> Iterator[Finding]:
+    """A finding, where its share of the time is notable."""
+    share = waited_s / elapsed_s
+    if share >= _NOTABLE:
+        gain = elapsed_s / max(elapsed_s - waited_s, 1e-3 * elapsed_s)
+        words = f"you wait {share:.0%} of the time for {what}"
+        yield Finding(culprit, words, advice, gain, evidence)

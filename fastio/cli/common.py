@@ -71,6 +71,28 @@ def parse_storage_options(
     return found or None
 
 
+def parse_pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    """NAME=TEXT, several times.
+
+    Raises:
+        typer.BadParameter: it does not read so, or a name is there twice.
+    """
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, mark, value = text.partition("=")
+        if not mark or not name.strip() or not value or name.strip() in found:
+            raise typer.BadParameter(f"{option} must read like NAME=..., once a name; got {text!r}")
+        found[name.strip()] = value
+    return found
+
+
+def parse_names(text: str) -> list[str]:
+    """Names with commas between them, and ranges of them."""
+    from fastio.formats.tables import expand_range
+
+    return [name for part in text.split(",") for name in expand_range(part.strip())]
+
+
 def open_packed(path: str, storage_options: dict[str, Any] | None) -> Dataset:
     """A packed dataset here or behind a URL.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,8 @@ from fastio.cli.common import (
     clear_errors,
     complain,
     counted,
+    parse_names,
+    parse_pairs,
     parse_storage_options,
     readable_bytes,
 )
@@ -212,7 +213,9 @@ def pack(
     with clear_errors():
         from fastio.pack import pack as pack_samples
 
-        groups = {name: _names(members) for name, members in _pairs("--group", group).items()}
+        groups = {
+            name: parse_names(members) for name, members in parse_pairs("--group", group).items()
+        }
         report = pack_samples(
             _source(src, text=tokenizer is not None),
             dst,
@@ -226,10 +229,10 @@ def pack(
             resume=resume,
             overwrite=overwrite,
             progress=not quiet,
-            columns=None if columns is None else _names(columns),
+            columns=None if columns is None else parse_names(columns),
             groups=groups,
-            dtypes=_pairs("--dtype", dtype),
-            nulls={name: _value(text) for name, text in _pairs("--null", null).items()},
+            dtypes=parse_pairs("--dtype", dtype),
+            nulls={name: _value(text) for name, text in parse_pairs("--null", null).items()},
             filters=parse_conditions(condition),
             tokenizer=tokenizer,
             separator="auto" if separator is None else _separator(separator),
@@ -279,28 +282,6 @@ def _as_json(report: PackReport) -> dict[str, Any]:
     if report.tokens is None:
         del found["tokens"]
     return found
-
-
-def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    """NAME=TEXT, several times.
-
-    Raises:
-        typer.BadParameter: it does not read so, or a name is there twice.
-    """
-    found: dict[str, str] = {}
-    for text in given or ():
-        name, mark, value = text.partition("=")
-        if not mark or not name.strip() or not value or name.strip() in found:
-            raise typer.BadParameter(f"{option} must read like NAME=..., once a name; got {text!r}")
-        found[name.strip()] = value
-    return found
-
-
-def _names(text: str) -> list[str]:
-    """Names with commas between them, and ranges of them."""
-    from fastio.formats.tables import expand_range
-
-    return [name for part in text.split(",") for name in expand_range(part.strip())]
 
 
 def _value(text: str) -> int | float | str:

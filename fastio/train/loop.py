@@ -5,6 +5,7 @@ Read `fit` first, then `train_epoch`, `train_step` and `evaluate`.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,10 +34,11 @@ class Result:
 
     Attributes:
         history: one record an epoch: "epoch", "step", "train" and "val" (metrics; "val" is None
-            where nothing is evaluated on), "seconds", "samples_per_s", "wait_share".
+            where nothing is evaluated on), "seconds", "units_per_s" of training, "wait_share".
         points: one record every `log_every` steps: "step", "epoch", "loss" since the one before,
             "lr".
-        best: the best value of the task's metric; None before the first epoch's end.
+        metric: the name of the task's metric.
+        best: its best value; None before the first epoch's end.
         best_epoch: the epoch, from 1, that it came from.
         steps: steps of the optimizer.
         reason: why it ended: "done", "early stopping" or "interrupted".
@@ -46,12 +48,18 @@ class Result:
 
     history: list[Record]
     points: list[Record]
+    metric: str
     best: float | None
     best_epoch: int
     steps: int
     reason: str
     signal: int
     model: nn.Module
+
+    def to_dict(self) -> Record:
+        """All but the model, as JSON values."""
+        names = [field.name for field in dataclasses.fields(self) if field.name != "model"]
+        return {name: getattr(self, name) for name in names}
 
 
 def fit(task: Task, options: Options, monitor: Monitor | None = None) -> Result:
@@ -96,6 +104,7 @@ def fit(task: Task, options: Options, monitor: Monitor | None = None) -> Result:
         return Result(
             progress.history,
             progress.points,
+            task.metric,
             progress.best,
             progress.best_epoch,
             progress.step,
@@ -112,12 +121,15 @@ def train_epoch(run: Run, interrupts: Interrupts, monitor: Monitor) -> int:
         return 0  # it was interrupted behind its last step
     begin_epoch(run.loader, progress.epoch)
     run.model.train()
+    run.units = 0
     monitor.begin_epoch(run)
     for group in groups(run.loader, options.grad_accum):
         loss = train_step(run, group)
         progress.step += 1
         progress.epoch_step += 1
-        monitor.step(run, sum(run.task.size(batch, valid) for batch, valid in group), loss)
+        size = sum(run.task.size(batch, valid) for batch, valid in group)
+        run.units += size
+        monitor.step(run, size, loss)
         if progress.step % options.log_every == 0:
             monitor.point(run, log_point(run))
         run.interrupted = run.place.highest(interrupts.signal)
@@ -220,6 +232,6 @@ def _record(run: Run, val: dict[str, float] | None, before: fastio.Stats, began_
         "train": means(run.task, run.progress.sums),
         "val": val,
         "seconds": time.perf_counter() - began_s,
-        "samples_per_s": stats.samples_per_s * run.place.world_size,
+        "units_per_s": run.units * run.place.world_size / max(stats.elapsed_s, 1e-9),
         "wait_share": stats.wait_share,
     }

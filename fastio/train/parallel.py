@@ -81,6 +81,8 @@ class Place:
 def processes(options: Options) -> Iterator[Place]:
     """Joins the process group where torchrun started this process, and leaves it at the end.
 
+    A group that this process is in already is used, and not left.
+
     Raises:
         TrainError: the options do not fit how this process was started.
     """
@@ -100,13 +102,16 @@ def processes(options: Options) -> Iterator[Place]:
     if not launched or options.parallel == "dp":
         yield Place(device, options.parallel)
         return
-    # Flags and random states go through gloo, which needs no GPU.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    joins = not dist.is_initialized()
+    if joins:
+        # Flags and random states go through gloo, which needs no GPU.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         kind = options.parallel or "ddp"
         yield Place(device, kind, dist.get_rank(), dist.get_world_size())
     finally:
-        dist.destroy_process_group()
+        if joins:
+            dist.destroy_process_group()
 
 
 def _device(options: Options, launched: bool) -> torch.device:

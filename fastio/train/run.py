@@ -64,11 +64,13 @@ class Run:
         called: the same as it is called to train: within DDP, compiled, ...
         evaluated: as it is called to evaluate.
         interrupted: the number of the signal that ends the run, or 0.
+        units: that this process trained on in the epoch under way; see `Task.size`.
     """
 
     def __init__(self, task: Task, options: Options, place: Place) -> None:
         self.task, self.options, self.place = task, options, place
         self.interrupted = 0
+        self.units = 0
         self._open = ExitStack()
         self._open.enter_context(_backends(options, place))
         try:

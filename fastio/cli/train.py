@@ -1,0 +1,146 @@
+"""fastio train: training loops to run, to read and to copy."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fastio.cli.common import parse_names, parse_pairs
+from fastio.cli.train_options import training
+
+if TYPE_CHECKING:
+    from fastio.train import Options, Task
+
+train = typer.Typer(
+    help="Train a model. Under torchrun (torchrun --nproc-per-node 8 -m fastio train ...) every "
+    "process trains on its part of each batch.",
+    no_args_is_help=True,
+)
+
+
+class Objective(str, Enum):
+    """What is learned from text."""
+
+    classify = "classify"
+    lm = "lm"
+
+
+class TabularObjective(str, Enum):
+    """What is learned from tables."""
+
+    binary = "binary"
+    regression = "regression"
+
+
+class DenseTransform(str, Enum):
+    """What numbers become before the model."""
+
+    standard = "standard"
+    log1p = "log1p"
+    none = "none"
+
+
+Label = Annotated[
+    str | None, typer.Option(metavar="FIELD", help="What to predict; label or class by default.")
+]
+
+
+@train.command()
+@training(batch_size=64)
+def image(
+    options: Options,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="alexnet, resnet18, resnet50, vit-tiny, vit-small, or a model of torchvision."
+        ),
+    ] = "resnet18",
+    size: Annotated[int, typer.Option(min=1, help="Pixels that images are cropped to.")] = 224,
+    label: Label = None,
+) -> Task:
+    """Classify images."""
+    from fastio.train.image import ImageSettings, image_task
+
+    return image_task(options, ImageSettings(model, size, label))
+
+
+@train.command()
+@training(batch_size=32)
+def text(
+    options: Options,
+    objective: Annotated[
+        Objective | None,
+        typer.Option(
+            help="Classify documents, or predict each next token (lm); by default by whether DATA "
+            "has a label."
+        ),
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="tiny, small or distilbert, with fresh weights; else a model of transformers that "
+            "is on this machine."
+        ),
+    ] = "small",
+    length: Annotated[
+        int, typer.Option(min=1, help="Tokens of a document that are kept, or of a window.")
+    ] = 512,
+    label: Label = None,
+) -> Task:
+    """Classify text, or train a language model, on tokens that `fastio pack --tokenizer` made."""
+    from fastio.train.text import TextSettings, text_task
+
+    chosen = None if objective is None else objective.value
+    return text_task(options, TextSettings(chosen, model, length, label))
+
+
+@train.command()
+@training(batch_size=16_384)
+def tabular(
+    options: Options,
+    objective: Annotated[
+        TabularObjective, typer.Option(help="Labels of two values, or any numbers.")
+    ] = TabularObjective.binary,
+    model: Annotated[
+        str | None,
+        typer.Option(help="dlrm or mlp; by default dlrm where there are numbers and ids."),
+    ] = None,
+    label: Annotated[str, typer.Option(metavar="FIELD", help="What to predict.")] = "label",
+    dense: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Fields of numbers; floats by default.")
+    ] = None,
+    sparse: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Fields of ids; integers by default.")
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=A,B,...",
+            help="Of table files: columns that become one array, as in dense=I1..I13; several "
+            "times.",
+        ),
+    ] = None,
+    dense_transform: Annotated[
+        DenseTransform, typer.Option(help="What numbers become before the model.")
+    ] = DenseTransform.standard,
+    table_rows: Annotated[
+        int, typer.Option(min=1, help="Vectors of each column of ids, taken modulo it.")
+    ] = 100_000,
+) -> Task:
+    """Train on rows of numbers and ids: a packed table, or table files as they are."""
+    from fastio.train.tabular import TabularSettings, tabular_task
+
+    groups = {name: parse_names(given) for name, given in parse_pairs("--group", group).items()}
+    settings = TabularSettings(
+        objective.value,
+        model,
+        label,
+        None if dense is None else parse_names(dense),
+        None if sparse is None else parse_names(sparse),
+        dense_transform.value,
+        table_rows,
+        groups or None,
+    )
+    return tabular_task(options, settings)

@@ -151,6 +151,22 @@ def test_timeline_has_a_lane_a_stage_and_a_box_a_span(width: int) -> None:
     assert any(re.fullmatch(r"[\d.]+ s", text) for text in texts(canvas))
 
 
+@WIDTHS
+def test_timeline_s_bands_end_where_steps_are_computed(width: int) -> None:
+    """The loop waits for a batch while the step before is still computed."""
+    spans = []
+    for step in range(12):
+        spans.append(Span(step, "decode", step - 0.6, step - 0.1))
+        spans.append(Span(step, "compute", float(step), step + 1.0))
+    canvas = timeline(spans, width=width)
+    computed = boxes(canvas, "compute")
+    bands = boxes(canvas, "panel")
+    assert computed[0][0] == pytest.approx(bands[0][0], abs=0.1)
+    for (left, _, right, _), band in zip(computed[0::2], bands, strict=True):
+        assert (band[0], band[2]) == pytest.approx((left, right), abs=1)
+    assert all(left >= bands[0][0] - 0.1 for left, *_ in boxes(canvas, "decode"))
+
+
 @pytest.mark.parametrize(("step_s", "unit"), [(2e-5, "µs"), (1e-2, "ms"), (3.0, "s")])
 def test_timeline_s_axis_has_a_fitting_unit(step_s: float, unit: str) -> None:
     spans = samples.timeline("warm", {"decode": step_s / 4}, step_s / 2)

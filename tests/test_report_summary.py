@@ -99,7 +99,7 @@ def test_headlines_are_of_what_was_measured() -> None:
 
 def test_remarks_hold_notes_memory_and_baseline() -> None:
     text = " ".join(remarks(samples.photos()))
-    for part in ("0.53 accelerators", "/data/imagenet-50k", "612 MB", "posix_fadvise"):
+    for part in ("0.53 times resnet50-h100", "/data/imagenet-50k", "612 MB", "posix_fadvise"):
         assert part in text
 
 

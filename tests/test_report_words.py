@@ -65,7 +65,16 @@ def test_rate_has_three_digits_and_no_unit(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0%"), (0.004, "0.4%"), (0.38, "38%"), (0.996, "99.6%"), (1, "100%"), (1.2, "120%")],
+    [
+        (0, "0%"),
+        (1e-5, "<0.1%"),
+        (0.004, "0.4%"),
+        (0.38, "38%"),
+        (0.996, "99.6%"),
+        (0.99999, ">99.9%"),
+        (1, "100%"),
+        (1.2, "120%"),
+    ],
 )
 def test_percent_does_not_round_to_none_or_all(value: float, text: str) -> None:
     assert words.percent(value) == text

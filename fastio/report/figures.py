@@ -88,7 +88,7 @@ def _timeline(measured: Measured, run: Literal["warm", "cold"]) -> Figure:
     spans = [span for span in measured.timeline if span.run == run]
     caption = (
         f"Consecutive steps of {measured.settings.batch_size:,} {noun(measured.dataset)}: what "
-        "the loop waits for, and when the model computes."
+        "the loop waits for, and when the model computes. A band ends when its step is computed."
     )
     return Figure(f"A few steps, {run}", caption, partial(timeline, spans))
 

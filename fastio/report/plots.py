@@ -50,7 +50,7 @@ def _bars_beside(shown: Sequence[Bar], longest: float, canvas: Canvas) -> None:
     """Names, bars and values on one line."""
     names = max((width_of(bar.name, bold=bar.strong) for bar in shown), default=0.0)
     ends = max((width_of(bar.text, bold=bar.strong) for bar in shown if bar.value), default=0.0)
-    left = min(names + 12, canvas.width * 0.36)
+    left = min(names + 12, canvas.width * 0.45)
     room = max(40.0, canvas.width - left - ends - 8)
     for number, bar in enumerate(shown):
         top = number * _STEP_BESIDE + 6

@@ -61,7 +61,7 @@ def headlines(measured: Measured) -> tuple[Headline, ...]:
         found.append(Headline("loader alone", words.rate(loader.samples_per_s), note))
     if measured.accelerators_fed is not None:
         fed = f"{measured.accelerators_fed:.2f}"
-        found.append(Headline("accelerators fed", fed, f"of {accelerator(measured.settings)}"))
+        found.append(Headline("accelerators fed", fed, accelerator(measured.settings)))
     return tuple(found)
 
 
@@ -70,7 +70,7 @@ def remarks(measured: Measured) -> tuple[str, ...]:
     found = []
     if measured.accelerators_fed is not None:
         found.append(
-            f"The loader alone feeds {measured.accelerators_fed:.2f} accelerators of "
+            f"The loader alone feeds {measured.accelerators_fed:.2f} times "
             f"{accelerator(measured.settings)} at the utilisation that MLPerf Storage asks for."
         )
     if measured.baseline:

@@ -100,7 +100,7 @@ def predictions_table(measured: Measured) -> Table:
     """Epochs as predicted, and what was measured of them."""
     largest = max((one.epoch_s for one in measured.predictions), default=0.0)
     rows = tuple((words.clean(one.name), *_predicted(one, largest)) for one in measured.predictions)
-    columns = ("epoch", "predicted", "measured", "prediction off by")
+    columns = ("epoch", "predicted", "measured", "off by")
     return Table("Predictions", columns, rows)
 
 

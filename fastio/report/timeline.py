@@ -23,7 +23,7 @@ class _Shown:
     pixels_a_second: float
 
     def x(self, at_s: float) -> float:
-        return _LEFT + (at_s - self.begin_s) * self.pixels_a_second
+        return _LEFT + max(0.0, at_s - self.begin_s) * self.pixels_a_second
 
     @property
     def lanes(self) -> list[Stage]:
@@ -46,35 +46,39 @@ def timeline(spans: Sequence[Span], *, width: int = WIDE) -> Canvas:
     first = min(len(steps) // 4, max(0, len(steps) - count))
     chosen = steps[first : first + count]
     few = tuple(span for span in spans if span.step in chosen)
-    begin_s = min((span.start_s for span in few), default=0.0)
-    lasts_s = max((span.end_s for span in few), default=0.0) - begin_s or 1.0
+    # What the first of them waits for while the step before is computed belongs to that.
+    before = [span.end_s for span in spans if span.step in steps[max(0, first - 1) : first]]
+    begin_s = max([min((span.start_s for span in few), default=0.0), *before])
+    lasts_s = max([0.0, *(span.end_s - begin_s for span in few)]) or 1.0
     shown = _Shown(few, begin_s, lasts_s, (width - _LEFT - _RIGHT) / lasts_s)
     canvas = Canvas(width, shown.bottom + _AXIS, "A few training steps by stage, over time")
-    for number, step in enumerate(chosen):
-        _step(canvas, shown, step, shaded=number % 2 == 0)
+    _steps(canvas, shown)
     for number, stage in enumerate(shown.lanes):
         _lane(canvas, shown, stage, _TOP + number * _LANE + (_LANE - _THICK) / 2)
     _axis(canvas, shown)
     return canvas
 
 
-def _step(canvas: Canvas, shown: _Shown, step: int, *, shaded: bool) -> None:
-    """The background of a step, with its number."""
-    inside = [span for span in shown.spans if span.step == step]
-    start = shown.x(min(span.start_s for span in inside))
-    end = shown.x(max(span.end_s for span in inside))
-    if shaded:
-        canvas.box(start, 4, end - start, shown.bottom - 4, "panel")
-    text = fitting((f"step {step}", f"{step}"), end - start, SMALL)
-    canvas.text((start + end) / 2, 15, text, "soft", align="center", size=SMALL)
+def _steps(canvas: Canvas, shown: _Shown) -> None:
+    """A band for each step, until it is computed: the loop may wait for the next one before."""
+    begin = shown.begin_s
+    for number, step in enumerate(sorted({span.step for span in shown.spans})):
+        end = max(begin, *(span.end_s for span in shown.spans if span.step == step))
+        left, width = shown.x(begin), shown.x(end) - shown.x(begin)
+        if number % 2 == 0:
+            canvas.box(left, 4, width, shown.bottom - 4, "panel")
+        text = fitting((f"step {step}", f"{step}"), width, SMALL)
+        canvas.text(left + width / 2, 15, text, "soft", align="center", size=SMALL)
+        begin = end
 
 
 def _lane(canvas: Canvas, shown: _Shown, stage: Stage, top: float) -> None:
     canvas.text(0, top + _THICK / 2, stage)
     for span in shown.spans:
         if span.stage == stage:
-            length = (span.end_s - span.start_s) * shown.pixels_a_second
-            canvas.box(shown.x(span.start_s), top, max(0.75, length - 0.5), _THICK, stage)
+            left, right = shown.x(span.start_s), shown.x(span.end_s)
+            if right > _LEFT:
+                canvas.box(left, top, max(0.75, right - left - 0.5), _THICK, stage)
 
 
 def _axis(canvas: Canvas, shown: _Shown) -> None:

@@ -78,8 +78,11 @@ def percent(value: float | None) -> str:
     """A share of 1.0: "38%"; small ones and those near all keep a digit: "0.4%", "99.6%"."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    exact = abs(value) in (0.0, 1.0)
-    near_an_end = not exact and (abs(value) < 0.0095 or 0.9905 < abs(value) < 1)
+    if 0 < value < 0.0005:
+        return "<0.1%"
+    if 0.9995 <= value < 1:
+        return ">99.9%"
+    near_an_end = 0 < abs(value) < 0.0095 or 0.9905 < abs(value) < 1
     return f"{value * 100:.1f}%" if near_an_end else f"{value * 100:.0f}%"
 
 

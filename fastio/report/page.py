@@ -153,10 +153,11 @@ def _table(table: Table) -> str:
 
 
 def _row(row: tuple[str, ...], kind: str, table: Table) -> str:
-    *cells, last = (_text(cell) for cell in row)
+    name, *cells, last = (_text(cell) for cell in row)
     texts = "".join(f"<td>{cell}</td>" for cell in cells)
-    texts += f'<td class="text">{last}</td>' if table.long_last else f"<td>{last}</td>"
-    return f'<tr class="{kind}">{texts}</tr>' if kind else f"<tr>{texts}</tr>"
+    end = '<td class="text">' if table.long_last else "<td>"
+    begin = f'<tr class="{kind}">' if kind else "<tr>"
+    return f'{begin}<th scope="row">{name}</th>{texts}{end}{last}</td></tr>'
 
 
 def _how(measured: Measured) -> str:

@@ -61,10 +61,11 @@ table{border-collapse:collapse;min-width:min(100%,480px);font-size:14px;line-hei
 th,td{padding:6px 0 6px 22px;text-align:right;white-space:nowrap;
   border-bottom:1px solid var(--line)}
 th{font-weight:500;color:var(--soft)}
-th:first-child,td:first-child{text-align:left;padding-left:0}
+th:first-child{text-align:left;padding-left:0}
+tbody th{font-weight:400;color:var(--ink)}
 td.text{text-align:left;white-space:normal;min-width:15em;color:var(--soft)}
-tr.sum td{font-weight:600}
-tr.first td{border-top:2px solid var(--line)}
+tr.sum>*{font-weight:600}
+tr.first>*{border-top:2px solid var(--line)}
 .about{font-size:13px;color:var(--soft);margin-top:8px;max-width:68ch}
 .how p,.how ul{max-width:70ch}
 .how ul{padding-left:20px;margin-top:10px}

@@ -34,7 +34,7 @@ _STYLES: dict[Part, str] = {
     "wait": "white on red",
 }
 _BAR_NAMES = 11  # columns before the bars: "DataLoader "
-_BAR_ENDS = 12  # columns after them: " 12 min 05 s"
+_BAR_ENDS = 12  # columns after them: " 25 min 05 s"
 _NAME_WIDTH = 28  # of a table's first column, before it is wrapped
 _ASCII = str.maketrans(
     {words.TIMES: "x", words.NOTHING: "-", "µ": "u", "│": "|", "─": "-", "•": "-"}
@@ -100,22 +100,23 @@ class _Bars:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         width = max(10, min(options.max_width, 100) - _BAR_NAMES - _BAR_ENDS)
+        fill = " " if console.color_system else "─"
         longest = max((epoch.epoch_s for epoch in self._shown), default=1.0)
         for epoch in self._shown:
             line = Text(f"{epoch.name:<{_BAR_NAMES}}")
             begin = 0.0
             for part, spent in epoch.parts():
                 end = begin + spent / longest * width
-                line.append(_piece(part, spent / epoch.epoch_s, round(end) - round(begin)))
+                line.append(_piece(part, spent / epoch.epoch_s, round(end) - round(begin), fill))
                 begin = end
             yield line.append(f" {words.seconds(epoch.epoch_s)}")
 
 
-def _piece(part: Part, share: float, width: int) -> Text:
+def _piece(part: Part, share: float, width: int, fill: str) -> Text:
     """A piece of a bar that is told from its neighbours without colours, too."""
     texts = (f"{part} {words.percent(share)}", part, part[0])
     label = next((text for text in texts if len(text) < width), "")
-    return Text(f"│{label}".ljust(width, "─")[:width], style=_STYLES[part])
+    return Text(f"│{label}".ljust(width, fill)[:width], style=_STYLES[part])
 
 
 def _findings(findings: Sequence[Finding]) -> RenderableType:

@@ -42,13 +42,13 @@ def date(text: str) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A time with its unit: "8.30 ms", "41.2 s", "173 s", "12 min 05 s", "1 h 12 min"."""
+    """A time with its unit: "8.30 ms", "41.2 s", "612 s", "25 min 05 s", "1 h 12 min"."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value >= _HOUR - _MINUTE / 2:
         minutes = round(value / _MINUTE)
         return f"{minutes // 60:,} h {minutes % 60:02d} min"
-    if value >= 10 * _MINUTE:
+    if value >= 20 * _MINUTE:
         return f"{round(value) // 60} min {round(value) % 60:02d} s"
     return seconds_like(value, value)
 

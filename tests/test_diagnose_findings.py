@@ -15,6 +15,7 @@ from fastio.diagnose import (
     ThreadRate,
     by_gain,
     changes,
+    cold_split,
     diagnose,
     epoch_after,
     epoch_now,
@@ -203,3 +204,16 @@ def test_findings_without_a_gain_come_last() -> None:
         Finding("fetch", "", "", 3.0),
     )
     assert by_gain([one, two, three]) == (three, one, two)
+
+
+def test_what_a_cold_epoch_takes_longer_is_fetching() -> None:
+    warm = Split("warm", 0, 1.0, 2.0, 0, 5.0)
+    assert cold_split(warm, 20.0) == Split("cold", 12.0, 1.0, 2.0, 0, 5.0)
+    faster = cold_split(warm, 4.0)
+    assert faster.fetch_s == 0
+    assert faster.epoch_s == pytest.approx(4.0)
+
+
+def test_a_model_that_waits_for_the_disk_is_not_to_blame() -> None:
+    found = bench({"loader_cold": 600, "together_cold": 600})
+    assert [finding.culprit for finding in diagnose(found)] == ["fetch"]

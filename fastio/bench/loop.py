@@ -19,6 +19,7 @@ from fastio.stats import Stats
 
 FILLING = 3  # steps until a loader's batches ahead are under way
 SHOWN_STEPS = 36  # of the timeline
+_PATIENCE = 3  # times the seconds of a limit, for its least steps
 
 
 class Batches(Protocol):
@@ -35,12 +36,12 @@ class Limit:
     Attributes:
         seconds: after the first step that is later than this.
         steps: after as many; None for the epoch's.
-        least: but not before as many.
+        least: but not before as many, unless it takes several times as long.
     """
 
     seconds: float
     steps: int | None = None
-    least: int = 4
+    least: int = 8
 
 
 @dataclass
@@ -131,8 +132,7 @@ def run_loop(
         run.marks.append(time.perf_counter())
         if len(run.samples) <= FILLING:
             count()
-        late = run.marks[-1] - run.marks[0] > limit.seconds
-        if late and limit.least <= len(run.samples) < total:
+        if len(run.samples) < total and _is_over(run, limit):
             run.whole = False
             break
     count()
@@ -147,6 +147,11 @@ def run_loop(
     if close is not None:
         close()
     return run
+
+
+def _is_over(run: Run, limit: Limit) -> bool:
+    spent, steps = run.marks[-1] - run.marks[0], len(run.samples)
+    return spent > limit.seconds * (1 if steps >= limit.least else _PATIENCE)
 
 
 # --- What is read off -----------------------------------------------------------------------------

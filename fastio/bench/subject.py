@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from fastio.bench.options import Options
 from fastio.bench.storage import local_files, storage_of
 from fastio.cores import available_cores
 from fastio.dataset import Dataset
-from fastio.diagnose import DatasetFacts
+from fastio.diagnose import DatasetFacts, Storage
 from fastio.formats import FolderDataset, TarDataset, TokenWindows
 from fastio.formats.hugging_face import HuggingFaceDataset
 from fastio.formats.tables import TableDataset
@@ -102,6 +102,7 @@ class Subject:
         schema: the dataset's.
         kind: as in `DatasetFacts`.
         rows: of an epoch.
+        nbytes: of the files.
         codec: as in `DatasetFacts`.
         batch_size: samples a step.
         threads: of the loader.
@@ -114,6 +115,7 @@ class Subject:
     schema: Schema
     kind: str
     rows: int
+    nbytes: int
     codec: str
     batch_size: int
     threads: int
@@ -134,7 +136,7 @@ class Subject:
             dataset = loader.dataset
             kind = kind_of(dataset)
             schema = dataset.schema
-            rows, codec = len(dataset), _codec(dataset)
+            rows, nbytes, codec = len(dataset), _nbytes(dataset, options.data), _codec(dataset)
         if schema.token_fields:
             windows = {schema.token_fields[0]: TokenWindows(options.length)}
             with Loader(
@@ -147,20 +149,21 @@ class Subject:
             default = _BATCH
         batch_size = options.batch_size or (preset.batch_size if preset else default)
         threads = options.threads or available_cores()
-        return cls(options, schema, kind, rows, codec, min(batch_size, rows), threads)
+        return cls(options, schema, kind, rows, nbytes, codec, min(batch_size, rows), threads)
+
+    @property
+    def storage(self) -> Storage:
+        """Where it is."""
+        return storage_of(self.options.data)
 
     @property
     def remote(self) -> bool:
-        """Whether it is behind a URL, and can be kept in a cache."""
-        return storage_of(self.options.data) == "network" and not self.files()
+        """Whether it is behind a URL."""
+        return self.storage == "network" and not self.files()
 
     def files(self) -> list[Path]:
         """Its files on this machine."""
         return local_files(self.options.data)
-
-    def with_cache(self, folder: str | None) -> Subject:
-        """The same with another cache."""
-        return replace(self, cache=folder)
 
     def open(self, threads: int | None = None, plain: bool = False) -> LoaderBatches:
         """A loader of it.
@@ -209,16 +212,14 @@ class Subject:
         Args:
             sample_bytes: that were read for a sample.
         """
-        files = self.files()
-        nbytes = sum(path.stat().st_size for path in files) if files else 0
         return DatasetFacts(
             path=str(self.options.data),
             kind=self.kind,
             codec=self.codec,
             rows=self.rows,
-            nbytes=nbytes or round(sample_bytes * self.rows),
-            sample_bytes=sample_bytes or nbytes / self.rows,
-            storage=storage_of(self.options.data),
+            nbytes=self.nbytes or round(sample_bytes * self.rows),
+            sample_bytes=sample_bytes or self.nbytes / self.rows,
+            storage=self.storage,
         )
 
 
@@ -241,6 +242,14 @@ def kind_of(dataset: Any) -> str:
         if isinstance(dataset, kind):
             return name
     return "torch" if not hasattr(dataset, "schema") else "tables"
+
+
+def _nbytes(dataset: Any, data: Any) -> int:
+    """Bytes of the files; 0 where nothing tells."""
+    if isinstance(dataset, Dataset):
+        return dataset.manifest.nbytes
+    files = local_files(data)
+    return sum(path.stat().st_size for path in files) or int(getattr(dataset, "nbytes", 0))
 
 
 def _codec(dataset: Any) -> str:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from fastio.diagnose.costs import Costs, costs
-from fastio.diagnose.diagnosis import Change, changes, diagnose, epoch_after, epoch_now, predictions
+from fastio.diagnose.diagnosis import (
+    Change,
+    changes,
+    cold_split,
+    diagnose,
+    epoch_after,
+    epoch_now,
+    predictions,
+)
 from fastio.diagnose.findings import Culprit, Finding, by_gain
 from fastio.diagnose.measured import (
     Busy,
@@ -47,6 +55,7 @@ __all__ = [
     "Training",
     "by_gain",
     "changes",
+    "cold_split",
     "costs",
     "diagnose",
     "epoch_after",

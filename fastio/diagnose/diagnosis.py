@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from fastio.diagnose.costs import Costs, costs
 from fastio.diagnose.findings import Culprit, Finding, by_gain
-from fastio.diagnose.measured import Measured, Prediction
+from fastio.diagnose.measured import Measured, Prediction, Split
 
 LEAST_GAIN = 1.05  # less is within what two runs of the same differ by
 _MOST_OVERHEAD = 1.25  # that an epoch may take beyond the model of it
@@ -115,6 +115,25 @@ def predictions(measured: Measured) -> tuple[Prediction, ...]:
             known = epoch_now(measured) if change.cold and warm is not None else None
             after.append(Prediction(change.name, epoch_s, known))
     return (*now, *sorted(after, key=lambda one: one.epoch_s))
+
+
+def cold_split(warm: Split, epoch_s: float) -> Split:
+    """What a cold epoch's seconds go to: what it takes longer than the warm one is fetching.
+
+    Args:
+        warm: the split of the warm epoch.
+        epoch_s: seconds of the cold one.
+    """
+    fetch_s = max(0.0, epoch_s - warm.epoch_s)
+    rest = (epoch_s - fetch_s) / warm.epoch_s if warm.epoch_s else 0.0
+    return Split(
+        "cold",
+        fetch_s,
+        warm.decode_s * rest,
+        warm.transform_s * rest,
+        warm.copy_s * rest,
+        warm.compute_s * rest,
+    )
 
 
 # --- Changes --------------------------------------------------------------------------------------
@@ -245,7 +264,7 @@ def _copy(measured: Measured, now: Costs) -> Iterator[Change]:
 
 
 def _compute(measured: Measured, now: Costs) -> Iterator[Change]:
-    if not now.compute_s or now.waits_for() != "compute":
+    if not now.compute_s or now.waits_for() != "compute" or now.waits_for(cold=True) == "fetch":
         return
     others = replace(now, compute_s=0.0, compute_cpu_s=0.0)
     yield Change(

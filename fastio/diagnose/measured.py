@@ -139,7 +139,7 @@ class Phase:
 
     Attributes:
         name: which.
-        samples: handed over in it.
+        samples: handed over in it; of a part of an epoch read cold over a network, those fetched.
         seconds: that it took, from the first batch asked for to the last step's end; starting
             threads and worker processes is left out.
         busy: what each stage did meanwhile.

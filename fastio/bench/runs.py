@@ -1,0 +1,210 @@
+"""The runs of a bench: each phase is some passes of the loop over the same steps of an epoch."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from fastio.bench.baseline import BaselineBatches, PillowFolder
+from fastio.bench.compute import Compute
+from fastio.bench.device import Device, Nothing, Resident, resident
+from fastio.bench.loop import Limit, Run, phase_of, run_loop
+from fastio.bench.storage import MOST_FILES, can_drop, drop
+from fastio.bench.subject import LoaderBatches, Subject
+from fastio.cores import available_cores
+from fastio.diagnose import Phase, ThreadRate
+
+Progress = Callable[[str], None]
+
+# Parts of the time allowed that a phase takes; what is left is for opening, warming and packing.
+_SHARES = {
+    "compute": 0.05,
+    "cold": 0.12,
+    "warm": 0.10,
+    "curve": 0.10,
+    "together": 0.13,
+    "baseline": 0.12,
+}
+_MOST_REPEATS = 40
+_MOST_COLD = 5
+_LEAST_STEPS = 4  # of a pass that is cut off; shorter ones say little
+_RESIDENT = 2  # batches
+
+
+@dataclass
+class Runs:
+    """Makes the runs, in the order of its methods.
+
+    Attributes:
+        subject: the data.
+        compute: what takes the batches.
+        seconds: about what all runs take together.
+        steps: the first of the epoch, which every pass goes over; found out by the first one.
+        progress: gets a few words before each phase.
+        notes: what a reader must know.
+    """
+
+    subject: Subject
+    compute: Compute
+    seconds: float
+    steps: int | None
+    progress: Progress
+    notes: list[str] = field(default_factory=list)
+
+    # --- Cold -------------------------------------------------------------------------------------
+
+    def can_be_cold(self) -> bool:
+        """Whether the data can be read as if for the first time; notes why not."""
+        if self.subject.remote:
+            return True
+        files = self.subject.files()
+        if not files or not can_drop() or self.subject.storage == "memory":
+            self.notes.append("The data is in memory: there are no cold runs")
+            return False
+        if len(files) >= MOST_FILES:
+            self.notes.append(
+                f"{MOST_FILES:,} files or more: no cold runs, as it takes long to drop these from "
+                "the page cache"
+            )
+            return False
+        return True
+
+    def loader_cold(self) -> list[Run]:
+        """The loader alone; each pass has a new one, and nothing in memory or in the cache."""
+        self.progress("loader alone, cold")
+        runs = self._cold(Nothing, "cold")
+        if self.steps is None:
+            self.steps = max(len(run.samples) for run in runs)
+        return runs
+
+    def together_cold(self) -> list[Run]:
+        """Loader and device."""
+        self.progress("together, cold")
+        return self._cold(self.compute.new, "together")
+
+    def settled(self, cold: Phase, runs: list[Run], warm: Phase) -> Phase:
+        """A cold phase as it would be in the middle of an epoch.
+
+        Of data behind a URL a window of blocks is fetched ahead: first nothing comes, then much at
+        once. So what counts is how many samples were fetched in all that time, though not more
+        than the warm phase takes.
+
+        Args:
+            cold: of the runs.
+            runs: that were made.
+            warm: the same with the data there.
+        """
+        if not self.subject.remote or all(run.whole for run in runs) or not self.subject.nbytes:
+            return cold
+        seconds = sum(run.stop_s - run.marks[0] for run in runs)
+        handed_over = sum(sum(run.samples) for run in runs)
+        nbytes = sum(run.stats[-1].bytes_fetched for run in runs)
+        fetched = nbytes / self.subject.nbytes * self.subject.rows
+        samples = round(max(handed_over, min(fetched, seconds * warm.samples_per_s)))
+        return replace(cold, samples=samples, seconds=seconds, bytes_fetched=nbytes)
+
+    def _cold(self, device: Callable[[], Device], share: str) -> list[Run]:
+        limit = self._limit(share)
+        used = 0.0
+        runs: list[Run] = []
+        while not runs or (runs[-1].whole and used < limit.seconds / 2 and len(runs) < _MOST_COLD):
+            if self.subject.cache is not None:
+                shutil.rmtree(self.subject.cache, ignore_errors=True)
+            drop(self.subject.files())
+            with self.subject.open() as batches:
+                runs.append(self._pass(batches, device(), limit))
+            used += runs[-1].end_s - runs[-1].marks[0]
+        return runs
+
+    # --- Warm -------------------------------------------------------------------------------------
+
+    def warm_up(self, batches: LoaderBatches) -> None:
+        """Reads what the other passes will."""
+        self.progress("warming up")
+        run = run_loop(batches, Nothing(), self._limit("warm"))
+        if self.steps is None:
+            self.steps = len(run.samples)
+
+    def loader_warm(self, batches: LoaderBatches) -> Phase:
+        """The loader alone."""
+        self.progress("loader alone, warm")
+        return phase_of("loader_warm", self._repeated(batches, Nothing(), "warm"))
+
+    def alone(self, batches: LoaderBatches) -> Phase:
+        """The device alone, on batches that are there already."""
+        self.progress("computing alone")
+        kept = []
+        for batch, samples in batches:
+            kept.append((resident(batch, self.compute.device), samples))
+            if len(kept) == _RESIDENT:
+                break
+        limit = Limit(self.seconds * _SHARES["compute"], None, 6)
+        return phase_of(
+            "compute", [run_loop(Resident(kept), self.compute.new(resident=True), limit)]
+        )
+
+    def together_warm(self, batches: LoaderBatches) -> list[Run]:
+        """Loader and device."""
+        self.progress("together, warm")
+        return self._repeated(batches, self.compute.new(), "together")
+
+    def _repeated(self, batches: LoaderBatches, device: Device, share: str) -> list[Run]:
+        """Passes until the time is used up."""
+        limit = self._limit(share)
+        until = time.perf_counter() + limit.seconds
+        runs: list[Run] = []
+        while not runs or (time.perf_counter() < until and len(runs) < _MOST_REPEATS):
+            left = max(0.0, until - time.perf_counter())
+            runs.append(self._pass(batches, device, replace(limit, seconds=left)))
+        return [run for run in runs if run.whole or len(run.samples) > _LEAST_STEPS] or runs
+
+    # --- Other loaders ----------------------------------------------------------------------------
+
+    def thread_curve(self) -> tuple[ThreadRate, ...]:
+        """The loader alone, warm, over numbers of threads up to the cores."""
+        cores = available_cores()
+        counts = sorted({1, self.subject.threads, cores, *_powers_of_two(cores)})
+        self.progress(f"loader alone with {', '.join(map(str, counts))} threads")
+        seconds = self.seconds * _SHARES["curve"] / len(counts)
+        found = []
+        for count in counts:
+            with self.subject.open(threads=count, plain=True) as batches:
+                run_loop(batches, Nothing(), Limit(seconds / 4, self.steps))
+                limit = Limit(seconds / 2, self.steps)
+                phase = phase_of(
+                    "loader_warm", [self._pass(batches, Nothing(), limit) for _ in range(2)]
+                )
+            found.append(ThreadRate(count, phase.samples_per_s))
+        return tuple(found)
+
+    def baseline(self, folder: str) -> tuple[Phase, Phase]:
+        """torch's DataLoader with as many workers as cores: alone, and with the device."""
+        self.progress("DataLoader")
+        batches = BaselineBatches(
+            PillowFolder(folder, self.subject.options.size, self.subject.normalized),
+            self.subject.batch_size,
+            available_cores(),
+            self.subject.options.transforms,
+            pin_memory=self.compute.on_gpu,
+        )
+        limit = Limit(self.seconds * _SHARES["baseline"])
+        run_loop(batches, Nothing(), replace(limit, seconds=limit.seconds / 4, least=2))
+        alone = run_loop(batches, Nothing(), limit)
+        # Nobody copies ahead here.
+        device = self.compute.new(blocking=self.compute.on_gpu or None)
+        together = run_loop(batches, device, limit)
+        return phase_of("baseline_loader", [alone]), phase_of("baseline_together", [together])
+
+    def _limit(self, share: str) -> Limit:
+        return Limit(self.seconds * _SHARES[share], self.steps)
+
+    def _pass(self, batches: LoaderBatches, device: Device, limit: Limit) -> Run:
+        return run_loop(
+            batches, device, limit, stats=batches.stats, transforming=batches.transforming
+        )
+
+
+def _powers_of_two(below: int) -> list[int]:
+    return [2**n for n in range(below.bit_length()) if 2**n < below]

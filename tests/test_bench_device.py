@@ -1,0 +1,173 @@
+"""What computes in a bench: emulated accelerators by a clock of the test's, models on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastio.bench import device as module
+from fastio.bench.device import (
+    CpuModel,
+    CudaModel,
+    EmulatedAccelerator,
+    Resident,
+    inputs_and_labels,
+    resident,
+    train_step,
+    tree_bytes,
+)
+from fastio.bench.loop import Limit, phase_of, run_loop
+
+
+class Clock:
+    """A time that passes in sleep() alone, always a little longer than was asked for."""
+
+    late_s = 0.01
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds + self.late_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+BATCH = torch.zeros(50, 20, dtype=torch.uint8)  # 1,000 bytes
+
+
+def test_steps_follow_one_another_without_a_gap(clock: Clock) -> None:
+    accelerator = EmulatedAccelerator(rate=100)
+    for _ in range(3):
+        accelerator.step(BATCH, 50)
+    accelerator.wait()
+    assert accelerator.computing == [(100.0, 100.5), (100.5, 101.0), (101.0, 101.5)]
+    assert clock.now == pytest.approx(101.5 + Clock.late_s)
+
+
+def test_a_step_begins_when_its_batch_is_there(clock: Clock) -> None:
+    accelerator = EmulatedAccelerator(rate=100)
+    accelerator.step(BATCH, 50)
+    clock.now += 2.0
+    accelerator.step(BATCH, 50)
+    assert accelerator.computing[1] == (102.0, 102.5)
+
+
+def test_the_loop_is_one_step_ahead_at_most(clock: Clock) -> None:
+    accelerator = EmulatedAccelerator(rate=100)
+    accelerator.step(BATCH, 50)
+    assert clock.now == 100.0  # the first one begins at once
+    accelerator.step(BATCH, 50)
+    assert clock.now == pytest.approx(100.5 + Clock.late_s)
+
+
+def test_copies_ahead_hide_behind_steps(clock: Clock) -> None:
+    accelerator = EmulatedAccelerator(rate=100, bus=4000)  # a copy takes 0.25 s, a step 0.5
+    for _ in range(3):
+        accelerator.step(BATCH, 50)
+    starts = [start for start, _ in accelerator.computing]
+    assert starts == pytest.approx([100.25, 100.75, 101.25], abs=0.03)
+    assert [end - start for start, end in accelerator.copying] == [0.25] * 3
+    assert not accelerator.blocked
+
+
+def test_blocking_copies_stand_between_steps(clock: Clock) -> None:
+    accelerator = EmulatedAccelerator(rate=100, bus=4000, blocking=True)
+    for _ in range(3):
+        accelerator.step(BATCH, 50)
+    starts = [start for start, _ in accelerator.computing]
+    assert starts == pytest.approx([100.25, 101.0, 101.75], abs=0.05)
+    assert len(accelerator.blocked) == 3
+
+
+def test_rates_are_above_nothing() -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        EmulatedAccelerator(0)
+    with pytest.raises(ValueError, match="above 0"):
+        EmulatedAccelerator(1, bus=-1)
+
+
+def test_bytes_of_a_batch_are_those_of_its_tensors() -> None:
+    assert tree_bytes({"a": BATCH, "b": ("words", [BATCH, 3])}) == 2000
+
+
+def test_a_model_on_the_cpu_notes_when_it_computed() -> None:
+    seen = []
+    found = CpuModel(seen.append)
+    found.step("batch", 1)
+    assert seen == ["batch"]
+    assert len(found.computing) == 1
+    assert not found.asynchronous
+
+
+def test_a_step_trains_a_classifier() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
+    step = train_step(model, learning_rate=0.5)
+    batch = torch.randn(32, 2, 4), torch.arange(32) % 3
+    before = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    for _ in range(20):
+        step(batch)
+    after = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    assert float(after.detach()) < 0.9 * float(before.detach())
+
+
+def test_a_step_without_labels_trains_on_the_mean() -> None:
+    model = nn.Linear(4, 1, bias=False)
+    before = model.weight.detach().clone()
+    train_step(model, learning_rate=1.0)((torch.ones(2, 4),))
+    assert torch.allclose(model.weight.detach(), before - 1.0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "inputs", "labelled"),
+    [
+        ((1, torch.zeros(2, dtype=torch.int64)), 1, True),
+        ((1, torch.zeros(2)), 1, False),
+        ([1], 1, False),
+        ({"a": 1}, {"a": 1}, False),
+    ],
+)
+def test_what_a_model_takes_of_a_batch(batch: Any, inputs: Any, labelled: bool) -> None:
+    found, labels = inputs_and_labels(batch)
+    assert found == inputs
+    assert (labels is not None) == labelled
+
+
+def test_a_resident_batch_has_memory_of_its_own() -> None:
+    images = torch.zeros(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    kept = resident((images, ["words"]), torch.device("cpu"))
+    images.fill_(1)
+    assert float(kept[0].sum()) == 0
+    assert kept[0].is_contiguous(memory_format=torch.channels_last)
+    assert kept[1] == ["words"]
+
+
+def test_resident_batches_have_no_end() -> None:
+    steps = iter(Resident([("a", 1), ("b", 2)]))
+    assert [next(steps) for _ in range(3)] == [("a", 1), ("b", 2), ("a", 1)]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_model_on_a_gpu_is_timed_there(blocking: bool) -> None:
+    gpu = torch.device("cuda", 0)
+    model = nn.Linear(64, 64).to(gpu)
+    found = CudaModel(train_step(model), gpu, blocking)
+    batch = torch.ones(16, 64, device="cpu" if blocking else gpu)
+    run = run_loop(Resident([((batch,), 16)]), found, Limit(60.0, 8))
+    assert len(run.computing) == 8
+    assert all(start <= end for start, end in run.computing)
+    assert bool(run.blocked) == blocking
+    assert phase_of("compute", [run]).au is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from fastio.cores import available_cores
 from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.device import Device, has_pinned_memory
 from fastio.engine import OnError
-from fastio.errors import DatasetNotFound, SourceNotFound, StoreError, TransformError
+from fastio.errors import DatasetNotFound, TransformError
 from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings, as_list
 from fastio.formats import (
     AnyDataset,
@@ -26,6 +25,7 @@ from fastio.formats import (
     is_tars,
     open_any,
     remote_part,
+    tables_of_url_folder,
 )
 from fastio.formats.hugging_face import (
     HuggingFaceDataset,
@@ -40,6 +40,7 @@ from fastio.formats.tables import (
     TableDataset,
     TableFile,
     TableOptions,
+    TableSamples,
     find_tables,
     table_kind,
 )
@@ -111,15 +112,7 @@ class TableRequest:
             SchemaError: the options are not possible.
             ValueError: names are a string and no list.
         """
-        for what, names in {"columns": columns, **(groups or {})}.items():
-            if isinstance(names, str):
-                raise ValueError(f"{what} is a list of names: [{names!r}]")
-        options = TableOptions(
-            None if columns is None else tuple(columns),
-            {name: tuple(members) for name, members in (groups or {}).items()},
-            dtypes or {},
-            nulls or {},
-        )
+        options = TableOptions.of(columns, groups, dtypes, nulls)
         if not options and filters is None and memory is None:
             return None
         return cls(options, filters, memory)
@@ -137,6 +130,8 @@ def make_feed(request: Request) -> Feed:
         return _mix_feed(request.dataset, request)
     if is_hugging_face(request.dataset):
         return _hugging_face_feed(request)
+    if isinstance(request.dataset, TableSamples):
+        return _table_feed(_of_opened(request, request.dataset), request.dataset.files)
     tables = _tables(request)
     if tables is not None:
         return _table_feed(request, tables)
@@ -148,7 +143,9 @@ def make_feed(request: Request) -> Feed:
     try:
         source = _native_source(request)
     except DatasetNotFound:
-        tables = _tables_of_folder(request) if is_remote(request.dataset) else None
+        tables = None
+        if is_remote(request.dataset):
+            tables = tables_of_url_folder(request.dataset, request.storage_options)
         if tables is None:
             raise
         return _table_feed(request, tables)
@@ -223,11 +220,15 @@ def _tables(request: Request) -> list[TableFile] | None:
     return find_tables(dataset)
 
 
-def _tables_of_folder(request: Request) -> list[TableFile] | None:
-    """The table files of a URL's folder that is no packed dataset and has no tars."""
-    with suppress(SourceNotFound, StoreError):
-        return find_tables(request.dataset, request.storage_options)
-    return None
+def _of_opened(request: Request, opened: TableSamples) -> Request:
+    """A request for table files that were opened with options of their own."""
+    asked = request.tables or TableRequest(TableOptions(), None, None)
+    if asked.options or asked.filters is not None:
+        raise ValueError(
+            "columns, groups, dtypes, nulls and filters of tables that are opened are given to "
+            "fastio.open, or the files to Loader"
+        )
+    return replace(request, tables=TableRequest(opened.options, opened.filters, asked.memory))
 
 
 def _table_feed(request: Request, files: list[TableFile]) -> TableFeed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastio.cli.common import complain, counted, readable_bytes
 
@@ -34,9 +34,10 @@ class Findings:
     Attributes:
         path: of the dataset.
         files, nbytes, rows: how much was checked.
-        damaged: the shards or tars that are.
+        damaged: the files that are.
         images: None where they were not decoded.
-        lacked: of tars, the fields that not every sample has; None for packed datasets.
+        lacked: of tars, the fields that not every sample has; None for others.
+        kind: what the files are called: "shard", "tar", or "file" of data that others wrote.
     """
 
     path: str
@@ -46,16 +47,12 @@ class Findings:
     damaged: list[ShardCheck]
     images: Images | None = None
     lacked: list[LackedField] | None = None
+    kind: Literal["shard", "tar", "file"] = "shard"
 
     @property
     def all_well(self) -> bool:
         """Whether nothing is wrong."""
         return not self.damaged and not self.lacked and self.images in (None, Images())
-
-    @property
-    def kind(self) -> str:
-        """What the files are called."""
-        return "shard" if self.lacked is None else "tar"
 
 
 def report(found: Findings, *, quiet: bool, as_json: bool) -> None:
@@ -84,7 +81,10 @@ def report(found: Findings, *, quiet: bool, as_json: bool) -> None:
 
 
 def _as_json(found: Findings) -> dict[str, Any]:
-    told: dict[str, Any] = {"shards": found.files, "bytes": found.nbytes}
+    counted_as = "files" if found.kind == "file" else "shards"
+    told: dict[str, Any] = {counted_as: found.files, "bytes": found.nbytes}
+    if found.kind == "file":
+        told["rows"] = found.rows
     told["damaged"] = [{"name": item.name, "problem": item.problem} for item in found.damaged]
     if found.lacked is not None:
         told["incomplete"] = [dataclasses.asdict(item) for item in found.lacked]
@@ -96,7 +96,7 @@ def _as_json(found: Findings) -> dict[str, Any]:
 
 def _image_line(found: Findings, image: BadImage) -> str:
     # Rows of tars are counted without the damaged ones: the sample's key says which it is.
-    row = f" (row {image.row} of the dataset)" if found.lacked is None else ""
+    row = f" (row {image.row} of the dataset)" if found.kind == "shard" else ""
     where = f"{image.shard} row {image.local_row}"
     return f"{found.path}: {where}: {image.field}: {image.problem}{row}"
 
@@ -106,7 +106,7 @@ def _sums(found: Findings) -> list[str]:
     lines = []
     if found.damaged:
         count, them = len(found.damaged), "it" if len(found.damaged) == 1 else "them"
-        again = "pack" if found.lacked is None else "make"
+        again = {"shard": "pack", "tar": "make", "file": "write"}[found.kind]
         files = counted(found.files, found.kind)
         lines.append(f"{count:,} of {files} damaged; copy or {again} {them} again")
     if found.images is not None:
@@ -132,5 +132,7 @@ def _all_well(found: Findings) -> str:
     holds = "all checksums hold"
     if found.lacked is not None:
         holds = f"all headers are sound, and {samples} have the same fields"
+    if found.kind == "file":
+        holds = f"all {counted(found.rows, 'row')} can be read"
     size = f"{counted(found.files, found.kind)}, {readable_bytes(found.nbytes)}"
     return f"{found.path}: {size}: {holds}{decoded}"

@@ -14,6 +14,13 @@ from fastio.cli.common import (
     parse_storage_options,
     readable_bytes,
 )
+from fastio.cli.info_tables import (
+    describe_hugging_face,
+    describe_table_files,
+    line,
+    print_columns,
+    table_lines,
+)
 
 if TYPE_CHECKING:
     from fastio.dataset import Dataset
@@ -24,26 +31,49 @@ _WIDE = 200  # characters of a line of statistics
 
 
 def info(
-    dst: Annotated[str, typer.Argument(help="A packed dataset or its URL, or WebDataset tars.")],
+    dst: Annotated[
+        str,
+        typer.Argument(
+            help="A packed dataset, WebDataset tars or table files (Parquet, Arrow, CSV, JSONL), "
+            "or their URL; or a directory of Hugging Face's save_to_disk."
+        ),
+    ],
     storage_options: StorageOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a dataset consists of."""
     options = parse_storage_options(storage_options)
     with clear_errors():
-        from fastio.formats import TarDataset
-        from fastio.formats import open as open_dataset
+        description, lines = _described(dst, options)
+        print(json.dumps(description) if as_json else "\n".join(lines))
+        if as_json:
+            return
+        if description.get("statistics"):
+            _print_statistics(description["statistics"])
+        if description.get("columns"):
+            print_columns(description["columns"])
 
+
+def _described(dst: str, options: dict[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
+    """What is told of a dataset, for JSON and for people."""
+    from fastio.formats import HuggingFaceDataset, TableSamples, TarDataset, find_table_files
+    from fastio.formats import open as open_dataset
+
+    files = find_table_files(dst, options)
+    if files is None:
         with open_dataset(dst, storage_options=options) as dataset:
             if isinstance(dataset, TarDataset):
                 description = _describe_tars(dataset)
-                lines = _tar_lines(description)
-            else:
+                return description, _file_lines(description, "tars")
+            if isinstance(dataset, HuggingFaceDataset):
+                description = describe_hugging_face(dataset)
+                return description, _file_lines(description, "files")
+            if not isinstance(dataset, TableSamples):
                 description = _describe(dataset)
-                lines = _lines(description)
-        print(json.dumps(description) if as_json else "\n".join(lines))
-        if description.get("statistics") and not as_json:
-            _print_statistics(description["statistics"])
+                return description, _lines(description)
+            files = dataset.files  # of a URL's folder
+    description = describe_table_files(dst, files)
+    return description, table_lines(description)
 
 
 def _describe(dataset: Dataset) -> dict[str, Any]:
@@ -82,17 +112,20 @@ def _describe_tars(dataset: TarDataset) -> dict[str, Any]:
     }
 
 
-def _tar_lines(description: dict[str, Any]) -> list[str]:
-    return [
-        _line("dataset", description["path"]),
-        _line("samples", f"{description['rows']:,}"),
-        _line("tars", f"{description['tars']:,}, {readable_bytes(description['bytes'])}"),
-        _line("a sample", readable_bytes(round(description["bytes_per_sample"]))),
-        _line("structure", description["structure"]),
-        _line("fields", ""),
+def _file_lines(description: dict[str, Any], files: str) -> list[str]:
+    """Of tars, or of the files of save_to_disk."""
+    lines = [
+        line("dataset", description["path"]),
+        line("samples", f"{description['rows']:,}"),
+        line(files, f"{description[files]:,}, {readable_bytes(description['bytes'])}"),
+        line("a sample", readable_bytes(round(description["bytes_per_sample"]))),
+        line("structure", description["structure"]),
+        line("fields", ""),
         *(_field_line(field) for field in description["fields"]),
-        _line("fingerprint", description["fingerprint"]),
     ]
+    if description["classes"] is not None:
+        lines.append(line("classes", _class_list(description["classes"])))
+    return [*lines, line("fingerprint", description["fingerprint"])]
 
 
 def _codebook(dataset: Dataset) -> dict[str, Any] | None:
@@ -110,31 +143,31 @@ def _lines(description: dict[str, Any]) -> list[str]:
     shards, nbytes = description["shards"], description["bytes"]
     packing = description["packing"]
     lines = [
-        _line("dataset", description["path"]),
-        _line("samples", f"{description['rows']:,}"),
-        _line("shards", f"{shards:,}, {readable_bytes(nbytes)}"),
-        _line("a sample", readable_bytes(round(description["bytes_per_sample"]))),
-        _line("structure", description["structure"]),
-        _line("fields", ""),
+        line("dataset", description["path"]),
+        line("samples", f"{description['rows']:,}"),
+        line("shards", f"{shards:,}, {readable_bytes(nbytes)}"),
+        line("a sample", readable_bytes(round(description["bytes_per_sample"]))),
+        line("structure", description["structure"]),
+        line("fields", ""),
         *(_field_line(field) for field in description["fields"]),
     ]
     for name, words in description.get("vocabularies", {}).items():
-        lines.append(_line("words", f"{name} {_class_list(words)}"))
+        lines.append(line("words", f"{name} {_class_list(words)}"))
     if description["classes"] is not None:
-        lines.append(_line("classes", _class_list(description["classes"])))
+        lines.append(line("classes", _class_list(description["classes"])))
     codebook = description["codebook"]
     if codebook is not None:
-        lines.append(_line("codebook", f"{codebook['origin']}, xxh3 {codebook['xxh3']}"))
+        lines.append(line("codebook", f"{codebook['origin']}, xxh3 {codebook['xxh3']}"))
     tokenizer = _tokenizer(packing)
     if tokenizer is not None:
-        lines.append(_line("tokenizer", tokenizer))
+        lines.append(line("tokenizer", tokenizer))
     made_with = _made_with(packing)
     if made_with:
-        lines.append(_line("made with", made_with))
+        lines.append(line("made with", made_with))
     bad = packing.get("skipped")
     skipped = f", {counted(bad, 'bad sample')} skipped" if bad else ""
-    lines.append(_line("packed from", f"{packing.get('source')}{skipped}"))
-    lines.append(_line("fingerprint", description["fingerprint"]))
+    lines.append(line("packed from", f"{packing.get('source')}{skipped}"))
+    lines.append(line("fingerprint", description["fingerprint"]))
     return lines
 
 
@@ -172,10 +205,6 @@ def _made_with(packing: dict[str, Any]) -> str:
     if quality is not None:
         parts.append(f"quality {quality} (re-encoded)")
     return ", ".join(parts)
-
-
-def _line(key: str, value: str) -> str:
-    return f"{key:<12} {value}".rstrip()
 
 
 def _field_line(field: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""fastio verify: compare every byte of a dataset with its manifest; of tars, what can be told."""
+"""fastio verify: compare every byte of a dataset with its manifest; of others, what can be told."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fastio.cli.findings import Findings, Images, report
 
 if TYPE_CHECKING:
     from fastio.dataset import Dataset, ImagesCheck, ShardCheck
+    from fastio.formats.tables import TableFile
     from fastio.formats.tars import LocalTars, TarSamples
     from fastio.formats.tars.remote import StoreTars
 
@@ -26,7 +27,13 @@ _TARS_AT_ONCE = 8
 
 
 def verify(
-    dst: Annotated[str, typer.Argument(help="A packed dataset or its URL, or WebDataset tars.")],
+    dst: Annotated[
+        str,
+        typer.Argument(
+            help="A packed dataset, WebDataset tars or table files (Parquet, Arrow, CSV, JSONL), "
+            "or their URL; or a directory of Hugging Face's save_to_disk."
+        ),
+    ],
     deep: Annotated[
         bool, typer.Option("--deep", help="Decode every image too, and name the damaged ones.")
     ] = False,
@@ -39,20 +46,41 @@ def verify(
     """Check all checksums of a dataset; the exit code is 1 if anything is damaged.
 
     In tars only headers have checksums: what is checked is that these hold, that nothing is cut
-    off, and that every sample has the fields of the others.
+    off, and that every sample has the fields of the others. Of tables every column of every row
+    group is read, with the checksums of Parquet's pages where it has some; so it is with
+    directories of save_to_disk.
     """
     options = parse_storage_options(storage_options)
     with clear_errors():
-        tars = _find_tars(dst, options)
-        if tars is None:
-            with open_packed(dst, options) as dataset:
-                found = _check_packed(dataset, deep, not quiet)
-        else:
-            with closing(tars[0]):
-                found = _check_tars(dst, *tars, deep, not quiet)
+        found = _check(dst, options, deep, not quiet)
         report(found, quiet=quiet, as_json=as_json)
         if not found.all_well:
             raise typer.Exit(EXIT_FAILED)
+
+
+def _check(dst: str, options: dict[str, Any] | None, deep: bool, shown: bool) -> Findings:
+    from fastio.errors import DatasetNotFound
+    from fastio.formats import find_table_files, tables_of_url_folder
+    from fastio.formats.hugging_face import is_hugging_face
+    from fastio.store import is_remote
+
+    tables = find_table_files(dst, options)
+    if tables is not None:
+        return _check_tables(dst, tables, shown)
+    if is_hugging_face(dst):
+        return _check_hugging_face(dst, deep, shown)
+    tars = _find_tars(dst, options)
+    if tars is not None:
+        with closing(tars[0]):
+            return _check_tars(dst, *tars, deep, shown)
+    try:
+        with open_packed(dst, options) as dataset:
+            return _check_packed(dataset, deep, shown)
+    except DatasetNotFound:
+        tables = tables_of_url_folder(dst, options) if is_remote(dst) else None
+        if tables is None:
+            raise
+        return _check_tables(dst, tables, shown)
 
 
 def _find_tars(
@@ -89,6 +117,48 @@ def _check_packed(dataset: Dataset, deep: bool, shown: bool) -> Findings:
     return found
 
 
+def _check_tables(path: str, files: list[TableFile], shown: bool) -> Findings:
+    from fastio.cores import available_cores
+    from fastio.formats.tables import check_tables
+
+    rows = 0
+
+    def found() -> Iterator[ShardCheck]:
+        nonlocal rows
+        for check, count in check_tables(files, available_cores()):
+            rows += count
+            yield check
+
+    checks = _checked(found(), "files", len(files), shown)
+    return _of_files(path, checks, rows)
+
+
+def _check_hugging_face(path: str, deep: bool, shown: bool) -> Findings:
+    from fastio.cores import available_cores
+    from fastio.formats import HuggingFaceDataset
+    from fastio.formats.hugging_face import check_arrow_streams, check_hugging_face_images
+
+    with HuggingFaceDataset(path) as dataset:
+        streams = check_arrow_streams(dataset.sources, available_cores())
+        checks = _checked(streams, "files", len(dataset.sources), shown)
+        found = _of_files(path, checks, len(dataset))
+        if deep and not found.damaged:
+            images = check_hugging_face_images(dataset, available_cores())
+            found.images = _decoded(images, len(dataset), shown)
+    return found
+
+
+def _of_files(path: str, checks: list[ShardCheck], rows: int) -> Findings:
+    return Findings(
+        path=path,
+        files=len(checks),
+        nbytes=sum(check.nbytes for check in checks),
+        rows=rows,
+        damaged=[check for check in checks if check.problem is not None],
+        kind="file",
+    )
+
+
 def _check_tars(
     path: str,
     reader: LocalTars | StoreTars,
@@ -117,6 +187,7 @@ def _check_tars(
         damaged=[check for check in checks if check.problem is not None],
         images=Images() if deep else None,
         lacked=[],
+        kind="tar",
     )
     if found.rows or not found.damaged:
         index = assemble(reader, list(samples), [""] * len(samples), list(samples.values()))

@@ -1,9 +1,9 @@
-"""What can be read as a dataset: packed folders, image folders and WebDataset tars as they are."""
+"""What can be read as a dataset: packed folders, and what others wrote, as it is."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from fastio.formats.fixed import FixedWidth
 from fastio.formats.folder import IMG_EXTENSIONS, FolderDataset
 from fastio.formats.hugging_face import HuggingFaceDataset, is_hugging_face
 from fastio.formats.layout import ShardPlace, TableField
+from fastio.formats.tables import TableFile, TableOptions, TableSamples, find_tables, table_kind
 from fastio.formats.tars import TarDataset, find_tars
 from fastio.formats.tars.remote import RemoteTars, StoreTars, is_tar_url, open_store_tars
 from fastio.formats.tokens import PaddedDataset, TokenDataset, TokenPad, TokenWindows
@@ -36,11 +37,13 @@ __all__ = [
     "RemoteTars",
     "ShardPlace",
     "TableField",
+    "TableSamples",
     "TarDataset",
     "TokenDataset",
     "TokenPad",
     "TokenWindows",
     "find_store_tars",
+    "find_table_files",
     "folder_extension",
     "is_tars",
     "open",
@@ -48,6 +51,7 @@ __all__ = [
     "open_folder",
     "open_remote",
     "remote_part",
+    "tables_of_url_folder",
 ]
 
 # What the native path reads.
@@ -70,28 +74,106 @@ def open(
     *,
     storage_options: Mapping[str, Any] | None = None,
     cache: Cache | str | os.PathLike[str] | None = None,
-) -> Dataset | TarDataset:
-    """Open a packed dataset, here or in a store, or WebDataset tars.
+    columns: Iterable[str] | None = None,
+    groups: Mapping[str, Iterable[str]] | None = None,
+    dtypes: Mapping[str, str] | None = None,
+    nulls: Mapping[str, Any] | None = None,
+    filters: Any = None,
+) -> Dataset | TarDataset | HuggingFaceDataset | TableSamples:
+    """Open a packed dataset or WebDataset tars, here or in a store; or what others wrote.
 
     Args:
-        path: the folder that `fastio pack` or `fastio.Writer` wrote, or the URL of a copy of it; or
-            a tar, a folder of tars, or a pattern such as "train-{000000..000009}.tar".
+        path: the folder that `fastio pack` or `fastio.Writer` wrote, or the URL of a copy of it; a
+            tar, a folder of tars, or a pattern such as "train-{000000..000009}.tar"; a directory
+            that Hugging Face's `save_to_disk` wrote; or table files (Parquet, Arrow, CSV, JSONL):
+            a file, a folder of them, or a pattern.
         storage_options: for a URL: what its file system takes (keys, endpoint, ...).
-        cache: for a URL: a folder on a local disk, or a `fastio.Cache`; None: nothing is kept.
+        cache: for a URL of a packed dataset or tars: a folder on a local disk, or a
+            `fastio.Cache`; None: nothing is kept.
+        columns, groups, dtypes, nulls: of table files and directories of `save_to_disk`, as for
+            `Loader`: which columns, as which fields.
+        filters: rows of table files that are wanted, as for `Loader`.
 
     Returns:
         The dataset; close it, or use it in a `with` statement, to let go of its files.
 
     Raises:
-        DatasetNotFound: the folder does not exist or has neither a manifest nor tars.
-        SourceNotFound, ShardCorrupt, SchemaError: as `TarDataset`.
+        DatasetNotFound: the folder does not exist, or has nothing of all this.
+        ValueError: an option is for datasets of another kind.
+        SourceNotFound, ShardCorrupt, SchemaError: as `TarDataset`, and as `TableSamples`.
         ManifestInvalid: the manifest is damaged.
         FormatVersionUnsupported: a newer fastio wrote it.
     """
+    if not is_remote(path):
+        _only_remote(path, storage_options, cache)
+    options = TableOptions.of(columns, groups, dtypes, nulls)
+    files = find_table_files(path, storage_options)
+    if files is not None:
+        return _open_tables(files, options, filters, cache)
+    if is_hugging_face(path):
+        if filters is not None:
+            raise ValueError("filters are for table files: filter the dataset (ds.filter)")
+        return HuggingFaceDataset(path, options)
+    try:
+        opened = _open_whole(path, storage_options, cache)
+    except DatasetNotFound:
+        files = tables_of_url_folder(path, storage_options) if is_remote(path) else None
+        if files is None:
+            raise
+        return _open_tables(files, options, filters, cache)
+    if options or filters is not None:
+        opened.close()
+        raise ValueError(
+            "columns, groups, dtypes and nulls are for table files and directories of "
+            f"save_to_disk, filters for table files: {path} is something else"
+        )
+    return opened
+
+
+def find_table_files(
+    path: Any, storage_options: Mapping[str, Any] | None = None
+) -> list[TableFile] | None:
+    """The table files that a path means; None where it means something else.
+
+    A URL means tables where its name does: what is in a folder there is asked for last, by
+    whoever finds nothing else.
+
+    Raises:
+        SourceNotFound, SchemaError, StoreError: as `find_tables`.
+    """
+    if is_remote(path):
+        return find_tables(path, storage_options) if table_kind(path) is not None else None
+    if is_dataset(path) or is_half_written(path) or is_hugging_face(path) or is_tars(path):
+        return None
+    return find_tables(path)
+
+
+def tables_of_url_folder(
+    url: Any, storage_options: Mapping[str, Any] | None = None
+) -> list[TableFile] | None:
+    """The table files of a URL's folder that is no packed dataset and has no tars."""
+    with suppress(SourceNotFound, StoreError):
+        return find_tables(url, storage_options)
+    return None
+
+
+def _open_whole(
+    path: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None,
+    cache: Cache | str | os.PathLike[str] | None,
+) -> Dataset | TarDataset:
+    """A packed dataset or tars, as `open`."""
     if is_remote(path):
         return open_remote(str(path), storage_options, cache)
-    _only_remote(path, storage_options, cache)
     return TarDataset(path) if is_tars(path) else open_packed(path)
+
+
+def _open_tables(
+    files: list[TableFile], options: TableOptions, filters: Any, cache: object
+) -> TableSamples:
+    if cache is not None:
+        raise ValueError("cache is for packed datasets and tars behind a URL, and not for tables")
+    return TableSamples(files, options, filters)
 
 
 def open_remote(

@@ -4,11 +4,13 @@
 
 `groups` is what the tables' path reads; `dataset` gives any row, with its images (`images`, whose
 bytes lie in files that are `mapped`) and lists of lists (`nested`). `fields` decides what becomes
-what. What the package writes about columns is in `fastio.formats.tables.features`.
+what, `check` is for `fastio verify`. What the package writes about columns is in
+`fastio.formats.tables.features`.
 """
 
 from __future__ import annotations
 
+from fastio.formats.hugging_face.check import check_arrow_streams, check_hugging_face_images
 from fastio.formats.hugging_face.dataset import HuggingFaceDataset
 from fastio.formats.hugging_face.fields import wants_rows
 from fastio.formats.hugging_face.groups import HuggingFaceGroups
@@ -23,6 +25,8 @@ __all__ = [
     "HuggingFaceGroups",
     "HuggingFaceTable",
     "Places",
+    "check_arrow_streams",
+    "check_hugging_face_images",
     "has_transform",
     "is_hugging_face",
     "wants_rows",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
@@ -23,8 +22,9 @@ from fastio.formats.tables.columns import Conversion, leaf_array
 from fastio.formats.tables.narrowing import narrowed
 from fastio.formats.tables.options import TableOptions
 from fastio.formats.tables.place import Place
+from fastio.formats.tables.samples import listed, sample_value
 from fastio.formats.tables.values import Ragged
-from fastio.schema import Array, Image, Scalar, Schema, Text
+from fastio.schema import Array, Image, Schema
 
 
 class HuggingFaceDataset:
@@ -68,6 +68,11 @@ class HuggingFaceDataset:
         """16 hexadecimal digits that stand for the data, and for what is made of them."""
         about = f"{self._table.stamp} {self.schema.to_json()}"
         return xxhash.xxh3_64_hexdigest(about.encode("utf-8", "surrogateescape"))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The Arrow files that its rows, and their order, lie in; none where they are in memory."""
+        return self._table.stored.files
 
     @property
     def stamp(self) -> str:
@@ -194,8 +199,10 @@ class HuggingFaceDataset:
         others = [name for name in self.schema.fields if name not in self._images]
         values = self.gather_all(others, np.array([row], np.int64))
         return {
-            name: self.image(name, row) if name in self._images else self._python(name, values)
-            for name in self.schema.fields
+            name: self.image(name, row)
+            if name in self._images
+            else sample_value(values[name][0], kind)
+            for name, kind in self.schema.fields.items()
         }
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -242,26 +249,7 @@ class HuggingFaceDataset:
     ) -> dict[str, Any]:
         converted = conversion.convert(batch, place).fields
         return {
-            name: _listed(values, self.schema.fields[name])
-            if isinstance(values, Ragged)
-            else values
+            name: listed(values, self.schema.fields[name]) if isinstance(values, Ragged) else values
             for name, values in converted.items()
             if name in self.schema.fields
         }
-
-    def _python(self, name: str, values: Mapping[str, Any]) -> Any:
-        value, kind = values[name][0], self.schema.fields[name]
-        if isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool"):
-            return value.item()
-        return value
-
-
-def _listed(rows: Ragged, kind: Any) -> list[Any]:
-    """Rows of differing lengths as str, bytes or arrays of their own."""
-    ends = rows.offsets.tolist()
-    parts = [rows.values[begin:end] for begin, end in pairwise(ends)]
-    if isinstance(kind, Array):
-        return [np.array(part) for part in parts]
-    if isinstance(kind, Text):
-        return [part.tobytes().decode() for part in parts]
-    return [part.tobytes() for part in parts]

@@ -45,12 +45,14 @@ class Opened:
         rows: its rows; columns that its format leaves out are left out.
         features: of the columns.
         stamp: changes when its data do.
+        files: that it lies in; none for what is in memory.
     """
 
     name: str
     rows: Rows
     features: Mapping[str, Feature]
     stamp: str
+    files: tuple[str, ...] = ()
 
 
 def is_hugging_face(dataset: Any) -> bool:
@@ -109,10 +111,9 @@ def _has_images(path: Path) -> bool:
 
 
 def _open_file(path: str) -> Opened:
-    schema, batches = _mapped(path)
-    return Opened(
-        path, _rows(path, schema, batches, None, None), features_of(schema), stamp([path])
-    )
+    schema, batches = record_batches(path)
+    rows = _rows(path, schema, batches, None, None)
+    return Opened(path, rows, features_of(schema), stamp([path]), (path,))
 
 
 # --- Directories ----------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ def _open_folder(folder: str) -> Opened:
     batches: list[pa.RecordBatch] = []
     schema: pa.Schema | None = None
     for path in paths:
-        found, more = _mapped(path)
+        found, more = record_batches(path)
         if schema is not None and not found.equals(schema):
             raise ShardCorrupt(
                 f"{path} has other columns than {paths[0]}: {found} instead of {schema}; save the "
@@ -143,11 +144,14 @@ def _open_folder(folder: str) -> Opened:
     selected = _files(folder, state, "_indices_data_files")
     indices = None
     if selected:
-        indices = _indices([batch for path in selected for batch in _mapped(path)[1]], selected[0])
+        indices = _indices(
+            [batch for path in selected for batch in record_batches(path)[1]], selected[0]
+        )
     features = _folder_features(folder, info, schema)
     format_columns = None if state.get("_output_all_columns") else state.get("_format_columns")
     rows = _rows(folder, schema, batches, indices, format_columns)
-    return Opened(folder, rows, features, stamp([*paths, *selected, os.path.join(folder, STATE)]))
+    files = (*paths, *selected)
+    return Opened(folder, rows, features, stamp([*files, os.path.join(folder, STATE)]), files)
 
 
 def _json(path: str) -> dict[str, Any]:
@@ -175,8 +179,13 @@ def _files(folder: str, state: Mapping[str, Any], key: str) -> list[str]:
     return [os.path.join(folder, name) for name in names]
 
 
-def _mapped(path: str) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """The record batches of an Arrow stream, which stay in the file's pages."""
+def record_batches(path: str) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """The record batches of an Arrow stream, which stay in the file's pages.
+
+    Raises:
+        SourceNotFound: there is no such file.
+        ShardCorrupt: it is damaged, or cut off.
+    """
     with reading(path):
         if os.path.getsize(path) == 0:
             raise ShardCorrupt(f"{path} is empty: it has 0 bytes; save the dataset again")

@@ -6,15 +6,19 @@
 has columns that names of folders are. `leaves` has the table of what type becomes what field,
 `options` what can be asked for, `values` how arrays become NumPy's, `words` the codes of
 dictionary-encoded strings, `filters` which rows are wanted. `direct` reads row groups where they
-lie, in any order and by many threads, by way of `sources` and `row_groups`.
+lie, in any order and by many threads, by way of `sources` and `row_groups`; `indexed` single rows.
+`about` and `check` are for `fastio info` and `fastio verify`.
 """
 
 from __future__ import annotations
 
+from fastio.formats.tables.about import ColumnAbout, TablesAbout, describe_tables
+from fastio.formats.tables.check import check_tables
 from fastio.formats.tables.columns import Column, Conversion, Converted, Part
 from fastio.formats.tables.direct import RowGroup, Rows, TableDataset
 from fastio.formats.tables.files import find_tables, table_kind
 from fastio.formats.tables.filters import Filter
+from fastio.formats.tables.indexed import TableSamples
 from fastio.formats.tables.objects import LocalFile, StoreFile, TableFile, stamp
 from fastio.formats.tables.opening import Opened, joined, open_all, open_files
 from fastio.formats.tables.options import TableOptions, expand_range
@@ -24,6 +28,7 @@ from fastio.formats.tables.values import Ragged
 
 __all__ = [
     "Column",
+    "ColumnAbout",
     "Conversion",
     "Converted",
     "Filter",
@@ -41,7 +46,11 @@ __all__ = [
     "TableDataset",
     "TableFile",
     "TableOptions",
+    "TableSamples",
     "Tables",
+    "TablesAbout",
+    "check_tables",
+    "describe_tables",
     "expand_range",
     "find_tables",
     "joined",

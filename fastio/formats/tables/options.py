@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +57,30 @@ class TableOptions:
                     f"dtype {dtype!r} of {name!r} cannot be stored; possible are "
                     f"{', '.join(DTYPES)}"
                 )
+
+    @classmethod
+    def of(
+        cls,
+        columns: Iterable[str] | None,
+        groups: Mapping[str, Iterable[str]] | None,
+        dtypes: Mapping[str, str] | None,
+        nulls: Mapping[str, Any] | None,
+    ) -> TableOptions:
+        """The options as users give them.
+
+        Raises:
+            SchemaError: they are not possible.
+            ValueError: names are a string and no list.
+        """
+        for what, names in {"columns": columns, **(groups or {})}.items():
+            if isinstance(names, str):
+                raise ValueError(f"{what} is a list of names: [{names!r}]")
+        return cls(
+            None if columns is None else tuple(columns),
+            {name: tuple(members) for name, members in (groups or {}).items()},
+            dtypes or {},
+            nulls or {},
+        )
 
     def __bool__(self) -> bool:
         """Whether anything is asked for."""

@@ -1,0 +1,199 @@
+"""Table files by row number, as other datasets are."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastio.cores import available_cores
+from fastio.errors import SchemaError
+from fastio.formats.tables.direct import RowGroup, TableDataset
+from fastio.formats.tables.objects import TableFile
+from fastio.formats.tables.options import TableOptions
+from fastio.formats.tables.samples import listed, sample_value
+from fastio.formats.tables.values import Ragged
+from fastio.schema import Schema
+
+_KEPT_GROUPS = 2  # row groups, as they were read last
+_MOST_IN_MEMORY = 4 << 30  # bytes of files without row groups (CSV, JSONL, Arrow streams)
+
+Values = NDArray[Any] | Ragged
+
+
+class TableSamples:
+    """The rows of table files as dicts. Safe to use from several threads.
+
+    A row is had by reading its row group, of which the last ones are kept: for one row after the
+    other, and for a look at some. Batches of rows in any order are a Loader's work.
+
+    Args:
+        files: as `find_tables` found them.
+        options: which columns, as which fields.
+        filters: rows that are wanted, in pyarrow's form; None for all.
+
+    Attributes:
+        path: the first file's.
+        files, options, filters: as given.
+        schema: the fields.
+
+    Raises:
+        SourceNotFound, ShardCorrupt, StoreError: a file cannot be read.
+        SchemaError: a column cannot be a field, or a file needs more memory.
+    """
+
+    def __init__(
+        self, files: Sequence[TableFile], options: TableOptions | None = None, filters: Any = None
+    ) -> None:
+        self.files = list(files)
+        self.options = options or TableOptions()
+        self.filters = filters
+        self._dataset = TableDataset(
+            self.files,
+            self.options,
+            filters=filters,
+            memory=_MOST_IN_MEMORY,
+            threads=available_cores(),
+        )
+        self.path = self._dataset.path
+        self.schema: Schema = self._dataset.schema
+        self._first = np.array([group.first_row for group in self._dataset.groups], np.int64)
+        self._read: OrderedDict[int, Mapping[str, Values]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that stand for the files, and which rows are wanted."""
+        return self._dataset.fingerprint
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes that the numbers of `label` (or `class`) stand for, or None."""
+        return self.schema.classes
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __repr__(self) -> str:
+        return f"TableSamples({self.path!r}, rows={len(self)})"
+
+    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
+        """One field of many rows.
+
+        Args:
+            field: its name.
+            rows: int64 (n,), row numbers in any order.
+
+        Returns:
+            An array of shape (n,) for Scalar and (n, *shape) for Array; a list of n str, bytes
+            or arrays for Text, Bytes and Array of differing shapes.
+
+        Raises:
+            SchemaError: there is no such field, or a value cannot be held by its field.
+            ShardCorrupt: a row group is damaged.
+            IndexError: a row number is out of range.
+        """
+        kind = self._field(field)
+        rows = np.asarray(rows, np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            raise IndexError(f"a row is out of range: {self.path} has {len(self)} rows")
+        number = np.searchsorted(self._first, rows, side="right") - 1
+        fixed = self._dataset.fixed.get(field)
+        dtype: Any = object if fixed is None else kind.dtype
+        found = np.empty((len(rows), *(() if fixed is None else fixed[0])), dtype)
+        for group in np.unique(number).tolist():
+            there = np.flatnonzero(number == group)
+            local = rows[there] - self._first[group]
+            values = self._group(group)[field]
+            if not isinstance(values, Ragged):
+                found[there] = values[local]
+                continue
+            for place, row in zip(there.tolist(), local.tolist(), strict=True):
+                found[place] = listed(values.slice(row, row + 1), kind)[0]
+        return list(found) if fixed is None else found
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """One sample.
+
+        Args:
+            index: row number; negative ones count from the end.
+
+        Raises:
+            IndexError: it is out of range.
+            SchemaError: a value cannot be held by its field.
+            ShardCorrupt: its row group is damaged.
+        """
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows")
+        at = np.array([row], np.int64)
+        return {
+            name: sample_value(self.gather(name, at)[0], kind)
+            for name, kind in self.schema.fields.items()
+        }
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[row] for row in range(len(self)))
+
+    def close(self) -> None:
+        """Lets go of what is in memory."""
+        with self._lock:
+            self._read.clear()
+        self._dataset.close()
+
+    def __enter__(self) -> TableSamples:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        return TableSamples, (self.files, self.options, self.filters)
+
+    def _field(self, name: str) -> Any:
+        if name not in self.schema.fields:
+            raise SchemaError(
+                f"{self.path} has no field {name!r}; it has {', '.join(self.schema.fields)}"
+            )
+        return self.schema.fields[name]
+
+    def _group(self, number: int) -> Mapping[str, Values]:
+        """All fields of a row group."""
+        with self._lock:
+            found = self._read.pop(number, None)
+            if found is None:
+                found = self._whole(self._dataset.groups[number])
+            self._read[number] = found
+            if len(self._read) > _KEPT_GROUPS:
+                self._read.popitem(last=False)
+            return found
+
+    def _whole(self, group: RowGroup) -> dict[str, Values]:
+        kinds = self.schema.fields
+        found: dict[str, Values] = {
+            name: np.empty((group.rows, *shape), kinds[name].dtype)  # type: ignore[union-attr]
+            for name, (shape, _) in self._dataset.fixed.items()
+        }
+        ragged: dict[str, list[Ragged]] = {name: [] for name in kinds if name not in found}
+        for rows in self._dataset.read(group, None, True):
+            for part in rows.parts:
+                target = found[part.field]
+                assert not isinstance(target, Ragged)
+                target = target[rows.begin : rows.begin + rows.count]
+                if target.shape != part.values.shape:
+                    width = part.values.shape[1] if part.values.ndim > 1 else 1
+                    target = target[:, part.first : part.first + width]
+                target[...] = part.values.reshape(target.shape)
+            for name, each in rows.ragged.items():
+                ragged[name].append(each)
+        return found | {name: Ragged.joined(parts) for name, parts in ragged.items()}

@@ -1,0 +1,262 @@
+"""fastio for users of Hugging Face Accelerate, and of the Trainer of transformers.
+
+A `fastio.Loader` gives each process its part, on its device, and knows where it stands; what
+`Accelerator.prepare` would make of a DataLoader for that is not wanted, and it leaves a Loader as
+it is. What is left to do is to tell Accelerate of the last batch of an epoch, which
+gradient accumulation and `gather_for_metrics` ask for, and to go on where a checkpoint was taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.data_loader import DataLoaderStateMixin
+from accelerate.state import GradientState
+from accelerate.utils import send_to_device
+
+from fastio import Loader
+
+__all__ = ["PreparedLoader", "TrainerLoaders", "prepare"]
+
+_END = object()
+
+
+def prepare(accelerator: Accelerator, loader: Loader) -> PreparedLoader:
+    """A loader for a loop under Accelerate, whose state `save_state` saves.
+
+    `load_state` puts it back, and the next iterator goes on there: nothing is to be skipped. Make
+    the loader with `device=accelerator.device`, and batches are copied ahead; without a device they
+    are moved there when they are asked for.
+
+    Args:
+        accelerator: made before the loader, as it starts torch.distributed.
+        loader: prepared once, in the same order as others in the run that the state is of.
+
+    Raises:
+        ValueError: the loader delivers to another device.
+    """
+    prepared = PreparedLoader(accelerator, loader)
+    accelerator.register_for_checkpointing(prepared)
+    return prepared
+
+
+class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
+    """A loader as Accelerate takes DataLoaders for.
+
+    Iterating is one batch ahead, to tell the last one. `gather_for_metrics` then leaves out the
+    samples that pad it. `accelerate.skip_first_batches` does not read what is skipped; it counts
+    from the epoch's beginning, wherever the loader stands.
+
+    Args:
+        accelerator: whose device batches come to.
+        loader: what to iterate over.
+
+    Attributes:
+        loader: as given. It is one batch ahead of what was handed out.
+        batch: what is known of the batch handed out last; see `Loader.batch`.
+        end_of_dataloader: whether that was the last one.
+        remainder: samples of it that count, over all processes; -1 before the last one.
+
+    Raises:
+        ValueError: the loader delivers to another device.
+    """
+
+    def __init__(self, accelerator: Accelerator, loader: Loader) -> None:
+        self.loader = loader
+        self.batch: Any = None
+        self.device = accelerator.device
+        self._move = loader.device is None and accelerator.device_placement
+        self._non_blocking = accelerator.non_blocking
+        self._state: dict[str, Any] | None = None
+        if loader.device is not None and not _same_device(loader.device, accelerator.device):
+            raise ValueError(
+                f"the loader delivers to {loader.device}, and this process's device is "
+                f"{accelerator.device}: make it with device=accelerator.device"
+            )
+        # What accelerate's functions look for.
+        self.gradient_state = GradientState()
+        self._drop_last = True  # the remainder is found here
+        self.drop_last = loader.drop_last
+        self.batch_size = loader.batch_size
+        self.sampler = self.prefetch_factor = None
+        self.batch_sampler = _Steps(self)
+        self.dataset = _Batches(self)
+        self.collate_fn = _only
+        if accelerator.num_processes > 2 and not loader.drop_last and _pads_each_rank(loader):
+            warnings.warn(
+                "gather_for_metrics can drop only the last process's padding, and of table files "
+                "as they are several processes have some: give drop_last=True, or pack them",
+                stacklevel=3,
+            )
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch.
+
+        Raises:
+            TypeError: they cannot be counted.
+        """
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        loader = self.loader
+        self.begin()
+        try:
+            batches = iter(loader)
+            position = loader.state_dict()["position"]
+            ahead = next(batches, _END)
+            while ahead is not _END:
+                batch, info, state = ahead, loader.batch, loader.state_dict()
+                ahead = next(batches, _END)
+                if ahead is _END:
+                    self.end_of_dataloader = True
+                    padded = info.rows is not None and loader.sampler is loader.batch_sampler
+                    self.remainder = info.next_position - position if padded else 0
+                    state = loader.state_dict()
+                position = info.next_position
+                self.batch, self._state = info, state
+                if self._move:
+                    batch = send_to_device(batch, self.device, non_blocking=self._non_blocking)
+                yield batch
+        finally:
+            self.end()
+
+    def set_epoch(self, epoch: int) -> None:
+        """As `Loader.set_epoch`."""
+        self.loader.set_epoch(epoch)
+        self._state = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loader's state behind the batch that was handed out last."""
+        return self.loader.state_dict() if self._state is None else self._state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As `Loader.load_state_dict`."""
+        self.loader.load_state_dict(state)
+        self._state = None
+
+    def from_step(self, step: int) -> Iterator[Any]:
+        """The batches of the epoch that the loader stands in, from one on, counted from 0."""
+        loader = self.loader
+        self.load_state_dict({**loader.state_dict(), "position": 0})
+        if step and loader.batch_sampler is None:
+            next(iter(loader))
+            position = step * loader.batch.next_position
+            self.load_state_dict({**loader.state_dict(), "position": position})
+        elif step:  # batches of any size
+            for _ in zip(range(step), loader, strict=False):
+                pass
+            self.load_state_dict(loader.state_dict())
+        return iter(self)
+
+
+class TrainerLoaders:
+    """Loaders in place of datasets, for a Trainer of transformers::
+
+        class MyTrainer(fastio.accelerate.TrainerLoaders, transformers.Trainer): ...
+
+        trainer = MyTrainer(model, args, train_dataset=loader, eval_dataset=other_loader)
+
+    Make them with `batch_size=args.train_batch_size` (or `args.eval_batch_size`),
+    `device=args.device`, and, as the Trainer leaves out no columns of theirs, the `fields` that the
+    model takes. `train(resume_from_checkpoint=...)` goes on at the next sample. Evaluation sees the
+    same samples each time. Datasets go to the Trainer's own DataLoaders.
+
+    Raises:
+        ValueError: a loader's batch size is not that of the Trainer's arguments, or it delivers to
+            another device.
+    """
+
+    accelerator: Any
+    args: Any
+    train_dataset: Any
+    eval_dataset: Any
+
+    def get_train_dataloader(self) -> Any:
+        loader = self.train_dataset
+        if not isinstance(loader, Loader):
+            return super().get_train_dataloader()  # type: ignore[misc]
+        return self._prepared(loader, "train", self.args.train_batch_size)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        loader = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(loader, str):
+            loader = self.eval_dataset[loader]
+        if not isinstance(loader, Loader):
+            return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
+        return self._prepared(loader, "eval", self.args.eval_batch_size)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        if not isinstance(test_dataset, Loader):
+            return super().get_test_dataloader(test_dataset)  # type: ignore[misc]
+        return self._prepared(test_dataset, "eval", self.args.eval_batch_size)
+
+    def _prepared(self, loader: Loader, kind: str, batch_size: int) -> PreparedLoader:
+        if loader.batch_size != batch_size:
+            raise ValueError(
+                f"the loader's batch_size is {loader.batch_size}, and the Trainer counts with "
+                f"args.{kind}_batch_size, {batch_size}: give both the same"
+            )
+        loader.set_epoch(0)
+        return PreparedLoader(self.accelerator, loader)
+
+
+class _Steps:
+    """The numbers of an epoch's batches, where a DataLoader has its batch sampler."""
+
+    def __init__(self, prepared: PreparedLoader) -> None:
+        self._prepared = prepared
+        self.batch_size = prepared.batch_size
+        self.drop_last = prepared.drop_last
+
+    def __len__(self) -> int:
+        return len(self._prepared)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        try:
+            return ([step] for step in range(len(self)))
+        except TypeError:  # the batches' end is the end
+            return ([step] for step in itertools.count())
+
+    def set_epoch(self, epoch: int) -> None:
+        self._prepared.set_epoch(epoch)
+
+
+class _Batches:
+    """An epoch's batches by their number, where a DataLoader has its dataset.
+
+    A DataLoader that is made of both, as `skip_first_batches` does, gives the loader's batches.
+    """
+
+    def __init__(self, prepared: PreparedLoader) -> None:
+        self._prepared = prepared
+        self._batches: Iterator[Any] = iter(())
+        self._next = 0
+
+    def __len__(self) -> int:
+        """Samples, over all processes."""
+        return len(self._prepared.loader.dataset)
+
+    def __getitem__(self, step: int) -> Any:
+        if step == 0 or step != self._next:
+            self._batches = self._prepared.from_step(step)
+        self._next = step + 1
+        return next(self._batches)
+
+
+def _only(items: list[Any]) -> Any:
+    [item] = items
+    return item
+
+
+def _same_device(one: torch.device, other: torch.device) -> bool:
+    return one.type == other.type and (one.index or 0) == (other.index or 0)
+
+
+def _pads_each_rank(loader: Loader) -> bool:
+    """Whether each process pads a part of its own, and not the last ones the global batch."""
+    return str(loader.state_dict()["order"]).startswith("row groups")

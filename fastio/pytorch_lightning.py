@@ -1,0 +1,17 @@
+"""`fastio.lightning` for users of the package `pytorch_lightning`."""
+
+from __future__ import annotations
+
+from pytorch_lightning import Callback, LightningDataModule
+
+from fastio.lightning_hooks import DataModuleHooks, StatsMonitorHooks
+
+__all__ = ["DataModule", "StatsMonitor"]
+
+
+class DataModule(DataModuleHooks, LightningDataModule):
+    """`fastio.lightning.DataModule`, for the Trainer of `pytorch_lightning`."""
+
+
+class StatsMonitor(StatsMonitorHooks, Callback):
+    """`fastio.lightning.StatsMonitor`, for the Trainer of `pytorch_lightning`."""

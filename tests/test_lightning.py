@@ -1,0 +1,430 @@
+"""Loaders under Lightning's Trainer: whose samples, in which epoch, and where a checkpoint goes on.
+
+What is trained on is recorded row by row, and compared with a training that was not interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+import fastio
+from tests.support import flat, import_torchvision
+
+if find_spec("lightning") is None:
+    pytest.skip("lightning is not installed", allow_module_level=True)
+if find_spec("torchvision") is not None:
+    import_torchvision()  # as torchmetrics does
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # packages that Lightning imports, of each other
+    import lightning
+    import pytorch_lightning
+    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+    import fastio.lightning
+    import fastio.pytorch_lightning
+from lightning.pytorch.loggers import CSVLogger
+
+ROWS, BATCH = 44, 8
+STEPS = -(-ROWS // BATCH)
+
+# What Lightning advises a run of a second about.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{message}")
+    for message in (
+        "The number of training batches",
+        "You called `self.log.*but have no logger",
+        "Checkpoint directory .* exists and is not empty",
+        "Couldn't infer the batch indices",
+        "You defined a `validation_step` but have no `val_dataloader`",
+        "Be aware that when using `ckpt_path`, callbacks",
+        "`isinstance.treespec, LeafSpec",
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lightning") / "packed"
+    fastio.pack([{"x": np.float32(row)} for row in range(ROWS)], path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+class Recorder(lightning.LightningModule):
+    """A tiny model that notes the rows of its steps."""
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.trained: list[list[int]] = []
+        self.evaluated: list[list[int]] = []
+        self.fail_at = fail_at
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        if len(self.trained) == self.fail_at:
+            raise RuntimeError("stopped here")
+        self.trained.append(batch["x"].int().tolist())
+        loss: torch.Tensor = self.layer(batch["x"][:, None] / ROWS).square().mean()
+        self.log("loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, index: int, dataloader_idx: int = 0) -> None:
+        self.evaluated.append(batch["x"].int().tolist())
+        self.log("constant", torch.tensor(1.0), batch_size=1)
+
+    test_step = validation_step
+
+    def predict_step(self, batch: Any, index: int, dataloader_idx: int = 0) -> torch.Tensor:
+        self.evaluated.append(batch["x"].int().tolist())
+        return torch.zeros(())
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+
+class OneCycle(Recorder):
+    """A model that asks for the number of steps before the checkpoint's loops are read."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), 0.01)
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
+def trainer(*callbacks: Any, **options: Any) -> lightning.Trainer:
+    defaults: dict[str, Any] = {
+        "max_epochs": 3,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": any(isinstance(c, ModelCheckpoint) for c in callbacks),
+        "callbacks": list(callbacks),
+    }
+    return lightning.Trainer(**{**defaults, **options})
+
+
+def data(packed: Path, val: bool = False, **options: Any) -> fastio.lightning.DataModule:
+    split = {"dataset": packed, "batch_size": BATCH}
+    return fastio.lightning.DataModule(
+        train={**split, "shuffle": True, **options}, val=split if val else None
+    )
+
+
+def epoch_rows(packed: Path, epochs: int, **options: Any) -> list[list[int]]:
+    """The rows of all batches of a plain loop over a loader."""
+    with fastio.Loader(packed, BATCH, shuffle=True, **options) as loader:
+        return [batch["x"].int().tolist() for _ in range(epochs) for batch in loader]
+
+
+def test_an_epoch_of_the_trainer_is_one_of_the_loader(packed: Path) -> None:
+    model = Recorder()
+    trainer(limit_val_batches=2).fit(model, datamodule=data(packed, val=True))
+    assert model.trained == epoch_rows(packed, 3)
+    assert model.evaluated[:2] == [list(range(8)), list(range(8, 16))]
+
+
+def test_mixed_precision(packed: Path) -> None:
+    model = Recorder()
+    trainer(precision="bf16-mixed").fit(model, datamodule=data(packed))
+    assert model.trained == epoch_rows(packed, 3)
+
+
+def test_early_stopping(packed: Path) -> None:
+    model = Recorder()
+    stopping = EarlyStopping("constant", patience=1)
+    trainer(stopping, max_epochs=9).fit(model, datamodule=data(packed, val=True))
+    assert model.trained == epoch_rows(packed, 2)
+
+
+def test_limited_epochs_begin_anew(packed: Path) -> None:
+    model = Recorder()
+    trainer(limit_train_batches=2).fit(model, datamodule=data(packed))
+    whole = epoch_rows(packed, 3)
+    assert model.trained == flat(whole[STEPS * n : STEPS * n + 2] for n in range(3))
+
+
+def test_overfitting_takes_the_same_batches_each_epoch(packed: Path) -> None:
+    model = Recorder()
+    trainer(overfit_batches=2).fit(model, datamodule=data(packed))
+    assert model.trained == epoch_rows(packed, 1)[:2] * 3
+
+
+def test_a_loader_made_anew_goes_on_with_the_trainers_epoch(packed: Path) -> None:
+    model = Recorder()
+    trainer(reload_dataloaders_every_n_epochs=1).fit(model, datamodule=data(packed))
+    assert model.trained == epoch_rows(packed, 3)
+
+
+def checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """The checkpoints and after how many steps each was taken."""
+    found = sorted((int(p.stem.partition("step=")[2]), p) for p in folder.glob("*.ckpt"))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("saving", "training"),
+    [
+        ({"every_n_train_steps": 1}, {}),
+        ({"every_n_train_steps": 1}, {"limit_train_batches": 4}),
+        ({"every_n_epochs": 1}, {}),
+        ({"every_n_epochs": 1, "save_on_train_epoch_end": True}, {}),
+        ({"monitor": "constant", "save_on_train_epoch_end": False}, {"val_check_interval": 3}),
+        ({"every_n_train_steps": 4}, {"max_epochs": -1, "max_steps": 15}),
+    ],
+    ids=["steps", "limited", "validation", "epochs", "mid-epoch validation", "max_steps"],
+)
+def test_a_checkpoint_goes_on_at_the_next_sample(
+    packed: Path,
+    tmp_path: Path,
+    saving: dict[str, Any],
+    training: dict[str, Any],
+) -> None:
+    model = Recorder()
+    saver = ModelCheckpoint(tmp_path, save_top_k=-1, **saving)
+    options = {"max_epochs": 2, **training}
+    trainer(saver, **options).fit(model, datamodule=data(packed, val=True))
+    for step, path in checkpoints(tmp_path):
+        again = Recorder()
+        trainer(**options).fit(again, datamodule=data(packed, val=True), ckpt_path=path)
+        assert again.trained == model.trained[step:], path.name
+
+
+class Lines(IterableDataset[dict[str, torch.Tensor]]):
+    """Rows in order, as of a stream whose length nobody knows."""
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        return ({"x": torch.tensor(float(row))} for row in range(ROWS))
+
+
+def test_a_stream_without_a_length_goes_on_at_the_next_sample(tmp_path: Path) -> None:
+    """The Trainer is a batch ahead of its steps, to see where the stream ends."""
+
+    def stream() -> fastio.lightning.DataModule:
+        return fastio.lightning.DataModule({"dataset": Lines(), "batch_size": BATCH})
+
+    model = Recorder()
+    saver = ModelCheckpoint(tmp_path, save_top_k=-1, every_n_train_steps=1)
+    trainer(saver, max_epochs=2).fit(model, datamodule=stream())
+    assert sorted(flat(model.trained)) == sorted([*range(ROWS)] * 2)
+    for step, path in checkpoints(tmp_path):
+        again = Recorder()
+        trainer(max_epochs=2).fit(again, datamodule=stream(), ckpt_path=path)
+        assert again.trained == model.trained[step:], path.name
+
+
+def test_a_step_that_failed_is_done_again(packed: Path, tmp_path: Path) -> None:
+    model = Recorder(fail_at=8)
+    failing = trainer()
+    with pytest.raises(RuntimeError, match="stopped here"):
+        failing.fit(model, datamodule=data(packed))
+    failing.save_checkpoint(tmp_path / "failed.ckpt")
+    again = Recorder()
+    trainer().fit(again, datamodule=data(packed), ckpt_path=tmp_path / "failed.ckpt")
+    assert model.trained + again.trained == epoch_rows(packed, 3)
+
+
+def test_a_checkpoint_of_a_finished_run_goes_on_with_more_epochs(
+    packed: Path, tmp_path: Path
+) -> None:
+    model = Recorder()
+    first = trainer(max_epochs=1)
+    first.fit(model, datamodule=data(packed))
+    first.save_checkpoint(tmp_path / "end.ckpt")
+    again = Recorder()
+    trainer().fit(again, datamodule=data(packed), ckpt_path=tmp_path / "end.ckpt")
+    assert model.trained + again.trained == epoch_rows(packed, 3)
+
+
+def test_a_model_that_counts_steps_first_does_not_lose_the_state(
+    packed: Path, tmp_path: Path
+) -> None:
+    """Lightning then makes its loaders before it reads where they stood (its issue 20550)."""
+    model = OneCycle()
+    saver = ModelCheckpoint(tmp_path, save_top_k=-1, every_n_train_steps=4)
+    trainer(saver, max_epochs=2).fit(model, datamodule=data(packed))
+    for step, path in checkpoints(tmp_path):
+        again = OneCycle()
+        trainer(max_epochs=2).fit(again, datamodule=data(packed), ckpt_path=path)
+        assert again.trained == model.trained[step:], path.name
+
+
+def test_another_batch_size_in_the_middle_of_an_epoch_is_told(packed: Path, tmp_path: Path) -> None:
+    saver = ModelCheckpoint(tmp_path, every_n_train_steps=2)
+    trainer(saver, max_epochs=1, limit_train_batches=3).fit(Recorder(), datamodule=data(packed))
+    [(_, path)] = checkpoints(tmp_path)
+    again = Recorder()
+    with pytest.warns(UserWarning, match="another batch size"):
+        trainer(max_epochs=1).fit(again, datamodule=data(packed, batch_size=4), ckpt_path=path)
+    assert not set(flat(again.trained)) & set(flat(epoch_rows(packed, 1)[:2]))
+
+
+def test_validating_a_checkpoint_leaves_training_where_it_is(packed: Path, tmp_path: Path) -> None:
+    saver = ModelCheckpoint(tmp_path, every_n_train_steps=2)
+    module = data(packed, val=True)
+    trainer(saver, max_epochs=1, limit_train_batches=3).fit(Recorder(), datamodule=module)
+    [(_, path)] = checkpoints(tmp_path)
+    trainer().validate(Recorder(), datamodule=module, ckpt_path=path, verbose=False)
+    model = Recorder()
+    trainer(max_epochs=1).fit(model, datamodule=module)
+    assert model.trained == epoch_rows(packed, 1)
+
+
+def test_testing_and_predicting_take_each_sample_once(packed: Path) -> None:
+    split = {"dataset": packed, "batch_size": BATCH}
+    module = fastio.lightning.DataModule(test=split, predict=[split, split])
+    model = Recorder()
+    trainer().test(model, datamodule=module, verbose=False)
+    assert flat(model.evaluated) == [*range(ROWS)]
+    model.evaluated.clear()
+    trainer().predict(model, datamodule=module)
+    assert flat(model.evaluated) == [*range(ROWS)] * 2
+
+
+def test_what_is_not_given_is_not_there(packed: Path) -> None:
+    with pytest.raises(lightning.pytorch.utilities.exceptions.MisconfigurationException):
+        trainer().test(Recorder(), datamodule=data(packed))
+
+
+def test_loaders_are_closed_at_the_end_unless_they_were_given(packed: Path) -> None:
+    given = fastio.Loader(packed, BATCH)
+    module = fastio.lightning.DataModule(train={"dataset": packed, "batch_size": BATCH}, val=given)
+    run = trainer(max_epochs=1)
+    run.fit(Recorder(), datamodule=module)
+    with pytest.raises(fastio.LoaderClosed):
+        iter(run.train_dataloader.loader)
+    assert next(iter(given))["x"].tolist() == [*range(BATCH)]
+    given.close()
+
+
+def test_without_a_trainer_the_loader_itself_comes(packed: Path) -> None:
+    module = data(packed)
+    assert next(iter(module.train_dataloader()))["x"].int().tolist() == epoch_rows(packed, 1)[0]
+    module.teardown("fit")
+
+
+def test_a_bare_loader_is_sharded_by_nobody_else_and_goes_on_within_an_epoch(
+    packed: Path, tmp_path: Path
+) -> None:
+    def fit(**options: Any) -> list[list[int]]:
+        model = Recorder()
+        with fastio.Loader(packed, BATCH, shuffle=True) as loader:
+            callbacks = options.pop("callbacks", [])
+            trainer(*callbacks, max_epochs=2).fit(model, loader, **options)
+        return model.trained
+
+    saver = ModelCheckpoint(tmp_path, save_top_k=-1, every_n_train_steps=4)
+    whole = fit(callbacks=[saver])
+    assert sorted(flat(whole)) == sorted([*range(ROWS)] * 2)
+    for step, path in checkpoints(tmp_path):
+        assert fit(ckpt_path=path) == whole[step:]
+
+
+def test_stats_are_logged(packed: Path, tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path)
+    monitor = fastio.lightning.StatsMonitor(every_n_steps=2)
+    trainer(monitor, max_epochs=1, logger=logger).fit(Recorder(), datamodule=data(packed))
+    logger.save()
+    lines = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
+    column = lines[0].split(",").index("loader/wait_share")
+    shares = [float(line.split(",")[column]) for line in lines[1:] if line.split(",")[column]]
+    assert len(shares) == STEPS // 2
+    assert all(0 <= share <= 1 for share in shares)
+
+
+def test_stats_of_another_loader_are_refused(packed: Path) -> None:
+    other = torch.utils.data.DataLoader([{"x": torch.zeros(())}])
+    with pytest.raises(TypeError, match=r"one fastio\.Loader"):
+        trainer(fastio.lightning.StatsMonitor()).fit(Recorder(), other)
+
+
+def test_the_other_package_has_the_same(packed: Path) -> None:
+    class Model(pytorch_lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.rows: list[int] = []
+
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            self.rows += batch["x"].int().tolist()
+            loss: torch.Tensor = self.layer(batch["x"][:, None]).mean()
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    model = Model()
+    module = fastio.pytorch_lightning.DataModule({"dataset": packed, "batch_size": BATCH})
+    pytorch_lightning.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[fastio.pytorch_lightning.StatsMonitor()],
+    ).fit(model, datamodule=module)
+    assert model.rows == [*range(ROWS)]
+
+
+TWO_PROCESSES = """
+import json, os, sys, warnings
+warnings.simplefilter("ignore")
+from tests.test_lightning import BATCH, ModelCheckpoint, Path, Recorder, checkpoints, data, trainer
+
+packed, out = Path(sys.argv[1]), Path(sys.argv[2])
+both = {"strategy": "ddp", "devices": 2, "max_epochs": 2}
+model = Recorder()
+saver = ModelCheckpoint(out, every_n_train_steps=2, save_top_k=-1)
+run = trainer(saver, **both)
+run.fit(model, datamodule=data(packed))
+found = {"whole": model.trained}
+for step, path in checkpoints(out):
+    again = Recorder()
+    trainer(**both).fit(again, datamodule=data(packed), ckpt_path=path)
+    found[str(step)] = again.trained
+(out / f"{run.global_rank}.json").write_text(json.dumps(found))
+"""
+
+
+def test_two_processes_get_each_sample_once_and_go_on(packed: Path, tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(TWO_PROCESSES)
+    root = Path(__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(script), str(packed), str(tmp_path)]
+    subprocess.run(command, env=environment, check=True, timeout=300, capture_output=True)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    for name in first:
+        done = 0 if name == "whole" else int(name)
+        assert first[name] == first["whole"][done:]
+        assert second[name] == second["whole"][done:]
+    with fastio.Loader(packed, 2 * BATCH, shuffle=True) as loader:
+        together = [set(batch["x"].int().tolist()) for _ in range(2) for batch in loader]
+    assert [{*a, *b} for a, b in zip(first["whole"], second["whole"], strict=True)] == together

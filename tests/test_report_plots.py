@@ -212,6 +212,11 @@ def test_hostile_names_are_texts(width: int) -> None:
     assert root(canvas).get("aria-label", "").startswith("<script>")
 
 
+def test_names_that_look_like_what_is_tidied_stay_as_they_are() -> None:
+    name = ' id="x" font-family: y; #0072b2 font: 9px z; > <'
+    assert name.strip() in texts(bars([Bar(name, 1.0, "1")], ""))
+
+
 FIGURES = {figure.title: figure for figure in figures(samples.photos(), samples.LADDER)}
 
 

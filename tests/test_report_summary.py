@@ -10,7 +10,7 @@ from fastio.diagnose import Busy, Measured, Phase, Prediction, Settings, Split
 from fastio.report import words
 from fastio.report.epochs import epochs
 from fastio.report.rungs import Rung, speed_ups
-from fastio.report.summary import baseline_factor, headlines, remarks, verdict
+from fastio.report.summary import headlines, loader_factor, remarks, verdict
 from fastio.report.tables import (
     all_tables,
     busy_table,
@@ -79,8 +79,13 @@ def test_verdict_is_fair_to_dataloader(seconds: float, said: str) -> None:
 def test_loaders_are_compared_where_no_model_ran() -> None:
     phases = (Phase("loader_warm", 100, 1.0), Phase("baseline_loader", 100, 3.0))
     measured = replace(samples.empty(), phases=phases)
-    assert baseline_factor(measured) == pytest.approx(3.0)
+    assert loader_factor(measured) == pytest.approx(3.0)
     assert f"3.0{X} DataLoader's rate" in verdict(measured)
+
+
+def test_a_cold_epoch_is_not_set_against_dataloader_s_warm_one() -> None:
+    measured = replace(samples.remote_cold(), phases=samples.photos().phases)
+    assert "DataLoader" not in verdict(measured)
 
 
 def test_headlines_are_of_what_was_measured() -> None:

@@ -125,7 +125,7 @@ def test_names_cannot_write_markup_or_escape_sequences() -> None:
     measured = samples.photos()
     measured = replace(
         measured,
-        dataset=replace(measured.dataset, path=hostile),
+        dataset=replace(measured.dataset, path=hostile, kind=hostile, codec=hostile),
         settings=replace(measured.settings, model=hostile, transforms=(hostile,)),
         notes=(hostile,),
         baseline=hostile,
@@ -148,3 +148,9 @@ def test_a_ladder_can_be_printed_alone() -> None:
     text = words_of(buffer.getvalue())
     assert "packed as blocks 48 s" in text
     assert "no GPU" in text
+
+
+def test_a_ladder_without_rungs_is_an_empty_table() -> None:
+    buffer = io.StringIO()
+    print_ladder([], console=Console(file=buffer, width=80))
+    assert "rung" in buffer.getvalue()

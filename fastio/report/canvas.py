@@ -22,13 +22,11 @@ SIZE, SMALL = 13.0, 11.5  # pixels, of text
 _TITLE, _MARGIN = 15.0, 20.0  # pixels, of files
 WIDE, NARROW = 760, 350  # pixels, of a plot in a page and on a phone
 ROOMY = 560  # from this width on, there is room for names beside what they name
-# Of what matplotlib writes: what is the same for every figure, refers to other sites, or names
-# fonts. Nothing refers to the ids, as nothing is clipped and no markers are drawn.
-_DROPPED = re.compile(
-    r'<metadata>.*?</metadata>|<defs>.*?</defs>|<!--.*?-->| id="[^"]*"|font-family: [^;"]*;? ?',
-    re.DOTALL,
-)
-_FONT_SHORTHAND = re.compile(r'font: (?:(\w+) )?([\d.]+)px [^;"]*')
+# Of what matplotlib writes: what is the same for every figure or refers to other sites.
+_BLOCKS = re.compile(r"<metadata>.*?</metadata>|<defs>.*?</defs>|<!--.*?-->", re.DOTALL)
+# Nothing refers to the ids, as nothing is clipped and no markers are drawn.
+_ATTRIBUTES = re.compile(r' id="[^"]*"|font-family: [^;"]*;? ?')
+_FONT = re.compile(r'font: (?:(\w+) )?([\d.]+px) [^;"]*')  # as older ones write it
 
 
 def has_matplotlib() -> bool:
@@ -194,9 +192,14 @@ class Canvas:
             self._figure.savefig(buffer, format="svg")
         text = buffer.getvalue()
         text = text[text.index(">", text.index("<svg")) + 1 : text.rindex("</svg>")]
-        text = _FONT_SHORTHAND.sub(r"font-weight: \1; font-size: \2px", _DROPPED.sub("", text))
-        text = text.replace("font-weight: ; ", "")
-        return palette.themed(re.sub(r"\s+", " ", re.sub(r">\s+<", "><", text)))
+        text = re.sub(r"\s+", " ", _BLOCKS.sub("", text)).replace("> <", "><")
+        return re.sub("<[^>]*>", lambda tag: _tag(tag[0]), text)
+
+
+def _tag(tag: str) -> str:
+    """A tag in the reader's fonts and colours."""
+    tag = _FONT.sub(lambda font: f"font-weight: {font[1] or 400}; font-size: {font[2]}", tag)
+    return palette.themed(_ATTRIBUTES.sub("", tag))
 
 
 def width_of(text: str, size: float = SIZE, *, bold: bool = False) -> float:

@@ -138,13 +138,9 @@ def _figure(figure: Figure) -> str:
 
 def _table(table: Table) -> str:
     headings = "".join(f'<th scope="col">{_text(heading)}</th>' for heading in table.columns)
-    first_sum = len(table.rows) - table.sums if table.sums else len(table.rows)
-    rows = "".join(
-        _row(
-            row, "" if number < first_sum else "sum first" if number == first_sum else "sum", table
-        )
-        for number, row in enumerate(table.rows)
-    )
+    parts = len(table.rows) - table.sums
+    kinds = [""] * parts + ["sum first"] * min(1, table.sums) + ["sum"] * (table.sums - 1)
+    rows = "".join(_row(row, kind, table) for row, kind in zip(table.rows, kinds, strict=True))
     about = f'<p class="about">{_text(table.note)}</p>' if table.note else ""
     return (
         f'<div class="table"><h3>{_text(table.title)}</h3><div class="scroll"><table><thead><tr>'

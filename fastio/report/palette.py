@@ -2,7 +2,7 @@
 
 Stages have the colours of Okabe and Ito (2008), which people of any colour vision tell apart, a
 little darker on light paper where white text stands on them. Plots are drawn in the light colours;
-`themed` turns those of an SVG into CSS variables, so that one drawing serves both papers.
+`themed` turns those of an SVG's tags into CSS variables, so that one drawing serves both papers.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ COLOURS = {
     "ink": Colour("#1b1f24", "#e9ecf0"),
     "soft": Colour("#5b6572", "#a3acb8"),
     "on_dark": Colour("#fefefe", "#ffffff"),
-    "on_light": Colour("#101214", "#101215"),
+    "on_light": Colour("#101214", "#101214"),
     "good": Colour("#007f5d", "#35c79b"),
     "fetch": Colour("#0072b2", "#1878b5"),
-    "decode": Colour("#56b4e9", "#56b4ea"),
+    "decode": Colour("#56b4e9", "#56b4e9"),
     "transform": Colour("#cc79a7", "#d58ab4"),
-    "copy": Colour("#e69f00", "#e69f01"),
+    "copy": Colour("#e69f00", "#e69f00"),
     "compute": Colour("#007f5c", "#00845f"),
     "wait": Colour("#c94b00", "#c44e06"),
     "fastio": Colour("#0072b3", "#3a9fdb"),
     "other": Colour("#aab2bd", "#5d6775"),
 }
+_NAMES = {colour.light: name for name, colour in COLOURS.items()}
+_SHADES = re.compile("|".join(_NAMES))
 # What text is readable on these; "on_dark" on the others.
 _LIGHT_ONES = {"decode", "transform", "copy", "other"}
 
@@ -62,7 +64,6 @@ def css() -> str:
     return f":root{{color-scheme:light dark;{bright}}}@media screen{{{dark}}}"
 
 
-def themed(svg: str) -> str:
-    """An SVG with its colours as CSS variables."""
-    names = {colour.light: name for name, colour in COLOURS.items()}
-    return re.sub("|".join(names), lambda found: f"var(--{names[found[0]]},{found[0]})", svg)
+def themed(tag: str) -> str:
+    """A tag of an SVG with its colours as CSS variables."""
+    return _SHADES.sub(lambda found: f"var(--{_NAMES[found[0]]},{found[0]})", tag)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastio.diagnose import DatasetFacts, Machine, Measured, Prediction, Settings, Split, Stage
+from fastio.diagnose import (
+    DatasetFacts,
+    Machine,
+    Measured,
+    Phase,
+    Prediction,
+    Settings,
+    Split,
+    Stage,
+)
 from fastio.report import words
 
 HARDLY_WAITING = 0.05  # of an epoch: below it, the model is the limit
@@ -34,10 +43,8 @@ def verdict(measured: Measured) -> str:
         mostly = "" if split.parts()[stage] >= _ALL_BUT_ALL * wait_s(split) else "mostly "
         cause = waited_for(measured.dataset, stage)
         state = f"the model waits {words.percent(waiting)} of it, {mostly}for {cause}"
-    epoch = f"An epoch takes {words.seconds(split.epoch_s)}"
-    if split.name == "cold":
-        epoch += " cold"
-    return f"{epoch}{_against_baseline(measured)}; {state}."
+    beside = _against_baseline(measured) if split.name == "warm" else " cold"
+    return f"An epoch takes {words.seconds(split.epoch_s)}{beside}; {state}."
 
 
 def headlines(measured: Measured) -> tuple[Headline, ...]:
@@ -46,11 +53,10 @@ def headlines(measured: Measured) -> tuple[Headline, ...]:
     for split in measured.splits:
         note = f"{words.percent(wait_share(split))} of it waiting for data"
         found.append(Headline(f"epoch, {split.name}", words.seconds(split.epoch_s), note))
-    factor = baseline_factor(measured)
-    if factor is not None:
-        slow = measured.phase("baseline_together")
-        epoch = words.seconds(measured.epoch_s(slow)) if slow else ""
-        found.append(Headline("DataLoader's speed", words.times(factor), f"its epoch: {epoch}"))
+    factor, slow = epoch_factor(measured), measured.phase("baseline_together")
+    if factor is not None and slow is not None:
+        note = f"its epoch: {words.seconds(measured.epoch_s(slow))}"
+        found.append(Headline("DataLoader's speed", words.times(factor), note))
     together = measured.phase("together_warm") or measured.phase("together_cold")
     if together is not None and together.au is not None:
         note = "compute time / run time"
@@ -110,13 +116,18 @@ def longest_wait(split: Split) -> Stage:
     return max(waits, key=lambda stage: waits[stage])
 
 
-def baseline_factor(measured: Measured) -> float | None:
-    """How many times as long DataLoader's epoch is; None without a baseline and its twin."""
-    slow = measured.phase("baseline_together")
-    fast = measured.phase("together_warm")
-    if slow is None or fast is None:
-        slow, fast = measured.phase("baseline_loader"), measured.phase("loader_warm")
-    if slow is None or fast is None or not slow.samples_per_s or not fast.samples_per_s:
+def epoch_factor(measured: Measured) -> float | None:
+    """How many times as long DataLoader's epoch is; None where one of the two is not known."""
+    return _factor(measured.phase("together_warm"), measured.phase("baseline_together"))
+
+
+def loader_factor(measured: Measured) -> float | None:
+    """How many times DataLoader's rate the loader alone has; None where one is not known."""
+    return _factor(measured.phase("loader_warm"), measured.phase("baseline_loader"))
+
+
+def _factor(fast: Phase | None, slow: Phase | None) -> float | None:
+    if fast is None or slow is None or not fast.samples_per_s or not slow.samples_per_s:
         return None
     return fast.samples_per_s / slow.samples_per_s
 
@@ -140,11 +151,10 @@ def waited_for(dataset: DatasetFacts, stage: Stage) -> str:
 
 def dataset_line(dataset: DatasetFacts) -> str:
     """What was read, without its path: "packed as blocks, 50,000 images, 5.48 GB, on disk"."""
-    kind = {"folder": "files in folders", "torch": "a torch Dataset"}.get(
-        dataset.kind, dataset.kind
-    )
+    kinds = {"folder": "files in folders", "torch": "a torch Dataset"}
+    kind = kinds.get(dataset.kind, words.clean(dataset.kind))
     if dataset.kind == "packed" and dataset.codec:
-        kind = f"packed as {dataset.codec}"
+        kind = f"packed as {words.clean(dataset.codec)}"
     place = {"disk": "on disk", "memory": "in memory", "network": "over the network"}
     amount = f"{dataset.rows:,} {noun(dataset)}, {words.size(dataset.nbytes)}"
     return f"{kind}, {amount}, {place[dataset.storage]}"
@@ -181,8 +191,8 @@ def threads(count: int) -> str:
 
 
 def _against_baseline(measured: Measured) -> str:
-    factor = baseline_factor(measured)
-    if factor is None or measured.phase("baseline_together") is None:
+    factor = epoch_factor(measured)
+    if factor is None:
         return ""
     if abs(factor - 1) < _NEARLY_SAME:
         return ", as long as DataLoader's"
@@ -198,6 +208,6 @@ def _verdict_of_the_loader(measured: Measured) -> str:
     state = "warm" if loader.name == "loader_warm" else "cold"
     epoch = words.seconds(measured.epoch_s(loader))
     speed = f"{words.rate(loader.samples_per_s)} {noun(measured.dataset)}/s"
-    factor = baseline_factor(measured)
+    factor = loader_factor(measured)
     beside = "" if factor is None else f", {words.times(factor)} DataLoader's rate"
     return f"The loader alone, {state}, hands over {speed}{beside}: an epoch in {epoch}."

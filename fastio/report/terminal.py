@@ -142,7 +142,7 @@ def _table(table: Table) -> RenderableType:
     drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, heading in enumerate(table.columns):
         text = number == 0 or (table.long_last and number == len(table.columns) - 1)
-        longest = max(len(row[number]) for row in table.rows)
+        longest = max((len(row[number]) for row in table.rows), default=0)
         drawn.add_column(
             Text(heading),
             justify="left" if text else "right",

@@ -48,9 +48,9 @@ def two(tmp_path_factory: pytest.TempPathFactory, data: Path) -> dict[str, Saved
         "one batch": plain | {"batch_size": 32},
         "fsdp": plain | {"parallel": "fsdp", "val": str(data)},
         "fsdp fp16": plain | {"parallel": "fsdp", "amp": "fp16", "clip_grad_norm": 0.5},
-        "ddp kept": plain | {"epochs": 3, "checkpoint_dir": str(folder / "ddp")},
+        "ddp kept": plain | {"epochs": 3, "checkpoint_dir": str(folder / "ddp checkpoints")},
         "fsdp kept": plain
-        | {"epochs": 3, "parallel": "fsdp", "checkpoint_dir": str(folder / "fsdp")},
+        | {"epochs": 3, "parallel": "fsdp", "checkpoint_dir": str(folder / "fsdp checkpoints")},
     }
     given = [{"options": o, "result": str(folder / name)} for name, o in runs.items()]
     for run in given:

@@ -9,10 +9,12 @@ import typer
 
 from fastio.cli.bench import bench
 from fastio.cli.cache import cache
+from fastio.cli.doctor import doctor
 from fastio.cli.export import export
 from fastio.cli.info import info
 from fastio.cli.pack import pack
 from fastio.cli.show import show
+from fastio.cli.train import train
 from fastio.cli.verify import verify
 
 main = typer.Typer(
@@ -22,6 +24,7 @@ main = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (pack, info, verify, show, export, bench):
+for command in (pack, info, verify, show, export, bench, doctor):
     main.command()(command)
 main.add_typer(cache, name="cache")
+main.add_typer(train, name="train")

@@ -123,11 +123,14 @@ class Options:
     def identity(self) -> dict[str, Any]:
         """What a checkpoint that is resumed must have in common, as JSON values.
 
-        The batch is left out: what counts is the samples of a step, which the loop knows.
+        The batch is left out: what counts is the samples of a step, which the loop knows. Data is
+        known by the loader. A constant learning rate does not depend on how many epochs there are.
         """
         names = [field.name for field in dataclasses.fields(self)]
         decides = names[: names.index("val_batch_size")]
-        left_out = {"data", "val", "batch_size", "grad_accum"}
+        left_out = {"data", "val", "batch_size", "grad_accum", "deterministic", "early_stopping"}
+        if self.schedule == "constant":
+            left_out.add("epochs")
         return {name: getattr(self, name) for name in decides if name not in left_out}
 
 

@@ -8,6 +8,7 @@ B see at every step the samples that one process with batches of 2 B sees.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_state_dict,
+    set_model_state_dict,
     set_state_dict,
 )
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -69,12 +71,14 @@ class Place:
         return int(value)
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, on each of them."""
+        """The values of all processes, of what checkpoints may hold, on each of them."""
         if self.world_size == 1:
             return [value]
+        buffer = io.BytesIO()
+        torch.save(value, buffer)
         found: list[Any] = [None] * self.world_size
-        dist.all_gather_object(found, value)
-        return found
+        dist.all_gather_object(found, buffer.getvalue())
+        return [torch.load(io.BytesIO(each), weights_only=True) for each in found]
 
 
 @contextmanager
@@ -193,6 +197,11 @@ def load_full_states(
         optim_state_dict=optimizer_state,
         options=StateDictOptions(full_state_dict=True),
     )
+
+
+def load_full_weights(model: nn.Module, model_state: dict[str, Any]) -> None:
+    """The same for the model alone."""
+    set_model_state_dict(model, model_state, options=StateDictOptions(full_state_dict=True))
 
 
 def _shard(model: nn.Module, place: Place, options: Options) -> None:

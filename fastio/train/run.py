@@ -21,7 +21,13 @@ from fastio.train import checkpoint
 from fastio.train.loaders import rescaled
 from fastio.train.optim import make_optimizer, make_scheduler
 from fastio.train.options import Options
-from fastio.train.parallel import Place, full_states, load_full_states, wrap
+from fastio.train.parallel import (
+    Place,
+    full_states,
+    load_full_states,
+    load_full_weights,
+    wrap,
+)
 from fastio.train.task import Task
 from fastio.train.totals import Sums, Totals, added
 
@@ -152,7 +158,8 @@ class Run:
         if improved:
             progress.best, progress.best_epoch = value, progress.epoch
             if self.options.early_stopping and self.options.checkpoint_dir is None:
-                self._best_weights = full_states(self.model, self.optimizer, self.place)[0]
+                state = self.model.state_dict()
+                self._best_weights = {name: value.clone() for name, value in state.items()}
         return improved
 
     def save(self, best: bool = False) -> None:
@@ -208,10 +215,10 @@ class Run:
 
     def restore_best(self) -> None:
         """Gives the model the weights that it had when it was best."""
-        if self.options.checkpoint_dir is not None:
-            self._best_weights = checkpoint.load(self._path(BEST))["model"]
-        if self._best_weights:
+        if self._best_weights is not None:
             self.model.load_state_dict(self._best_weights)
+        else:
+            load_full_weights(self.model, checkpoint.load(self._path(BEST))["model"])
 
     def _path(self, name: str) -> Path:
         folder = Path(str(self.options.checkpoint_dir))

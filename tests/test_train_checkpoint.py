@@ -1,0 +1,193 @@
+"""Checkpoints: published whole, read safely, refused where they do not belong."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastio
+from fastio.train import Options, fit
+from fastio.train.checkpoint import keep, load, restore_rng_state, rng_state, save
+from tests.train_support import TinyTask, tiny_data
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_data(tmp_path_factory.mktemp("tiny") / "data", 20)
+
+
+def options(data: Path, folder: Path, **changes: Any) -> Options:
+    plain = {"epochs": 1, "batch_size": 8, "threads": 1, "device": "cpu", "resume": True}
+    return Options(**{"data": str(data), "checkpoint_dir": str(folder), **plain, **changes})
+
+
+@pytest.fixture
+def kept(data: Path, tmp_path: Path) -> Path:
+    """The folder of a run that ended."""
+    given = options(data, tmp_path)
+    fit(TinyTask(given), given)
+    return tmp_path
+
+
+def test_torch_reads_a_checkpoint_safely_and_the_model_is_a_plain_state_dict(kept: Path) -> None:
+    content = torch.load(kept / "last.pt", weights_only=True)
+    given = options(kept, kept)
+    TinyTask(given).model().load_state_dict(content["model"])
+
+
+def test_nothing_else_is_left_in_the_folder(kept: Path) -> None:
+    assert sorted(p.name for p in kept.iterdir()) == ["best.pt", "history.json", "last.pt"]
+
+
+def test_a_failed_write_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "last.pt"
+    save({"a": 1}, path)
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        save({"a": 2}, path)
+    assert load(path)["a"] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_a_checkpoint_that_is_kept_outlives_the_next_one(tmp_path: Path) -> None:
+    last, best = tmp_path / "last.pt", tmp_path / "best.pt"
+    for number in (1, 2):
+        save({"a": number}, last)
+        if number == 1:
+            keep(last, best)
+    assert (load(best)["a"], load(last)["a"]) == (1, 2)
+
+
+@pytest.mark.parametrize("place", [0.0, 0.1, 0.5, 0.9])
+def test_a_flipped_bit_is_found(kept: Path, data: Path, place: float) -> None:
+    path = kept / "last.pt"
+    content = bytearray(path.read_bytes())
+    weights = torch.load(path, weights_only=True)["model"]["0.weight"].numpy().tobytes()
+    position = int(place * len(content)) if place != 0.5 else content.index(weights) + 9
+    content[position] ^= 0x10
+    path.write_bytes(content)
+    given = options(data, kept)
+    try:
+        before = torch.load(path, weights_only=True)
+    except Exception:
+        before = None
+    if place == 0.5:
+        assert before is not None, "torch alone does not notice it in a tensor"
+    with pytest.raises(fastio.CheckpointError, match=r"last\.pt"):
+        fit(TinyTask(given), given)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_truncated_file_is_refused(kept: Path, data: Path, share: float) -> None:
+    path = kept / "last.pt"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    given = options(data, kept)
+    with pytest.raises(fastio.CheckpointError, match=r"last\.pt is damaged or no checkpoint"):
+        fit(TinyTask(given), given)
+
+
+def test_a_file_of_something_else_is_refused(kept: Path, data: Path) -> None:
+    torch.save({"state_dict": {}}, kept / "last.pt")
+    given = options(data, kept)
+    with pytest.raises(fastio.CheckpointError, match="no checkpoint of fastio train"):
+        fit(TinyTask(given), given)
+
+
+def test_code_in_a_file_is_not_run(kept: Path, data: Path) -> None:
+    torch.save({"version": 1, "model": Evil(kept / "ran")}, kept / "last.pt")
+    given = options(data, kept)
+    with pytest.raises(fastio.CheckpointError):
+        fit(TinyTask(given), given)
+    assert not (kept / "ran").exists()
+
+
+class Evil:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, (str(self.path),))
+
+
+def test_another_version_is_refused_naming_both(kept: Path, data: Path) -> None:
+    content = load(kept / "last.pt") | {"version": 99}
+    torch.save(content, kept / "last.pt")
+    given = options(data, kept)
+    with pytest.raises(fastio.CheckpointError, match=r"99.*1"):
+        fit(TinyTask(given), given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lr": 0.5}, "lr None there, 0.5 here"),
+        ({"epochs": 5}, "epochs 1 there, 5 here"),
+        ({"batch_size": 4}, "samples_per_step 8 there, 4 here"),
+        ({"seed": 1}, "seed 0 there, 1 here"),
+    ],
+)
+def test_other_options_are_refused_by_name(
+    kept: Path, data: Path, changes: dict[str, Any], message: str
+) -> None:
+    given = options(data, kept, **changes)
+    with pytest.raises(fastio.CheckpointError, match=message):
+        fit(TinyTask(given), given)
+
+
+def test_what_does_not_change_the_result_may_differ(kept: Path, data: Path) -> None:
+    given = options(data, kept, threads=2, val_batch_size=3, batch_size=4, grad_accum=2)
+    assert fit(TinyTask(given), given).reason == "done"
+
+
+def test_a_run_of_constant_rate_may_be_prolonged(data: Path, tmp_path: Path) -> None:
+    constant = {"schedule": "constant", "warmup": 0.5}
+    short = options(data, tmp_path, **constant)
+    fit(TinyTask(short), short)
+    longer = options(data, tmp_path, **constant, epochs=2)
+    whole = options(data, tmp_path / "whole", **constant, epochs=2)
+    found, expected = fit(TinyTask(longer), longer), fit(TinyTask(whole), whole)
+    for name, weight in found.model.state_dict().items():
+        assert torch.equal(weight, expected.model.state_dict()[name])
+
+
+def test_another_model_is_refused(kept: Path, data: Path) -> None:
+    given = options(data, kept)
+    with pytest.raises(fastio.CheckpointError, match="width 16 there, 8 here"):
+        fit(TinyTask(given, width=8), given)
+
+
+def test_other_data_is_refused(kept: Path, tmp_path: Path) -> None:
+    given = options(tiny_data(tmp_path / "other", 20, seed=9), kept)
+    with pytest.raises(fastio.StateMismatch, match="another dataset"):
+        fit(TinyTask(given), given)
+
+
+def test_random_states_come_back() -> None:
+    state = rng_state(CPU)
+
+    def draw() -> list[float]:
+        return [random.gauss(0, 1), float(np.random.normal()), float(torch.rand(()))]
+
+    random.gauss(0, 1)  # the second number of a pair is kept for later
+    first = rng_state(CPU)
+    drawn = draw()
+    restore_rng_state(first, CPU)
+    assert draw() == drawn
+    restore_rng_state(state, CPU)

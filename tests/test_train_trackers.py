@@ -1,0 +1,199 @@
+"""What a run tells: curves in TensorBoard and Visdom, lines and a bar on a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import fastio
+from fastio.train import Options, fit
+from fastio.train.allocator import allocator_advice
+from fastio.train.monitor import Monitor, Monitors
+from fastio.train.progress import Bar
+from fastio.train.trackers import TensorBoard, Visdom
+from tests.train_support import Crash, CrashAt, TinyTask, tiny_data
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_data(tmp_path_factory.mktemp("tiny") / "data", 24)
+
+
+def options(data: Path, **changes: Any) -> Options:
+    plain = {"epochs": 2, "batch_size": 8, "log_every": 1, "threads": 1, "device": "cpu"}
+    return Options(**{"data": str(data), "val": str(data), **plain, **changes})
+
+
+def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """The scalars of event files, by name."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = accumulator.EventAccumulator(str(folder))
+    found.Reload()
+    return {
+        name: [(event.step, event.value) for event in found.Scalars(name)]
+        for name in found.Tags()["scalars"]
+    }
+
+
+def test_tensorboard_has_the_curves_of_the_run(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    given = options(data)
+    result = fit(TinyTask(given), given, TensorBoard(str(tmp_path)))
+    found = curves(tmp_path)
+    assert [step for step, _ in found["train/loss"]] == [1, 2, 3, 4, 5, 6]
+    losses = [point["loss"] for point in result.points]
+    assert [value for _, value in found["train/loss"]] == pytest.approx(losses, rel=1e-6)
+    assert [step for step, _ in found["epoch/val_accuracy"]] == [3, 6]
+    assert sum(value for _, value in found["loader/samples"]) == 48
+    assert {"train/lr", "loader/samples_per_s", "loader/wait_share", "loader/decode_s"} <= {*found}
+
+
+def test_a_resumed_run_goes_on_in_the_same_curves(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    kept = {"checkpoint_dir": str(tmp_path / "kept"), "checkpoint_every": 2, "resume": True}
+    given = options(data, **kept)
+    events = tmp_path / "events"
+    with pytest.raises(Crash):
+        fit(TinyTask(given), given, Monitors(TensorBoard(str(events)), CrashAt(6)))
+    fit(TinyTask(given), given, TensorBoard(str(events)))
+    assert [step for step, _ in curves(events)["train/loss"]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_tensorboard_that_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(fastio.TrainError, match=r"fastio\[tensorboard\]"):
+        TensorBoard(str(tmp_path))
+
+
+class FakeVisdom:
+    """What of visdom.Visdom is called, noted."""
+
+    answers = True
+    made: list[FakeVisdom]
+
+    def __init__(self, server: str, port: int, use_incoming_socket: bool) -> None:
+        self.address = server, port
+        self.lines: dict[str, list[tuple[int, float]]] = {}
+        type(self).made.append(self)
+
+    def check_connection(self, timeout_seconds: float) -> bool:
+        return self.answers
+
+    def line(
+        self, values: list[float], steps: list[int], win: str, update: str, opts: dict[str, str]
+    ) -> None:
+        assert update == "append"
+        self.lines.setdefault(win, []).append((steps[0], values[0]))
+
+
+@pytest.fixture
+def visdom(monkeypatch: pytest.MonkeyPatch) -> type[FakeVisdom]:
+    module: Any = types.ModuleType("visdom")
+
+    class Fresh(FakeVisdom):
+        made: list[FakeVisdom] = []  # noqa: RUF012
+
+    module.Visdom = Fresh
+    monkeypatch.setitem(sys.modules, "visdom", module)
+    return Fresh
+
+
+def test_visdom_gets_a_window_a_curve(data: Path, visdom: type[FakeVisdom]) -> None:
+    given = options(data)
+    result = fit(TinyTask(given), given, Visdom("http://plots:8100"))
+    (server,) = visdom.made
+    assert server.address == ("http://plots", 8100)
+    assert server.lines["train/loss"] == [(p["step"], p["loss"]) for p in result.points]
+    assert [step for step, _ in server.lines["epoch/val_accuracy"]] == [3, 6]
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("localhost", ("http://localhost", 8097)),
+        ("https://x.org", ("https://x.org", 8097)),
+        ("box:9", ("http://box", 9)),
+    ],
+)
+def test_a_visdom_url_may_be_short(
+    visdom: type[FakeVisdom], url: str, address: tuple[str, int]
+) -> None:
+    Visdom(url)
+    assert visdom.made[0].address == address
+
+
+def test_a_visdom_server_that_does_not_answer_is_named(visdom: type[FakeVisdom]) -> None:
+    visdom.answers = False
+    with pytest.raises(fastio.TrainError, match="no visdom server answers at http://nowhere:1"):
+        Visdom("http://nowhere:1")
+
+
+def test_visdom_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "visdom", None)
+    with pytest.raises(fastio.TrainError, match=r"fastio\[visdom\]"):
+        Visdom("http://localhost:8097")
+
+
+def shown(data: Path, terminal: bool, **changes: Any) -> str:
+    """What a run writes."""
+    file = io.StringIO()
+    given = options(data, **changes)
+    console = Console(file=file, width=100, force_terminal=terminal, highlight=False)
+    with Bar("use jemalloc", console) as bar:
+        fit(TinyTask(given), given, bar)
+    return file.getvalue()
+
+
+def test_a_log_has_a_line_an_epoch(data: Path) -> None:
+    lines = shown(data, terminal=False).splitlines()
+    assert lines[0] == "0.0 M weights on cpu; 3 steps an epoch of 8 samples"
+    assert lines[1] == "use jemalloc"
+    number = r"[\d.,e-]+"
+    for epoch, line in enumerate(lines[2:4], 1):
+        assert re.match(
+            rf"epoch {epoch}  train loss {number} accuracy {number}  val loss {number} "
+            rf"accuracy {number}  {number} rows/s  wait \d+%  {number} s",
+            line,
+        )
+
+
+def test_a_terminal_has_a_bar_too(data: Path) -> None:
+    text = shown(data, terminal=True)
+    assert "epoch 2/2" in text
+    assert "evaluation" in text
+
+
+def test_dp_is_advised_against(data: Path) -> None:
+    assert "torchrun" in shown(data, terminal=False, parallel="dp")
+
+
+def test_all_monitors_are_told_everything() -> None:
+    """A method that `Monitors` forgets would be silently lost."""
+    own = {name for name, value in vars(Monitor).items() if callable(value)}
+    assert own <= {*vars(Monitors)}
+
+
+@pytest.mark.parametrize("name", ["jemalloc", "tcmalloc"])
+def test_an_allocator_that_is_preloaded_needs_no_advice(name: str) -> None:
+    assert allocator_advice({"LD_PRELOAD": f"/usr/lib/lib{name}.so.2"}, lambda _: None) is None
+
+
+def test_an_allocator_that_is_installed_is_named() -> None:
+    advice = allocator_advice({}, lambda name: f"lib{name}.so.4" if name == "tcmalloc" else None)
+    assert advice is not None
+    assert "LD_PRELOAD=libtcmalloc.so.4" in advice
+
+
+def test_without_an_allocator_it_says_how_to_get_one() -> None:
+    advice = allocator_advice({}, lambda _: None)
+    assert advice is not None
+    assert "libjemalloc2" in advice

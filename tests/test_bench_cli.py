@@ -1,0 +1,137 @@
+"""fastio bench from end to end: what it writes, not how fast anything is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import fastio
+from fastio.cli import main
+from fastio.diagnose import Measured
+from tests.support import numbered_folder
+
+QUICK = ("--seconds", 1, "--steps", 3, "--batch-size", 4, "--size", 16, "--threads", 2)
+
+
+def run(*arguments: Any) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of fastio bench."""
+    result = CliRunner().invoke(main, ["bench", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def small_model() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+
+
+def same(images: torch.Tensor) -> torch.Tensor:
+    return images
+
+
+def no_model() -> int:
+    return 3
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return numbered_folder(tmp_path / "photos")
+
+
+def test_an_emulated_accelerator_beside_dataloader(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    code, text, _ = run(
+        *(folder, "--accelerator", 5000, "--baseline", folder, "--json", out, *QUICK),
+        *("--transform", "tests.test_bench_cli:same"),
+    )
+    assert code == 0
+    assert "24 images" in text
+    values = json.loads(out.read_text())
+    measured = Measured.from_dict(values)
+    names = [phase.name for phase in measured.phases]
+    warm = ["compute", "loader_warm", "together_warm", "baseline_loader", "baseline_together"]
+    assert [name for name in names if not name.endswith("cold")] == warm
+    assert measured.dataset.rows == 24
+    assert measured.settings.accelerator_rate == 5000
+    assert all(phase.samples > 0 and phase.seconds > 0 for phase in measured.phases)
+    together = measured.phase("together_warm")
+    assert together is not None
+    assert together.au is not None
+    assert 0 < together.au <= 1
+    assert together.busy.transform_s > 0
+    split = measured.split("warm")
+    assert split is not None
+    assert split.epoch_s > 0
+    assert {span.stage for span in measured.timeline} >= {"compute", "transform"}
+    assert 2 in [point.threads for point in measured.threads]
+    assert measured.packed_samples_per_s is not None
+    assert measured.accelerators_fed is not None
+    assert measured.predictions
+    assert values["findings"]
+    assert values["findings"][0]["culprit"]
+
+
+def test_a_model_on_the_cpu(folder: Path, tmp_path: Path) -> None:
+    fastio.pack(folder, tmp_path / "packed")
+    model = f"{__name__}:small_model"
+    code, text, _ = run(
+        *(tmp_path / "packed", "--model", model, "--device", "cpu", "--json", "-", "--no-cold"),
+        *("--epochs", 1, "--val", folder, *QUICK),
+    )
+    assert code == 0
+    measured = Measured.from_dict(json.loads(text))
+    assert measured.settings.model == model
+    assert not measured.settings.asynchronous
+    assert measured.phase("loader_cold") is None
+    assert any("Normalize" in step for step in measured.settings.transforms)
+    (training,) = measured.trainings
+    assert (training.name, training.epochs) == ("fastio", 1)
+    assert 0 <= training.accuracy <= 1
+    assert np.isfinite(training.loss)
+
+
+def test_a_page(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert run(folder, "--accelerator", 5000, "--html", page, "--no-cold", *QUICK)[0] == 0
+    assert "<html" in page.read_text()
+
+
+def test_rows(tmp_path: Path) -> None:
+    data = tmp_path / "rows"
+    fastio.pack(({"x": np.full(3, row, np.float32)} for row in range(64)), data)
+    code, text, _ = run(data, "--preset", "dlrm-b200", "--json", "-", *QUICK)
+    assert code == 0
+    measured = Measured.from_dict(json.loads(text))
+    assert measured.settings.accelerator == "dlrm-b200"
+    assert measured.settings.au_target == 0.7
+    assert measured.settings.batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nothing/there"], 1, "nothing/there"),
+        (["{folder}", "--preset", "abacus"], 1, "there is no preset"),
+        ([], 1, "name the data"),
+        (["{folder}", "--copies", "slowly"], 2, "stream or blocking"),
+        (["{folder}", "--model", "abacus", *QUICK], 1, "no model 'abacus'"),
+        (["{folder}", "--model", "dlrm", *QUICK], 1, "which columns"),
+        (["{folder}", "--model", "no:where", *QUICK], 1, "MODULE:FUNCTION"),
+        (["{folder}", "--model", "tests.test_bench_cli:no_model", *QUICK], 1, "a torch module"),
+        (["{folder}", "--transform", "fastio:nothing"], 1, "MODULE:FUNCTION"),
+        (["{folder}", "--baseline", "nothing", "--no-cold", *QUICK], 1, "no folders with images"),
+    ],
+)
+def test_what_is_not_possible_is_said(
+    arguments: list[str], code: int, message: str, folder: Path
+) -> None:
+    found = run(*(str(one).format(folder=folder) for one in arguments))
+    assert found[0] == code
+    assert message in " ".join(found[2].split())

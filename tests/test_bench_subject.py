@@ -1,0 +1,135 @@
+"""The data of a bench: what it is, and how it is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastio
+from fastio.bench import BenchError, Options
+from fastio.bench.subject import Subject, image_steps
+from tests.support import numbered_folder
+
+
+def halved(images: torch.Tensor) -> torch.Tensor:
+    return images // 2
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return numbered_folder(tmp_path / "photos")
+
+
+def rows_of(folder: Path, count: int, sample: Any) -> Path:
+    fastio.pack((sample(row) for row in range(count)), folder)
+    return folder
+
+
+def test_a_folder_of_images(folder: Path) -> None:
+    subject = Subject.of(Options(str(folder), threads=2, size=16))
+    assert (subject.kind, subject.codec, subject.rows) == ("folder", "jpeg", 24)
+    assert subject.batch_size == 24  # no larger than the data
+    assert subject.nbytes == sum(path.stat().st_size for path in folder.glob("*/*"))
+    with subject.open() as batches:
+        (images, _), samples = next(iter(batches))
+        assert images.shape == (24, 3, 16, 16)
+        assert images.dtype == torch.uint8
+        assert samples == 24
+        assert batches.stats().samples == 24
+
+
+def test_packed_images(folder: Path, tmp_path: Path) -> None:
+    fastio.pack(folder, tmp_path / "packed")
+    subject = Subject.of(Options(str(tmp_path / "packed"), batch_size=5))
+    assert (subject.kind, subject.codec, subject.batch_size) == ("packed", "blocks", 5)
+    facts = subject.facts(sample_bytes=100.0)
+    assert facts.nbytes == subject.nbytes > 0
+    assert facts.sample_bytes == 100.0
+    assert facts.storage in ("disk", "memory")
+
+
+def test_every_iterator_has_the_same_batches(folder: Path) -> None:
+    with Subject.of(Options(str(folder), batch_size=7, size=16)).open() as batches:
+        first, again = ([labels.clone() for (_, labels), _ in batches] for _ in range(2))
+        assert len(first) == len(batches) == 4
+        assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+def test_a_model_gets_normalised_images(folder: Path) -> None:
+    from dataclasses import replace
+
+    subject = replace(Subject.of(Options(str(folder), size=16)), normalized=True)
+    with subject.open() as batches:
+        (images, _), _ = next(iter(batches))
+    assert images.dtype == torch.float32
+    assert [type(step).__name__ for step in image_steps(16, True)][-1] == "Normalize"
+
+
+def test_own_transforms_are_timed_and_can_be_left_out(folder: Path) -> None:
+    subject = Subject.of(Options(str(folder), size=16, transforms=(halved,)))
+    assert "halved" in subject.described()
+    with subject.open() as batches, subject.open(plain=True) as plain:
+        (images, _), _ = next(iter(batches))
+        (whole, _), _ = next(iter(plain))
+        assert torch.equal(images, whole // 2)
+        assert len(batches.transforming) == 1
+        start, end = batches.transforming[0]
+        assert end >= start
+        assert plain.transforming == []
+
+
+def test_packed_rows(tmp_path: Path) -> None:
+    data = rows_of(tmp_path / "rows", 50, lambda row: {"x": np.full(3, row, np.float32), "y": row})
+    subject = Subject.of(Options(str(data), transforms=(dict,)))
+    assert (subject.kind, subject.codec, subject.rows) == ("packed", "", 50)
+    with subject.open() as batches:
+        batch, samples = next(iter(batches))
+        assert batch["x"].shape == (50, 3)
+        assert samples == 50
+        assert len(batches.transforming) == 1
+
+
+def test_tables(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("x,y\n" + "".join(f"{row},{row / 2}\n" for row in range(30)))
+    subject = Subject.of(Options(str(path), batch_size=8))
+    assert (subject.kind, subject.rows) == ("tables", 30)
+    with subject.open() as batches:
+        assert sum(samples for _, samples in batches) == 30
+
+
+def test_tokens_come_in_windows(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(f'{{"text": "{"word " * 40}"}}\n' for _ in range(20)))
+    fastio.pack(corpus, tmp_path / "tokens", tokenizer="bytes")
+    subject = Subject.of(Options(str(tmp_path / "tokens"), length=32, batch_size=4))
+    assert subject.kind == "tokens"
+    with subject.open() as batches:
+        assert subject.rows == sum(samples for _, samples in batches)
+
+
+def test_what_is_no_dataset_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(fastio.FastioError):
+        Subject.of(Options(str(tmp_path / "nothing")))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "name the data"),
+        ({"data": "x", "preset": "abacus"}, "resnet50-h100"),
+        ({"data": "x", "model": "resnet18", "rate": 3.0}, "one of the two"),
+        ({"data": "x", "model": "resnet18", "bus": 3.0}, "bus"),
+        ({"data": "x", "rate": 0.0}, "rate must be above 0"),
+        ({"data": "x", "batch_size": -1}, "batch_size"),
+        ({"data": "x", "epochs": 2}, "model"),
+        ({"data": "x", "threads": -2}, "0 or more"),
+    ],
+)
+def test_options_that_are_not_possible(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BenchError, match=message):
+        Options(**options)

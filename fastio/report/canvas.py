@@ -70,8 +70,9 @@ class Canvas:
         inset = 0.75 if hollow else 0.0  # half the outline
         corner = (x + inset, y + inset)
         drawn = Rectangle(corner, max(0.0, width - 2 * inset), max(0.0, height - 2 * inset))
-        drawn.set(facecolor="none" if hollow else shade, edgecolor=shade if hollow else "none")
-        drawn.set(linewidth=2 * inset, linestyle=(0, (3, 2)), clip_on=False)
+        drawn.set(facecolor=shade, edgecolor="none", linewidth=2 * inset, clip_on=False)
+        if hollow:
+            drawn.set(facecolor="none", edgecolor=shade, linestyle=(0, (3, 2)))
         self._axes.add_patch(drawn)
 
     def line(

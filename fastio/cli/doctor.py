@@ -178,14 +178,14 @@ def _memory(facts: Facts) -> str:
 
 def _rates(facts: Facts, stages: Pipeline | None) -> str:
     """Samples a second, stage by stage."""
-    from fastio.doctor.pipeline import cold_rate
+    from fastio.doctor.pipeline import cold_rate, network_bytes_s
 
     parts = []
     cold, images, remote = cold_rate(facts), facts.images, facts.remote
     if cold:
         parts.append(f"disk {cold:,.0f}/s")
     if remote is not None and remote.latency_s is not None:
-        rate = (remote.parallel_bytes_s or 0.0) / 1e6
+        rate = (network_bytes_s(facts) or 0.0) / 1e6
         parts.append(f"network {rate:,.0f} MB/s, {remote.latency_s * 1e3:,.1f} ms a request")
     if stages is not None and "decode" in stages.stages:
         rate = stages.stages["decode"]

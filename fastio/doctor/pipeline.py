@@ -102,12 +102,18 @@ def cold_rate(facts: Facts) -> float | None:
 
 def network_rate(facts: Facts) -> float | None:
     """Samples a second from the store."""
-    remote, data = facts.remote, facts.data
-    if remote is None or data is None or not data.sample_bytes:
+    bandwidth = network_bytes_s(facts)
+    if bandwidth is None or facts.data is None or not facts.data.sample_bytes:
         return None
-    rates = [remote.stream_bytes_s, remote.parallel_bytes_s]
-    best = max((rate for rate in rates if rate), default=None)
-    return None if best is None else best / data.sample_bytes
+    return bandwidth / facts.data.sample_bytes
+
+
+def network_bytes_s(facts: Facts) -> float | None:
+    """Bytes a second from the store, at best."""
+    if facts.remote is None:
+        return None
+    rates = [facts.remote.stream_bytes_s, facts.remote.parallel_bytes_s]
+    return max((rate for rate in rates if rate), default=None)
 
 
 def copy_rate(facts: Facts, use: Use) -> float | None:

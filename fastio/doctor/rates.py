@@ -18,12 +18,14 @@ from fastio.stats import Stats
 from fastio.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 SECONDS = 1.5
+_BATCHES = 3  # at least, and
+_PATIENCE_S = 8.0  # at most, where they are slow to come
 _SHM = Path("/dev/shm")
 _ROOM_BYTES = 1 << 30
 
 
 def loader_rate(loader: Loader, seconds: float = SECONDS, warm_samples: int = 0) -> float | None:
-    """Samples a second; None where not even three batches came. The loader is closed.
+    """Samples a second; None where no batches come. The loader is closed.
 
     Args:
         loader: its epoch is long enough, or begins again.
@@ -37,22 +39,28 @@ def loader_rate(loader: Loader, seconds: float = SECONDS, warm_samples: int = 0)
 def loader_run(loader: Loader, seconds: float, warm_samples: int = 0) -> tuple[float | None, Stats]:
     """As `loader_rate`, and what the stages did."""
     with loader:
-        began_s = time.perf_counter()
-        before = after = loader.stats()
-        counted_s = 0.0
-        while not counted_s or time.perf_counter() - counted_s < seconds:
-            for _ in loader:
-                now_s = time.perf_counter()
-                after = loader.stats()
-                if not counted_s and (after.samples > warm_samples or now_s - began_s > seconds):
-                    counted_s, before = now_s, after
-                elif counted_s and now_s - counted_s > seconds:
-                    break
-            if after.samples == before.samples:
-                break
-        took_s = time.perf_counter() - counted_s
-        done = after - before
-    return (done.samples / took_s if done.batches >= 2 else None), done
+        began_s, before = time.perf_counter(), loader.stats()
+        counted_s: float | None = None
+        for _ in _epochs(loader):
+            now_s, stats = time.perf_counter(), loader.stats()
+            if counted_s is None:
+                if stats.samples > warm_samples or now_s - began_s > _PATIENCE_S:
+                    counted_s, before = now_s, stats
+                continue
+            took_s, done = now_s - counted_s, stats - before
+            if (took_s > seconds and done.batches >= _BATCHES) or took_s > _PATIENCE_S:
+                return done.samples / took_s, done
+        return None, loader.stats() - before
+
+
+def _epochs(loader: Loader) -> Iterator[Any]:
+    """Batches without end; none where an epoch has none."""
+    while True:
+        batch = None
+        for batch in loader:
+            yield batch
+        if batch is None:
+            return
 
 
 def image_loader(

@@ -128,7 +128,7 @@ def cold_rate(pieces: Sequence[Piece], threads: int) -> float | None:
     with suppress(PermissionError):
         share = resident_share([piece.path for piece in pieces if not piece.offset][:16])
         if share is not None and share > _STILL_THERE:
-            raise OSError("the system keeps their pages in memory: somebody has them mapped")
+            raise OSError("the system keeps them in memory: just written, or mapped by somebody")
     return read_rate(pieces, threads)
 
 

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from fastio.diagnose.findings import Finding
 from fastio.doctor.facts import Facts, ImageFacts, Trial
-from fastio.doctor.pipeline import Pipeline, decode_rate, pipeline_of, stays_in_memory
+from fastio.doctor.pipeline import (
+    Pipeline,
+    decode_rate,
+    pipeline_of,
+    stays_in_memory,
+    threads_of,
+)
 from fastio.doctor.use import Use
 
 _MANY = 0.1  # a share of images that is worth a line
@@ -29,7 +35,7 @@ def packing(facts: Facts, use: Use) -> Iterator[Finding]:
     yield Finding(
         "decode" if before.slowest in ("decode", "copy") else "files",
         _waits(facts, before),
-        f"fastio pack {_path(facts)} PACKED{_option(trial)}, then Loader('PACKED')",
+        f"{_how_to_pack(facts)}{_option(trial)}, then Loader('PACKED')",
         before.gain_of(after),
         (
             f"{trial.rate:,.0f} images/s from {trial.samples} of them packed for a try, "
@@ -51,7 +57,7 @@ def smaller(facts: Facts, use: Use) -> Iterator[Finding]:
     yield Finding(
         "files",
         f"images of {images.short_side:,} x {images.long_side:,} pixels for crops of {use.crop}",
-        f"fastio pack {_path(facts)} PACKED --max-side {trial.max_side} (this changes the images)",
+        f"{_how_to_pack(facts)} --max-side {trial.max_side} (this changes the images)",
         before.gain_of(after),
         (
             f"{trial.rate:,.0f} images/s from {trial.samples} of them shrunk for a try, "
@@ -69,7 +75,8 @@ def instead_of_pillow(facts: Facts, use: Use) -> Iterator[Finding]:
         return
     if facts.data is None or facts.data.kind != "folder":
         return
-    workers = images.pillow_rate * images.threads
+    count = min(threads_of(facts, use), images.threads)
+    workers = images.pillow_rate * count
     before = Pipeline({"decode": workers})
     after = Pipeline({"decode": rate})
     if use.model_rate:
@@ -82,7 +89,7 @@ def instead_of_pillow(facts: Facts, use: Use) -> Iterator[Finding]:
         before.gain_of(after),
         (
             f"{rate:,.0f} images/s by fastio, {images.pillow_rate:,.0f} a worker by Pillow "
-            f"({workers:,.0f} by {images.threads} at best)",
+            f"({workers:,.0f} by {count} at best)",
         ),
     )
 
@@ -163,8 +170,10 @@ def _formats(images: ImageFacts | None) -> str:
     return f"{names[0]}s" if len(names) == 1 else "images"
 
 
-def _path(facts: Facts) -> str:
-    return facts.data.path if facts.data else "DATA"
+def _how_to_pack(facts: Facts) -> str:
+    if facts.data is None or not facts.data.packed:
+        return f"fastio pack {facts.data.path if facts.data else 'DATA'} PACKED"
+    return f"fastio export {facts.data.path} FOLDER; fastio pack FOLDER PACKED"
 
 
 def _option(trial: Trial) -> str:

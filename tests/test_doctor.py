@@ -1,0 +1,103 @@
+"""fastio doctor on the command line: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fastio.cli import main
+from fastio.doctor import Facts
+from fastio.errors import SourceNotFound
+from fastio.stats import Stats
+from tests.doctor_facts import FAULTLESS, FOLDER, IMAGES, REMOTE, TABLES
+
+IN_FOLDER = FAULTLESS.replaced(data=FOLDER, images=IMAGES, notes=("cold reads: why not",))
+Doctor = Callable[..., Result]
+
+
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch) -> Doctor:
+    """Runs the command with facts in place of the probes."""
+
+    def run(facts: Facts | Exception, *arguments: str) -> Result:
+        def examine(*_: Any) -> Facts:
+            if isinstance(facts, Exception):
+                raise facts
+            return facts
+
+        monkeypatch.setattr("fastio.doctor.examine", examine)
+        return CliRunner().invoke(main, ["doctor", *arguments])
+
+    return run
+
+
+def test_what_brings_most_comes_first_within_a_hundred_columns(doctor: Doctor) -> None:
+    done = doctor(IN_FOLDER, "photos/")
+    assert done.exit_code == 3
+    lines = done.output.splitlines()
+    assert max(map(len, lines)) <= 100
+    advice = [line for line in lines if line.lstrip().startswith("> ")]
+    assert advice[0].strip().startswith("> fastio pack photos/ PACKED")
+    assert any(line.startswith("  4.0 x  You wait for threads that decode") for line in lines)
+    assert any(line.startswith("you wait for  the loader's threads (2,000") for line in lines)
+    assert any(line.startswith("not measured  cold reads: why not") for line in lines)
+    assert "estimates" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [((), 3), (("--fail-over", "4.0"), 3), (("--fail-over", "4.1"), 0), (("--model-rate", "9"), 0)],
+)
+def test_the_exit_code_is_3_for_a_gain_over_the_threshold(
+    doctor: Doctor, arguments: tuple[str, ...], code: int
+) -> None:
+    assert doctor(IN_FOLDER, "photos/", *arguments).exit_code == code
+
+
+def test_nothing_to_gain_is_said(doctor: Doctor) -> None:
+    done = doctor(FAULTLESS, "packed/")
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "Nothing to gain of note.")
+
+
+def test_json_has_facts_stages_and_findings(doctor: Doctor) -> None:
+    done = doctor(IN_FOLDER, "photos/", "--json")
+    told = json.loads(done.output)
+    assert done.exit_code == 3
+    assert told["stages"] == {"decode": 2000.0}
+    assert told["facts"]["images"]["pillow_rate"] == 250.0
+    assert [finding["culprit"] for finding in told["findings"]] == ["decode", "decode"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        Facts(),
+        FAULTLESS.replaced(images=None, tables=TABLES, data=replace(FOLDER, kind="tables")),
+        FAULTLESS.replaced(images=None, storage=None, remote=REMOTE),
+        FAULTLESS.replaced(data=None, storage=None, images=None),
+    ],
+)
+def test_all_kinds_of_facts_are_told(doctor: Doctor, facts: Facts) -> None:
+    done = doctor(facts)
+    assert done.exit_code in (0, 3)
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_what_is_not_there_is_an_error(doctor: Doctor) -> None:
+    assert doctor(SourceNotFound("nothing: no such folder"), "nothing").exit_code == 1
+
+
+def test_stats_of_a_loader_are_diagnosed(doctor: Doctor, tmp_path: Path) -> None:
+    path = tmp_path / "stats.json"
+    path.write_text(json.dumps(Stats(wait_s=5.0, between_s=5.0, transform_s=4.9).to_dict()))
+    done = doctor(Facts(), "--stats", str(path))
+    assert done.exit_code == 3
+    assert "transforms written in Python" in done.output
+    path.write_text("no stats")
+    assert doctor(Facts(), "--stats", str(path)).exit_code == 2

@@ -1,0 +1,293 @@
+"""From facts to findings: each fault is named, its gain follows from the rates, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fastio.doctor import Facts, Use, diagnose, diagnose_stats, pipeline_of
+from fastio.doctor.facts import Trial
+from fastio.stats import Stats
+from tests.doctor_facts import (
+    FAULTLESS,
+    FOLDER,
+    GPU,
+    IMAGES,
+    MACHINE,
+    PACKED,
+    REMOTE,
+    SETTINGS,
+    STORAGE,
+    TABLES,
+    advice,
+    culprits,
+    gains,
+    of_machine,
+)
+
+IN_FOLDER = FAULTLESS.replaced(data=FOLDER, images=IMAGES)
+
+
+def test_without_faults_nothing_is_found() -> None:
+    assert diagnose(FAULTLESS, Use()) == ()
+
+
+def test_without_facts_nothing_is_found() -> None:
+    assert diagnose(Facts(), Use()) == ()
+
+
+# --- Images --------------------------------------------------------------------------------------
+
+
+def test_packing_gains_what_the_try_was_faster_by() -> None:
+    first, second = diagnose(IN_FOLDER, Use())
+    assert (first.culprit, first.gain) == ("decode", 8000 / 2000)
+    assert "fastio pack photos/ PACKED" in first.advice
+    assert (second.culprit, second.gain) == ("decode", 2000 / (4 * 250))
+
+
+def test_the_gain_of_packing_ends_where_the_model_does() -> None:
+    assert gains(IN_FOLDER, model_rate=3000.0) == [2.0, 1.5]
+
+
+def test_where_the_model_is_slowest_it_is_the_culprit() -> None:
+    (found,) = diagnose(FAULTLESS, Use(model_rate=900.0))
+    assert (found.culprit, found.gain) == ("compute", None)
+
+
+def test_few_threads_are_named_with_what_all_cores_bring() -> None:
+    (found,) = diagnose(FAULTLESS, Use(threads=1))
+    assert (found.culprit, found.gain) == ("threads", pytest.approx(2000 / 550))
+    assert 'threads="auto"' in found.advice
+
+
+def test_fewer_threads_gain_by_packing_in_proportion() -> None:
+    before = pipeline_of(IN_FOLDER, Use(threads=1))
+    assert before is not None
+    assert before.rate == 550
+    assert gains(IN_FOLDER, threads=1) == pytest.approx([8000 / 2000, 2000 / 550, 550 / 250])
+
+
+def test_images_larger_than_their_crop_are_shrunk_for_a_try() -> None:
+    shrunk = Trial("blocks", 600, 8, 6000.0, 0.2)
+    images = replace(IMAGES, short_side=3000, long_side=4000, trials=(shrunk,))
+    found = diagnose(FAULTLESS.replaced(data=FOLDER, images=images), Use())
+    assert found[0].gain == 3.0
+    assert "--max-side 600" in found[0].advice
+    assert "changes the images" in found[0].advice
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"progressive": 0.4}, "40% of the images are progressive"),
+        ({"formats": {"PNG": 0.7, "JPEG": 0.3}}, "PNG 70%"),
+        ({"cmyk": 0.2}, "CMYK JPEG 20%"),
+    ],
+)
+def test_what_is_slow_to_decode_is_named(changed: dict[str, Any], words: str) -> None:
+    facts = IN_FOLDER.replaced(images=replace(IMAGES, **changed))
+    assert any(words in finding.waits_for for finding in diagnose(facts, Use()))
+
+
+# --- Storage -------------------------------------------------------------------------------------
+
+
+def test_a_slow_disk_is_named_where_memory_does_not_hold_the_data() -> None:
+    large = replace(PACKED, nbytes=64 << 30)
+    facts = FAULTLESS.replaced(data=large, storage=replace(STORAGE, cold_reads_s=500.0))
+    (found,) = diagnose(facts, Use())
+    assert (found.culprit, found.gain) == ("fetch", 4.0)
+    network = facts.replaced(storage=replace(facts.storage, network=True, file_system="nfs4"))
+    assert culprits(network) == ["network"]
+
+
+def test_the_disk_is_not_named_where_memory_holds_the_data() -> None:
+    facts = FAULTLESS.replaced(storage=replace(STORAGE, cold_reads_s=500.0))
+    assert culprits(facts) == []
+
+
+def test_a_first_epoch_from_a_slow_disk_is_told_of_without_a_gain() -> None:
+    facts = FAULTLESS.replaced(storage=replace(STORAGE, cold_reads_s=500.0, resident_share=0.0))
+    (found,) = diagnose(facts, Use())
+    assert (found.culprit, found.gain) == ("fetch", None)
+    assert "15 s" in found.waits_for  # 10,000 samples at 500/s instead of 2,000/s
+
+
+def test_packing_makes_room_in_memory_where_it_makes_data_smaller() -> None:
+    images = replace(IMAGES, trials=(Trial("blocks", 500, 8, 8000.0, 0.1),), short_side=4000)
+    data = replace(FOLDER, nbytes=64 << 30)
+    facts = FAULTLESS.replaced(
+        data=data, images=images, storage=replace(STORAGE, cold_reads_s=100.0)
+    )
+    first = diagnose(facts, Use())[0]
+    assert first.gain == 8000 / 100
+
+
+def test_a_url_without_a_cache_waits_for_the_network() -> None:
+    data = replace(PACKED, path="s3://bucket/x", remote=True)
+    facts = Facts(MACHINE, SETTINGS, data=data, remote=REMOTE)
+    (found,) = diagnose(facts, Use())
+    assert found.culprit == "network"
+    assert found.gain == pytest.approx(8000 / (200e6 / 110_000))
+    assert diagnose(facts, Use(cache="/nvme")) == ()
+
+
+def test_a_slow_client_is_told_of() -> None:
+    data = replace(PACKED, path="s3://bucket/x", remote=True)
+    facts = Facts(data=data, remote=replace(REMOTE, backend="fsspec"))
+    assert "fastio[remote]" in advice(facts, cache="/nvme")
+
+
+@pytest.mark.parametrize(
+    ("data", "storage", "words"),
+    [
+        (replace(FOLDER, files=200_000, rows=200_000), STORAGE, "a few large files"),
+        (replace(PACKED, files=5000), STORAGE, "--shard-size"),
+        (PACKED, replace(STORAGE, file_system="overlay"), "volume"),
+        (PACKED, replace(STORAGE, file_system="fuse.s3fs"), "volume"),
+    ],
+)
+def test_how_data_lies_is_looked_at(data: Any, storage: Any, words: str) -> None:
+    assert words in advice(FAULTLESS.replaced(data=data, storage=storage))
+
+
+# --- Tables --------------------------------------------------------------------------------------
+
+TABLE = FAULTLESS.replaced(data=replace(FOLDER, kind="tables"), images=None, tables=TABLES)
+
+
+def test_packed_rows_gain_what_the_try_was_faster_by() -> None:
+    (found,) = diagnose(TABLE, Use())
+    assert (found.culprit, found.gain) == ("decode", 4.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"group_rows": 500}, "row_group_size"),
+        ({"group_bytes": 1 << 30}, "row_group_size"),
+        ({"compressions": ("GZIP", "SNAPPY")}, "snappy"),
+        ({"text_columns": 3}, "dictionary-encode"),
+        ({"format": "csv"}, "fastio pack"),
+    ],
+)
+def test_how_tables_are_laid_out_is_looked_at(changed: dict[str, Any], words: str) -> None:
+    tables = replace(TABLES, trial=None, **changed)
+    assert words in advice(TABLE.replaced(tables=tables))
+    assert words not in advice(TABLE.replaced(tables=replace(TABLES, trial=None)))
+
+
+# --- The machine and its settings ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "culprit", "words"),
+    [
+        ({"quota": 2.0, "throttled_share": 0.4, "cores": 2}, "machine", "--cpus"),
+        ({"load": 12.0}, "machine", "top"),
+        ({"simd": "portable"}, "machine", "AVX2"),
+        ({"swapped_bytes": 8 << 30}, "memory", "smaller batches"),
+        ({"shm_bytes": 64 << 20}, "memory", "--shm-size"),
+    ],
+)
+def test_the_machine_is_looked_at(parts: dict[str, Any], culprit: str, words: str) -> None:
+    images = replace(FAULTLESS.images, rate=None)  # type: ignore[type-var]
+    facts = of_machine(**parts).replaced(images=images)
+    assert culprit in culprits(facts)
+    assert words in advice(facts)
+
+
+def test_a_low_limit_of_open_files_counts_where_there_are_many_shards() -> None:
+    facts = of_machine(open_files=1024)
+    assert advice(facts) == ""
+    assert "ulimit -n 1048576" in advice(
+        facts.replaced(data=replace(PACKED, files=900, nbytes=90 << 30))
+    )
+
+
+def test_huge_pages_count_for_tables() -> None:
+    facts = of_machine(huge_pages="never")
+    assert advice(facts) == ""
+    table = facts.replaced(data=replace(PACKED, kind="tables", codecs={}))
+    assert "transparent_hugepage" in advice(table)
+
+
+def test_more_threads_than_cores_are_named() -> None:
+    settings = replace(SETTINGS, torch_threads=64)
+    assert "OMP_NUM_THREADS=4" in advice(FAULTLESS.replaced(settings=settings))
+    ranks = replace(SETTINGS, local_ranks=4, torch_threads=1)
+    assert "num_workers=1" in advice(FAULTLESS.replaced(settings=ranks))
+
+
+def test_a_device_that_torch_does_not_see_is_named() -> None:
+    facts = FAULTLESS.replaced(settings=replace(SETTINGS, nvidia=True))
+    (found,) = diagnose(facts, Use())
+    assert "built without CUDA" in found.waits_for
+
+
+def test_another_allocator_is_named_where_there_is_one_and_the_processor_trains() -> None:
+    settings = replace(SETTINGS, other_allocator="/usr/lib/libjemalloc.so.2")
+    assert "LD_PRELOAD=/usr/lib/libjemalloc.so.2" in advice(FAULTLESS.replaced(settings=settings))
+    assert advice(FAULTLESS.replaced(settings=settings, gpu=GPU)) == ""
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"tf32": False, "flops": {"float32": 1e13, "tf32": 8e13}}, "set_float32_matmul"),
+        ({"flops": {"float32": 1e13, "bfloat16": 8e13}}, "autocast"),
+        ({"channels_last_gain": 1.8}, "channels_last"),
+        ({"pinned_bytes_s": 25e9, "pageable_bytes_s": 6e9}, 'device="cuda"'),
+        ({"link": (3, 16), "best_link": (5, 16)}, "slot"),
+    ],
+)
+def test_the_gpu_is_looked_at(parts: dict[str, Any], words: str) -> None:
+    assert words in advice(FAULTLESS.replaced(gpu=replace(GPU, **parts)))
+    assert words not in advice(FAULTLESS.replaced(gpu=GPU))
+
+
+def test_copies_to_the_gpu_are_a_stage() -> None:
+    slow = replace(GPU, pinned_bytes_s=1000.0 * 3 * 224 * 224)
+    stages = pipeline_of(FAULTLESS.replaced(gpu=slow), Use())
+    assert stages is not None
+    assert (stages.slowest, stages.rate) == ("copy", 1000.0)
+
+
+# --- The order -----------------------------------------------------------------------------------
+
+
+def test_the_largest_gain_comes_first_and_what_has_none_last() -> None:
+    images = replace(IMAGES, progressive=0.5)
+    found = gains(IN_FOLDER.replaced(images=images), threads=2)
+    known = [gain for gain in found if gain is not None]
+    assert known == sorted(known, reverse=True)
+    assert found[-1] is None
+
+
+# --- A loader that ran ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stats", "culprit", "gain"),
+    [
+        (Stats(wait_s=6.0, between_s=4.0, decode_s=9.0, threads=4), "decode", 2.5),
+        (Stats(wait_s=5.0, between_s=5.0, decode_s=5.0, threads=1), "threads", 2.0),
+        (Stats(wait_s=5.0, between_s=5.0, read_s=9.0, decode_s=1.0, threads=4), "fetch", 2.0),
+        (Stats(wait_s=5.0, between_s=5.0, fetch_s=4.9, threads=4), "network", 10 / 5.1),
+        (Stats(wait_s=5.0, between_s=5.0, transform_s=4.9, threads=4), "transform", 10 / 5.1),
+        (Stats(path="torch", reason="x", wait_s=5.0, between_s=5.0), "threads", 2.0),
+        (Stats(wait_s=0.1, between_s=9.9, threads=4), "compute", None),
+        (Stats(wait_s=0.1, between_s=9.9, copy_s=9.9, threads=4), "copy", None),
+    ],
+)
+def test_a_loader_s_stats_name_the_culprit(stats: Stats, culprit: str, gain: float | None) -> None:
+    first = diagnose_stats(stats, cores=4)[0]
+    assert first.culprit == culprit
+    assert first.gain == (None if gain is None else pytest.approx(gain))
+
+
+def test_a_loader_that_did_not_run_says_nothing() -> None:
+    assert diagnose_stats(Stats(), cores=4) == ()

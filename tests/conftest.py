@@ -29,3 +29,14 @@ def s3() -> Iterator[S3]:
     pytest.importorskip("flask", reason="moto[server] needs it")
     with s3_server() as server:
         yield server
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch computes in one thread: small models are faster so, on busy machines many times."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

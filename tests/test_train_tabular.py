@@ -23,6 +23,8 @@ from fastio.train.models import DLRM, Scaled, TabularMLP
 from fastio.train.parallel import Place
 from fastio.train.tabular import TabularSettings, tabular_task
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 GROUPS = {"dense": ["I1", "I2"], "sparse": ["C1", "C2", "C3"]}
 PLACE = Place(torch.device("cpu"))
 

@@ -20,6 +20,8 @@ from fastio.train.parallel import Place
 from fastio.train.text import TextSettings, text_task
 from tests.support import import_transformers
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PLACE = Place(torch.device("cpu"))
 TINY = TextSettings(model="tiny", length=64)
 

@@ -62,6 +62,7 @@ LAYERS = [
     "bench",
     "doctor",
     "cli",
+    "__main__",
 ]
 
 # Written on the public names alone, as users' own code is: examples to read. Two have a part in

@@ -85,7 +85,7 @@ def test_all_snippets_run_in_order(names: dict[str, Any]) -> None:
     assert {path.name for path in Path().iterdir()} == {
         *("photos", "packed", "list.csv", "packed-list", "from-python", "written", "sheet.png"),
         *("packed-jpeg", "photos-again", "cache", "tars", "from-tars", "clicks.parquet", "clicks"),
-        *("corpus", "tokens", "more", "saved", "from-datasets", "spectrograms", "sounds"),
+        *("corpus", "tokens", "more", "saved", "from-datasets", "spectrograms", "sounds", "runs"),
     }
 
 

@@ -31,8 +31,8 @@ def allocator_advice(
     for name in (*NAMES, "tcmalloc_minimal"):
         library = find(name)
         if library is not None:
-            return f"{name} may make training on CPUs faster: LD_PRELOAD={library} fastio train ..."
+            return f"{name} may speed this up: LD_PRELOAD={library} fastio train ..."
     return (
-        "jemalloc may make training on CPUs faster: apt install libjemalloc2, then "
+        "jemalloc may speed this up: apt install libjemalloc2; "
         "LD_PRELOAD=libjemalloc.so.2 fastio train ..."
     )

@@ -22,6 +22,8 @@ _LOOK_S = 0.3  # between two looks at the loss, each of which waits for the GPU
 class Bar(Monitor):
     """Lines and a bar on standard error; where that is no terminal, the lines alone.
 
+    A star marks the best epoch so far.
+
     A context: leaving it takes the bar away.
 
     Args:
@@ -45,7 +47,7 @@ class Bar(Monitor):
         )
         self._task: TaskID | None = None
         self._units = 0
-        self._looked_s = 0.0
+        self._began_s = self._looked_s = 0.0
 
     def __enter__(self) -> Bar:
         return self
@@ -88,7 +90,7 @@ class Bar(Monitor):
         if self._task is None or not self._is_time():
             return
         stats = run.loader.stats() - self._before
-        rate = self._units / max(stats.elapsed_s, 1e-9)
+        rate = self._units / (self._looked_s - self._began_s)
         parts = [
             f"{rate:,.0f} {run.task.unit}/s",
             f"loss {float(loss):.3f}",
@@ -108,15 +110,15 @@ class Bar(Monitor):
             self._bar.advance(self._task)
 
     def end_epoch(self, run: Run, record: dict[str, Any]) -> None:
-        width = len(str(run.options.epochs))
+        of = str(run.options.epochs)
         parts = [
-            f"epoch {record['epoch']:{width}}",
+            f"{record['epoch']:{len(of)}}/{of}",
             f"train {_readable(record['train'])}",
             *([f"val {_readable(record['val'])}"] if record["val"] else []),
             f"{record['units_per_s']:,.0f} {run.task.unit}/s",
             f"wait {record['wait_share']:.0%}",
             f"{record['seconds']:.1f} s",
-            *(["[bold]best[/bold]"] if run.progress.best_epoch == record["epoch"] else []),
+            *(["*"] if run.progress.best_epoch == record["epoch"] else []),
         ]
         self._console.print("  ".join(parts), soft_wrap=True)
 
@@ -127,7 +129,7 @@ class Bar(Monitor):
         """Begins the bar anew."""
         if self._task is not None:
             self._bar.remove_task(self._task)
-        self._units = 0
+        self._units, self._began_s = 0, time.perf_counter()
         self._task = self._bar.add_task(description, total=total, completed=completed, now="")
 
     def _is_time(self) -> bool:
@@ -139,7 +141,7 @@ class Bar(Monitor):
 
 
 def _readable(metrics: Mapping[str, float]) -> str:
-    return " ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    return " ".join(f"{name} {value:.3g}" for name, value in metrics.items())
 
 
 def _utilisation(device: torch.device) -> list[str]:

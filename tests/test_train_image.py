@@ -1,0 +1,194 @@
+"""fastio train image, and what all of fastio train's commands have in common."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import fastio
+from fastio.cli import main
+from fastio.train import Options, fit
+from fastio.train.image import ImageSettings, ImageTask, image_task
+from fastio.train.parallel import Place
+from tests.support import numbered_folder
+from tests.train_support import ROOT, StopAt
+
+HERE = Place(torch.device("cpu"))
+SMALL = ["--model", "vit-tiny", "--size", "16", "--batch-size", "8", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 images of 3 classes."""
+    return numbered_folder(tmp_path_factory.mktemp("data") / "images")
+
+
+@pytest.fixture(scope="module")
+def sources(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The same as a folder, packed, and as tars."""
+    root = tmp_path_factory.mktemp("packed")
+    fastio.pack(folder, root / "packed")
+    fastio.export(root / "packed", root / "tars", to="webdataset")
+    return {"folder": str(folder), "packed": str(root / "packed"), "tars": str(root / "tars")}
+
+
+def options(data: str | Path, **changes: Any) -> Options:
+    plain = {"epochs": 1, "batch_size": 8, "threads": 1, "device": "cpu"}
+    return Options(**{"data": str(data), **plain, **changes})
+
+
+def small(given: Options, **settings: Any) -> ImageTask:
+    return image_task(given, ImageSettings(**{"model": "vit-tiny", "size": 16, **settings}))
+
+
+@pytest.mark.parametrize("kind", ["folder", "packed", "tars"])
+def test_images_and_classes_come_from_any_container(sources: dict[str, str], kind: str) -> None:
+    task = small(options(sources[kind]))
+    assert len(task.labels.words) == 3
+    with task.train_loader(HERE) as loader:
+        images, labels = task._pair(next(iter(loader)))
+    assert (images.shape, images.dtype) == ((8, 3, 16, 16), torch.float32)
+    assert (labels.shape, labels.dtype) == ((8,), torch.int64)
+
+
+def test_an_epoch_trains_and_evaluates(sources: dict[str, str]) -> None:
+    given = options(sources["packed"], val=sources["folder"], channels_last=True)
+    (record,) = fit(small(given), given).history
+    assert 0 <= record["val"]["accuracy"] <= 1
+    assert record["step"] == 3
+
+
+def test_classes_of_other_data_are_known_by_their_names(folder: Path, tmp_path: Path) -> None:
+    """The data to evaluate on has two of the three classes: its number 1 is class 2."""
+    other = tmp_path / "other"
+    for name in ("class0", "class2"):
+        (other / name).mkdir(parents=True)
+        for image in (folder / name).iterdir():
+            (other / name / image.name).write_bytes(image.read_bytes())
+    task = small(options(folder, val=str(other), val_batch_size=32))
+    loader = task.val_loader(HERE)
+    assert loader is not None
+    with loader:
+        labels = task._pair(next(iter(loader)))[1].tolist()
+    assert labels == [0] * 9 + [2] * 8
+
+
+def test_smoothing_is_for_training_alone(folder: Path) -> None:
+    task = small(options(folder, label_smoothing=0.5))
+    model = torch.nn.Identity()
+    scores = torch.tensor([[9.0, 0.0, 0.0]])
+    batch = scores, torch.tensor([0])
+    smoothed = float(task.step(model, batch, 1).loss)
+    assert float(task.step(model.eval(), batch, 1).loss) < 0.01 < smoothed
+
+
+def test_padding_counts_nowhere(folder: Path) -> None:
+    task = small(options(folder))
+    model = torch.nn.Identity().eval()
+    batch = torch.tensor([[5.0, 0, 0], [0, 5.0, 0]]), torch.tensor([0, 1])
+    half = task.step(model, batch, 1)
+    both = task.step(model, batch, 2)
+    assert float(both.loss) == pytest.approx(2 * float(half.loss))
+    assert (half.sums["correct"], both.sums["correct"]) == (1, 2)
+
+
+def test_an_unknown_model_names_those_there_are(folder: Path) -> None:
+    with pytest.raises(fastio.TrainError, match="resnet18"):
+        small(options(folder), model="nonesuch").model()
+
+
+def test_data_without_images_is_refused(tmp_path: Path) -> None:
+    fastio.pack([{"x": 1.0, "label": 1}], tmp_path / "numbers")
+    with pytest.raises(fastio.TrainError, match="no images, but x, label"):
+        image_task(options(tmp_path / "numbers"))
+
+
+# The command line
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["train", "image", *arguments])
+
+
+def test_the_command_prints_json(folder: Path, tmp_path: Path) -> None:
+    result = run(str(folder), *SMALL, "--epochs", "2", "--val-split", "0.25", "--json", "--quiet")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["reason"] == "done"
+    assert [record["epoch"] for record in found["history"]] == [1, 2]
+
+
+def test_the_command_says_what_came_of_it(folder: Path, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    kept = ["--checkpoint-dir", str(tmp_path / "kept"), "--tensorboard", str(events)]
+    result = run(str(folder), *SMALL, "--epochs", "1", *kept)
+    assert result.exit_code == 0
+    assert "best accuracy" in result.stdout
+    assert (tmp_path / "kept" / "best.pt").exists()
+    assert list(events.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resume"], "need checkpoint_dir"),
+        (["--val-split", "1.5"], "val_split must be"),
+        (["--parallel", "fsdp"], "torchrun"),
+        (["--model", "nonesuch"], "nonesuch"),
+        (["--label", "nonesuch"], "no field 'nonesuch'"),
+    ],
+)
+def test_wrong_options_are_one_line(folder: Path, arguments: list[str], message: str) -> None:
+    result = run(str(folder), *SMALL, *arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_says_how_to_go_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr("fastio.train.monitor.Monitors", lambda *_: StopAt(2, number))
+    result = run(str(folder), *SMALL, "--checkpoint-dir", str(tmp_path))
+    assert result.exit_code == 128 + number
+    assert "--resume" in result.stderr
+    monkeypatch.undo()
+    resumed = run(
+        str(folder), *SMALL, "--checkpoint-dir", str(tmp_path), "--resume", "--epochs", "10"
+    )
+    assert resumed.exit_code == 0
+
+
+def test_every_option_is_a_flag_of_all_three_commands() -> None:
+    for command in ("image", "text", "tabular"):
+        text = CliRunner().invoke(main, ["train", command, "--help"], env={"COLUMNS": "200"}).stdout
+        for name in Options.__dataclass_fields__:
+            assert name == "data" or f"--{name.replace('_', '-')}" in text
+
+
+def test_torchrun_starts_the_module(folder: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, "--nproc-per-node", "2", "-m", "fastio", "train", "image", str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *SMALL, "--epochs", "1", "--json", "--threads", "1"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()  # of rank 0 alone
+    assert json.loads(line)["steps"] == 1
+    assert "ddp of 2" in done.stderr

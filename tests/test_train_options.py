@@ -1,0 +1,171 @@
+"""Options that are refused, learning rates, and what a split trains and evaluates on."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import fastio
+from fastio.train import Options
+from fastio.train.loaders import (
+    Subset,
+    begin_epoch,
+    evaluation_loader,
+    rescaled,
+    split_rows,
+    training_loader,
+    valid_samples,
+)
+from fastio.train.optim import make_optimizer, make_scheduler
+from fastio.train.parallel import Place
+from tests.train_support import tiny_data
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"early_stopping": 0}, "early_stopping"),
+        ({"warmup": -1.0}, "warmup"),
+        ({"lr": 0.0}, "lr must be above 0"),
+        ({"lr": float("nan")}, "lr must be above 0"),
+        ({"val_split": 1.0}, "val_split must be at least 0 and below 1"),
+        ({"val": "x", "val_split": 0.5}, "exclude each other"),
+        ({"resume": True}, "checkpoint_dir"),
+        ({"checkpoint_every": 5}, "checkpoint_dir"),
+    ],
+)
+def test_impossible_options_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(fastio.TrainError, match=message):
+        Options("data", **changes)
+
+
+def rates(**changes: Any) -> list[float]:
+    """The learning rate of each of two epochs of six steps, the highest being 1."""
+    options = Options("data", epochs=2, **changes)
+    optimizer = make_optimizer(nn.Linear(2, 2), options, 1.0)
+    scheduler = make_scheduler(optimizer, options, 6, 1.0)
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(12):
+            found.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+    return found
+
+
+@pytest.mark.parametrize("schedule", ["onecycle", "cosine", "constant"])
+@pytest.mark.parametrize("warmup", [0.5, 1.0])
+def test_the_rate_rises_to_its_highest_in_the_warm_up(schedule: str, warmup: float) -> None:
+    found = rates(schedule=schedule, warmup=warmup)
+    steps = round(6 * warmup)
+    assert np.argmax(found) in (steps - 1, steps)
+    assert max(found) == pytest.approx(1, abs=0.03)
+    assert found[: steps - 1] == sorted(found[: steps - 1])
+
+
+@pytest.mark.parametrize("schedule", ["onecycle", "cosine"])
+@pytest.mark.parametrize("warmup", [0.0, 1.0])
+def test_the_rate_falls_to_almost_nothing(schedule: str, warmup: float) -> None:
+    found = rates(schedule=schedule, warmup=warmup)
+    assert 0 < found[-1] < 0.1
+    assert found[7:] == sorted(found[7:], reverse=True)
+
+
+def test_a_constant_rate_is_constant() -> None:
+    assert rates(schedule="constant", warmup=0.0) == [1.0] * 12
+
+
+@pytest.mark.parametrize("warmup", [2.0, 9.0])
+def test_a_warm_up_may_be_longer_than_the_run(warmup: float) -> None:
+    assert len(rates(schedule="cosine", warmup=warmup)) == 12
+
+
+def test_biases_and_normalisation_do_not_decay() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    model[0].bias.requires_grad_(False)
+    optimizer = make_optimizer(model, Options("data", weight_decay=0.5), 1.0)
+    decays = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
+    assert decays == {id(model[0].weight): 0.5, id(model[1].weight): 0.0, id(model[1].bias): 0.0}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_data(tmp_path_factory.mktemp("tiny") / "data", 23)
+
+
+@given(rows=st.integers(2, 60), part=st.floats(0.01, 0.99), seed=st.integers(0, 99))
+def test_a_split_has_every_row_once(rows: int, part: float, seed: int) -> None:
+    train, held = split_rows(rows, part, seed)
+    assert sorted([*train, *held]) == list(range(rows))
+    assert len(train) > 0
+    assert len(held) > 0
+
+
+@given(
+    rows=st.integers(1, 60),
+    size=st.integers(1, 9),
+    world=st.integers(1, 4),
+    shuffle=st.booleans(),
+)
+def test_a_subset_is_dealt_to_processes_as_to_one(
+    rows: int, size: int, world: int, shuffle: bool
+) -> None:
+    own = np.arange(rows) * 3
+    alone = list(Subset(own, size * world, shuffle, 0, Place(CPU)))
+    parts = [Subset(own, size, shuffle, 0, Place(CPU, "ddp", r, world)) for r in range(world)]
+    assert len({len(part) for part in parts}) == 1
+    for step, batches in enumerate(zip(*parts, strict=True)):
+        valid = [b[: p.valid(step)] for b, p in zip(batches, parts, strict=True)]
+        assert [row for batch in valid for row in batch] == alone[step]
+        assert len({len(batch) for batch in batches}) == 1
+    if not shuffle:
+        assert [row for batch in alone for row in batch] == own.tolist()
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.3])
+def test_a_training_loader_leaves_out_what_is_no_full_batch(data: Path, held_out: float) -> None:
+    options = Options(str(data), batch_size=8, val_split=held_out)
+    with training_loader(options, Place(CPU)) as loader:
+        assert [len(batch["label"]) for batch in loader] == [8, 8]
+        begin_epoch(loader, 1)
+        first = [loader.batch.rows.tolist() for _ in loader]
+        begin_epoch(loader, 2)
+        assert [loader.batch.rows.tolist() for _ in loader] != first
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.3])
+def test_less_than_a_batch_is_trained_on_nevertheless(data: Path, held_out: float) -> None:
+    options = Options(str(data), batch_size=64, val_split=held_out)
+    with training_loader(options, Place(CPU)) as loader:
+        assert [len(batch["label"]) for batch in loader] == [23 if not held_out else 16]
+
+
+def test_an_evaluation_loader_leaves_out_nothing(data: Path) -> None:
+    options = Options(str(data), batch_size=8, val=str(data))
+    loader = evaluation_loader(options, Place(CPU))
+    assert loader is not None
+    with loader:
+        assert [valid_samples(loader) for _ in loader] == [16, 7]
+
+
+def test_without_data_to_evaluate_on_there_is_no_loader(data: Path) -> None:
+    assert evaluation_loader(Options(str(data)), Place(CPU)) is None
+
+
+def test_positions_of_a_split_are_those_of_each_process(data: Path) -> None:
+    with training_loader(Options(str(data), val_split=0.3), Place(CPU)) as split:
+        assert rescaled({"position": 8}, split, 2, 1) == {"position": 16}
+    with training_loader(Options(str(data)), Place(CPU)) as whole:
+        assert rescaled({"position": 8}, whole, 2, 1) == {"position": 8}

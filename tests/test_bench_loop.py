@@ -9,6 +9,7 @@ import pytest
 
 from fastio.bench import loop as module
 from fastio.bench.device import Intervals, Nothing
+from fastio.bench.intervals import subtract, total, within
 from fastio.bench.loop import (
     FILLING,
     SHOWN_STEPS,
@@ -17,10 +18,7 @@ from fastio.bench.loop import (
     phase_of,
     run_loop,
     stage_seconds,
-    subtract,
     timeline,
-    total,
-    within,
 )
 from fastio.stats import Stats
 
@@ -166,6 +164,16 @@ def test_of_a_part_the_filling_is_left_out() -> None:
     assert phase.steps == 8 - FILLING
     assert phase.seconds == 8.0 - FILLING
     assert phase.busy.decode_s == pytest.approx(2.0 * (8 - FILLING))
+
+
+def test_batches_that_come_in_pairs_are_measured_in_pairs() -> None:
+    run = made(11, whole=False)
+    run.period = 2
+    run.stats = [Stats() for _ in range(6)]
+    run.cpu = [0.0] * 6
+    assert (run.first, run.last) == (4, 10)
+    phase = phase_of("baseline_loader", [run])
+    assert (phase.steps, phase.samples, phase.seconds) == (6, 60, 6.0)
 
 
 def test_utilisation_leaves_out_what_the_first_step_waits_for() -> None:

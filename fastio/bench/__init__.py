@@ -4,11 +4,12 @@
 
 - `options`, `presets`: what can be asked for; MLPerf Storage's accelerators
 - `subject`, `synthetic`: the data; photos of a stated size where there is none
-- `loop`: the loop of all runs, and what is read off its intervals
-- `device`, `models`: what computes, or is emulated
+- `runs`: which are made, and for how long
+- `loop`, `intervals`: the loop of all runs, and what is read off it
+- `compute`, `device`, `models`: what computes, or is emulated
 - `storage`, `machine`: cold files; where it runs
 - `baseline`, `trial`, `training`: DataLoader beside it; packing for a try; accuracy side by side
-- `bench`: the runs, in their order
+- `bench`: all of it
 """
 
 from __future__ import annotations

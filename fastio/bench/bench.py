@@ -173,7 +173,7 @@ def split_of(runs: list[Run], rows: int) -> Split:
         runs: warm ones.
         rows: of an epoch.
     """
-    samples = sum(sum(run.samples[run.first :]) for run in runs)
+    samples = sum(sum(run.samples[run.first : run.last]) for run in runs)
     parts: dict[Stage, float] = {}
     for run in runs:
         for stage, seconds in stage_seconds(run, "decode").items():

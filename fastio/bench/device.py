@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from fastio.bench.intervals import Interval
 from fastio.tensors import map_leaves, to_device
-
-Interval = tuple[float, float]  # seconds of time.perf_counter()
 
 
 class Device(Protocol):

@@ -10,10 +10,10 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Protocol
 
-from fastio.bench.device import Device, Interval
+from fastio.bench.device import Device
+from fastio.bench.intervals import Interval, subtract, total, within
 from fastio.diagnose import Busy, Phase, PhaseName, Span, Stage
 from fastio.stats import Stats
 
@@ -58,7 +58,8 @@ class Run:
         computing, copying, blocked: of the device; see `Device`.
         transforming: when Python transforms ran.
         stats: what the loader counted, up to the first few marks and the last one.
-        cpu: processor seconds of this process, likewise.
+        cpu: processor seconds, likewise.
+        period: batches come in so many at once.
     """
 
     whole: bool = False
@@ -72,11 +73,20 @@ class Run:
     transforming: list[Interval] = field(default_factory=list)
     stats: list[Stats] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
+    period: int = 1
 
     @property
     def first(self) -> int:
         """The step that is measured first: of a whole epoch all are, else the filling is not."""
-        return 0 if self.whole else min(FILLING, len(self.samples) // 2)
+        if self.whole:
+            return 0
+        return min(_filling(self.period), len(self.samples) // 2 // self.period * self.period)
+
+    @property
+    def last(self) -> int:
+        """The step behind those that are measured: a whole number of periods from the first."""
+        steps = len(self.samples)
+        return steps if self.whole else max(steps - (steps - self.first) % self.period, 1)
 
     @property
     def begin_s(self) -> float:
@@ -86,7 +96,12 @@ class Run:
     @property
     def stop_s(self) -> float:
         """When it ended."""
-        return self.end_s if self.whole else self.marks[-1]
+        return self.end_s if self.whole else self.marks[self.last]
+
+
+def _filling(period: int) -> int:
+    """Steps until batches ahead are under way."""
+    return FILLING if period == 1 else 2 * period
 
 
 def run_loop(
@@ -96,6 +111,8 @@ def run_loop(
     *,
     stats: Callable[[], Stats] = Stats,
     transforming: list[Interval] | None = None,
+    cpu: Callable[[], float] = time.process_time,
+    period: int = 1,
 ) -> Run:
     """Runs once over an epoch, or until the limit.
 
@@ -105,8 +122,10 @@ def run_loop(
         limit: of the run.
         stats: of the loader.
         transforming: where transforms note when they run; emptied first.
+        cpu: processor seconds so far; those of this process.
+        period: so many batches come at once, as from worker processes that began together.
     """
-    run = Run()
+    run = Run(period=period)
     device.reset()
     if transforming is not None:
         transforming.clear()
@@ -115,7 +134,7 @@ def run_loop(
 
     def count() -> None:
         run.stats.append(stats())
-        run.cpu.append(time.process_time())
+        run.cpu.append(cpu())
 
     run.marks.append(time.perf_counter())
     count()
@@ -130,7 +149,7 @@ def run_loop(
         del batch  # before the next is waited for: it may hold a slot
         run.samples.append(samples)
         run.marks.append(time.perf_counter())
-        if len(run.samples) <= FILLING:
+        if len(run.samples) <= _filling(period):
             count()
         if len(run.samples) < total and _is_over(run, limit):
             run.whole = False
@@ -202,11 +221,11 @@ def _phase(name: PhaseName, run: Run) -> Phase:
         au = min(1.0, compute_s / (stop - started)) if stop > started else 1.0
     return Phase(
         name,
-        samples=sum(run.samples[first:]),
+        samples=sum(run.samples[first : run.last]),
         seconds=stop - begin,
         busy=Busy(stats.read_s, stats.decode_s, stats.resample_s, copy_s, transform_s, compute_s),
         wait_s=max(0.0, total(within(run.waits, begin, stop)) - transform_s),
-        steps=len(run.samples) - first,
+        steps=run.last - first,
         bytes_read=stats.bytes_read,
         bytes_fetched=stats.bytes_fetched,
         cpu_s=run.cpu[-1] - run.cpu[first],
@@ -269,36 +288,3 @@ def timeline(run: Run, waiting: Stage, name: Any) -> tuple[Span, ...]:
 
 def _step_of(moment: float, bounds: list[float]) -> int:
     return max(0, bisect_right(bounds, moment) - 1)
-
-
-# --- Intervals ------------------------------------------------------------------------------------
-
-
-def total(intervals: list[Interval]) -> float:
-    """Seconds of intervals that do not overlap."""
-    return sum(end - start for start, end in intervals)
-
-
-def within(intervals: list[Interval], begin: float, stop: float) -> list[Interval]:
-    """The parts of intervals that lie between two moments."""
-    cut = ((max(start, begin), min(end, stop)) for start, end in intervals)
-    return [(start, end) for start, end in cut if end > start]
-
-
-def subtract(intervals: list[Interval], others: list[Interval]) -> list[Interval]:
-    """Intervals (ascending, apart from each other) without what others cover."""
-    left = []
-    holes = sorted(others)
-    at = 0
-    for start, end in intervals:
-        while at < len(holes) and holes[at][1] <= start:
-            at += 1
-        for hole_start, hole_end in islice(holes, at, None):
-            if hole_start >= end or start >= end:
-                break
-            if hole_start > start:
-                left.append((start, hole_start))
-            start = max(start, hole_end)
-        if start < end:
-            left.append((start, end))
-    return left

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform
 import resource
 import sys
+import time
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -63,3 +65,14 @@ def memory(available: int) -> Memory:
     """
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return Memory(peak if sys.platform == "darwin" else peak * 1024, available)
+
+
+def cpu_with_children() -> float:
+    """Processor seconds of this process and of those that multiprocessing started here and run."""
+    spent = time.process_time()
+    for child in multiprocessing.active_children():
+        with suppress(OSError, ValueError, IndexError):
+            # The name, in parentheses, may hold spaces; user and system time are fields 14 and 15.
+            values = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+            spent += (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+    return spent

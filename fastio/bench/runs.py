@@ -11,6 +11,7 @@ from fastio.bench.baseline import BaselineBatches, PillowFolder
 from fastio.bench.compute import Compute
 from fastio.bench.device import Device, Nothing, Resident, resident
 from fastio.bench.loop import Limit, Run, phase_of, run_loop
+from fastio.bench.machine import cpu_with_children
 from fastio.bench.storage import MOST_FILES, can_drop, drop
 from fastio.bench.subject import LoaderBatches, Subject
 from fastio.cores import available_cores
@@ -189,12 +190,17 @@ class Runs:
             self.subject.options.transforms,
             pin_memory=self.compute.on_gpu,
         )
-        limit = Limit(self.seconds * _SHARES["baseline"])
-        run_loop(batches, Nothing(), replace(limit, seconds=limit.seconds / 4, least=2))
-        alone = run_loop(batches, Nothing(), limit)
+        workers = available_cores()
+        # Worker processes that began together deliver together.
+        limit = Limit(self.seconds * _SHARES["baseline"], None, max(8, 4 * workers))
+        if len(batches) <= limit.least:
+            run_loop(batches, Nothing(), limit)  # starts them
         # Nobody copies ahead here.
         device = self.compute.new(blocking=self.compute.on_gpu or None)
-        together = run_loop(batches, device, limit)
+        alone, together = (
+            run_loop(batches, one, limit, cpu=cpu_with_children, period=workers)
+            for one in (Nothing(), device)
+        )
         return phase_of("baseline_loader", [alone]), phase_of("baseline_together", [together])
 
     def _limit(self, share: str) -> Limit:

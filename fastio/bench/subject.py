@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastio.bench.device import Interval
+from fastio.bench.intervals import Interval
 from fastio.bench.options import Options
 from fastio.bench.storage import local_files, storage_of
 from fastio.cores import available_cores

@@ -196,8 +196,8 @@ def _hugging_face_feed(request: Request) -> Feed:
     if asked.filters is not None or asked.memory is not None:
         raise ValueError(
             f"filters and memory are of rows that are read in groups, and those of {table.name} "
-            "are read one by one: it has images or lists of lists, or an order or on_error of its "
-            "own is asked for; filter the dataset (ds.filter)"
+            "are read one by one: it has images, lists of lists or lists of strings, or an order "
+            "or on_error of its own is asked for; filter the dataset (ds.filter)"
         )
     dataset = HuggingFaceDataset(table, options)
     transforms = FieldTransforms.parse(request.transforms, dataset.schema)

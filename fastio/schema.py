@@ -143,7 +143,14 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Text:
-    """A string, stored as UTF-8."""
+    """A string, stored as UTF-8.
+
+    Args:
+        listed: a list of strings instead, in batches a list of them for each row. Datasets of
+            Hugging Face have such fields; they are not packed.
+    """
+
+    listed: bool = False
 
 
 @dataclass(frozen=True)
@@ -361,6 +368,11 @@ def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
         return [(name, pa.list_(_item(_ARROW_TYPES[stored_dtype(field.dtype)]), numbers))]
     if isinstance(field, Scalar):
         return [(name, _ARROW_TYPES[field.dtype])]
+    if isinstance(field, Text) and field.listed:
+        raise SchemaError(
+            f"field {name!r} is lists of strings, which are not packed: join them to one string "
+            "each, or leave the field out by naming those that are wanted (columns=, --columns)"
+        )
     if isinstance(field, Tokens):
         return [(name, pa.large_list(_item(_ARROW_TYPES[field.dtype])))]
     return [(name, pa.large_utf8() if isinstance(field, Text) else pa.large_binary())]
@@ -428,7 +440,10 @@ def _check_vocabulary(name: str, kind: Field | None) -> None:
 
 
 def _field_json(field: Field) -> dict[str, Any]:
-    return {"type": type(field).__name__.lower(), **vars(field)}
+    params = vars(field)
+    if isinstance(field, Text) and not field.listed:  # as it was before there was anything to say
+        params = {}
+    return {"type": type(field).__name__.lower(), **params}
 
 
 def _vocabularies_from_json(value: Any) -> dict[str, tuple[str, ...]]:

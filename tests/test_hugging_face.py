@@ -33,6 +33,7 @@ from datasets import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fastio
 from fastio import FolderDataset, Loader, RandomResizedCrop, Resize
 from fastio.errors import ImageError, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.formats.hugging_face import HuggingFaceDataset
@@ -406,6 +407,102 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     Path(folder, "data-00000-of-00001.arrow").unlink()
     with pytest.raises(SourceNotFound, match=r"data-00000-of-00001\.arrow does not exist"):
         Loader(folder, 10)
+
+
+def test_lists_of_strings_are_lists_in_batches(tmp_path: Path) -> None:
+    values = [["a", "é"], [], ["ccc"]]
+    dicts = [{"tags": strings, "n": row} for row, strings in enumerate(values)]
+    features = Features(
+        {
+            "tags": List(Value("string")),
+            "pair": {"tags": List(Value("string")), "n": Value("int64")},
+        }
+    )
+    dataset = Dataset.from_dict({"tags": values, "pair": dicts}, features=features)
+    for source in both(dataset, tmp_path):
+        batch = batch_of(source)
+        assert batch["tags"] == values
+        assert batch["pair_tags"] == values
+        assert batch["pair_n"].tolist() == [0, 1, 2]
+        assert HuggingFaceDataset(source)[0]["tags"] == ["a", "é"]
+        with Loader(source, 2, shuffle=True, num_workers=1, columns=["tags"]) as loader:
+            assert sorted(tags for batch in loader for tags in batch["tags"]) == sorted(values)
+
+
+@pytest.mark.parametrize("bad", [None, ["a", None]])
+def test_lists_of_strings_with_a_null_name_their_row(bad: Any) -> None:
+    dataset = Dataset.from_dict(
+        {"tags": [["a"], bad]}, features=Features({"tags": List(Value("string"))})
+    )
+    with pytest.raises(SchemaError, match="column 'tags', row 1 has a null"):
+        batch_of(dataset)
+
+
+def test_lists_of_strings_are_not_packed(tmp_path: Path) -> None:
+    dataset = Dataset.from_dict({"tags": [["a"], []], "n": [1, 2]})
+    with pytest.raises(SchemaError, match="'tags' is lists of strings"):
+        fastio.pack(dataset, tmp_path / "packed")
+    fastio.pack(dataset, tmp_path / "packed", columns=["n"])
+
+
+def test_lists_of_dicts_are_dicts_of_lists(tmp_path: Path) -> None:
+    """The objects of an image, as the package has them since its version 4."""
+    values: list[Any] = [
+        [{"box": [1.0, 2.0], "class": 1, "name": "a", "at": {"x": 5}}],
+        [],
+        None,
+        [{"box": [3.0, 4.0], "class": 0, "name": "b", "at": {"x": 6}}] * 2,
+    ]
+    features = Features(
+        {
+            "objects": List(
+                {
+                    "box": List(Value("float32"), length=2),
+                    "class": ClassLabel(names=NAMES),
+                    "name": Value("string"),
+                    "at": {"x": Value("int16")},
+                }
+            )
+        }
+    )
+    dataset = Dataset.from_dict({"objects": values}, features=features)
+    kept = dataset.select([0, 1, 3])
+    for source in [kept, *both(kept, tmp_path)]:
+        batch = batch_of(source, ragged="list")
+        assert plain(batch["objects_box"]) == [[[1, 2]], [], [[3, 4], [3, 4]]]
+        assert plain(batch["objects_class"]) == [[1], [], [0, 0]]
+        assert batch["objects_name"] == [["a"], [], ["b", "b"]]
+        assert plain(batch["objects_at_x"]) == [[5], [], [6, 6]]
+        assert batch["objects_at_x"][0].dtype == torch.int16
+    with pytest.raises(SchemaError, match="objects"):
+        batch_of(dataset)
+    numbers = {"columns": ["objects.class"], "nulls": {"objects.class": 7}}
+    batch = batch_of(dataset, ragged="list", **numbers)
+    assert plain(batch["objects_class"]) == [[1], [], [], [0, 0]]
+
+
+def test_lists_of_images_are_refused_by_name() -> None:
+    one = {"bytes": jpeg_bytes(0), "path": None}
+    features = Features(
+        {
+            "views": List(Image()),
+            "crops": List({"image": Image(), "n": Value("int64")}),
+            "k": Value("int64"),
+        }
+    )
+    dataset = Dataset.from_dict(
+        {"views": [[one, one]], "crops": [[{"image": one, "n": 1}]], "k": [3]}, features=features
+    )
+    for options, name in (
+        ({}, "views"),
+        ({"columns": ["k", "views"]}, "views"),
+        ({"columns": ["crops"]}, "crops.image"),
+        ({"columns": ["crops.image"]}, "crops.image"),
+    ):
+        with pytest.raises(SchemaError, match=f"'{name}' is of lists of images"):
+            Loader(dataset, 1, **options)  # type: ignore[arg-type]
+    batch = batch_of(dataset, columns=["k", "crops.n"], ragged="list")
+    assert (batch["k"].tolist(), plain(batch["crops_n"])) == ([3], [[1]])
 
 
 @pytest.mark.parametrize("limit", [0, 300, 2**31 - 1])

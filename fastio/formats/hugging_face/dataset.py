@@ -24,7 +24,7 @@ from fastio.formats.tables.options import TableOptions
 from fastio.formats.tables.place import Place
 from fastio.formats.tables.samples import listed, sample_value
 from fastio.formats.tables.values import Ragged
-from fastio.schema import Array, Image, Schema
+from fastio.schema import Array, Image, Schema, Text
 
 
 class HuggingFaceDataset:
@@ -94,7 +94,8 @@ class HuggingFaceDataset:
 
         Returns:
             An array of shape (n,) for Scalar and (n, *shape) for Array; a list of n str, bytes
-            or arrays for Text, Bytes and Array of differing shapes.
+            or arrays for Text, Bytes and Array of differing shapes; of n lists of str for lists
+            of strings.
 
         Raises:
             SchemaError: there is no such field, it is an image, or a value cannot be stored.
@@ -122,7 +123,7 @@ class HuggingFaceDataset:
             values = self._converted(conversion, batch, place)
         for name, leaf in nested.items():
             kind = self._field(name)
-            assert isinstance(kind, Array)
+            assert isinstance(kind, (Array, Text))
             values[name] = nested_values(leaf_array(batch, leaf), leaf, kind, place)
         return {name: values[name] for name in fields}
 

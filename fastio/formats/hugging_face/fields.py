@@ -14,7 +14,7 @@ from fastio.formats.tables.columns import Conversion
 from fastio.formats.tables.features import with_classes
 from fastio.formats.tables.leaves import Leaf, leaves
 from fastio.formats.tables.options import VALID_SUFFIX, TableOptions
-from fastio.schema import Array, Field, Image, Schema
+from fastio.schema import Array, Field, Image, Schema, Text
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Chosen:
         table: the columns of what `conversion` makes.
         options: of it.
         conversion: makes all fields but images and nested ones; None where there are no others.
-        nested: the columns of fields that are lists of lists, by the fields' names.
+        nested: the columns of fields that are lists of lists, or of strings, by the fields' names.
     """
 
     schema: Schema
@@ -37,7 +37,7 @@ class Chosen:
 
 
 def wants_rows(table: HuggingFaceTable, options: TableOptions) -> bool:
-    """Whether what is wanted has what tables cannot be read with: images, and lists of lists."""
+    """Whether what is wanted has what tables are not read with: images, lists of lists, strings."""
     special = {*table.images, *_nested(table)}
     if options.columns is not None:
         special &= {name.replace(".", "_") for name in options.columns}
@@ -82,7 +82,7 @@ def choose_fields(table: HuggingFaceTable, options: TableOptions) -> Chosen:
     return Chosen(with_classes(schema, table.classes), kept, rest, conversion, kept_nested)
 
 
-def _nested(table: HuggingFaceTable) -> dict[str, tuple[Leaf, Array]]:
+def _nested(table: HuggingFaceTable) -> dict[str, tuple[Leaf, Array | Text]]:
     found = {}
     for name, leaf in leaves(table.schema, table.name).items():
         field = nested_field(leaf.type)

@@ -1,4 +1,5 @@
-"""Lists of lists of numbers, such as the boxes of an image: arrays whose shape differs."""
+"""Lists of lists of numbers, such as the boxes of an image: arrays whose shape differs; and lists
+of strings, which stay lists."""
 
 from __future__ import annotations
 
@@ -9,15 +10,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.errors import SchemaError
-from fastio.formats.tables.leaves import Leaf, field_or_none
+from fastio.formats.tables.leaves import Leaf, field_or_none, is_text
 from fastio.formats.tables.place import Place
-from fastio.schema import Array, Scalar
+from fastio.schema import Array, Scalar, Text
 
 
-def nested_field(kind: pa.DataType) -> Array | None:
-    """The field of lists of lists of numbers; None for other types."""
+def nested_field(kind: pa.DataType) -> Array | Text | None:
+    """The field of lists of lists of numbers, or of lists of strings; None for other types."""
     if field_or_none(kind) is not None or not _is_list(kind):
         return None
+    if is_text(kind.value_type):
+        return Text(listed=True)
     shape = _shape(kind)
     for _ in shape:
         kind = kind.value_type
@@ -26,12 +29,16 @@ def nested_field(kind: pa.DataType) -> Array | None:
     return Array(field.dtype, shape) if isinstance(field, Scalar) and plain else None
 
 
-def nested_values(array: pa.Array, leaf: Leaf, field: Array, place: Place) -> list[NDArray[Any]]:
-    """Each row's numbers as an array of the field's dtype.
+def nested_values(
+    array: pa.Array, leaf: Leaf, field: Array | Text, place: Place
+) -> list[NDArray[Any]] | list[list[str]]:
+    """Each row's numbers as an array of the field's dtype, or its strings.
 
     Raises:
         SchemaError: a value is null, or lists in a list differ in their lengths.
     """
+    if isinstance(field, Text):
+        return _strings(array, leaf, place)
     found = []
     for row, value in enumerate(array):
         try:
@@ -42,6 +49,23 @@ def nested_values(array: pa.Array, leaf: Leaf, field: Array, place: Place) -> li
                 f"differing lengths, which no array can hold ({error}); leave the column out by "
                 "naming the columns that are wanted (columns=..., --columns)"
             ) from error
+    return found
+
+
+def _strings(array: pa.Array, leaf: Leaf, place: Place) -> list[list[str]]:
+    try:
+        found: list[list[str]] = array.to_pylist()
+    except UnicodeDecodeError as error:
+        raise SchemaError(
+            f"{place.column(leaf.spoken)} is not UTF-8 in {place.rows(len(array))}: {error}"
+        ) from error
+    for row, strings in enumerate(found):
+        if strings is None or None in strings:
+            raise SchemaError(
+                f"{place.column(leaf.spoken)}, row {place.row(row)} has a null, which is no "
+                "string: fill it with dataset.map, or leave the column out by naming the columns "
+                "that are wanted (columns=..., --columns)"
+            )
     return found
 
 

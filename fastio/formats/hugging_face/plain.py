@@ -1,7 +1,8 @@
 """Columns as the datasets package stores them, as columns whose Arrow type says what they are.
 
 Extension types are what they are stored as; arrays of one shape become fixed-size lists; files
-their bytes; dictionaries their values. Images are left out: they are not read with the others.
+their bytes; dictionaries their values; lists of dicts a dict of lists. Images are left out: they
+are not read with the others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastio.errors import SchemaError
-from fastio.formats.tables.features import Feature, File, FixedArray, Group, Picture, Plain
+from fastio.formats.tables.features import (
+    Feature,
+    File,
+    FixedArray,
+    Group,
+    Picture,
+    Plain,
+    Several,
+)
 from fastio.formats.tables.place import Place
 from fastio.formats.tables.values import missing_rows
 
@@ -29,9 +38,9 @@ def bare(array: pa.Array) -> pa.Array:
 
 
 def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
-    """The type of `plain_array`'s result; None for images, and structs of nothing else."""
+    """The type of `plain_array`'s result; None for images, lists of them, and structs of these."""
     kind = bare_type(kind)
-    if isinstance(feature, Picture):
+    if isinstance(feature, Picture) or is_list_of_images(feature):
         return None
     if isinstance(feature, File) and pa.types.is_struct(kind):
         return pa.large_binary()
@@ -44,6 +53,9 @@ def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
         ]
         kept = [(name, child) for name, child in children if child is not None]
         return pa.struct(kept) if kept else None
+    if is_list_of_structs(kind, feature):
+        assert isinstance(feature, Several)
+        return plain_type(_turned_type(kind.value_type), _turned(feature.of))
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
@@ -65,6 +77,9 @@ def plain_array(array: pa.Array, feature: Feature, column: str, place: Place) ->
         return _arrays(array, feature.shape, column, place)
     if isinstance(feature, Group) and pa.types.is_struct(array.type):
         return _plain_struct(array, feature, column, place)
+    if is_list_of_structs(array.type, feature):
+        assert isinstance(feature, Several)
+        return plain_array(_turned_array(array), _turned(feature.of), column, place)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
@@ -87,6 +102,40 @@ def plain_batch(
         for number, name in enumerate(names)
     ]
     return pa.RecordBatch.from_arrays(arrays, names)
+
+
+def is_list_of_images(feature: Feature) -> bool:
+    """Whether a column has any number of images a row."""
+    return isinstance(feature, Several) and isinstance(feature.of, Picture)
+
+
+def is_list_of_structs(kind: pa.DataType, feature: Feature) -> bool:
+    """Whether a column is of lists of dicts, which become a dict of lists."""
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    of_structs = isinstance(feature, Several) and isinstance(feature.of, Group)
+    return bool(lists and of_structs and pa.types.is_struct(kind.value_type))
+
+
+def _turned(feature: Feature) -> Group:
+    """The feature of a dict of lists, for lists of such dicts."""
+    assert isinstance(feature, Group)
+    return Group({name: Several(child) for name, child in feature.children.items()})
+
+
+def _turned_type(kind: pa.DataType) -> pa.DataType:
+    return pa.struct([(child.name, pa.large_list(child.type)) for child in _children(kind)])
+
+
+def _turned_array(array: pa.Array) -> pa.Array:
+    """Lists of structs as structs of lists; null where the list is."""
+    missing = missing_rows(array)
+    mask = None if missing is None else pa.array(missing)
+    counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64))
+    structs = array.flatten()
+    names = [child.name for child in _children(structs.type)]
+    lists = [pa.LargeListArray.from_arrays(offsets, each, mask=mask) for each in structs.flatten()]
+    return pa.StructArray.from_arrays(lists, names, mask=mask)
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:

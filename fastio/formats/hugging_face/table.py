@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fastio.errors import SchemaError
-from fastio.formats.hugging_face.plain import plain_batch, plain_schema
+from fastio.formats.hugging_face.plain import is_list_of_images, plain_batch, plain_schema
 from fastio.formats.hugging_face.sources import Opened, open_hugging_face
 from fastio.formats.tables.features import (
     Feature,
@@ -138,6 +138,14 @@ def _known(opened: Opened, options: TableOptions) -> dict[str, Feature]:
                 "does not know; leave it out by naming the columns that are wanted (columns=..., "
                 "--columns), or cast it to one of the types that Arrow has"
             )
+        for path in _images_in_lists(feature, (name,)):
+            if _is_named(path, options):
+                raise SchemaError(
+                    f"{opened.name}: column {'.'.join(path)!r} is of lists of images, and fastio "
+                    "reads one image a row: give each image a row of its own (dataset.map with "
+                    "batched=True), or leave the column out by naming those that are wanted "
+                    "(columns=..., --columns)"
+                )
     return {n: Unknown("") if _unknown_in(f) is not None else f for n, f in found.items()}
 
 
@@ -146,6 +154,25 @@ def _is_wanted(name: str, options: TableOptions) -> bool:
         return True
     named = [*options.columns, *(n for members in options.groups.values() for n in members)]
     return any(n == name or n.startswith((f"{name}.", f"{name}_")) for n in named)
+
+
+def _is_named(path: tuple[str, ...], options: TableOptions) -> bool:
+    """Whether a column, or a part of one, is wanted by its name or by that of what it is in."""
+    if options.columns is None:
+        return True
+    above = {"_".join(path[:end]).replace(".", "_") for end in range(1, len(path) + 1)}
+    return any(name.replace(".", "_") in above for name in options.columns)
+
+
+def _images_in_lists(feature: Feature, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The paths of lists of images."""
+    if is_list_of_images(feature):
+        yield path
+    inside = feature.of if isinstance(feature, Several) else feature
+    if isinstance(inside, Group):
+        for name, child in inside.children.items():
+            listed = isinstance(feature, Several)
+            yield from _images_in_lists(Several(child) if listed else child, (*path, name))
 
 
 def _unknown_in(feature: Feature) -> str | None:

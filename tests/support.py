@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
@@ -97,3 +98,11 @@ def numbered_folder(path: Path, per_class: tuple[int, ...] = (9, 7, 8)) -> Path:
             image.save(folder / f"{number:03}.jpg", quality=95, subsampling=0)
             row += 1
     return path
+
+
+def readme_script(name: str) -> str:
+    """The script of README.md (a block marked py, complete in itself) that imports a package."""
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    scripts = re.findall(r"^```py\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    [script] = [s for s in scripts if re.search(rf"^(import|from) {name}\b", s, re.MULTILINE)]
+    return str(script)

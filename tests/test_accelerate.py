@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import fastio
-from tests.support import flat, import_torchvision
+from tests.support import flat, import_torchvision, numbered_folder, readme_script
 
 if find_spec("accelerate") is None:
     pytest.skip("accelerate is not installed", allow_module_level=True)
@@ -284,6 +284,31 @@ def test_the_trainers_datasets_stay_its_own(tmp_path: Path) -> None:
     own.train()
     assert sorted(flat(own.model.trained)) == [*range(ROWS)]
     assert own.evaluate()["eval_rows"] == len(own.predict(rows).predictions) == ROWS
+
+
+def test_accelerates_script_of_the_readme(
+    accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fastio.pack(numbered_folder(Path("photos"), (9, 9)), "packed")
+    names: dict[str, Any] = {}
+    exec(readme_script("accelerate"), names)
+    assert names["loader"].state_dict()["epoch"] == 2
+    names["loader"].loader.close()
+
+
+@pytest.mark.filterwarnings("ignore")  # of the Trainer's defaults, which the script keeps
+def test_the_trainers_script_of_the_readme(
+    accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers", reason="needs transformers")
+    monkeypatch.chdir(tmp_path)
+    texts = [{"text": "A document. " * 20} for _ in range(20)]
+    fastio.pack(texts, "tokens", tokenizer="bytes")
+    names: dict[str, Any] = {}
+    exec(readme_script("transformers"), names)
+    assert names["trainer"].state.global_step == len(names["loader"])
+    names["loader"].close()
 
 
 TWO_PROCESSES = """

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import fastio
-from tests.support import flat, import_torchvision
+from tests.support import flat, import_torchvision, numbered_folder, readme_script
 
 if find_spec("lightning") is None:
     pytest.skip("lightning is not installed", allow_module_level=True)
@@ -391,6 +391,15 @@ def test_the_other_package_has_the_same(packed: Path) -> None:
         callbacks=[fastio.pytorch_lightning.StatsMonitor()],
     ).fit(model, datamodule=module)
     assert model.rows == [*range(ROWS)]
+
+
+@pytest.mark.filterwarnings("ignore")  # of Lightning's defaults, which the script keeps
+def test_the_script_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fastio.pack(numbered_folder(Path("photos"), (9, 9)), "packed")
+    names: dict[str, Any] = {}
+    exec(readme_script("lightning"), names)
+    assert names["trainer"].global_step == 2 * 5
 
 
 TWO_PROCESSES = """

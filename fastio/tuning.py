@@ -20,8 +20,8 @@ _LOSS = math.log(0.95)  # one that ends a comparison at once
 _PAIRS = 4
 _WAITS = 0.02  # the share of the time that is no waiting worth more threads
 _LEAST_S = 0.5  # of a measurement
-_PAUSE_S = 10.0  # between two searches; doubled where one changed nothing
-_LONGEST_PAUSE_S = 160.0
+_PAUSE_S = 20.0  # between two searches; doubled where one changed nothing
+_LONGEST_PAUSE_S = 320.0
 _PAUSE_WINDOWS = 20  # at least so many times as long as a measurement
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_packed_rows_and_tokens(tmp_path: Path) -> None:
 def test_a_packed_dataset_behind_a_url(tmp_path: Path) -> None:
     fastio.pack(numbered_folder(tmp_path / "folder"), tmp_path / "packed")
     with http_folder(tmp_path) as url:
-        facts = examine(f"{url}/packed", USE)
+        facts = examine(f"{url}/packed", replace(USE, cache=str(tmp_path / "cache")))
     assert failed(facts) == []
     assert facts.data is not None
     assert (facts.data.remote, facts.data.rows) == (True, 24)
@@ -173,6 +174,9 @@ def test_a_packed_dataset_behind_a_url(tmp_path: Path) -> None:
     for rate in (remote.latency_s, remote.stream_bytes_s, remote.parallel_bytes_s):
         assert is_rate(rate)
     assert is_rate(remote.decode_rate)
+    assert remote.cache_bytes is not None
+    assert remote.cache_bytes > 0
+    assert not (tmp_path / "cache").exists()
 
 
 def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -135,6 +135,20 @@ def test_a_url_without_a_cache_waits_for_the_network() -> None:
     assert diagnose(facts, Use(cache="/nvme")) == ()
 
 
+def test_a_cache_that_is_too_small_fetches_the_rest_every_epoch() -> None:
+    data = replace(PACKED, path="s3://bucket/x", remote=True)
+    remote = replace(REMOTE, cache_bytes=data.nbytes // 2, parallel_bytes_s=55e6)
+    (found,) = diagnose(Facts(MACHINE, SETTINGS, data=data, remote=remote), Use(cache="/nvme"))
+    assert "room for 50%" in found.waits_for
+    assert found.gain == pytest.approx(8000 / (2 * 55e6 / 110_000))
+
+
+def test_a_cache_on_a_network_file_system_is_named() -> None:
+    data = replace(PACKED, path="s3://bucket/x", remote=True)
+    remote = replace(REMOTE, cache_bytes=1 << 40, cache_file_system="nfs4")
+    assert "local disk" in advice(Facts(data=data, remote=remote), cache="/home/x")
+
+
 def test_a_slow_client_is_told_of() -> None:
     data = replace(PACKED, path="s3://bucket/x", remote=True)
     facts = Facts(data=data, remote=replace(REMOTE, backend="fsspec"))

@@ -251,6 +251,8 @@ class RemoteFacts:
         stream_bytes_s: one request at a time.
         parallel_bytes_s: eight at a time.
         decode_rate: samples a second that the threads manage when bytes are there.
+        cache_bytes: room for the cache: what it holds and what is free on its disk; None: no cache.
+        cache_file_system: the type of the file system that it is on.
     """
 
     backend: str
@@ -258,6 +260,8 @@ class RemoteFacts:
     stream_bytes_s: float | None = None
     parallel_bytes_s: float | None = None
     decode_rate: float | None = None
+    cache_bytes: int | None = None
+    cache_file_system: str | None = None
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,10 @@ def _sample(data: Data, index: str) -> _Sample | None:
 
 def _within_bytes(files: Iterable[bytes]) -> tuple[bytes, ...]:
     kept: list[bytes] = []
-    total = 0
+    total, end_s = 0, time.monotonic() + _HEADERS_S
     for data in files:
+        if kept and time.monotonic() > end_s:
+            break
         total += len(data)
         if kept and total > _SAMPLED_BYTES:
             break

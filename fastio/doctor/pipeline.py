@@ -50,9 +50,9 @@ def pipeline_of(facts: Facts, use: Use) -> Pipeline | None:
     disk = cold_rate(facts)
     if disk and not stays_in_memory(facts):
         stages["disk"] = disk
-    network = network_rate(facts)
-    if network and use.cache is None:
-        stages["network"] = network
+    network, missing = network_rate(facts), 1.0 - cached_share(facts, use)
+    if network and missing:
+        stages["network"] = network / missing
     copies = copy_rate(facts, use)
     if copies:
         stages["copy"] = copies
@@ -114,6 +114,14 @@ def network_bytes_s(facts: Facts) -> float | None:
         return None
     rates = [facts.remote.stream_bytes_s, facts.remote.parallel_bytes_s]
     return max((rate for rate in rates if rate), default=None)
+
+
+def cached_share(facts: Facts, use: Use) -> float:
+    """The part of a remote dataset that a cache has room for."""
+    if use.cache is None or facts.data is None or not facts.data.nbytes:
+        return 0.0 if use.cache is None else 1.0
+    room = facts.remote.cache_bytes if facts.remote else None
+    return 1.0 if room is None else min(1.0, room / facts.data.nbytes)
 
 
 def copy_rate(facts: Facts, use: Use) -> float | None:

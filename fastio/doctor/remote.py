@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fastio.bench.storage import file_system
 from fastio.dataset.remote import RemoteDataset
 from fastio.doctor.attempt import Attempts
 from fastio.doctor.data import Data
@@ -35,9 +38,11 @@ def remote_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> Remo
         attempts: notes what cannot be measured.
     """
     options = use.storage_options
+    room = None if use.cache is None else attempts("the cache", cache_room, Path(use.cache))
+    kept = None if use.cache is None else file_system(Path(use.cache))
     found = attempts("an object to read", _object, data, options)
     if found is None:
-        return RemoteFacts("unknown")
+        return RemoteFacts("unknown", cache_bytes=room, cache_file_system=kept)
     store, name, size = found
     decode = None
     if data.facts.kind in ("packed", "tars"):
@@ -48,7 +53,21 @@ def remote_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> Remo
         attempts("one stream", stream_rate, store, name, size, 1),
         attempts("parallel streams", stream_rate, store, name, size, _PARALLEL),
         decode,
+        room,
+        kept,
     )
+
+
+def cache_room(folder: Path) -> int:
+    """Bytes that a cache in a folder may hold: those that it holds, and those that are free.
+
+    Raises:
+        OSError: the folder's disk does not answer.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    about = os.statvfs(there)
+    held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return held + about.f_bavail * about.f_frsize
 
 
 def latency_s(store: Store, name: str, size: int) -> float:

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from fastio.diagnose.findings import Finding
 from fastio.doctor.facts import Facts
-from fastio.doctor.pipeline import cold_rate, network_rate, pipeline_of, stays_in_memory
+from fastio.doctor.pipeline import (
+    cached_share,
+    cold_rate,
+    network_rate,
+    pipeline_of,
+    stays_in_memory,
+)
 from fastio.doctor.use import Use
 
 _SMALL_SHARD = 4 << 20
@@ -81,6 +87,30 @@ def network(facts: Facts, use: Use) -> Iterator[Finding]:
     )
 
 
+def small_cache(facts: Facts, use: Use) -> Iterator[Finding]:
+    """A cache without room for all of the data, or not on a local disk."""
+    remote, data, stages = facts.remote, facts.data, pipeline_of(facts, use)
+    if remote is None or data is None or use.cache is None:
+        return
+    share = cached_share(facts, use)
+    if share < 1.0:
+        gain = stages.gain_of(stages.without("network")) if stages else None
+        yield Finding(
+            "network",
+            f"the cache has room for {share:.0%} of the data: every epoch fetches the rest",
+            "a disk with more room, or smaller data (fastio pack --max-side)",
+            gain,
+            (f"{_gb(remote.cache_bytes or 0)} for {_gb(data.nbytes)}",),
+        )
+    kind = remote.cache_file_system or ""
+    if kind.startswith(("nfs", "cifs", "smb", *_SHARED)):
+        yield Finding(
+            "fetch",
+            f"the cache lies on {kind}, which is no local disk",
+            "a folder on a local disk, such as NVMe",
+        )
+
+
 def plain_client(facts: Facts, use: Use) -> Iterator[Finding]:
     """A store that obstore would take."""
     remote, data = facts.remote, facts.data
@@ -138,7 +168,16 @@ def layers(facts: Facts, use: Use) -> Iterator[Finding]:
         )
 
 
-STORAGE_RULES = (disk, first_epoch, network, plain_client, many_files, small_shards, layers)
+STORAGE_RULES = (
+    disk,
+    first_epoch,
+    network,
+    small_cache,
+    plain_client,
+    many_files,
+    small_shards,
+    layers,
+)
 
 
 def _available(facts: Facts) -> int:

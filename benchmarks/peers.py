@@ -159,9 +159,9 @@ def run(loader: Loader, threads: int, *arguments: object) -> None:
 
 
 def prepare(loader: Loader, source: Path, work: Path, threads: int) -> None:
-    """Writes the loader's own format, unless it is there."""
+    """Writes the loader's own format, unless it has none or it is there."""
     target = loader.data(work)
-    if target.exists():
+    if not loader.packs or target.exists():
         return
     unfinished = target.with_suffix(".tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -232,34 +232,31 @@ def measure_all(arguments: argparse.Namespace, result: dict[str, Any]) -> None:
     end = time.monotonic() + arguments.seconds
     work: Path = arguments.work
     work.mkdir(parents=True, exist_ok=True)
-    chosen = [one for one in LOADERS if not arguments.only or one.module in arguments.only]
-    ready = []
     source = photos(arguments.folder, arguments.images, work)
-    for loader in chosen:
-        result["not_measured"].pop(loader.name, None)
-        if not loader.is_installed():
-            result["not_measured"][loader.name] = "not installed: see tools/peers"
+    ready = []
+    for loader in LOADERS:
+        if arguments.only and loader.module not in arguments.only:
             continue
-        try:
-            if loader.packs:
-                prepare(loader, source, work, arguments.threads)
+        result["not_measured"].pop(loader.name, None)
+        if loader.is_installed():
             ready.append(loader)
-        except RuntimeError as error:
-            result["not_measured"][loader.name] = str(error)
+        else:
+            result["not_measured"][loader.name] = "not installed: see tools/peers"
     save(arguments.json, result)
-    for loader in [] if arguments.prepare else missing(result, ready, arguments.rounds):
+    for loader in ready if arguments.prepare else missing(result, ready, arguments.rounds):
         if time.monotonic() > end:
             break
         if loader.name in result["not_measured"]:
             continue
         try:
-            figures = measure(loader, work, result["settings"])
+            prepare(loader, source, work, arguments.threads)
+            if not arguments.prepare:
+                figures = measure(loader, work, result["settings"])
+                result["epochs"].setdefault(loader.name, []).append(figures)
+                rate = figures["images"] / figures["seconds"]
+                console().print(f"{loader.name}: {rate:,.0f} images/s")
         except RuntimeError as error:
             result["not_measured"][loader.name] = str(error)
-        else:
-            result["epochs"].setdefault(loader.name, []).append(figures)
-            rate = figures["images"] / figures["seconds"]
-            console().print(f"{loader.name}: {rate:,.0f} images/s")
         save(arguments.json, result)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import datasets  # type: ignore[import-untyped,import-not-found,unused-ignore]
@@ -20,14 +21,11 @@ def _rows(files: list[tuple[Path, int]]) -> Iterator[dict[str, Any]]:
 def prepare(photos: Path, target: Path, variant: str) -> None:
     """A dataset with a column Image, saved to disk."""
     features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
-    made = datasets.Dataset.from_generator(
-        _rows,
-        features=features,
-        gen_kwargs={"files": listed(photos)},
-        cache_dir=str(target / "cache"),
-    )
-    made.save_to_disk(str(target / "saved"))
-    made.cleanup_cache_files()
+    with TemporaryDirectory(dir=target) as cache:
+        made = datasets.Dataset.from_generator(
+            _rows, features=features, gen_kwargs={"files": listed(photos)}, cache_dir=cache
+        )
+        made.save_to_disk(str(target / "saved"))
 
 
 def open_loader(data: Path, settings: Settings) -> Iterable[Any]:

@@ -86,6 +86,11 @@ def slow_reads(folder: Path, rate: float) -> Iterator[None]:
     device = f"{os.major(stat.st_dev)}:{os.minor(stat.st_dev)}"
     old = Path("/sys/fs/cgroup/blkio")
     root = old if old.is_dir() else Path("/sys/fs/cgroup")
+    controller = "blkio" if old.is_dir() else ""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            home = root / path.lstrip("/")
     group = root / f"fastio-culprits-{os.getpid()}"
     group.mkdir()
     try:
@@ -96,7 +101,7 @@ def slow_reads(folder: Path, rate: float) -> Iterator[None]:
         (group / "cgroup.procs").write_text(str(os.getpid()))
         yield
     finally:
-        (root / "cgroup.procs").write_text(str(os.getpid()))
+        (home / "cgroup.procs").write_text(str(os.getpid()))
         group.rmdir()
 
 

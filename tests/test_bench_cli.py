@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio.cli import main
 from fastio.diagnose import Measured
+from tests.servers import http_folder
 from tests.support import numbered_folder
 
 QUICK = ("--seconds", 1, "--steps", 3, "--batch-size", 4, "--size", 16, "--threads", 2)
@@ -135,3 +136,23 @@ def test_what_is_not_possible_is_said(
     found = run(*(str(one).format(folder=folder) for one in arguments))
     assert found[0] == code
     assert message in " ".join(found[2].split())
+
+
+def test_data_behind_a_url(folder: Path, tmp_path: Path) -> None:
+    fastio.pack(folder, tmp_path / "packed")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "mine").write_text("mine")
+    with http_folder(tmp_path / "packed") as url:
+        code, text, _ = run(url, "--accelerator", 5000, "--json", "-", "--cache", cache, *QUICK)
+    assert code == 0
+    assert [path.name for path in cache.iterdir()] == ["mine"]  # and nothing is left behind
+    measured = Measured.from_dict(json.loads(text))
+    assert measured.dataset.storage == "network"
+    cold, warm = measured.phase("loader_cold"), measured.phase("loader_warm")
+    assert cold is not None
+    assert warm is not None
+    assert cold.bytes_fetched > 0
+    assert warm.bytes_fetched == 0
+    split = measured.split("cold")
+    assert split is not None

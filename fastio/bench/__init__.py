@@ -10,12 +10,14 @@
 - `storage`, `machine`: cold files; where it runs
 - `baseline`, `trial`, `training`: DataLoader beside it; packing for a try; accuracy side by side
 - `bench`: all of it
+- `ladder`, `recipes`, `rung`: one trick more each time, trained by processes of their own
 """
 
 from __future__ import annotations
 
 from fastio.bench.bench import bench
+from fastio.bench.ladder import ladder
 from fastio.bench.options import BenchError, Options
 from fastio.bench.presets import PRESETS, Preset
 
-__all__ = ["PRESETS", "BenchError", "Options", "Preset", "bench"]
+__all__ = ["PRESETS", "BenchError", "Options", "Preset", "bench", "ladder"]

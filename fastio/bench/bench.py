@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,34 +45,35 @@ def bench(options: Options, progress: Progress = lambda _: None) -> Measured:
         BenchError: what was asked for is not possible.
         FastioError: the data cannot be read.
     """
-    with _work_folder(options) as work:
+    with ExitStack() as folders:
+        work = Path(options.work or folders.enter_context(_temporary(None)))
         if options.data is None and options.emulated is not None:
             progress("making photos")
+            work.mkdir(parents=True, exist_ok=True)
             photos, packed = synthetic(options.emulated, work, _SYNTHETIC_ROWS)
             baseline = str(photos) if options.baseline == MADE else options.baseline
             options = replace(options, data=str(packed), baseline=baseline)
         progress("opening")
         subject = Subject.of(options)
         if subject.remote and subject.kind != "tables":
-            subject = replace(subject, cache=options.cache or str(work / "cache"))
+            cache = folders.enter_context(_temporary(options.cache or options.work))
+            subject = replace(subject, cache=cache)
         compute, subject = Compute.of(options, subject)
-        return _measure(Runs(subject, compute, options.seconds, options.steps, progress), work)
+        return _measure(Runs(subject, compute, options.seconds, options.steps, progress))
 
 
 @contextmanager
-def _work_folder(options: Options) -> Iterator[Path]:
-    if options.work is not None:
-        Path(options.work).mkdir(parents=True, exist_ok=True)
-        yield Path(options.work)
-        return
-    folder = Path(tempfile.mkdtemp(prefix="fastio-bench-"))
-    try:
+def _temporary(where: str | None) -> Iterator[str]:
+    """A new folder within another, which is made if need be; gone afterwards."""
+    if where is not None:
+        Path(where).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix="fastio-bench-", dir=where, ignore_cleanup_errors=True
+    ) as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _measure(runs: Runs, work: Path) -> Measured:
+def _measure(runs: Runs) -> Measured:
     """All runs, one after the other."""
     subject, compute, options = runs.subject, runs.compute, runs.subject.options
     available = available_memory()
@@ -96,7 +96,8 @@ def _measure(runs: Runs, work: Path) -> Measured:
     packed = None
     if subject.kind == "folder" and subject.codec == "jpeg":
         runs.progress("packing a part for a try")
-        packed = packed_rate(subject, work, options.seconds * _TRIAL_SHARE)
+        with _temporary(options.work) as folder:
+            packed = packed_rate(subject, Path(folder), options.seconds * _TRIAL_SHARE)
     phases += runs.baseline(options.baseline) if options.baseline else []
     measured = Measured(
         machine=machine(compute.device),

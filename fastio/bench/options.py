@@ -36,12 +36,13 @@ class Options:
         seconds: about what the whole bench may take.
         steps: of each run, at most; None for what the time allows.
         cold: also measure with nothing in the page cache, or in a remote dataset's cache.
-        cache: folder for a remote dataset's data meanwhile; None: a temporary one.
+        cache: folder in which a temporary one has a remote dataset's data meanwhile; what else
+            is there is neither used nor touched. None: the system's for temporary files.
         storage_options: for a URL.
         baseline: an image folder for torch's DataLoader and Pillow; None: without.
         epochs: to train with each loader, for the accuracy; 0 for none.
         val: images to evaluate on then; None: those that are trained on.
-        work: where data is made and packed for a try; None: a temporary folder.
+        work: where data is made, and kept for the next time; None: a temporary folder.
         seed: of the order and of all augmentations.
 
     Raises:

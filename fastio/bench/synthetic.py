@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from io import BytesIO
 from pathlib import Path
 
@@ -41,12 +40,12 @@ def synthetic(preset: Preset, work: Path, count: int) -> tuple[Path, Path]:
         )
     photos, packed = work / f"photos-{preset.name}-{count}", work / f"packed-{preset.name}-{count}"
     if not packed.is_dir():
-        shutil.rmtree(photos, ignore_errors=True)
         for number in range(min(count, _PHOTOS)):
             path = _place(photos, number)
             path.write_bytes(jpeg_of_size(preset.record_bytes, number))
         for number in range(_PHOTOS, count):
             path = _place(photos, number)
+            path.unlink(missing_ok=True)  # of an earlier run that was interrupted
             path.symlink_to(_place(photos, number % _PHOTOS).resolve())
         pack(photos, packed, overwrite=True)
     return photos, packed

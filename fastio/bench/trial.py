@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,28 +19,24 @@ def packed_rate(subject: Subject, work: Path, seconds: float) -> float:
 
     Args:
         subject: an image folder.
-        work: where the part is packed, and deleted again.
+        work: an empty folder for the part.
         seconds: to measure for.
     """
     files = [path for path in subject.files() if path.suffix.lower() in (".jpg", ".jpeg")]
     chosen = random.Random(0).sample(files, min(_MOST_IMAGES, len(files)))
-    links, packed = work / "trial-links", work / "trial-packed"
-    try:
-        for number, path in enumerate(chosen):
-            link = links / f"{number % 2}" / f"{number:05}{path.suffix}"
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path.resolve())
-        pack(links, packed, overwrite=True)
-        # So many steps that beginning and end of an epoch do not decide.
-        batch_size = max(1, min(subject.batch_size, len(chosen) // 16))
-        options = replace(subject.options, data=str(packed), baseline=None)
-        part = replace(subject, options=options, batch_size=batch_size, cache=None)
-        with part.open(plain=True) as batches:
-            run_loop(batches, Nothing(), Limit(seconds / 4))
-            runs = [run_loop(batches, Nothing(), Limit(seconds / 2), stats=batches.stats)]
-            while sum(run.end_s - run.marks[0] for run in runs) < seconds and len(runs) < 20:
-                runs.append(run_loop(batches, Nothing(), Limit(seconds / 2), stats=batches.stats))
-        return phase_of("loader_warm", runs).samples_per_s
-    finally:
-        shutil.rmtree(links, ignore_errors=True)
-        shutil.rmtree(packed, ignore_errors=True)
+    links, packed = work / "links", work / "packed"
+    for number, path in enumerate(chosen):
+        link = links / f"{number % 2}" / f"{number:05}{path.suffix}"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path.resolve())
+    pack(links, packed)
+    # So many steps that beginning and end of an epoch do not decide.
+    batch_size = max(1, min(subject.batch_size, len(chosen) // 16))
+    options = replace(subject.options, data=str(packed), baseline=None)
+    part = replace(subject, options=options, batch_size=batch_size, cache=None)
+    with part.open(plain=True) as batches:
+        run_loop(batches, Nothing(), Limit(seconds / 4))
+        runs = [run_loop(batches, Nothing(), Limit(seconds / 2), stats=batches.stats)]
+        while sum(run.end_s - run.marks[0] for run in runs) < seconds and len(runs) < 20:
+            runs.append(run_loop(batches, Nothing(), Limit(seconds / 2), stats=batches.stats))
+    return phase_of("loader_warm", runs).samples_per_s

@@ -1,8 +1,6 @@
 """From a bench to findings and predictions: what is waited for, what to do, what it would bring.
 
-A change is another `Costs`; its gain is the ratio of two epochs. What is predicted is scaled by
-what the model of `costs` leaves out of the epoch that was measured, so that a change of nothing
-predicts the epoch as it is.
+A change is another `Costs`; its gain is the ratio of two epochs.
 """
 
 from __future__ import annotations
@@ -43,17 +41,21 @@ def epoch_after(measured: Measured, after: Costs, cold: bool = False) -> float:
     """Predicted seconds of an epoch.
 
     Args:
-        measured: the epoch as it is.
+        measured: the epoch as it is. What it took beyond the model of it, the side that it waited
+            for, loader or loop, is taken to need beyond its costs in the future, too.
         after: what a sample would cost.
         cold: of an epoch that reads from storage.
     """
-    now = costs(measured).sample_s()
+    now = costs(measured)
     together = measured.phase("together_warm")
     overhead = 1.0
-    if together is not None and together.samples and now > 0:
-        overhead = together.seconds / together.samples / now
+    if together is not None and together.samples and now.sample_s() > 0:
+        overhead = together.seconds / together.samples / now.sample_s()
     overhead = min(max(overhead, 1.0), _MOST_OVERHEAD)
-    return after.sample_s(cold) * overhead * measured.dataset.rows
+    loader = now.waits_for() in ("decode", "fetch")
+    supply_s = after.supply_s(cold) * (overhead if loader else 1.0)
+    loop_s = after.loop_s * (1.0 if loader else overhead)
+    return max(supply_s, loop_s, after.cpu_s) * measured.dataset.rows
 
 
 def epoch_now(measured: Measured, cold: bool = False) -> float:
@@ -88,15 +90,10 @@ def diagnose(measured: Measured) -> tuple[Finding, ...]:
         before = epoch_now(measured, change.cold)
         after = epoch_after(measured, change.after)
         if after > 0 and before / after >= LEAST_GAIN:
-            found.append(
-                Finding(
-                    change.culprit,
-                    _waits(measured, change),
-                    change.advice,
-                    before / after,
-                    change.evidence,
-                )
-            )
+            # How much of the way to a model of no time can be gone, nothing here tells.
+            gain = None if change.culprit == "compute" else before / after
+            waits_for = _waits(measured, change)
+            found.append(Finding(change.culprit, waits_for, change.advice, gain, change.evidence))
     return by_gain(found) or (_nothing_to_gain(measured),)
 
 

@@ -12,18 +12,31 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
 import fastio
 from fastio.cli import main
 from fastio.train import Options, fit
 from fastio.train.image import ImageSettings, ImageTask, image_task
+from fastio.train.models import IMAGE_MODELS
+from fastio.train.monitor import Monitor
 from fastio.train.parallel import Place
 from tests.support import numbered_folder
 from tests.train_support import ROOT, StopAt
 
 HERE = Place(torch.device("cpu"))
-SMALL = ["--model", "vit-tiny", "--size", "16", "--batch-size", "8", "--device", "cpu"]
+SMALL = ["--size", "16", "--batch-size", "8", "--device", "cpu", "--threads", "1"]
+TINY = ["--model", "tiny", *SMALL]
+
+
+def tiny(classes: int, size: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * size * size, classes))
+
+
+@pytest.fixture(autouse=True)
+def _a_tiny_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(IMAGE_MODELS, "tiny", tiny)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +60,7 @@ def options(data: str | Path, **changes: Any) -> Options:
 
 
 def small(given: Options, **settings: Any) -> ImageTask:
-    return image_task(given, ImageSettings(**{"model": "vit-tiny", "size": 16, **settings}))
+    return image_task(given, ImageSettings(**{"model": "tiny", "size": 16, **settings}))
 
 
 @pytest.mark.parametrize("kind", ["folder", "packed", "tars"])
@@ -120,7 +133,7 @@ def run(*arguments: str) -> Any:
 
 
 def test_the_command_prints_json(folder: Path, tmp_path: Path) -> None:
-    result = run(str(folder), *SMALL, "--epochs", "2", "--val-split", "0.25", "--json", "--quiet")
+    result = run(str(folder), *TINY, "--epochs", "2", "--val-split", "0.25", "--json", "--quiet")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert found["reason"] == "done"
@@ -130,7 +143,7 @@ def test_the_command_prints_json(folder: Path, tmp_path: Path) -> None:
 def test_the_command_says_what_came_of_it(folder: Path, tmp_path: Path) -> None:
     events = tmp_path / "events"
     kept = ["--checkpoint-dir", str(tmp_path / "kept"), "--tensorboard", str(events)]
-    result = run(str(folder), *SMALL, "--epochs", "1", *kept)
+    result = run(str(folder), *TINY, "--epochs", "1", *kept)
     assert result.exit_code == 0
     assert "best accuracy" in result.stdout
     assert (tmp_path / "kept" / "best.pt").exists()
@@ -148,7 +161,7 @@ def test_the_command_says_what_came_of_it(folder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_one_line(folder: Path, arguments: list[str], message: str) -> None:
-    result = run(str(folder), *SMALL, *arguments)
+    result = run(str(folder), *TINY, *arguments)
     assert result.exit_code == 1
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -159,14 +172,12 @@ def test_an_interrupted_command_says_how_to_go_on(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr("fastio.train.monitor.Monitors", lambda *_: StopAt(2, number))
-    result = run(str(folder), *SMALL, "--checkpoint-dir", str(tmp_path))
+    result = run(str(folder), *TINY, "--checkpoint-dir", str(tmp_path))
     assert result.exit_code == 128 + number
     assert "--resume" in result.stderr
-    monkeypatch.undo()
-    resumed = run(
-        str(folder), *SMALL, "--checkpoint-dir", str(tmp_path), "--resume", "--epochs", "10"
-    )
-    assert resumed.exit_code == 0
+    monkeypatch.setattr("fastio.train.monitor.Monitors", lambda *_: Monitor())
+    resumed = run(str(folder), *TINY, "--checkpoint-dir", str(tmp_path), "--resume", "--json")
+    assert json.loads(resumed.stdout)["steps"] == 30
 
 
 def test_every_option_is_a_flag_of_all_three_commands() -> None:
@@ -174,6 +185,9 @@ def test_every_option_is_a_flag_of_all_three_commands() -> None:
         text = CliRunner().invoke(main, ["train", command, "--help"], env={"COLUMNS": "200"}).stdout
         for name in Options.__dataclass_fields__:
             assert name == "data" or f"--{name.replace('_', '-')}" in text
+        training = (ROOT / "README.md").read_text().split("## Training\n")[1].split("\n## ")[0]
+        shared = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
+        assert {flag for flag in shared - {"--data"} if f"`{flag}" not in training} == set()
 
 
 def test_torchrun_starts_the_module(folder: Path) -> None:
@@ -181,7 +195,7 @@ def test_torchrun_starts_the_module(folder: Path) -> None:
     command = [*launcher, "--nproc-per-node", "2", "-m", "fastio", "train", "image", str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, *SMALL, "--epochs", "1", "--json", "--threads", "1"],
+        [*command, *SMALL, "--epochs", "1", "--json", "--model", "vit-tiny"],
         cwd=ROOT,
         env=environment,
         capture_output=True,

@@ -240,7 +240,7 @@ def test_commands_name_tools_that_are_there() -> None:
 
 def test_every_command_and_its_options_are_listed() -> None:
     section = README.split("## The command line")[1].split("\n## ")[0]
-    names = ["pack", "info", "verify", "show", "export"]
+    names = ["pack", "info", "verify", "show", "export", "doctor"]
     names += [f"cache {name}" for name in ("status", "warm", "prune", "clear", "verify")]
     for name in names:
         shown = subprocess.run(

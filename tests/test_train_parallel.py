@@ -10,7 +10,7 @@ import torch
 
 import fastio
 from fastio.train import Options, fit
-from fastio.train.parallel import Place, accumulating, processes, wrap
+from fastio.train.parallel import Place, _blocks, accumulating, processes, wrap
 from tests.train_support import TinyTask, run_apart, tiny_data, weights_of
 
 # Sums of float32 in another order: measured differences are below 1e-6.
@@ -181,3 +181,10 @@ def test_a_device_that_is_not_there_is_refused(data: Path) -> None:
         processes(Options(str(data), device="cuda")),
     ):
         pass
+
+
+def test_fsdp_gathers_a_model_by_its_outermost_blocks() -> None:
+    inner = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    blocks = torch.nn.ModuleList([inner, torch.nn.Linear(2, 2)])
+    model = torch.nn.ModuleDict({"embedding": torch.nn.Linear(2, 2), "blocks": blocks})
+    assert list(_blocks(model)) == [inner, blocks[1]]

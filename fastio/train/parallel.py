@@ -207,16 +207,30 @@ def load_full_weights(model: nn.Module, model_state: dict[str, Any]) -> None:
 def _shard(model: nn.Module, place: Place, options: Options) -> None:
     """FSDP2: each block of a list of blocks is gathered when it is needed, then all else."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError as error:
+        raise fastio.TrainError(
+            f"parallel=fsdp needs torch 2.6 or newer, and this is {torch.__version__}"
+        ) from error
     dtype = torch.bfloat16 if options.amp == "bf16" else None
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     mesh = init_device_mesh(place.device.type, (place.world_size,))
-    for blocks in [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]:
-        for block in blocks:
-            if any(True for _ in block.parameters()):
-                fully_shard(block, mesh=mesh, mp_policy=policy)
+    for block in list(_blocks(model)):
+        fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """The outermost members of lists and sequences of modules that have weights."""
+    listed = isinstance(module, (nn.ModuleList, nn.Sequential))
+    for child in module.children():
+        if listed and not isinstance(child, nn.ModuleList):
+            if any(True for _ in child.parameters()):
+                yield child
+        else:
+            yield from _blocks(child)
 
 
 class _Autocast(nn.Module):

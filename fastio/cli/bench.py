@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastio.cli.common import StorageOptions, clear_errors, parse_storage_options
+from fastio.cli.common import StorageOptions, clear_errors, counted, parse_storage_options
 
 if TYPE_CHECKING:
     from fastio.bench import Options
@@ -85,6 +85,15 @@ def bench(
         str | None, typer.Option(metavar="DIR", help="Where photos are made, and kept.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the order and the crops.")] = 0,
+    ladder: Annotated[
+        bool,
+        typer.Option(
+            "--ladder",
+            help="Train again and again on DATA, an image folder, each time with one trick more, "
+            "from DataLoader without workers to several processes; takes --model (convnet) and "
+            "--epochs (1).",
+        ),
+    ] = False,
     storage_options: StorageOptions = None,
     as_json: Annotated[
         str | None, typer.Option("--json", metavar="FILE|-", help="Write all figures.")
@@ -109,7 +118,7 @@ def bench(
             size=size,
             length=length,
             transforms=tuple(load_function(name) for name in transform or ()),
-            model=model,
+            model=model or ("convnet" if ladder else None),
             rate=accelerator,
             preset=preset,
             bus=None if bus is None else bus * 1e9,
@@ -126,6 +135,9 @@ def bench(
             seed=seed,
             storage_options=found_options,
         )
+        if ladder:
+            _climb(options, as_json, html)
+            return
         measured, findings = _measure(options)
         if html is not None:
             from fastio.report import write_page
@@ -148,9 +160,44 @@ def _measure(options: Options) -> tuple[Measured, tuple[Finding, ...]]:
     return measured, diagnose(measured)
 
 
+def _climb(options: Options, as_json: str | None, html: Path | None) -> None:
+    """A ladder, its table, and files of it."""
+    from dataclasses import asdict
+
+    from fastio.bench import ladder
+    from fastio.report import print_ladder, write_ladder
+
+    with _spinner() as say:
+        rungs = ladder(options, say)
+    if html is not None:
+        write_ladder(rungs, _facts(options), html)
+    if as_json is not None:
+        _write(as_json, {"rungs": [asdict(rung) for rung in rungs]})
+    if as_json != "-":
+        print_ladder(rungs)
+
+
+def _facts(options: Options) -> dict[str, str]:
+    """What a ladder's page says of how it was trained."""
+    from fastio.bench.machine import machine
+    from fastio.report import machine_line
+
+    here = machine()
+    trained = f"{options.model}, {counted(max(1, options.epochs), 'epoch')} of each rung"
+    return {
+        "data": str(options.data),
+        "machine": machine_line(here),
+        "settings": f"{trained}, {options.size} pixels, batches of {options.batch_size or 64}",
+        "date": here.date,
+    }
+
+
 def _write_json(where: str, measured: Measured, findings: tuple[Finding, ...]) -> None:
     """What was measured, and under "findings" what was found; to a file, or "-"."""
-    values = measured.to_dict() | {"findings": [finding.to_dict() for finding in findings]}
+    _write(where, measured.to_dict() | {"findings": [f.to_dict() for f in findings]})
+
+
+def _write(where: str, values: dict[str, Any]) -> None:
     text = json.dumps(values, indent=1, allow_nan=False)
     if where == "-":
         print(text)

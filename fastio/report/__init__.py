@@ -10,8 +10,18 @@ canvas and nowhere else; without it the page has its tables.
 from __future__ import annotations
 
 from fastio.report.contact_sheet import TILE, contact_sheet
-from fastio.report.page import write_page
+from fastio.report.page import write_ladder, write_page
 from fastio.report.rungs import Rung
+from fastio.report.summary import machine_line
 from fastio.report.terminal import print_ladder, print_report
 
-__all__ = ["TILE", "Rung", "contact_sheet", "print_ladder", "print_report", "write_page"]
+__all__ = [
+    "TILE",
+    "Rung",
+    "contact_sheet",
+    "machine_line",
+    "print_ladder",
+    "print_report",
+    "write_ladder",
+    "write_page",
+]

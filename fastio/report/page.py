@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fastio.diagnose import Finding, Measured, by_gain
 from fastio.report import words
 from fastio.report.canvas import NARROW, WIDE, has_matplotlib
-from fastio.report.figures import Figure, figures
+from fastio.report.figures import Figure, figures, ladder_figure
 from fastio.report.method import METHOD, method
 from fastio.report.page_style import style
 from fastio.report.rungs import Rung
 from fastio.report.summary import (
     dataset_line,
     headlines,
+    ladder_verdict,
     machine_line,
     remarks,
     settings_line,
     verdict,
 )
-from fastio.report.tables import Table, all_tables
+from fastio.report.tables import Table, all_tables, ladder_table
 
 NO_PLOTS = (
     "<p>There are no plots: matplotlib draws them, which <code>pip install 'fastio[bench]'</code> "
@@ -48,10 +49,37 @@ def write_page(
     Raises:
         OSError: it cannot be written.
     """
+    _publish(page(measured, findings, rungs=rungs), path)
+
+
+def write_ladder(
+    rungs: Sequence[Rung], facts: Mapping[str, str], path: str | os.PathLike[str]
+) -> None:
+    """Writes the page of a ladder alone, whole or not at all.
+
+    Args:
+        rungs: of the ladder.
+        facts: what was trained, on what and how: "data", "machine" and the like, a line each.
+        path: of the file to write; one that is there is replaced.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    table = ladder_table(rungs)
+    drawn = _figure(ladder_figure(rungs)) if has_matplotlib() else NO_PLOTS
+    head = (
+        f'<header><p class="kind">fastio bench --ladder</p><h1 class="verdict">'
+        f'{_text(ladder_verdict(rungs))}</h1><dl class="facts">{_listed(facts)}</dl></header>\n'
+    )
+    parts = [head, _section("Rungs", drawn), _section("Numbers", _table(table))]
+    _publish("".join(_document("fastio bench --ladder", parts)), path)
+
+
+def _publish(text: str, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        partial.write_text(page(measured, findings, rungs=rungs), encoding="utf-8")
+        partial.write_text(text, encoding="utf-8")
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
@@ -95,13 +123,16 @@ def _head(measured: Measured) -> str:
         f'<dd class="note">{_text(one.note)}</dd></div>'
         for one in headlines(measured)
     )
-    listed = "".join(f"<dt>{name}</dt><dd>{_text(fact)}</dd>" for name, fact in facts.items())
     path = _text(measured.dataset.path)
     return (
         f'<header><p class="kind">fastio bench <span class="path">{path}</span></p>'
         f'<h1 class="verdict">{_text(verdict(measured))}</h1>'
-        f'<dl class="numbers">{numbers}</dl><dl class="facts">{listed}</dl></header>\n'
+        f'<dl class="numbers">{numbers}</dl><dl class="facts">{_listed(facts)}</dl></header>\n'
     )
+
+
+def _listed(facts: Mapping[str, str]) -> str:
+    return "".join(f"<dt>{_text(name)}</dt><dd>{_text(fact)}</dd>" for name, fact in facts.items())
 
 
 def _section(title: str, content: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastio.diagnose import (
@@ -15,6 +16,7 @@ from fastio.diagnose import (
     Stage,
 )
 from fastio.report import words
+from fastio.report.rungs import Rung
 
 HARDLY_WAITING = 0.05  # of an epoch: below it, the model is the limit
 _ALL_BUT_ALL = 0.95  # of the waiting: for this one stage
@@ -158,6 +160,20 @@ def dataset_line(dataset: DatasetFacts) -> str:
     place = {"disk": "on disk", "memory": "in memory", "network": "over the network"}
     amount = f"{dataset.rows:,} {noun(dataset)}, {words.size(dataset.nbytes)}"
     return f"{kind}, {amount}, {place[dataset.storage]}"
+
+
+def ladder_verdict(rungs: Sequence[Rung]) -> str:
+    """What a ladder came to, in a sentence."""
+    times = [(rung.time_s, rung.name) for rung in rungs if rung.time_s]
+    if not times:
+        return "No rung could be shown on this machine."
+    (first_s, _), (best_s, best) = times[0], min(times)
+    if best_s == first_s:
+        return "No rung is faster than the first."
+    return (
+        f"An epoch of {words.seconds(first_s)} takes {words.seconds(best_s)}, "
+        f"{words.times(first_s / best_s)} faster, with everything down to: {words.clean(best)}."
+    )
 
 
 def machine_line(machine: Machine) -> str:

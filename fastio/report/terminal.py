@@ -14,7 +14,14 @@ from fastio.diagnose import Finding, Measured, by_gain
 from fastio.report import words
 from fastio.report.epochs import Epoch, Part, epochs
 from fastio.report.rungs import Rung
-from fastio.report.summary import dataset_line, machine_line, remarks, settings_line, verdict
+from fastio.report.summary import (
+    dataset_line,
+    ladder_verdict,
+    machine_line,
+    remarks,
+    settings_line,
+    verdict,
+)
 from fastio.report.tables import (
     Table,
     epoch_table,
@@ -70,8 +77,8 @@ def print_report(
 
 
 def print_ladder(rungs: Sequence[Rung], *, console: Console | None = None) -> None:
-    """Writes the table of a ladder alone."""
-    _show([_table(ladder_table(rungs))], console)
+    """Writes the verdict and the table of a ladder alone."""
+    _show([Text(ladder_verdict(rungs), style="bold"), _table(ladder_table(rungs))], console)
 
 
 def _show(parts: list[RenderableType], console: Console | None) -> None:

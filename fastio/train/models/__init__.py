@@ -8,6 +8,7 @@ from functools import partial
 from torch import nn
 
 from fastio.train.models.alexnet import AlexNet
+from fastio.train.models.convnet import ConvNet
 from fastio.train.models.dlrm import DLRM, HashedEmbeddings, Scaled, TabularMLP
 from fastio.train.models.encoder import (
     ENCODER_SIZES,
@@ -23,6 +24,7 @@ from fastio.train.models.vit import VisionTransformer
 # (num_classes, image_size) -> a module of float images (N, 3, H, W) to logits (N, num_classes).
 IMAGE_MODELS: dict[str, Callable[[int, int], nn.Module]] = {
     "alexnet": AlexNet,
+    "convnet": ConvNet,
     "resnet18": partial(ResNet, 18),
     "resnet50": partial(ResNet, 50),
     "vit-tiny": partial(VisionTransformer, width=192, heads=3),
@@ -41,6 +43,7 @@ __all__ = [
     "IMAGE_MODELS",
     "TABULAR_MODELS",
     "AlexNet",
+    "ConvNet",
     "Encoder",
     "EncoderSize",
     "HashedEmbeddings",

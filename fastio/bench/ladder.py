@@ -1,0 +1,121 @@
+"""A ladder: the same training again and again, each time with one trick more."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from fastio.bench.options import BenchError, Options
+from fastio.bench.recipes import Packed, Recipe, recipes
+from fastio.bench.runs import Progress
+from fastio.cores import available_cores
+from fastio.pack import pack
+from fastio.report import Rung
+
+_READ = 1 << 20
+_ERROR_LINES = 12
+
+
+def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
+    """Trains once for each rung, in processes of its own, everything read from memory.
+
+    Args:
+        options: data is an image folder; model, epochs (at least one), size, batch_size, val and
+            seed count too. Packed data goes to `work`, and is kept there.
+        progress: gets a few words before each rung.
+
+    Raises:
+        BenchError: the data is no image folder, there is no model, or a training failed.
+        FastioError: the images cannot be packed.
+    """
+    folder = Path(str(options.data))
+    if not folder.is_dir() or not any(entry.is_dir() for entry in folder.iterdir()):
+        raise BenchError(
+            f"a ladder begins with DataLoader on an image folder, and {folder} is none"
+        )
+    device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    with _folder(options.work) as work:
+        progress("packing")
+        packed = Packed(_packed(folder, work, "jpeg"), _packed(folder, work, "blocks"))
+        found = recipes(options, packed, device, available_cores())
+        rungs = []
+        for number, recipe in enumerate(found, 1):
+            if recipe.why_not:
+                rungs.append(Rung(recipe.name, shown=False, why_not=recipe.why_not))
+                continue
+            progress(f"rung {number} of {len(found)}: {recipe.name}")
+            rungs.append(_measured(recipe, work))
+    return rungs
+
+
+@contextmanager
+def _folder(work: str | None) -> Iterator[Path]:
+    if work is not None:
+        Path(work).mkdir(parents=True, exist_ok=True)
+        yield Path(work)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="fastio-ladder-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _packed(folder: Path, work: Path, codec: Literal["jpeg", "blocks"]) -> str:
+    """The folder packed with a codec, in the place of what an earlier run packed."""
+    target = work / f"ladder-{codec}"
+    pack(folder, target, codec=codec, overwrite=True)
+    return str(target)
+
+
+def _measured(recipe: Recipe, work: Path) -> Rung:
+    """The rung, trained by processes of its own.
+
+    Raises:
+        BenchError: they failed; its last lines say why.
+    """
+    read_whole(recipe.data)
+    asked, answered = work / "rung.json", work / "rung-result.json"
+    recipe.write(asked)
+    answered.unlink(missing_ok=True)
+    command = [sys.executable, "-m"]
+    if recipe.processes > 1:
+        command += ["torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={recipe.processes}", "-m"]
+    command += ["fastio.bench.rung", str(asked), str(answered)]
+    done = subprocess.run(command, env=_environment(recipe), capture_output=True, text=True)
+    if done.returncode or not answered.exists():
+        lines = (done.stderr or done.stdout).strip().splitlines()[-_ERROR_LINES:]
+        raise BenchError(f"the rung {recipe.name!r} failed: " + "\n".join(lines))
+    result = json.loads(answered.read_text())
+    return Rung(recipe.name, result["epoch_s"], result["accuracy"])
+
+
+def _environment(recipe: Recipe) -> dict[str, str]:
+    """Each process computes with its part of the cores."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    }
+    threads = max(1, available_cores() // recipe.processes)
+    return {"OMP_NUM_THREADS": str(threads), **environment}
+
+
+def read_whole(data: str) -> None:
+    """Brings all files to the page cache, so that no rung pays for the disk."""
+    for path in sorted(Path(data).rglob("*")):
+        if path.is_file():
+            with open(path, "rb", buffering=0) as file:
+                while file.read(_READ):
+                    pass

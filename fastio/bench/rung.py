@@ -1,0 +1,177 @@
+"""One rung of a ladder, in processes of its own: python -m fastio.bench.rung RECIPE RESULT."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from fastio.bench.baseline import PillowFolder, evaluation_edge
+from fastio.bench.recipes import Recipe
+from fastio.bench.subject import MEAN, STD, image_steps
+from fastio.loader import Loader
+from fastio.train.models import IMAGE_MODELS
+from fastio.train.options import Options
+from fastio.train.parallel import Place, autocast, processes, wrap
+from fastio.transforms import CenterCrop, Normalize, Resize
+
+_LEARNING_RATE = 3e-3
+_WARM_UP_STEPS = 3  # in which workers start and the model is compiled
+
+
+def train(recipe: Recipe) -> dict[str, float]:
+    """Trains as the recipe says.
+
+    Returns:
+        "epoch_s": seconds of an epoch, the mean; "images": of an epoch; "accuracy": top-1.
+    """
+    options = Options(
+        data=recipe.data,
+        amp="bf16" if recipe.amp else None,
+        compile=recipe.compile,
+        channels_last=recipe.channels_last,
+        device=recipe.device,
+    )
+    with processes(options) as place, _batches(recipe, place) as batches:
+        torch.manual_seed(recipe.seed)
+        model = _model(recipe, classes_of(recipe.val)).to(place.device)
+        if recipe.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        weights = copy.deepcopy(model.state_dict())
+        trainer = _Trainer(recipe, options, place, wrap(model, place, options), len(batches))
+        trainer.steps(islice(iter(batches), _WARM_UP_STEPS))
+        model.load_state_dict(weights)
+        trainer.begin()
+        if isinstance(batches, Loader):
+            batches.set_epoch(0)
+        started = time.perf_counter()
+        for _ in range(recipe.epochs):
+            trainer.steps(iter(batches))
+        seconds = time.perf_counter() - started
+        images = len(batches) * recipe.batch_size
+        accuracy = _accuracy(recipe, model, place.device) if place.main else 0.0
+        return {"epoch_s": seconds / recipe.epochs, "images": images, "accuracy": accuracy}
+
+
+def classes_of(folder: str) -> int:
+    """How many classes an image folder has."""
+    return sum(1 for entry in Path(folder).iterdir() if entry.is_dir())
+
+
+class _Trainer:
+    """Steps of AdamW, whose learning rate rises and falls over all epochs."""
+
+    def __init__(
+        self, recipe: Recipe, options: Options, place: Place, called: nn.Module, steps: int
+    ) -> None:
+        self._recipe, self._options, self._place, self._called = recipe, options, place, called
+        self._steps = steps * recipe.epochs
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets all steps."""
+        self._optimizer = torch.optim.AdamW(self._called.parameters(), _LEARNING_RATE)
+        total = max(self._steps, _WARM_UP_STEPS) + 1
+        self._schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self._optimizer, _LEARNING_RATE, total_steps=total
+        )
+
+    def steps(self, batches: Iterator[Any]) -> None:
+        """One step a batch; waits for the device in the end."""
+        device = self._place.device
+        self._called.train()
+        for images, labels in batches:
+            images = images.to(device, non_blocking=True)
+            labels = labels.to(device, non_blocking=True)
+            if self._recipe.channels_last:
+                images = images.contiguous(memory_format=torch.channels_last)
+            with autocast(device, self._options):
+                loss = nn.functional.cross_entropy(self._called(images), labels)
+            self._optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimizer.step()
+            self._schedule.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+
+def _model(recipe: Recipe, classes: int) -> nn.Module:
+    if ":" in recipe.model:
+        from fastio.bench.models import load_function
+
+        model: nn.Module = load_function(recipe.model)()
+        return model
+    return IMAGE_MODELS[recipe.model](classes, recipe.size)
+
+
+@contextmanager
+def _batches(recipe: Recipe, place: Place) -> Iterator[Any]:
+    """The loader of full shuffled batches (images float32 (n, 3, size, size), labels (n,))."""
+    batch_size = recipe.batch_size // recipe.processes
+    if recipe.torch_loader:
+        yield DataLoader(
+            PillowFolder(recipe.data, recipe.size, normalized=True),
+            batch_size,
+            shuffle=True,
+            drop_last=True,
+            num_workers=recipe.workers,
+            persistent_workers=recipe.workers > 0,
+            pin_memory=recipe.pin_memory,
+        )
+        return
+    with Loader(
+        recipe.data,
+        batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=max(1, recipe.workers // recipe.processes),
+        transforms=image_steps(recipe.size, normalized=True),
+        device=place.device if recipe.prefetch else None,
+        seed=recipe.seed,
+    ) as loader:
+        yield loader
+
+
+def _accuracy(recipe: Recipe, model: nn.Module, device: torch.device) -> float:
+    """Top-1 on the images to evaluate on, resized and cut from the middle."""
+    right = total = 0
+    model.eval()
+    middle = [Resize(evaluation_edge(recipe.size)), CenterCrop(recipe.size), Normalize(MEAN, STD)]
+    with (
+        Loader(
+            recipe.val,
+            recipe.batch_size,
+            transforms=middle,
+            rank=0,
+            world_size=1,
+        ) as loader,
+        torch.inference_mode(),
+    ):
+        for images, labels in loader:
+            guessed = model(images.to(device)).argmax(1).cpu()
+            right += int((guessed == labels).sum())
+            total += len(labels)
+    return right / max(1, total)
+
+
+def main() -> None:
+    """Trains the recipe in the first file, writes the result to the second."""
+    recipe = Recipe.read(sys.argv[1])
+    result = train(recipe)
+    if int(os.environ.get("RANK", "0")) == 0:
+        Path(sys.argv[2]).write_text(json.dumps({"name": recipe.name, **result}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The ladder: which rungs a machine shows, and that each trains as its recipe says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import make_images
+import pytest
+import torch
+
+from fastio import pack
+from fastio.bench import BenchError, Options, recipes
+from fastio.bench import ladder as climb
+from fastio.bench import rung as trained
+from fastio.bench.recipes import Packed, Recipe
+from fastio.report import Rung, print_ladder, write_ladder
+
+COUNT, CLASSES, SIZE = 24, 3, 32
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ladder") / "photos"
+    make_images.make_images(path, COUNT, CLASSES, 0, workers=1)
+    return path
+
+
+@pytest.fixture(scope="module")
+def packed(folder: Path) -> Packed:
+    found = {}
+    for codec in ("jpeg", "blocks"):
+        found[codec] = str(folder.parent / codec)
+        pack(folder, found[codec], codec=codec)
+    return Packed(found["jpeg"], found["blocks"])
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def options(folder: Path) -> Options:
+    return Options(data=str(folder), model="convnet", size=SIZE, batch_size=8, epochs=2)
+
+
+def rungs_of(device: str, cores: int, folder: Path = Path("photos")) -> list[Recipe]:
+    packed = Packed("in-jpeg", "in-blocks")
+    return recipes.recipes(options(folder), packed, torch.device(device), cores)
+
+
+def test_every_rung_has_what_those_before_it_have() -> None:
+    found = {recipe.name: recipe for recipe in rungs_of("cpu", 4)}
+    assert list(found)[:2] == ["DataLoader, 0 workers", "workers = 4"]
+    assert len(found) == 11
+    blocks = found["packed as blocks"]
+    assert (blocks.data, blocks.workers, blocks.torch_loader) == ("in-blocks", 4, False)
+    assert found["packed, JPEG kept"].data == "in-jpeg"
+    assert found["fastio, the same folder"].data == "photos"
+    last = found["DDP, 2 processes"]
+    assert (last.data, last.processes, last.channels_last) == ("in-blocks", 2, True)
+
+
+def test_what_a_machine_cannot_show_is_in_no_later_rung() -> None:
+    found = {recipe.name: recipe for recipe in rungs_of("cpu", 1)}
+    for name in ("pin_memory", "device prefetch"):
+        assert "GPU" in found[name].why_not
+    assert found["DDP, 2 processes"].why_not == "there is one core"
+    assert not any(recipe.prefetch for recipe in found.values() if not recipe.why_not)
+
+
+def test_two_processes_share_a_batch_evenly() -> None:
+    odd = replace(options(Path("photos")), batch_size=7)
+    found = recipes.recipes(odd, Packed("a", "b"), torch.device("cpu"), 2)
+    assert "batches of 7" in found[-1].why_not
+
+
+def test_a_recipe_comes_out_of_its_file_as_it_was(tmp_path: Path) -> None:
+    for recipe in rungs_of("cpu", 2):
+        recipe.write(tmp_path / "recipe.json")
+        assert Recipe.read(str(tmp_path / "recipe.json")) == recipe
+
+
+@pytest.mark.parametrize("name", ["DataLoader, 0 workers", "packed as blocks"])
+def test_a_rung_trains(name: str, folder: Path, packed: Packed) -> None:
+    found = recipes.recipes(options(folder), packed, torch.device("cpu"), 1)
+    recipe = next(recipe for recipe in found if recipe.name == name)
+    result = trained.train(replace(recipe, channels_last=True))
+    assert result["images"] == COUNT
+    assert result["epoch_s"] > 0
+    right = result["accuracy"] * COUNT  # every image was looked at once
+    assert 0 <= right <= COUNT
+    assert right == pytest.approx(round(right))
+
+
+def test_rungs_are_trained_in_processes_of_their_own(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real thing for one rung; that others are told of is what the machine lacks."""
+
+    def few(*arguments: object) -> list[Recipe]:
+        found = recipes.recipes(*arguments)  # type: ignore[arg-type]
+        return [found[0], replace(found[2], why_not="there is no GPU")]
+
+    monkeypatch.setattr(sys.modules["fastio.bench.ladder"], "recipes", few)
+    said: list[str] = []
+    found = climb(replace(options(folder), work=str(tmp_path), epochs=1), said.append)
+    assert said == ["packing", "rung 1 of 2: DataLoader, 0 workers"]
+    assert found[0].shown
+    assert found[0].epoch_s is not None
+    assert found[1] == Rung("pin_memory", shown=False, why_not="there is no GPU")
+
+
+def test_a_rung_that_fails_says_why(folder: Path, tmp_path: Path) -> None:
+    wrong = replace(options(folder), model="no_such_module:model", work=str(tmp_path))
+    with pytest.raises(BenchError, match="no_such_module"):
+        climb(wrong)
+
+
+def test_the_data_must_be_a_folder_of_images(packed: Packed) -> None:
+    with pytest.raises(BenchError, match="image folder"):
+        climb(options(Path(packed.jpeg)))
+    with pytest.raises(BenchError, match="model"):
+        recipes.recipes(Options(data="photos"), packed, torch.device("cpu"), 2)
+
+
+def test_a_ladder_has_a_table_and_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rungs = [
+        Rung("DataLoader", 20.0, 0.5),
+        Rung("gpu", shown=False, why_not="none"),
+        Rung("x", 4.0),
+    ]
+    print_ladder(rungs)
+    printed = capsys.readouterr().out
+    assert "5.0" in printed
+    assert "none" in printed
+    write_ladder(rungs, {"data": "<photos>"}, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "&lt;photos&gt;" in page
+    assert "<photos>" not in page
+    assert "DataLoader" in page

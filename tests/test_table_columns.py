@@ -5,14 +5,17 @@ from __future__ import annotations
 import datetime
 import decimal
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fastio
 from fastio.errors import SchemaError
 from fastio.formats.tables import MemoryTable, Ragged, TableOptions, Tables, expand_range
 from fastio.formats.tables.leaves import widest
@@ -136,6 +139,16 @@ def test_fixed_size_lists_are_arrays(values: list[Any], cut: int) -> None:
         for row in flat.to_pylist()
     ]
     np.testing.assert_array_equal(fields(table)["a"], np.array(expected, np.float32))
+
+
+def test_nulls_in_lists_are_no_nulls_of_rows(tmp_path: Path) -> None:
+    """A mask of a list column tells which rows have a list, whatever is in it."""
+    table = pa.table({"x": pa.array([[None, 1], [None], []], pa.list_(pa.int32()))})
+    pa.parquet.write_table(table, tmp_path / "t.parquet")
+    with fastio.open(tmp_path / "t.parquet", nulls={"x": "mask"}) as dataset:
+        rows = np.arange(3)
+        assert dataset.gather("x_valid", rows).tolist() == [True, True, True]
+        assert [row.tolist() for row in dataset.gather("x", rows)] == [[0, 1], [0], []]
 
 
 def test_nested_fixed_size_lists_have_several_axes() -> None:

@@ -449,7 +449,8 @@ def _part(target: NDArray[Any], plan: _Plan, member: _Member) -> NDArray[Any]:
 def _mark_valid(valid: NDArray[Any], plan: _Plan, columns: Sequence[Column]) -> None:
     valid[...] = True
     for member, column in zip(plan.members, columns, strict=True):
-        missing = column.missing if column.nulls is None else column.nulls
+        of_rows = column.values is None or isinstance(column.values, Ragged)
+        missing = column.nulls if of_rows else column.missing
         if missing is None or not _is_mask(member.policy):
             continue
         _part(valid, plan, member)[...] = ~missing

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import fastio
 from fastio.bench import BenchError, Options
 from fastio.bench.subject import Subject, image_steps
+from fastio.bench.trial import packed_rate
 from tests.support import numbered_folder
 
 
@@ -112,6 +114,11 @@ def test_tokens_come_in_windows(tmp_path: Path) -> None:
         assert subject.rows == sum(samples for _, samples in batches)
 
 
+def test_a_dataset_of_torch_is_none_to_measure() -> None:
+    with pytest.raises(BenchError, match="name the folder"):
+        Subject.of(Options(torch.utils.data.TensorDataset(torch.zeros(4, 2))))
+
+
 def test_what_is_no_dataset_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(fastio.FastioError):
         Subject.of(Options(str(tmp_path / "nothing")))
@@ -133,3 +140,18 @@ def test_what_is_no_dataset_is_an_error(tmp_path: Path) -> None:
 def test_options_that_are_not_possible(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BenchError, match=message):
         Options(**options)
+
+
+def test_a_part_of_a_folder_is_packed_for_a_try(folder: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    rate = packed_rate(Subject.of(Options(str(folder), batch_size=4, size=16)), work, 0.1)
+    assert rate is not None
+    assert rate > 0
+    assert len(list(folder.glob("*/*"))) == 24
+
+
+def test_a_folder_without_jpegs_is_not(tmp_path: Path) -> None:
+    (tmp_path / "photos" / "a").mkdir(parents=True)
+    Image.new("RGB", (20, 20)).save(tmp_path / "photos" / "a" / "1.png")
+    subject = Subject.of(Options(str(tmp_path / "photos"), size=16))
+    assert packed_rate(subject, tmp_path / "work", 0.1) is None

@@ -19,7 +19,8 @@ class Options:
     """How to measure. Everything has a default but the data.
 
     Attributes:
-        data: whatever a Loader takes; None: photos of the preset's size are made, and packed.
+        data: a path, a URL, a pattern or a list of them, or a dataset of fastio's; None: photos of
+            the preset's size are made, and packed.
         batch_size: samples a step; None: the preset's, or 256, or 16,384 rows of tables.
         threads: of the loader; 0 for all cores that this process may use.
         size: images are cropped to, in pixels.

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from fastio.bench.intervals import Interval
-from fastio.bench.options import Options
+from fastio.bench.options import BenchError, Options
 from fastio.bench.storage import local_files, storage_of
 from fastio.cores import available_cores
 from fastio.dataset import Dataset
 from fastio.diagnose import DatasetFacts, Storage
-from fastio.formats import FolderDataset, TarDataset, TokenWindows
+from fastio.formats import AudioFolder, FolderDataset, TarDataset, TokenWindows
 from fastio.formats.hugging_face import HuggingFaceDataset
 from fastio.formats.tables import TableDataset
 from fastio.loader import Loader, LoaderIterator
@@ -128,12 +128,18 @@ class Subject:
         """Opens the data once, to see what it is.
 
         Raises:
+            BenchError: it is a dataset of torch's.
             FastioError: it is nothing that can be read.
         """
         with Loader(
             options.data, options.batch_size or 1, storage_options=options.storage_options
         ) as loader:
             dataset = loader.dataset
+            if not hasattr(dataset, "schema"):
+                raise BenchError(
+                    f"a bench is of a path, a URL or a dataset of fastio's, and {type(dataset)} is "
+                    "none of them: name the folder or files that it reads"
+                )
             kind = kind_of(dataset)
             schema = dataset.schema
             rows, nbytes, codec = len(dataset), _nbytes(dataset, options.data), _codec(dataset)
@@ -234,6 +240,7 @@ def kind_of(dataset: Any) -> str:
     if isinstance(dataset, Dataset):
         return "tokens" if dataset.schema.token_fields else "packed"
     for kind, name in (
+        (AudioFolder, "sounds"),
         (FolderDataset, "folder"),
         (TarDataset, "tars"),
         (HuggingFaceDataset, "hugging_face"),
@@ -241,7 +248,7 @@ def kind_of(dataset: Any) -> str:
     ):
         if isinstance(dataset, kind):
             return name
-    return "torch" if not hasattr(dataset, "schema") else "tables"
+    return type(dataset).__name__
 
 
 def _nbytes(dataset: Any, data: Any) -> int:

@@ -11,18 +11,23 @@ from fastio.bench.loop import Limit, phase_of, run_loop
 from fastio.bench.subject import Subject
 from fastio.pack import pack
 
-_MOST_IMAGES = 512
+_LEAST_IMAGES, _MOST_IMAGES = 16, 512
 
 
-def packed_rate(subject: Subject, work: Path, seconds: float) -> float:
+def packed_rate(subject: Subject, work: Path, seconds: float) -> float | None:
     """Samples/s of the loader alone on random files of a folder, packed as blocks.
 
     Args:
         subject: an image folder.
         work: an empty folder for the part.
         seconds: to measure for.
+
+    Returns:
+        The rate; None where hardly any file is a JPEG.
     """
     files = [path for path in subject.files() if path.suffix.lower() in (".jpg", ".jpeg")]
+    if len(files) < _LEAST_IMAGES:
+        return None
     chosen = random.Random(0).sample(files, min(_MOST_IMAGES, len(files)))
     links, packed = work / "links", work / "packed"
     for number, path in enumerate(chosen):

@@ -61,7 +61,8 @@ class DatasetFacts:
 
     Attributes:
         path: as given.
-        kind: "packed", "folder", "tars", "tables", "tokens" or "torch".
+        kind: "packed", "folder", "tars", "tables", "tokens", "sounds", "hugging_face", or another
+            word for what else a Loader reads.
         codec: of a packed dataset's images, the most frequent: "blocks", "jpeg", "raw",
             "encoded"; "jpeg" of a folder; "" where there are no images.
         rows: samples of an epoch.

@@ -11,7 +11,7 @@ from fastio.bench.loop import Limit, phase_of, run_loop
 from fastio.bench.subject import Subject
 from fastio.pack import pack
 
-_LEAST_IMAGES, _MOST_IMAGES = 16, 512
+_LEAST_IMAGES, _MOST_IMAGES = 16, 768
 
 
 def packed_rate(subject: Subject, work: Path, seconds: float) -> float | None:
@@ -35,8 +35,8 @@ def packed_rate(subject: Subject, work: Path, seconds: float) -> float | None:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(path.resolve())
     pack(links, packed)
-    # So many steps that beginning and end of an epoch do not decide.
-    batch_size = max(1, min(subject.batch_size, len(chosen) // 16))
+    # As large as the subject's, so that batches go to as much memory, but a few of them.
+    batch_size = max(1, min(subject.batch_size, len(chosen) // 4))
     options = replace(subject.options, data=str(packed), baseline=None)
     part = replace(subject, options=options, batch_size=batch_size, cache=None)
     with part.open(plain=True) as batches:

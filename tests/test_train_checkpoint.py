@@ -72,6 +72,44 @@ def test_a_checkpoint_that_is_kept_outlives_the_next_one(tmp_path: Path) -> None
     assert (load(best)["a"], load(last)["a"]) == (1, 2)
 
 
+def test_a_checkpoint_is_copied_where_files_have_no_second_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*paths: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    save({"a": 1}, tmp_path / "best.pt")
+    keep(tmp_path / "best.pt", tmp_path / "last.pt")
+    assert load(tmp_path / "last.pt")["a"] == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["best.pt", "last.pt"]
+
+
+def test_a_kill_between_the_best_and_the_last_loses_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best is there first: what `last` counts as the best is never older than it says."""
+    given = options(data, tmp_path, epochs=2)
+
+    def killed(path: Path, name: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fastio.train.checkpoint.keep", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit(TinyTask(given), given)
+    assert [p.name for p in tmp_path.iterdir()] == ["best.pt"]
+    result = fit(TinyTask(given), given)
+    assert load(tmp_path / "best.pt")["progress"]["best_epoch"] == result.best_epoch
+
+
+def test_batches_that_make_another_number_of_steps_are_refused(kept: Path, data: Path) -> None:
+    """20 samples: two batches of 8, or three steps of two batches of 4, the last one of one."""
+    given = options(data, kept, batch_size=4, grad_accum=2)
+    with pytest.raises(fastio.CheckpointError, match="steps_per_epoch 2 there, 3 here"):
+        fit(TinyTask(given), given)
+
+
 @pytest.mark.parametrize("place", [0.0, 0.1, 0.5, 0.9])
 def test_a_flipped_bit_is_found(kept: Path, data: Path, place: float) -> None:
     path = kept / "last.pt"
@@ -151,8 +189,13 @@ def test_other_options_are_refused_by_name(
         fit(TinyTask(given), given)
 
 
-def test_what_does_not_change_the_result_may_differ(kept: Path, data: Path) -> None:
-    given = options(data, kept, threads=2, val_batch_size=3, batch_size=4, grad_accum=2)
+def test_what_does_not_change_the_result_may_differ(tmp_path: Path) -> None:
+    data = tiny_data(tmp_path / "even", 16)
+    before = options(data, tmp_path / "kept")
+    fit(TinyTask(before), before)
+    given = options(
+        data, tmp_path / "kept", threads=2, val_batch_size=3, batch_size=4, grad_accum=2
+    )
     assert fit(TinyTask(given), given).reason == "done"
 
 

@@ -265,3 +265,18 @@ def _here() -> Any:
     from fastio.train.parallel import Place
 
     return Place(torch.device("cpu"))
+
+
+def test_a_metric_that_is_no_number_is_never_the_best(data: Path) -> None:
+    class Unsettled(TinyTask):
+        calls = 0
+
+        def metrics(self, sums: Any) -> dict[str, float]:
+            """Once an epoch, where no points are logged."""
+            self.calls += 1
+            return {"accuracy": float("nan")} if self.calls == 1 else super().metrics(sums)
+
+    given = options(data, epochs=2, early_stopping=5, log_every=1000)
+    result = fit(Unsettled(given), given)
+    assert result.best is not None
+    assert result.best_epoch == 2

@@ -52,11 +52,21 @@ def _publish(path: Path, write: Any) -> None:
 
 
 def keep(path: Path, name: Path) -> None:
-    """Gives a checkpoint a second name, atomically, which stays when the first is replaced."""
+    """Gives a checkpoint a second name, atomically, which stays when the first is replaced.
+
+    Raises:
+        OSError: it cannot be written; what had the name stays.
+    """
     temporary = name.with_name(name.name + ".tmp")
     temporary.unlink(missing_ok=True)
-    os.link(path, temporary)
+    try:
+        os.link(path, temporary)
+    except OSError:  # this file system has no second names
+        _publish(name, lambda file: file.write(path.read_bytes()))
+        return
     os.replace(temporary, name)
+    with _directory(name.parent) as descriptor:
+        os.fsync(descriptor)
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def train_step(run: Run, group: list[tuple[Any, int]]) -> torch.Tensor:
     """
     task, place, options = run.task, run.place, run.options
     counts = [task.count(batch, valid) for batch, valid in group]
-    total = place.sum(torch.as_tensor(sum(counts), dtype=torch.float32, device=place.device))
+    total = place.sum(summed(counts, place.device))
     share = place.world_size / total.clamp(min=1)
     losses = []
     for number, (batch, valid) in enumerate(group, 1):
@@ -177,6 +177,14 @@ def train_step(run: Run, group: list[tuple[Any, int]]) -> torch.Tensor:
     if run.scaler.get_scale() >= scale:  # else gradients overflowed, and the step was left out
         run.scheduler.step()
     return torch.stack(losses).sum()
+
+
+def summed(counts: list[int | torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Their sum, float32 scalar on the device, which is not waited for."""
+    total = sum(counts)
+    if isinstance(total, torch.Tensor):
+        return total.to(device, torch.float32)
+    return torch.full((), float(total), device=device)
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import random
 from collections.abc import Iterator
@@ -154,6 +155,7 @@ class Run:
         value = (record["val"] or record["train"])[self.task.metric]
         sign = 1 if self.task.greater_is_better else -1
         improved = progress.best is None or sign * value > sign * progress.best
+        improved = improved and not math.isnan(value)  # nothing is better than NaN
         progress.waiting = 0 if improved else progress.waiting + 1
         if improved:
             progress.best, progress.best_epoch = value, progress.epoch
@@ -181,9 +183,11 @@ class Run:
                     f.name: getattr(self.progress, f.name) for f in dataclasses.fields(Progress)
                 },
             }
-            checkpoint.save(content, self._path(LAST))
-            if best:
-                checkpoint.keep(self._path(LAST), self._path(BEST))
+            if best:  # first, so that what `last` calls the best is there
+                checkpoint.save(content, self._path(BEST))
+                checkpoint.keep(self._path(BEST), self._path(LAST))
+            else:
+                checkpoint.save(content, self._path(LAST))
             told = {"history": self.progress.history, "points": self.progress.points}
             checkpoint.save_json(told, self._path(HISTORY))
         self.place.highest(0)  # no process goes on, or ends, before the files are there
@@ -196,7 +200,13 @@ class Run:
             StateMismatch: it is of other data.
         """
         path = self._path(LAST)
-        if not path.exists():
+        found = self.place.gather(path.exists())
+        if not all(found):
+            if any(found):
+                raise fastio.CheckpointError(
+                    f"{path} is there for some processes only, rank {found.index(False)} has none: "
+                    "--checkpoint-dir must be on a file system that all machines share"
+                )
             return
         content = checkpoint.load(path)
         checkpoint.check_identity(content["identity"], self._identity(), path)
@@ -215,6 +225,8 @@ class Run:
 
     def restore_best(self) -> None:
         """Gives the model the weights that it had when it was best."""
+        if self.progress.best is None:
+            return  # the metric was never a number
         if self._best_weights is not None:
             self.model.load_state_dict(self._best_weights)
         else:
@@ -228,7 +240,12 @@ class Run:
     def _identity(self) -> dict[str, Any]:
         options = self.options
         samples = options.batch_size * options.grad_accum * self.place.world_size
-        own = {"task": self.task.name, "samples_per_step": samples, **self.task.identity()}
+        own = {
+            "task": self.task.name,
+            "samples_per_step": samples,
+            "steps_per_epoch": self.steps_per_epoch,
+            **self.task.identity(),
+        }
         return {**options.identity(), **own}
 
     def _no_bad_step(self) -> Tensor:

@@ -23,7 +23,11 @@ class Totals:
     def add(self, outcome: Outcome, count: int | Tensor) -> None:
         """Adds a batch."""
         device = outcome.loss.device
-        values = {"loss": outcome.loss, "count": torch.as_tensor(count), **outcome.sums}
+        if not isinstance(count, Tensor):
+            count = torch.full(
+                (), count, device=device
+            )  # a kernel, where a copy would be waited for
+        values = {"loss": outcome.loss, "count": count, **outcome.sums}
         for name, value in values.items():
             value = value.detach().to(device, torch.float64)
             self._sums[name] = self._sums[name] + value if name in self._sums else value

@@ -12,6 +12,7 @@ from fastio.cache import Cache
 from fastio.dataset import Dataset
 from fastio.errors import (
     AudioError,
+    BenchError,
     BuildMissing,
     CacheError,
     CheckpointError,
@@ -23,6 +24,7 @@ from fastio.errors import (
     LoaderClosed,
     LoaderTimeout,
     ManifestInvalid,
+    MeasuredInvalid,
     PackError,
     SampleError,
     SchemaError,
@@ -67,6 +69,7 @@ __all__ = [
     "AudioError",
     "AudioFolder",
     "Augmentation",
+    "BenchError",
     "BuildMissing",
     "Bytes",
     "Cache",
@@ -86,6 +89,7 @@ __all__ = [
     "LoaderClosed",
     "LoaderTimeout",
     "ManifestInvalid",
+    "MeasuredInvalid",
     "Mix",
     "Normalize",
     "PackError",

@@ -20,6 +20,8 @@ Each leaf also inherits the builtin that people already catch::
     |-- StateMismatch (ValueError)            a loader state that belongs to other data
     |-- TrainError (RuntimeError)             training cannot start or cannot go on
     |   `-- CheckpointError                   a checkpoint that is damaged or of another run
+    |-- BenchError (ValueError)               a bench that is not possible
+    |   `-- MeasuredInvalid                   JSON that is not what a bench measured
     |-- LoaderTimeout (TimeoutError)          no batch within the loader's timeout
     |-- LoaderClosed (RuntimeError)           the loader was closed
     `-- BuildMissing (ImportError)            the native module is not built
@@ -119,6 +121,14 @@ class TrainError(FastioError, RuntimeError):
 
 class CheckpointError(TrainError):
     """A checkpoint is damaged, or was saved by a run of other data, model or options."""
+
+
+class BenchError(FastioError, ValueError):
+    """What was asked of a bench is not possible."""
+
+
+class MeasuredInvalid(BenchError):
+    """JSON that is not what a bench measured, or one of another format."""
 
 
 class LoaderTimeout(FastioError, TimeoutError):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fastio.bench import BenchError
 from fastio.bench.baseline import BaselineBatches, PillowFolder, evaluation_edge, middle
+from fastio.errors import BenchError
 from tests.support import numbered_folder, told
 
 

@@ -9,9 +9,10 @@ import pytest
 from PIL import Image
 
 import fastio
-from fastio.bench import PRESETS, BenchError, synthetic
+from fastio.bench import PRESETS, synthetic
 from fastio.bench.synthetic import jpeg_of_size
 from fastio.bench.synthetic import synthetic as make
+from fastio.errors import BenchError
 
 
 def test_rates_follow_from_batches_and_steps() -> None:

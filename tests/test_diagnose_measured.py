@@ -10,7 +10,6 @@ import pytest
 from fastio.diagnose import (
     Busy,
     Measured,
-    MeasuredInvalid,
     Memory,
     Phase,
     Prediction,
@@ -19,6 +18,7 @@ from fastio.diagnose import (
     ThreadRate,
     Training,
 )
+from fastio.errors import MeasuredInvalid
 from tests.measurements import measured
 
 FULL = measured(

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from fastio.bench.bench import bench
 from fastio.bench.ladder import ladder
-from fastio.bench.options import BenchError, Options
+from fastio.bench.options import Options
 from fastio.bench.presets import PRESETS, Preset
+from fastio.errors import BenchError
 
 __all__ = ["PRESETS", "BenchError", "Options", "Preset", "bench", "ladder"]

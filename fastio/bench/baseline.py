@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from fastio.bench.options import BenchError
 from fastio.bench.subject import MEAN, STD
+from fastio.errors import BenchError
 from fastio.formats import IMG_EXTENSIONS
 from fastio.stats import Stats
 

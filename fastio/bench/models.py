@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fastio.bench.device import TrainStep, train_step
-from fastio.bench.options import BenchError
 from fastio.bench.subject import Subject
+from fastio.errors import BenchError
 
 
 def load_model(subject: Subject) -> nn.Module | None:

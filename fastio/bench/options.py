@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastio.bench.presets import PRESETS, Preset
-from fastio.errors import FastioError
-
-
-class BenchError(FastioError, ValueError):
-    """What was asked of a bench is not possible."""
+from fastio.errors import BenchError as BenchError
 
 
 @dataclass(frozen=True)

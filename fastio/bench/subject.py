@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from fastio.bench.intervals import Interval
-from fastio.bench.options import BenchError, Options
+from fastio.bench.options import Options
 from fastio.bench.storage import local_files, storage_of
 from fastio.cores import available_cores
 from fastio.dataset import Dataset
 from fastio.diagnose import DatasetFacts, Storage
+from fastio.errors import BenchError
 from fastio.formats import AudioFolder, FolderDataset, TarDataset, TokenWindows
 from fastio.formats.hugging_face import HuggingFaceDataset
 from fastio.formats.tables import TableDataset

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastio.bench.options import BenchError
 from fastio.bench.presets import Preset
+from fastio.errors import BenchError
 from fastio.pack import pack
 
 _CLASSES = 10

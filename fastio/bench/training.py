@@ -13,10 +13,10 @@ from torch import nn
 from fastio.bench.baseline import BaselineBatches, PillowFolder, evaluation_edge
 from fastio.bench.device import inputs_and_labels
 from fastio.bench.models import load_model
-from fastio.bench.options import BenchError
 from fastio.bench.subject import MEAN, STD, Subject
 from fastio.cores import available_cores
 from fastio.diagnose import Training
+from fastio.errors import BenchError
 from fastio.loader import Loader
 from fastio.tensors import to_device
 from fastio.transforms import CenterCrop, Normalize, Resize

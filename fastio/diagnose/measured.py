@@ -10,7 +10,7 @@ import types
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fastio.errors import FastioError
+from fastio.errors import MeasuredInvalid
 
 FORMAT = 1  # of the JSON; a reader refuses others
 
@@ -25,10 +25,6 @@ PhaseName = Literal[
 ]
 Stage = Literal["fetch", "decode", "transform", "copy", "compute"]
 Storage = Literal["disk", "memory", "network"]
-
-
-class MeasuredInvalid(FastioError, ValueError):
-    """JSON that is no `Measured`, or one of another format."""
 
 
 @dataclass(frozen=True)

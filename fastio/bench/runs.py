@@ -183,25 +183,27 @@ class Runs:
     def baseline(self, folder: str) -> tuple[Phase, Phase]:
         """torch's DataLoader with as many workers as cores: alone, and with the device."""
         self.progress("DataLoader")
+        alone = self._baseline_run(folder, Nothing())
+        # Nobody copies ahead here.
+        device = self.compute.new(blocking=self.compute.on_gpu or None)
+        together = self._baseline_run(folder, device)
+        return phase_of("baseline_loader", [alone]), phase_of("baseline_together", [together])
+
+    def _baseline_run(self, folder: str, device: Device) -> Run:
+        """A pass with worker processes of its own, which are gone afterwards."""
+        workers = available_cores()
         batches = BaselineBatches(
             PillowFolder(folder, self.subject.options.size, self.subject.normalized),
             self.subject.batch_size,
-            available_cores(),
+            workers,
             self.subject.options.transforms,
             pin_memory=self.compute.on_gpu,
         )
-        workers = available_cores()
-        # Worker processes that began together deliver together.
+        # Those that began together deliver together.
         limit = Limit(self.seconds * _SHARES["baseline"], None, max(8, 4 * workers))
         if len(batches) <= limit.least:
-            run_loop(batches, Nothing(), limit)  # starts them
-        # Nobody copies ahead here.
-        device = self.compute.new(blocking=self.compute.on_gpu or None)
-        alone, together = (
-            run_loop(batches, one, limit, cpu=cpu_with_children, period=workers)
-            for one in (Nothing(), device)
-        )
-        return phase_of("baseline_loader", [alone]), phase_of("baseline_together", [together])
+            run_loop(batches, Nothing(), replace(limit, least=len(batches)))  # starts them
+        return run_loop(batches, device, limit, cpu=cpu_with_children, period=workers)
 
     def _limit(self, share: str) -> Limit:
         return Limit(self.seconds * _SHARES[share], self.steps)

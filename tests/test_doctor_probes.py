@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import math
+import mmap
 import os
 from contextlib import suppress
 from dataclasses import replace
@@ -270,6 +271,8 @@ def test_pages_just_written_are_in_memory(tmp_path: Path) -> None:
     assert pages >= 1
     assert 0 <= found <= pages
     assert storage_probes.resident_share([path]) == found / pages
+    assert storage_probes.resident_pages(path, 4096, 8192)[1] * mmap.PAGESIZE >= 8192
+    assert storage_probes.resident_pages(path, 4096, 1)[1] == 1
     (tmp_path / "empty").touch()
     assert storage_probes.resident_share([tmp_path / "empty"]) is None
 
@@ -282,8 +285,9 @@ def test_pages_given_back_are_read_from_the_disk(tmp_path: Path) -> None:
         pieces.append(storage_probes.Piece(path, 0, 10_000))
     with suppress(OSError):  # where the system keeps them
         assert is_rate(storage_probes.cold_rate(pieces, 2))
+    with suppress(OSError):
+        assert is_rate(storage_probes.sequential_rate(pieces[0].path))
     assert is_rate(storage_probes.read_rate(pieces, 1))
-    assert is_rate(storage_probes.sequential_rate(pieces[0].path))
     assert storage_probes.read_rate([], 1) is None
 
 

@@ -133,6 +133,7 @@ def test_a_url_without_a_cache_waits_for_the_network() -> None:
     assert found.culprit == "network"
     assert found.gain == pytest.approx(8000 / (200e6 / 110_000))
     assert diagnose(facts, Use(cache="/nvme")) == ()
+    assert diagnose(facts.replaced(data=replace(data, nbytes=10_000_000)), Use()) == ()
 
 
 def test_a_cache_that_is_too_small_fetches_the_rest_every_epoch() -> None:

@@ -29,7 +29,7 @@ from fastio.schema import CODEC_ENCODED, CODEC_JPEG
 _SAMPLED = 192
 _SAMPLED_BYTES = 64 << 20
 _HEADERS_S = 4.0
-_TRIED = 48
+_TRIED = 128
 _TRIED_PIXELS = 100e6  # of all images that are shrunk for a try
 _LARGER = 2.0  # than what a crop needs: worth a try of smaller ones
 _ORIENTATION = 0x0112  # of EXIF

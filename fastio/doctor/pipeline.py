@@ -9,6 +9,7 @@ from fastio.doctor.facts import Facts
 from fastio.doctor.use import Use
 
 StageName = Literal["network", "disk", "decode", "copy", "model"]
+_HELD_BYTES = 64 << 20  # that a loader without a cache brings ahead, also for the next epoch
 _RESIDENT = 0.9  # of the available memory: a dataset that is smaller stays in the page cache
 
 
@@ -117,7 +118,9 @@ def network_bytes_s(facts: Facts) -> float | None:
 
 
 def cached_share(facts: Facts, use: Use) -> float:
-    """The part of a remote dataset that a cache has room for."""
+    """The part of a remote dataset that a cache, or the loader's memory, has room for."""
+    if facts.data is not None and 0 < facts.data.nbytes <= _HELD_BYTES:
+        return 1.0
     if use.cache is None or facts.data is None or not facts.data.nbytes:
         return 0.0 if use.cache is None else 1.0
     room = facts.remote.cache_bytes if facts.remote else None

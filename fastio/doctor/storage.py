@@ -31,6 +31,7 @@ _LARGE_BYTES = 16 << 20  # a file from which to read in sequence
 _CHUNK_BYTES = 1 << 20
 _LOOKED_AT = 256  # files, and
 _MAPPED_BYTES = 1 << 30  # bytes of them, whose pages are looked at
+_CHECKED = 32  # pieces
 _STILL_THERE = 0.5  # of the pages: the system did not take them back
 
 
@@ -92,8 +93,12 @@ def resident_share(files: Sequence[Path]) -> float | None:
     return there / pages if pages else None
 
 
-def resident_pages(path: Path) -> tuple[int, int]:
-    """(pages of a file that are in memory, all its pages), by mincore(2).
+def resident_pages(path: Path, offset: int = 0, length: int | None = None) -> tuple[int, int]:
+    """(pages of a part of a file that are in memory, all its pages), by mincore(2).
+
+    Args:
+        path: of the file.
+        offset, length: of the part, in bytes; None: to the end.
 
     Raises:
         PermissionError: the file is another user's, and cannot be written.
@@ -108,28 +113,34 @@ def resident_pages(path: Path) -> tuple[int, int]:
         told = (ctypes.c_ubyte * pages)()
         place = ctypes.c_char.from_buffer(memory)
         try:
-            length = ctypes.c_size_t(len(memory))
-            if libc.mincore(ctypes.c_void_p(ctypes.addressof(place)), length, told):
+            size = ctypes.c_size_t(len(memory))
+            if libc.mincore(ctypes.c_void_p(ctypes.addressof(place)), size, told):
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number))
         finally:
             del place
-        return sum(page & 1 for page in told), pages
+        end = len(memory) if length is None else offset + length
+        part = told[offset // mmap.PAGESIZE : -(-end // mmap.PAGESIZE)]
+        return sum(page & 1 for page in part), len(part)
 
 
 def cold_rate(pieces: Sequence[Piece], threads: int) -> float | None:
-    """Reads a second from the disk; None where their pages cannot be taken out of memory.
+    """Reads a second from the disk.
 
     Raises:
-        OSError: a file cannot be read.
+        OSError: a file cannot be read, or its pages cannot be taken out of memory.
     """
     for piece in pieces:
         _give_back(piece)
-    with suppress(PermissionError):
-        share = resident_share([piece.path for piece in pieces if not piece.offset][:16])
-        if share is not None and share > _STILL_THERE:
-            raise OSError("the system keeps them in memory: just written, or mapped by somebody")
+    _check_given_back(pieces[:_CHECKED])
     return read_rate(pieces, threads)
+
+
+def _check_given_back(pieces: Sequence[Piece]) -> None:
+    with suppress(PermissionError):
+        found = [resident_pages(piece.path, piece.offset, piece.length) for piece in pieces]
+        if sum(there for there, _ in found) > _STILL_THERE * sum(of for _, of in found):
+            raise OSError("the system keeps them in memory: just written, or mapped by somebody")
 
 
 def read_rate(pieces: Sequence[Piece], threads: int) -> float | None:
@@ -146,9 +157,15 @@ def read_rate(pieces: Sequence[Piece], threads: int) -> float | None:
 
 
 def sequential_rate(path: Path) -> float | None:
-    """Bytes a second of a file from its beginning, from the disk."""
+    """Bytes a second of a file from its beginning, from the disk.
+
+    Raises:
+        OSError: it cannot be read, or its pages cannot be taken out of memory.
+    """
     length = min(path.stat().st_size, 2 * _MOST_BYTES)
-    _give_back(Piece(path, 0, length))
+    piece = Piece(path, 0, length)
+    _give_back(piece)
+    _check_given_back([piece])
     end_s, done = time.monotonic() + _MOST_S, 0
     began_s = time.perf_counter()
     with open(path, "rb", buffering=0) as file:

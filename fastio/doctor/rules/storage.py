@@ -76,6 +76,8 @@ def network(facts: Facts, use: Use) -> Iterator[Finding]:
     rate = network_rate(facts)
     if remote is None or data is None or stages is None or not rate or use.cache is not None:
         return
+    if cached_share(facts, use) == 1.0:
+        return
     cached = stages.without("network")
     yield Finding(
         "network",

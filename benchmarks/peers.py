@@ -48,7 +48,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, console, machine, make_images
+from common import ROOT, console, machine
+from make_images import make_images
 from peers_report import draw, report
 
 PEERS = ROOT / "benchmarks" / "peers"
@@ -145,9 +146,9 @@ def run(loader: Loader, threads: int, *arguments: object) -> None:
         RuntimeError: it failed; the message is the last of what it wrote.
     """
     cores = sorted(os.sched_getaffinity(0))[:threads]
+    command = ["taskset", "-c", ",".join(map(str, cores)), loader.python, PEERS / "runner.py"]
     done = subprocess.run(
-        ["taskset", "-c", ",".join(map(str, cores)), loader.python, PEERS / "runner.py"]
-        + [str(argument) for argument in arguments],
+        [str(part) for part in (*command, *arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -121,7 +121,7 @@ def test_a_limit_of_time_waits_for_the_least_steps() -> None:
         patch.setattr(module, "time", clock)
         assert len(run_loop(Counting(100), Slow(), Limit(2.5, least=2)).samples) == 3
         assert len(run_loop(Counting(100), Slow(), Limit(2.5, least=6)).samples) == 6
-        assert len(run_loop(Counting(100), Slow(), Limit(2.5, least=60)).samples) == 8
+        assert len(run_loop(Counting(100), Slow(), Limit(2.5, least=60)).samples) == 13
 
 
 def test_batches_that_end_before_their_length_are_no_error() -> None:
@@ -186,6 +186,10 @@ def test_runs_add_up() -> None:
     assert two.seconds == 2 * one.seconds
     assert two.busy.transform_s == pytest.approx(2 * one.busy.transform_s)
     assert two.au == pytest.approx(one.au)
+
+
+def test_one_step_has_no_utilisation() -> None:
+    assert phase_of("together_warm", [made(1)]).au is None
 
 
 def test_without_computing_there_is_no_utilisation() -> None:

@@ -19,7 +19,7 @@ from fastio.stats import Stats
 
 FILLING = 3  # steps until a loader's batches ahead are under way
 SHOWN_STEPS = 36  # of the timeline
-_PATIENCE = 3  # times the seconds of a limit, for its least steps
+_PATIENCE = 5  # times the seconds of a limit, for its least steps
 
 
 class Batches(Protocol):
@@ -215,7 +215,7 @@ def _phase(name: PhaseName, run: Run) -> Phase:
     copy_s = stats.copy_s + total(within(run.copying, begin, stop))
     copy_s += 0.0 if run.copying else total(within(run.blocked, begin, stop))
     au = None
-    if run.computing:
+    if run.computing and run.last - first > 1:  # of one step it would be 1.0 always
         # MLPerf Storage leaves out what the first step waits for.
         started = max(begin, run.computing[0][0])
         au = min(1.0, compute_s / (stop - started)) if stop > started else 1.0

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from fastio.cache import Cache
 from fastio.engine import OnError
 from fastio.errors import LoaderClosed
-from fastio.formats import is_hugging_face
+from fastio.formats.hugging_face import is_hugging_face
 from fastio.ragged import Form
 from fastio.resume import Cursor, from_state, to_state
 from fastio.sampling import OrderName, Ranks, Sampling

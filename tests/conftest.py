@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.servers import S3, s3_server
 
-# No test depends on a clock, Hypothesis' own deadline included; and a run repeats another exactly.
-settings.register_profile("fastio", deadline=None, derandomize=True)
+# No test depends on a clock, Hypothesis' own included; and a run repeats another exactly.
+settings.register_profile(
+    "fastio", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("fastio")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -60,3 +62,25 @@ def test_what_waits_for_its_turn_is_cancelled_by_close() -> None:
     closer.join(_LONG_S)
     assert first.result(_LONG_S)
     assert all(future.done() for future in others)
+
+
+def test_an_error_does_not_keep_what_it_was_about() -> None:
+    """It has whole images, and must go when the error goes, not when garbage is collected."""
+
+    def fail(about: Together) -> None:
+        raise ValueError(about.most)
+
+    def failed() -> weakref.ref[Together]:
+        about = Together(0)
+        assert isinstance(threads.submit(fail, about).exception(_LONG_S), ValueError)
+        return weakref.ref(about)
+
+    threads = PillowThreads(1)
+    gc.disable()
+    try:
+        reference = failed()
+        threads.submit(int).result(_LONG_S)  # the one before is left
+        assert reference() is None
+    finally:
+        gc.enable()
+        threads.close()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import fastio
 from fastio import Loader
 
-UTC = datetime.UTC
+UTC = datetime.timezone.utc  # datetime.UTC is of Python 3.11
 
 
 def integers(bits: int, signed: bool) -> st.SearchStrategy[int]:

@@ -174,8 +174,9 @@ class Engine:
         if self._native is not None:
             self._threads = self._native.set_threads(threads)
         with self._python_lock:
-            if self._python is not None:
-                self._python.resize(self._threads)
+            python = self._python  # another thread may close the engine
+            if python is not None:
+                python.resize(self._threads)
 
     def run(
         self,

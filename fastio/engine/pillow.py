@@ -145,5 +145,6 @@ def _do(task: _Task) -> None:
             result = call()
         except BaseException as error:
             future.set_exception(error)
+            del task, future, call  # else the error, whose traceback has this frame, keeps itself
         else:
             future.set_result(result)

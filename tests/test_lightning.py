@@ -427,7 +427,9 @@ def test_two_processes_get_each_sample_once_and_go_on(packed: Path, tmp_path: Pa
     script.write_text(TWO_PROCESSES)
     root = Path(__file__).parent.parent
     environment = {**os.environ, "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, str(script), str(packed), str(tmp_path)]
+    # Lightning's own launcher looks for a free port, which others may take before it is used.
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*launch, str(script), str(packed), str(tmp_path)]
     subprocess.run(command, env=environment, check=True, timeout=300, capture_output=True)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     for name in first:

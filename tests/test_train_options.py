@@ -41,6 +41,7 @@ CPU = torch.device("cpu")
         ({"lr": float("nan")}, "lr must be above 0"),
         ({"val_split": 1.0}, "val_split must be at least 0 and below 1"),
         ({"val": "x", "val_split": 0.5}, "exclude each other"),
+        ({"compile": True, "parallel": "dp"}, "compile does not work with parallel=dp"),
         ({"resume": True}, "checkpoint_dir"),
         ({"checkpoint_every": 5}, "checkpoint_dir"),
     ],

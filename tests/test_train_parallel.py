@@ -10,7 +10,15 @@ import torch
 
 import fastio
 from fastio.train import Options, fit
-from fastio.train.parallel import Place, _blocks, accumulating, processes, wrap
+from fastio.train.parallel import (
+    Place,
+    _blocks,
+    _device,
+    _gpus,
+    accumulating,
+    processes,
+    wrap,
+)
 from tests.train_support import TinyTask, run_apart, tiny_data, weights_of
 
 # Sums of float32 in another order: measured differences are below 1e-6.
@@ -181,6 +189,30 @@ def test_a_device_that_is_not_there_is_refused(data: Path) -> None:
         processes(Options(str(data), device="cuda")),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("device", "rank", "expected"),
+    [(None, None, 1), ("cuda", None, 1), ("cuda:2", None, 2), ("cuda", "3", 3), (None, "0", 0)],
+)
+def test_a_gpu_is_meant_by_its_number(
+    device: str | None, rank: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.cuda.set_device refuses "cuda" alone."""
+    chosen: list[torch.device] = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+    monkeypatch.setenv("LOCAL_RANK", str(rank))
+    found = _device(Options("x", device=device), launched=rank is not None)
+    assert found == torch.device("cuda", expected)
+    assert chosen == [found]
+
+
+def test_data_parallel_begins_with_the_gpu_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    assert _gpus(torch.device("cuda", 2)) == [2, 0, 1, 3]
+    assert _gpus(torch.device("cpu")) is None
 
 
 def test_fsdp_gathers_a_model_by_its_outermost_blocks() -> None:

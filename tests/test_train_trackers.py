@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 import fastio
 from fastio.train import Options, fit
 from fastio.train.allocator import allocator_advice
 from fastio.train.monitor import Monitor, Monitors
-from fastio.train.progress import Bar
+from fastio.train.progress import Bar, _utilisation
 from fastio.train.trackers import TensorBoard, Visdom
 from tests.train_support import Crash, CrashAt, TinyTask, tiny_data
 
@@ -174,6 +175,22 @@ def test_a_terminal_has_a_bar_too(data: Path) -> None:
 
 def test_dp_is_advised_against(data: Path) -> None:
     assert "torchrun" in shown(data, terminal=False, parallel="dp")
+
+
+def test_a_gpu_that_does_not_tell_how_busy_it_is_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class NVMLError(Exception):
+        """As pynvml's: no RuntimeError."""
+
+    def utilization(device: torch.device) -> int:
+        raise NVMLError("Not Supported")
+
+    monkeypatch.setattr("torch.cuda.utilization", utilization)
+    assert _utilisation(torch.device("cuda", 0)) == []
+    monkeypatch.setattr("torch.cuda.utilization", lambda device: 7)
+    assert _utilisation(torch.device("cuda", 0)) == ["GPU 7%"]
+    assert _utilisation(torch.device("cpu")) == []
 
 
 def test_all_monitors_are_told_everything() -> None:

@@ -114,6 +114,11 @@ class Options:
             raise fastio.TrainError("val and val_split exclude each other: give one of them")
         if self.checkpoint_dir is None and (self.resume or self.checkpoint_every):
             raise fastio.TrainError("resume and checkpoint_every need checkpoint_dir")
+        if self.compile and self.parallel == "dp":
+            raise fastio.TrainError(
+                "compile does not work with parallel=dp, whose copies of the model would all use "
+                "the first one's weights: start processes by torchrun (ddp), or leave one out"
+            )
 
     @property
     def evaluates(self) -> bool:

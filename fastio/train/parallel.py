@@ -128,6 +128,8 @@ def _device(options: Options, launched: bool) -> torch.device:
             raise fastio.TrainError(f"device={options.device}: torch finds no GPU here")
         if launched:
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        elif device == torch.device("cuda"):  # which is not equal to any with an index
+            device = torch.device("cuda", torch.cuda.current_device())
         torch.cuda.set_device(device)
     return device
 
@@ -143,8 +145,15 @@ def wrap(model: nn.Module, place: Place, options: Options) -> nn.Module:
         devices = [place.device] if place.device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
     elif place.parallel == "dp":
-        wrapped = DataParallel(_Autocast(model, place.device, options))
+        wrapped = DataParallel(_Autocast(model, place.device, options), _gpus(place.device))
     return wrapped
+
+
+def _gpus(device: torch.device) -> list[int] | None:
+    """All GPUs, that of the weights first, as DataParallel wants it; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    return sorted(range(torch.cuda.device_count()), key=lambda number: number != device.index)
 
 
 def autocast(device: torch.device, options: Options) -> torch.autocast:

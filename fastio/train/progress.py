@@ -150,5 +150,5 @@ def _utilisation(device: torch.device) -> list[str]:
         return []
     try:
         return [f"GPU {torch.cuda.utilization(device)}%"]
-    except (ModuleNotFoundError, RuntimeError):
+    except Exception:  # NVML has errors of its own: a part of a GPU (MIG) does not tell
         return []

@@ -49,8 +49,9 @@ class AlexNet(nn.Module):
             side = (side - 3) // 2 + 1
         if side < 1:
             raise ValueError(f"AlexNet takes images of 16 pixels and more, not {image_size}")
+        # Without it where it changes nothing: its gradient on GPUs is not deterministic.
+        self.pool = nn.AdaptiveAvgPool2d(6) if side > 6 else nn.Identity()
         side = min(side, 6)
-        self.pool = nn.AdaptiveAvgPool2d(side)
         self.classifier = nn.Sequential(
             nn.Dropout(dropout),
             nn.Linear(256 * side * side, 4096),

@@ -46,7 +46,11 @@ def folder(tmp_path: Path) -> Path:
     return numbered_folder(tmp_path / "photos")
 
 
-def test_an_emulated_accelerator_beside_dataloader(folder: Path, tmp_path: Path) -> None:
+def test_an_emulated_accelerator_beside_dataloader(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However slow the machine is, a first pass has all its steps: one step tells no utilisation.
+    monkeypatch.setattr("fastio.bench.loop._PATIENCE", 1e6)
     out = tmp_path / "bench.json"
     code, text, _ = run(
         *(folder, "--accelerator", 5000, "--baseline", folder, "--json", out, *QUICK),
@@ -96,6 +100,25 @@ def test_a_model_on_the_cpu(folder: Path, tmp_path: Path) -> None:
     assert (training.name, training.epochs) == ("fastio", 1)
     assert 0 <= training.accuracy <= 1
     assert np.isfinite(training.loss)
+
+
+def lost() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 3))
+    nn.init.constant_(model[1].weight, float("nan"))
+    return model
+
+
+def test_a_loss_that_is_no_number_is_no_error(folder: Path, tmp_path: Path) -> None:
+    page, out = tmp_path / "page.html", tmp_path / "bench.json"
+    code, text, _ = run(
+        *(folder, "--model", f"{__name__}:lost", "--device", "cpu", "--json", out, "--html", page),
+        *("--no-cold", "--epochs", 1, *QUICK),
+    )
+    assert code == 0
+    (training,) = Measured.from_dict(json.loads(out.read_text())).trainings
+    assert training.loss is None
+    assert "not finite" in text
+    assert "not finite" in page.read_text()
 
 
 def test_a_page(folder: Path, tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import make_images
 import pytest
@@ -19,6 +21,7 @@ from fastio.bench.recipes import Packed, Recipe
 from fastio.report import Rung, print_ladder, write_ladder
 
 COUNT, CLASSES, SIZE = 24, 3, 32
+module = sys.modules["fastio.bench.ladder"]  # whose name in the package is the function's
 
 
 @pytest.fixture(scope="module")
@@ -107,19 +110,62 @@ def test_rungs_are_trained_in_processes_of_their_own(
         found = recipes.recipes(*arguments)  # type: ignore[arg-type]
         return [found[0], replace(found[2], why_not="there is no GPU")]
 
-    monkeypatch.setattr(sys.modules["fastio.bench.ladder"], "recipes", few)
+    monkeypatch.setattr(module, "recipes", few)
     said: list[str] = []
     found = climb(replace(options(folder), work=str(tmp_path), epochs=1), said.append)
     assert said == ["packing", "rung 1 of 2: DataLoader, 0 workers"]
     assert found[0].shown
     assert found[0].epoch_s is not None
     assert found[1] == Rung("pin_memory", shown=False, why_not="there is no GPU")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ladder-blocks", "ladder-jpeg"]
 
 
-def test_a_rung_that_fails_says_why(folder: Path, tmp_path: Path) -> None:
-    wrong = replace(options(folder), model="no_such_module:model", work=str(tmp_path))
-    with pytest.raises(BenchError, match="no_such_module"):
-        climb(wrong)
+def test_a_rung_that_fails_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = module._run
+
+    def failing(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+        """A process that ends as one does whose model is not there, without importing torch."""
+        return run([command[0], "-c", "import no_such_module"], environment)
+
+    monkeypatch.setattr(module, "_run", failing)
+    with pytest.raises(BenchError, match=r"DataLoader, 0 workers(.|\n)*no_such_module"):
+        module._measured(rungs_of("cpu", 1, folder)[0])
+
+
+def test_an_interrupted_rung_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child has begun, and would go on for a minute."""
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    code = (
+        "import pathlib, signal, sys, time\n"
+        f"def end(*_): pathlib.Path({str(ended)!r}).touch(); sys.exit(1)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        f"pathlib.Path({str(begun)!r}).touch()\n"
+        "time.sleep(60)\n"
+    )
+
+    def interrupted(self: Any) -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("subprocess.Popen.communicate", interrupted)
+    monkeypatch.setattr(module, "_END_S", 60.0)
+    with pytest.raises(KeyboardInterrupt):
+        module._run([sys.executable, "-c", code], {})
+    assert ended.exists()
+
+
+def test_less_than_a_batch_is_no_ladder(folder: Path) -> None:
+    with pytest.raises(BenchError, match=f"has {COUNT} images: give a --batch-size below 32"):
+        climb(replace(options(folder), batch_size=32))
+
+
+def test_what_is_packed_must_not_become_a_class(folder: Path) -> None:
+    with pytest.raises(BenchError, match="would be classes"):
+        climb(replace(options(folder), work=str(folder / "work")))
+    assert not (folder / "work").exists()
 
 
 def test_the_data_must_be_a_folder_of_images(packed: Packed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -47,6 +48,25 @@ def test_photos_are_made_once_and_packed(tmp_path: Path, monkeypatch: pytest.Mon
     before = (packed / "manifest.arrow").stat().st_mtime_ns
     assert make(PRESETS["resnet50-h100"], tmp_path, 25) == (photos, packed)
     assert (packed / "manifest.arrow").stat().st_mtime_ns == before
+
+
+def test_what_an_interrupted_run_left_half_packed_is_packed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(synthetic, "_PHOTOS", 2)
+    monkeypatch.setattr(synthetic, "jpeg_of_size", lambda nbytes, seed: jpeg_of_size(9000, seed))
+    pack = synthetic.pack
+
+    def interrupted(photos: Path, packed: Path, **options: Any) -> None:
+        packed.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(synthetic, "pack", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make(PRESETS["resnet50-h100"], tmp_path, 4)
+    monkeypatch.setattr(synthetic, "pack", pack)
+    with fastio.open(make(PRESETS["resnet50-h100"], tmp_path, 4)[1]) as dataset:
+        assert len(dataset) == 4
 
 
 def test_there_are_photos_for_presets_of_images_alone(tmp_path: Path) -> None:

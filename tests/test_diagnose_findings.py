@@ -226,3 +226,16 @@ def test_what_a_cold_epoch_takes_longer_is_fetching() -> None:
 def test_a_model_that_waits_for_the_disk_is_not_to_blame() -> None:
     found = bench({"loader_cold": 600, "together_cold": 600})
     assert [finding.culprit for finding in diagnose(found)] == ["fetch"]
+
+
+@pytest.mark.parametrize("missing", HEALTHY)
+def test_a_phase_that_is_missing_breaks_nothing(missing: PhaseName) -> None:
+    whole = bench({"loader_cold": 2000, "together_cold": 2000})
+    part = replace(whole, phases=tuple(one for one in whole.phases if one.name != missing))
+    assert diagnose(part)
+    predictions(part)
+
+
+def test_rates_of_nothing_are_no_change() -> None:
+    found = bench({}, threads=tuple(ThreadRate(count, 0.0) for count in (1, 2, 4)))
+    assert diagnose(replace(found, packed_samples_per_s=0.0)) == diagnose(bench({}, threads=()))

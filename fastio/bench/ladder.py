@@ -15,8 +15,9 @@ from typing import Literal
 
 import torch
 
+from fastio.bench.baseline import PillowFolder
 from fastio.bench.options import BenchError, Options
-from fastio.bench.recipes import Packed, Recipe, recipes
+from fastio.bench.recipes import BATCH_SIZE, Packed, Recipe, recipes
 from fastio.bench.runs import Progress
 from fastio.cores import available_cores
 from fastio.pack import pack
@@ -24,6 +25,7 @@ from fastio.report import Rung
 
 _READ = 1 << 20
 _ERROR_LINES = 12
+_END_S = 10.0  # that an interrupted rung has to end its own processes
 
 
 def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
@@ -35,7 +37,8 @@ def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
         progress: gets a few words before each rung.
 
     Raises:
-        BenchError: the data is no image folder, there is no model, or a training failed.
+        BenchError: the data is no image folder or less than a batch, `work` is within it, there
+            is no model, or a training failed.
         FastioError: the images cannot be packed.
     """
     folder = Path(str(options.data))
@@ -43,6 +46,7 @@ def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
         raise BenchError(
             f"a ladder begins with DataLoader on an image folder, and {folder} is none"
         )
+    _check(folder, options)
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     with _folder(options.work) as work:
         progress("packing")
@@ -54,8 +58,28 @@ def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
                 rungs.append(Rung(recipe.name, shown=False, why_not=recipe.why_not))
                 continue
             progress(f"rung {number} of {len(found)}: {recipe.name}")
-            rungs.append(_measured(recipe, work))
+            rungs.append(_measured(recipe))
     return rungs
+
+
+def _check(folder: Path, options: Options) -> None:
+    """Refuses what no rung could train on.
+
+    Raises:
+        BenchError: there is less than a batch, or packed data would become a class.
+    """
+    images = len(PillowFolder(str(folder), options.size, normalized=True))
+    batch_size = options.batch_size or BATCH_SIZE
+    if images < batch_size:
+        raise BenchError(
+            f"a ladder trains on full batches, and {folder} has {images} images: give a "
+            f"--batch-size below {batch_size}"
+        )
+    if options.work is not None and Path(options.work).resolve().is_relative_to(folder.resolve()):
+        raise BenchError(
+            f"--work {options.work} is within {folder}, where its folders would be classes: "
+            "choose another place"
+        )
 
 
 @contextmanager
@@ -78,27 +102,44 @@ def _packed(folder: Path, work: Path, codec: Literal["jpeg", "blocks"]) -> str:
     return str(target)
 
 
-def _measured(recipe: Recipe, work: Path) -> Rung:
+def _measured(recipe: Recipe) -> Rung:
     """The rung, trained by processes of its own.
 
     Raises:
         BenchError: they failed; its last lines say why.
     """
     read_whole(recipe.data)
-    asked, answered = work / "rung.json", work / "rung-result.json"
-    recipe.write(asked)
-    answered.unlink(missing_ok=True)
     command = [sys.executable, "-m"]
     if recipe.processes > 1:
         command += ["torch.distributed.run", "--standalone"]
         command += [f"--nproc-per-node={recipe.processes}", "-m"]
-    command += ["fastio.bench.rung", str(asked), str(answered)]
-    done = subprocess.run(command, env=_environment(recipe), capture_output=True, text=True)
-    if done.returncode or not answered.exists():
-        lines = (done.stderr or done.stdout).strip().splitlines()[-_ERROR_LINES:]
-        raise BenchError(f"the rung {recipe.name!r} failed: " + "\n".join(lines))
-    result = json.loads(answered.read_text())
+    with tempfile.TemporaryDirectory(prefix="fastio-rung-") as folder:
+        asked, answered = Path(folder, "recipe.json"), Path(folder, "result.json")
+        recipe.write(asked)
+        command += ["fastio.bench.rung", str(asked), str(answered)]
+        status, told = _run(command, _environment(recipe))
+        if status or not answered.exists():
+            lines = told.strip().splitlines()[-_ERROR_LINES:]
+            raise BenchError(f"the rung {recipe.name!r} failed: " + "\n".join(lines))
+        result = json.loads(answered.read_text())
     return Rung(recipe.name, result["epoch_s"], result["accuracy"])
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    """The status of a process, and what it said; interrupted, it leaves no process behind."""
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            out, errors = process.communicate()
+        except BaseException:
+            process.terminate()  # torchrun ends those that it started, which SIGKILL would leave
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+    return process.returncode, errors or out
 
 
 def _environment(recipe: Recipe) -> dict[str, str]:

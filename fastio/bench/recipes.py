@@ -13,6 +13,8 @@ import torch
 
 from fastio.bench.options import BenchError, Options
 
+BATCH_SIZE = 64  # samples of a step, of all processes together
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -97,7 +99,7 @@ def recipes(options: Options, packed: Packed, device: torch.device, cores: int) 
         model=options.model,
         device=str(device),
         size=options.size,
-        batch_size=options.batch_size or 64,
+        batch_size=options.batch_size or BATCH_SIZE,
         epochs=max(1, options.epochs),
         seed=options.seed,
     )

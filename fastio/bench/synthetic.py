@@ -10,6 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from fastio.bench.presets import Preset
+from fastio.dataset import is_dataset
 from fastio.errors import BenchError
 from fastio.pack import pack
 
@@ -39,7 +40,7 @@ def synthetic(preset: Preset, work: Path, count: int) -> tuple[Path, Path]:
             "name data of your own"
         )
     photos, packed = work / f"photos-{preset.name}-{count}", work / f"packed-{preset.name}-{count}"
-    if not packed.is_dir():
+    if not is_dataset(packed):  # nor a half-written one, of a run that was interrupted
         for number in range(min(count, _PHOTOS)):
             path = _place(photos, number)
             path.write_bytes(jpeg_of_size(preset.record_bytes, number))

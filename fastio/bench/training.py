@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -85,7 +86,8 @@ def _train(name: str, batches: Iterable[Any], subject: Subject, device: torch.de
     mean_loss = float(loss_sum) / max(1, steps)  # waits for the device
     seconds = time.perf_counter() - begin
     accuracy = _accuracy(model, subject, device)
-    return Training(name, subject.options.epochs, seconds, accuracy, mean_loss)
+    told = mean_loss if math.isfinite(mean_loss) else None
+    return Training(name, subject.options.epochs, seconds, accuracy, told)
 
 
 def _accuracy(model: nn.Module, subject: Subject, device: torch.device) -> float:

@@ -180,14 +180,16 @@ def _climb(options: Options, as_json: str | None, html: Path | None) -> None:
 def _facts(options: Options) -> dict[str, str]:
     """What a ladder's page says of how it was trained."""
     from fastio.bench.machine import machine
+    from fastio.bench.recipes import BATCH_SIZE
     from fastio.report import machine_line
 
     here = machine()
     trained = f"{options.model}, {counted(max(1, options.epochs), 'epoch')} of each rung"
+    batch_size = options.batch_size or BATCH_SIZE
     return {
         "data": str(options.data),
         "machine": machine_line(here),
-        "settings": f"{trained}, {options.size} pixels, batches of {options.batch_size or 64}",
+        "settings": f"{trained}, {options.size} pixels, batches of {batch_size}",
         "date": here.date,
     }
 

@@ -137,7 +137,7 @@ def cold_split(warm: Split, epoch_s: float) -> Split:
 
 
 def _storage(measured: Measured, now: Costs) -> Iterator[Change]:
-    if now.waits_for(cold=True) != "fetch":
+    if now.waits_for(cold=True) != "fetch" or not now.prep_s:
         return
     cold = measured.phase("loader_cold")
     assert cold is not None
@@ -188,7 +188,7 @@ def _threads(measured: Measured, now: Costs) -> Iterator[Change]:
     best = max(curve, key=lambda count: curve[count])
     # The fewest that come near the best: others of the machine's cores stay free.
     best = min(count for count in curve if curve[count] >= 0.97 * curve[best])
-    if curve[best] < LEAST_GAIN * curve[threads]:
+    if not curve[best] or curve[best] < LEAST_GAIN * curve[threads]:
         return
     yield Change(
         f"threads: {best}",
@@ -203,7 +203,7 @@ def _threads(measured: Measured, now: Costs) -> Iterator[Change]:
 
 def _format(measured: Measured, now: Costs) -> Iterator[Change]:
     rate = measured.packed_samples_per_s
-    if rate is None or not now.prep_s:
+    if not rate or not now.prep_s:
         return
     faster = now.prep_s * rate
     yield Change(

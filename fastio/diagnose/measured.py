@@ -273,14 +273,14 @@ class Training:
         epochs: trained.
         seconds: in all, evaluation left out.
         accuracy: top-1 after the last epoch, 0.0 to 1.0.
-        loss: mean training loss of the last epoch.
+        loss: mean training loss of the last epoch; None: it was no finite number.
     """
 
     name: str
     epochs: int
     seconds: float
     accuracy: float
-    loss: float
+    loss: float | None
 
 
 @dataclass(frozen=True)

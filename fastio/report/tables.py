@@ -121,7 +121,7 @@ def trainings_table(measured: Measured) -> Table:
             f"{one.epochs:,}",
             words.seconds_like(one.seconds, longest),
             words.accuracy(one.accuracy),
-            f"{one.loss:.3f}",
+            "not finite" if one.loss is None else f"{one.loss:.3f}",
         )
         for one in measured.trainings
     )

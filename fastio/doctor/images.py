@@ -184,7 +184,7 @@ def pillow_rate(files: Sequence[bytes], crop: int) -> float | None:
     end_s, done = time.monotonic() + SECONDS, 0
     draws = random.Random(0)
     began_s = time.perf_counter()
-    while time.monotonic() < end_s:
+    while not done or time.monotonic() < end_s:
         with Image.open(io.BytesIO(files[done % len(files)])) as image:
             width, height = image.size
             edge = max(1.0, min(width, height) * draws.uniform(0.5, 1.0))

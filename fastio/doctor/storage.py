@@ -213,12 +213,14 @@ def _pieces(files: Sequence[Path], read_bytes: int) -> list[Piece]:
     total = 0
     for path in chosen(files, _MOST_READS, seed=1) * max(1, _MOST_READS // len(files)):
         size = path.stat().st_size
+        if not size:
+            continue
         whole = not read_bytes or size <= 2 * read_bytes
         length = size if whole else read_bytes
         length = min(length, _MOST_BYTES // 4)
         offset = 0 if whole else draws.randrange(size - length)
         total += length
-        if not size or (pieces and total > 2 * _MOST_BYTES):
+        if pieces and total > 2 * _MOST_BYTES:
             break
         pieces.append(Piece(path, offset, length))
     return list(dict.fromkeys(pieces))

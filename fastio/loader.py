@@ -112,10 +112,11 @@ class Loader:
             `NAME_offsets`. In samples that are tuples the two stand together as a tuple. None:
             "padded" for table files that are not packed, else "list". Where samples come one by
             one (batch_size=None, collate_fn) each has its own tensor.
-        threads: native threads, in place of `num_workers`. "auto" begins with one for each core
-            and goes on with more or fewer, where measured while it runs the caller gets through
-            more samples a second (of table files that are not packed it stays). The batches are
-            the same for any number. None: `num_workers`. Without effect on the torch path.
+        threads: native threads, in place of `num_workers`. "auto" begins with one for each core,
+            these shared by torchrun's processes on this machine, and goes on with more or fewer,
+            where measured while it runs the caller gets through more samples a second (of table
+            files that are not packed it stays). The batches are the same for any number. None:
+            `num_workers`. Without effect on the torch path.
 
     Attributes:
         dataset: the dataset, as given or opened.

@@ -14,6 +14,8 @@ import torch
 import fastio
 from fastio.train import Options, fit
 from fastio.train.checkpoint import keep, load, restore_rng_state, rng_state, save
+from fastio.train.parallel import Place
+from fastio.train.run import Run
 from tests.train_support import TinyTask, tiny_data
 
 CPU = torch.device("cpu")
@@ -45,6 +47,15 @@ def test_torch_reads_a_checkpoint_safely_and_the_model_is_a_plain_state_dict(kep
 
 def test_nothing_else_is_left_in_the_folder(kept: Path) -> None:
     assert sorted(p.name for p in kept.iterdir()) == ["best.pt", "history.json", "last.pt"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_training(
+    data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    given = options(data, tmp_path / "file" / "runs")
+    with pytest.raises(fastio.TrainError, match="file/runs cannot be written"):
+        Run(TinyTask(given), given, Place(CPU))
 
 
 def test_a_failed_write_leaves_what_was_there(

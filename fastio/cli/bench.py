@@ -41,8 +41,8 @@ def bench(
         str | None,
         typer.Option(
             metavar="NAME|MODULE:FUNCTION",
-            help="What is trained: alexnet, resnet18, resnet50, vit-tiny, vit-small, or a function "
-            "that returns a torch module, or a callable that trains on a batch.",
+            help="What is trained: alexnet, convnet, resnet18, resnet50, vit-tiny, vit-small, or a "
+            "function that returns a torch module, or a callable that trains on a batch.",
         ),
     ] = None,
     accelerator: Annotated[

@@ -54,7 +54,7 @@ def image(
     model: Annotated[
         str,
         typer.Option(
-            help="alexnet, resnet18, resnet50, vit-tiny, vit-small, or a model of torchvision."
+            help="resnet18, resnet50, alexnet, convnet, vit-tiny, vit-small, or one of torchvision."
         ),
     ] = "resnet18",
     size: Annotated[int, typer.Option(min=1, help="Pixels that images are cropped to.")] = 224,

@@ -79,7 +79,7 @@ def shared(
         str, typer.Argument(metavar="DATA", help="What to train on: whatever a Loader takes.")
     ],
     val: Annotated[
-        str | None, _result("Data to evaluate on behind every epoch.", metavar="DATA")
+        str | None, _result("Data to evaluate on after every epoch.", metavar="DATA")
     ] = None,
     val_split: Annotated[
         float, _result("Hold out this part of DATA to evaluate on, as in 0.1.")
@@ -245,7 +245,7 @@ def _tell(result: Result, options: Options, output: Output) -> None:
     elif not output.quiet and result.best is not None:
         kept = f"; {options.checkpoint_dir}/best.pt" if options.checkpoint_dir else ""
         print(
-            f"{result.reason} behind step {result.steps:,}: best {result.metric} "
+            f"{result.reason} after step {result.steps:,}: best {result.metric} "
             f"{result.best:.4f} in epoch {result.best_epoch}{kept}"
         )
     if result.signal:
@@ -254,4 +254,4 @@ def _tell(result: Result, options: Options, output: Output) -> None:
             if options.checkpoint_dir
             else "nothing is saved without --checkpoint-dir"
         )
-        complain(f"interrupted behind step {result.steps:,}: {saved}")
+        complain(f"interrupted after step {result.steps:,}: {saved}")

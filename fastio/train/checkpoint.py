@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,6 +50,22 @@ def _publish(path: Path, write: Any) -> None:
         raise
     with _directory(path.parent) as descriptor:
         os.fsync(descriptor)
+
+
+def check_writable(folder: Path) -> None:
+    """Makes a folder for checkpoints, where it is not there, and writes a file that goes again.
+
+    Raises:
+        TrainError: it cannot be made, or nothing can be written to it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise fastio.TrainError(
+            f"checkpoint_dir={folder} cannot be written ({error.strerror}): choose another folder"
+        ) from error
 
 
 def keep(path: Path, name: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM noted, so that a run ends behind a step and not within one."""
+"""Ctrl-C and SIGTERM noted, so that a run ends after a step and not within one."""
 
 from __future__ import annotations
 

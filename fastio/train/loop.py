@@ -65,7 +65,7 @@ class Result:
 def fit(task: Task, options: Options, monitor: Monitor | None = None) -> Result:
     """Trains a task's model, from the beginning or from where a checkpoint stands.
 
-    Under torchrun every process calls it. The first Ctrl-C or SIGTERM ends the run behind the step
+    Under torchrun every process calls it. The first Ctrl-C or SIGTERM ends the run after the step
     under way, which is saved where there is a `checkpoint_dir`.
 
     Args:
@@ -118,7 +118,7 @@ def train_epoch(run: Run, interrupts: Interrupts, monitor: Monitor) -> int:
     """One epoch, or what is left of it; the number of the signal that interrupted it, or 0."""
     options, progress = run.options, run.progress
     if progress.epoch_step >= run.steps_per_epoch:
-        return 0  # it was interrupted behind its last step
+        return 0  # it was interrupted after its last step
     begin_epoch(run.loader, progress.epoch)
     run.model.train()
     run.units = 0

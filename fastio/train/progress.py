@@ -65,9 +65,10 @@ class Bar(Monitor):
         weights = sum(p.numel() for p in run.model.parameters())
         several = f", {place.parallel} of {place.world_size}" if place.parallel else ""
         samples = options.batch_size * options.grad_accum * place.world_size
+        steps = "1 step" if run.steps_per_epoch == 1 else f"{run.steps_per_epoch:,} steps"
         self._console.print(
             f"{weights / 1e6:.1f} M weights on {place.device}{several}; "
-            f"{run.steps_per_epoch:,} steps an epoch of {samples:,} samples"
+            f"{steps} an epoch of {samples:,} samples"
         )
         if place.device.type == "cpu" and self._cpu_advice:
             self._console.print(self._cpu_advice, style="dim")
@@ -78,7 +79,7 @@ class Bar(Monitor):
             )
         self._bar.start()
         if run.progress.step:
-            self._console.print(f"going on behind step {run.progress.step:,}")
+            self._console.print(f"going on after step {run.progress.step:,}")
 
     def begin_epoch(self, run: Run) -> None:
         number = f"epoch {run.progress.epoch + 1}/{run.options.epochs}"

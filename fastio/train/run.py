@@ -78,6 +78,8 @@ class Run:
         self.task, self.options, self.place = task, options, place
         self.interrupted = 0
         self.units = 0
+        if options.checkpoint_dir is not None and place.main:
+            checkpoint.check_writable(Path(options.checkpoint_dir))
         self._open = ExitStack()
         self._open.enter_context(_backends(options, place))
         try:

@@ -42,7 +42,7 @@ class TabularSettings:
             all fields, `dense` and floats being numbers, `sparse` and integers ids.
         dense_transform: "standard", numbers have their mean taken off and are divided by their
             deviation (of the first million rows); "log1p", they become log(1 + max(x, 0)), as DLRM
-            does it to counts; or "none". NaN is 0 behind that.
+            does it to counts; or "none". NaN is 0 after that.
         table_rows: vectors of each column of ids, which are taken modulo it.
         groups: for table files that are not packed: name of a group and its columns.
     """

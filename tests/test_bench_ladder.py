@@ -125,7 +125,8 @@ def test_a_rung_that_fails_says_why(folder: Path, monkeypatch: pytest.MonkeyPatc
 
     def failing(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
         """A process that ends as one does whose model is not there, without importing torch."""
-        return run([command[0], "-c", "import no_such_module"], environment)
+        found: tuple[int, str] = run([command[0], "-c", "import no_such_module"], environment)
+        return found
 
     monkeypatch.setattr(module, "_run", failing)
     with pytest.raises(BenchError, match=r"DataLoader, 0 workers(.|\n)*no_such_module"):
@@ -147,6 +148,7 @@ def test_an_interrupted_rung_leaves_no_process(
 
     def interrupted(self: Any) -> None:
         while not begun.exists():
+            assert self.poll() is None
             time.sleep(0.01)
         raise KeyboardInterrupt
 
@@ -155,6 +157,14 @@ def test_an_interrupted_rung_leaves_no_process(
     with pytest.raises(KeyboardInterrupt):
         module._run([sys.executable, "-c", code], {})
     assert ended.exists()
+
+
+def test_a_model_that_is_not_there_is_known_before_anything_is_packed(
+    folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(BenchError, match="no model 'abacus' of images; there are alexnet"):
+        climb(replace(options(folder), model="abacus", work=str(tmp_path)))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_less_than_a_batch_is_no_ladder(folder: Path) -> None:

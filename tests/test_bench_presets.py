@@ -55,16 +55,14 @@ def test_what_an_interrupted_run_left_half_packed_is_packed_anew(
 ) -> None:
     monkeypatch.setattr(synthetic, "_PHOTOS", 2)
     monkeypatch.setattr(synthetic, "jpeg_of_size", lambda nbytes, seed: jpeg_of_size(9000, seed))
-    pack = synthetic.pack
 
     def interrupted(photos: Path, packed: Path, **options: Any) -> None:
         packed.mkdir()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(synthetic, "pack", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(synthetic, "pack", interrupted)
         make(PRESETS["resnet50-h100"], tmp_path, 4)
-    monkeypatch.setattr(synthetic, "pack", pack)
     with fastio.open(make(PRESETS["resnet50-h100"], tmp_path, 4)[1]) as dataset:
         assert len(dataset) == 4
 

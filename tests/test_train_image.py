@@ -200,7 +200,7 @@ def test_torchrun_starts_the_module(folder: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=440,
     )
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()  # of rank 0 alone

@@ -1,8 +1,9 @@
 """A small task to train on the CPU, in this process, in another one, or under torchrun.
 
-As a script it is given a file with a JSON list of runs, {"options": {...}, "dropout": P, "crash": N,
-"stop": N, "result": PATH}, makes them one after the other, and saves what came of each. A run with
-"crash" kills its process with SIGKILL at that step; one with "stop" sends rank 0 a SIGTERM.
+As a script it is given a file with a JSON list of runs, {"options": {...}, "dropout": P,
+"crash": N, "stop": N, "result": PATH}, makes them one after the other, and saves what came of each.
+A run with "crash" kills its process with SIGKILL at that step; one with "stop" sends rank 0 a
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -134,11 +135,11 @@ def run_apart(runs: list[dict[str, Any]], folder: Path, processes: int = 1) -> i
         launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         command[2:2] = [*launcher, "-m"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, env=environment, timeout=240).returncode
+    return subprocess.run(command, cwd=ROOT, env=environment, timeout=440).returncode
 
 
 def _main(plan: str) -> None:
-    faulthandler.dump_traceback_later(200, exit=True)
+    faulthandler.dump_traceback_later(400, exit=True)
     torch.set_num_threads(1)
     if "RANK" in os.environ:  # once for all runs
         torch.distributed.init_process_group("gloo")

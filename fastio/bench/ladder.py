@@ -66,8 +66,16 @@ def _check(folder: Path, options: Options) -> None:
     """Refuses what no rung could train on.
 
     Raises:
-        BenchError: there is less than a batch, or packed data would become a class.
+        BenchError: there is no such model, there is less than a batch, or packed data would
+            become a class.
     """
+    from fastio.train.models import IMAGE_MODELS
+
+    if options.model and ":" not in options.model and options.model not in IMAGE_MODELS:
+        raise BenchError(
+            f"there is no model {options.model!r} of images; there are "
+            f"{', '.join(sorted(IMAGE_MODELS))}; or give MODULE:FUNCTION"
+        )
     images = len(PillowFolder(str(folder), options.size, normalized=True))
     batch_size = options.batch_size or BATCH_SIZE
     if images < batch_size:

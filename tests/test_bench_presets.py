@@ -60,9 +60,10 @@ def test_what_an_interrupted_run_left_half_packed_is_packed_anew(
         packed.mkdir()
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(synthetic, "pack", interrupted)
-        make(PRESETS["resnet50-h100"], tmp_path, 4)
+        with pytest.raises(KeyboardInterrupt):
+            make(PRESETS["resnet50-h100"], tmp_path, 4)
     with fastio.open(make(PRESETS["resnet50-h100"], tmp_path, 4)[1]) as dataset:
         assert len(dataset) == 4
 

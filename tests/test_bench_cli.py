@@ -18,6 +18,8 @@ from fastio.diagnose import Measured
 from tests.servers import http_folder
 from tests.support import numbered_folder
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 QUICK = ("--seconds", 1, "--steps", 3, "--batch-size", 4, "--size", 16, "--threads", 2)
 
 

@@ -256,7 +256,7 @@ def test_a_row_that_leaves_its_shard_names_the_field_and_the_shard(
             with open(path, "r+b") as file:
                 file.seek(begin)
                 file.write((offsets + len(data)).tobytes())
-            with pytest.raises(fastio.ShardCorrupt, match="row [0-9]+ of .*'mel'") as caught:
+            with pytest.raises(fastio.ShardCorrupt, match=r"row [0-9]+ of .*'mel'") as caught:
                 next(iter(loader))
     assert str(path) in str(caught.value)
 

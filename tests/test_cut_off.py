@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,22 @@ def test_rows_of_a_local_shard_that_is_cut_off_are_named(tmp_path: Path) -> None
     pack_table(tmp_path / "ds", ROWS)
     with Loader(tmp_path / "ds", batch_size=100, prefetch_factor=1) as loader:
         assert sorted(numbers(loader)) == list(range(ROWS))
+        cut(tmp_path / "ds" / "shard-000001.arrow")
+        with pytest.raises((SampleError, ShardCorrupt), match=r"shard-000001\.arrow.*cut off"):
+            numbers(loader)
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=("opened later", "opened before"))
+def test_a_handler_that_was_set_back_is_put_in_its_place(tmp_path: Path, opened: bool) -> None:
+    """As Lightning's Trainer does at its end, with all signals."""
+    pack_table(tmp_path / "ds", ROWS)
+    before = signal.getsignal(signal.SIGBUS)
+    with Loader(tmp_path / "ds", batch_size=100, prefetch_factor=1) as loader:
+        if opened:
+            assert sorted(numbers(loader)) == list(range(ROWS))
+        signal.signal(signal.SIGBUS, before or signal.SIG_DFL)
+        if not opened:
+            assert sorted(numbers(loader)) == list(range(ROWS))
         cut(tmp_path / "ds" / "shard-000001.arrow")
         with pytest.raises((SampleError, ShardCorrupt), match=r"shard-000001\.arrow.*cut off"):
             numbers(loader)

@@ -81,6 +81,9 @@ class Place:
         return [torch.load(io.BytesIO(each), weights_only=True) for each in found]
 
 
+_left: list[Any] = []  # groups that this process is in no more
+
+
 @contextmanager
 def processes(options: Options) -> Iterator[Place]:
     """Joins the process group where torchrun started this process, and leaves it at the end.
@@ -115,6 +118,9 @@ def processes(options: Options) -> Iterator[Place]:
         yield Place(device, kind, dist.get_rank(), dist.get_world_size())
     finally:
         if joins:
+            # Kept, as DDP's C++ half may be the last to refer to the group. It lets go of it with
+            # the interpreter's lock held, and the group waits for a thread that wants this lock.
+            _left.append(dist.group.WORLD)
             dist.destroy_process_group()
 
 

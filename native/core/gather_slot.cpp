@@ -151,6 +151,7 @@ GatherSlot::GatherSlot(std::shared_ptr<const Table> table, std::vector<std::int6
       table_(std::move(table)),
       known_(table_->snapshot()),
       row_(std::move(rows)) {
+  Mapping::keep_guards();
   const std::vector<TableField>& fields = table_->fields();
   for (std::size_t column = 0; column < table_->strides().size(); ++column) {
     Wanted wanted{column, UINT32_MAX, 0, {}};

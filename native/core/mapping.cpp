@@ -46,6 +46,7 @@ GuardTable& table() {
 
 GuardTable* the_table = nullptr;  // for the handler, which must not run a static's initialisation
 struct sigaction before;
+std::atomic<pid_t> passing_on{0};  // the thread that is in the handler before ours
 std::uintptr_t page_bytes = 0;
 std::atomic<bool> once_damaged{false};
 
@@ -75,9 +76,12 @@ bool mend(std::uintptr_t address) {
 void on_bus_error(int number, siginfo_t* info, void* context) {
   // BUS_ADRERR is a page behind the file's end; the kernel's other codes and kill() are not ours.
   if (info->si_code == BUS_ADRERR && mend(reinterpret_cast<std::uintptr_t>(info->si_addr))) return;
-  if (before.sa_flags & SA_SIGINFO) {
+  const pid_t self = ::gettid();
+  // One that was set after ours passes on to ours, from which it came then: that is the end.
+  const bool again = passing_on.exchange(self) == self;
+  if (!again && before.sa_flags & SA_SIGINFO) {
     before.sa_sigaction(number, info, context);
-  } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
+  } else if (again || before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
     // A fault cannot be ignored: back to the default, which the instruction meets when it is
     // repeated, or the signal that somebody sent.
     struct sigaction standard = {};
@@ -87,6 +91,7 @@ void on_bus_error(int number, siginfo_t* info, void* context) {
   } else {
     before.sa_handler(number);
   }
+  passing_on.store(0);
 }
 
 void install() {
@@ -94,15 +99,21 @@ void install() {
   std::call_once(once, [] {
     the_table = &table();
     page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-    struct sigaction ours = {};
-    ours.sa_sigaction = &on_bus_error;
-    ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigemptyset(&ours.sa_mask);
-    ::sigaction(SIGBUS, &ours, &before);
     // A child that is forked while another thread holds the lock would wait for it for ever.
     ::pthread_atfork([] { table().mutex.lock(); }, [] { table().mutex.unlock(); },
                      [] { table().mutex.unlock(); });
   });
+  // Others set signals back that they never had: Lightning's Trainer does with all, at its end.
+  struct sigaction now = {};
+  ::sigaction(SIGBUS, nullptr, &now);
+  if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == &on_bus_error) return;
+  const std::lock_guard lock(table().mutex);
+  struct sigaction ours = {};
+  ours.sa_sigaction = &on_bus_error;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigemptyset(&ours.sa_mask);
+  before = now;
+  ::sigaction(SIGBUS, &ours, nullptr);
 }
 
 // The number of a new entry; kUnguarded where there is no room, or no memory.
@@ -204,6 +215,8 @@ void Mapping::expect_scattered() const {
 bool Mapping::damaged() const {
   return guard_ != kUnguarded && table().at(guard_).damaged.load(std::memory_order_acquire);
 }
+
+void Mapping::keep_guards() { install(); }
 
 bool Mapping::any_damaged() { return once_damaged.load(std::memory_order_acquire); }
 

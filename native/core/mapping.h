@@ -44,6 +44,10 @@ class Mapping {
   // zeros, and goes on being zeros there.
   bool damaged() const;
 
+  // Puts the handler back that turns a cut-off file into an error, where somebody else's took its
+  // place: before memory of mappings is read by threads.
+  static void keep_guards();
+
   // Whether one of all mappings that there ever were was damaged: a quick look.
   static bool any_damaged();
 

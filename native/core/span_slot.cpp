@@ -44,7 +44,9 @@ SpanSlot::SpanSlot(Sources sources, std::vector<Span> spans, std::uint8_t* out)
     : Slot(spans.size(), chunk(spans)),
       sources_(std::move(sources)),
       spans_(std::move(spans)),
-      out_(out) {}
+      out_(out) {
+  Mapping::keep_guards();
+}
 
 void SpanSlot::fill(std::size_t begin, std::size_t end, Worker&) {
   for (std::size_t i = begin; i < end; ++i) {

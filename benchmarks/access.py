@@ -250,8 +250,8 @@ def fastio_epoch_s(folder: Path, seed: int) -> float:
 def torch_epoch_s(folder: Path, seed: int) -> float:
     """The same with ImageFolder and DataLoader."""
     import torch
-    from torchvision.datasets import ImageFolder  # type: ignore[import-untyped]
-    from torchvision.transforms import CenterCrop as Crop  # type: ignore[import-untyped]
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import CenterCrop as Crop
     from torchvision.transforms import Compose, PILToTensor
 
     dataset = ImageFolder(str(folder), Compose([Crop(64), PILToTensor()]))

@@ -49,6 +49,7 @@ def open_ms(folder: Path, rounds: int) -> list[float]:
     for _ in range(rounds):
         start = time.perf_counter()
         with fastio.open(folder) as dataset:
+            assert isinstance(dataset, fastio.Dataset)
             dataset.locate(np.array([len(dataset) - 1]))
         times.append((time.perf_counter() - start) * 1e3)
     return times

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -92,7 +92,9 @@ def text(
     """Classify text, or train a language model, on tokens that `fastio pack --tokenizer` made."""
     from fastio.train.text import TextSettings, text_task
 
-    chosen = None if objective is None else objective.value
+    chosen: Literal["classify", "lm"] | None = None
+    if objective is not None:
+        chosen = "lm" if objective.value == "lm" else "classify"
     return text_task(options, TextSettings(chosen, model, length, label))
 
 

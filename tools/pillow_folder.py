@@ -6,8 +6,6 @@ Normalize, in a few lines, so that the comparison needs no torchvision.
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +13,10 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import Dataset
+
+from fastio.bench.baseline import evaluation_edge, middle, random_box, random_crop
+
+__all__ = ["PillowFolder", "evaluation_edge", "middle", "random_box"]
 
 
 class PillowFolder(Dataset[tuple[torch.Tensor, int]]):
@@ -57,41 +59,3 @@ class PillowFolder(Dataset[tuple[torch.Tensor, int]]):
             return pixels, label
         mean, std = self.normalize
         return pixels.float().div_(255).sub_(mean).div_(std), label
-
-
-def random_crop(image: Image.Image, size: int) -> Image.Image:
-    """RandomResizedCrop(size), then RandomHorizontalFlip()."""
-    image = image.crop(random_box(image.width, image.height))
-    image = image.resize((size, size), Image.Resampling.BILINEAR)
-    if random.random() < 0.5:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return image
-
-
-def random_box(width: int, height: int) -> tuple[int, int, int, int]:
-    """torchvision's RandomResizedCrop.get_params, as Pillow's (left, top, right, bottom)."""
-    for _ in range(10):
-        area = width * height * random.uniform(0.08, 1.0)
-        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            x, y = random.randint(0, width - w), random.randint(0, height - h)
-            return x, y, x + w, y + h
-    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
-    x, y = (width - w) // 2, (height - h) // 2
-    return x, y, x + w, y + h
-
-
-def middle(image: Image.Image, size: int) -> Image.Image:
-    """Resize(edge) of the shorter edge, then CenterCrop(size)."""
-    edge = evaluation_edge(size)
-    shorter = min(image.width, image.height)
-    width, height = edge * image.width // shorter, edge * image.height // shorter
-    image = image.resize((width, height), Image.Resampling.BILINEAR)
-    x, y = round((width - size) / 2), round((height - size) / 2)
-    return image.crop((x, y, x + size, y + size))
-
-
-def evaluation_edge(size: int) -> int:
-    """The shorter edge before the middle is cut out: 256 for 224, and so in proportion."""
-    return size * 8 // 7

@@ -68,14 +68,14 @@ class PillowFolder(Dataset[tuple[torch.Tensor, int]]):
 
 def random_crop(image: Image.Image, size: int) -> Image.Image:
     """RandomResizedCrop(size), then RandomHorizontalFlip(), as torchvision draws them."""
-    image = image.crop(_random_box(image.width, image.height))
+    image = image.crop(random_box(image.width, image.height))
     image = image.resize((size, size), Image.Resampling.BILINEAR)
     if random.random() < 0.5:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return image
 
 
-def _random_box(width: int, height: int) -> tuple[int, int, int, int]:
+def random_box(width: int, height: int) -> tuple[int, int, int, int]:
     """(left, top, right, bottom) of a crop."""
     for _ in range(10):
         area = width * height * random.uniform(0.08, 1.0)

@@ -17,14 +17,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from fastio.bench.baseline import PillowFolder, evaluation_edge
+from fastio.bench.baseline import PillowFolder
 from fastio.bench.recipes import Recipe
-from fastio.bench.subject import MEAN, STD, image_steps
+from fastio.bench.subject import image_steps
+from fastio.bench.training import top1
 from fastio.loader import Loader
 from fastio.train.models import IMAGE_MODELS
 from fastio.train.options import Options
 from fastio.train.parallel import Place, autocast, processes, wrap
-from fastio.transforms import CenterCrop, Normalize, Resize
 
 _LEARNING_RATE = 3e-3
 _WARM_UP_STEPS = 3  # in which workers start and the model is compiled
@@ -60,7 +60,9 @@ def train(recipe: Recipe) -> dict[str, float]:
             trainer.steps(iter(batches))
         seconds = time.perf_counter() - started
         images = len(batches) * recipe.batch_size
-        accuracy = _accuracy(recipe, model, place.device) if place.main else 0.0
+        accuracy = 0.0
+        if place.main:
+            accuracy = top1(model, recipe.val, recipe.size, recipe.batch_size, place.device)
         return {"epoch_s": seconds / recipe.epochs, "images": images, "accuracy": accuracy}
 
 
@@ -141,28 +143,6 @@ def _batches(recipe: Recipe, place: Place) -> Iterator[Any]:
         seed=recipe.seed,
     ) as loader:
         yield loader
-
-
-def _accuracy(recipe: Recipe, model: nn.Module, device: torch.device) -> float:
-    """Top-1 on the images to evaluate on, resized and cut from the middle."""
-    right = total = 0
-    model.eval()
-    middle = [Resize(evaluation_edge(recipe.size)), CenterCrop(recipe.size), Normalize(MEAN, STD)]
-    with (
-        Loader(
-            recipe.val,
-            recipe.batch_size,
-            transforms=middle,
-            rank=0,
-            world_size=1,
-        ) as loader,
-        torch.inference_mode(),
-    ):
-        for images, labels in loader:
-            guessed = model(images.to(device)).argmax(1).cpu()
-            right += int((guessed == labels).sum())
-            total += len(labels)
-    return right / max(1, total)
 
 
 def main() -> None:

@@ -85,21 +85,28 @@ def _train(name: str, batches: Iterable[Any], subject: Subject, device: torch.de
             steps += 1
     mean_loss = float(loss_sum) / max(1, steps)  # waits for the device
     seconds = time.perf_counter() - begin
-    accuracy = _accuracy(model, subject, device)
+    options = subject.options
+    evaluated = options.val or options.data
+    accuracy = top1(
+        model, evaluated, options.size, subject.batch_size, device, threads=subject.threads
+    )
     told = mean_loss if math.isfinite(mean_loss) else None
     return Training(name, subject.options.epochs, seconds, accuracy, told)
 
 
-def _accuracy(model: nn.Module, subject: Subject, device: torch.device) -> float:
-    """Top-1 on the images to evaluate on, resized and cut from the middle."""
-    size = subject.options.size
+def top1(
+    model: nn.Module, data: Any, size: int, batch_size: int, device: torch.device, threads: int = 0
+) -> float:
+    """Top-1 of a model on images, resized and cut from the middle, on this process alone."""
     right = total = 0
     with Loader(
-        subject.options.val or subject.options.data,
-        subject.batch_size,
-        num_workers=subject.threads,
+        data,
+        batch_size,
+        num_workers=threads,
         transforms=[Resize(evaluation_edge(size)), CenterCrop(size), Normalize(MEAN, STD)],
         device=device,
+        rank=0,
+        world_size=1,
     ) as loader:
         model.eval()
         with torch.inference_mode():

@@ -1,9 +1,9 @@
 """Loader(threads="auto") against fixed numbers of threads: samples a second that the caller gets.
 
-    python benchmarks/threads.py PHOTOS --load decode --seconds 20
+    python benchmarks/threads.py PHOTOS --load decode
 
-Each number of threads is measured in turn, several times; "auto" runs for as long as all turns of
-one number together, its search included.
+Each number of threads and "auto" are measured by turns, so that a machine that drifts does so for
+all of them. The loader of "auto" is the same in all turns: its first ones have the search in them.
 
 - decode: the caller does nothing but ask for batches of JPEGs
 - training: a small network is trained on the CPU, on crops of the same photos packed as blocks
@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
@@ -102,8 +103,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("photos", help="a folder of class folders")
     parser.add_argument("--load", choices=["decode", "training", "mixed", "sleep"], required=True)
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each number of threads")
-    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each turn")
+    parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--settle", type=int, default=2, help="turns that do not count")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 3, 4])
     args = parser.parse_args()
     steps = {"decode": nothing, "sleep": sleeping, "training": training, "mixed": training}
@@ -122,19 +124,31 @@ def main() -> None:
                 threads=threads,
             )
 
-        rates: dict[int, list[float]] = {threads: [] for threads in args.threads}
-        for _, threads in itertools.product(range(args.turns), args.threads):
-            with loader(threads) as fixed:
-                rates[threads].append(run(fixed, step, args.seconds / args.turns)[0])
-        with loader("auto") as tuned:
-            rate, seen = run(tuned, step, 2 * args.seconds)
-            later, seen_later = run(tuned, step, args.seconds / 2)
-    best = max(float(np.mean(found)) for found in rates.values())
-    for threads, found in rates.items():
-        mean = float(np.mean(found))
-        print(f"{threads} threads: {mean:,.0f}/s ({min(found):,.0f} .. {max(found):,.0f})")
-    print(f"auto: {rate:,.0f}/s, {rate / best:.3f} of the best, search included: {dict(seen)}")
-    print(f"auto, later: {later:,.0f}/s, {later / best:.3f} of the best: {dict(seen_later)}")
+        settings: list[int | Literal["auto"]] = [*args.threads, "auto"]
+        rates: dict[int | Literal["auto"], list[float]] = {one: [] for one in settings}
+        with ExitStack() as opened:
+            loaders = {one: opened.enter_context(loader(one)) for one in settings}
+            for turn, one in itertools.product(range(args.turns), settings):
+                rate, seen = run(loaders[one], step, args.seconds)
+                rates[one].append(rate)
+                if one == "auto":
+                    print(
+                        f"turn {turn + 1}: {told(rates, turn)} ({told_threads(seen)})", flush=True
+                    )
+    settled = {one: float(np.mean(found[args.settle :])) for one, found in rates.items()}
+    auto = settled.pop("auto")
+    best = max(settled, key=lambda threads: settled[threads])
+    print(f"auto, once settled: {auto / settled[best]:.3f} of the best fixed number ({best})")
+
+
+def told(rates: dict[int | Literal["auto"], list[float]], turn: int) -> str:
+    """The rates of a turn, one after the other."""
+    return "  ".join(f"{one} {found[turn]:,.0f}/s" for one, found in rates.items())
+
+
+def told_threads(seen: Counter[int]) -> str:
+    """How many batches came with which number of threads."""
+    return ", ".join(f"{batches} by {threads}" for threads, batches in seen.items())
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Run:
         if options.checkpoint_dir is not None and place.main:
             checkpoint.check_writable(Path(options.checkpoint_dir))
         self._open = ExitStack()
-        self._open.enter_context(_backends(options, place))
+        self._open.enter_context(backends(options, place))
         try:
             self.loader = self._open.enter_context(task.train_loader(place))
             self.val_loader = task.val_loader(place)
@@ -255,7 +255,7 @@ class Run:
 
 
 @contextmanager
-def _backends(options: Options, place: Place) -> Iterator[None]:
+def backends(options: Options, place: Place) -> Iterator[None]:
     """PyTorch's own settings for speed or determinism, and as they were before at the end."""
     before = (
         torch.backends.cudnn.benchmark,

@@ -7,6 +7,7 @@ of similar lengths; language models are given windows of one length.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -105,6 +106,17 @@ class TextTask(Task):
             )
         self.vocabulary_size = vocabulary_size
 
+    def train_loader(self, place: Place) -> fastio.Loader:
+        return training_loader(self.options, place, **self.reading(self.options.data, place))
+
+    def val_loader(self, place: Place) -> fastio.Loader | None:
+        data = self.options.val or self.options.data
+        return evaluation_loader(self.options, place, **self.reading(data, place))
+
+    @abstractmethod
+    def reading(self, data: str, place: Place) -> dict[str, Any]:
+        """The arguments of a loader of the data to train or to evaluate on."""
+
     @property
     def encoder_size(self) -> EncoderSize:
         """Of a model with fresh weights, which has positions for `length` tokens, 512 at least."""
@@ -135,13 +147,6 @@ class TextClassification(TextTask):
         super().__init__(options, settings, field, tokens)
         self.labels = labels
 
-    def train_loader(self, place: Place) -> fastio.Loader:
-        return training_loader(self.options, place, **self._padded(self.options.data, place))
-
-    def val_loader(self, place: Place) -> fastio.Loader | None:
-        padded = self._padded(self.options.val or self.options.data, place)
-        return evaluation_loader(self.options, place, **padded)
-
     def model(self) -> nn.Module:
         return TextClassifier(len(self.labels.words), self.vocabulary_size, self.encoder_size)
 
@@ -161,7 +166,7 @@ class TextClassification(TextTask):
     def identity(self) -> dict[str, Any]:
         return {**super().identity(), "classes": len(self.labels.words)}
 
-    def _padded(self, data: str, place: Place) -> dict[str, Any]:
+    def reading(self, data: str, place: Place) -> dict[str, Any]:
         transforms: dict[str, Any] = {self.field: fastio.TokenPad(self.settings.length, pool=_POOL)}
         numbering = self.labels.numbering(data, place.device)
         if numbering is not None:
@@ -190,12 +195,6 @@ class LanguageModelling(TextTask):
     metric = "perplexity"
     greater_is_better = False
 
-    def train_loader(self, place: Place) -> fastio.Loader:
-        return training_loader(self.options, place, transforms=self._windows)
-
-    def val_loader(self, place: Place) -> fastio.Loader | None:
-        return evaluation_loader(self.options, place, transforms=self._windows)
-
     def model(self) -> nn.Module:
         name, length = self.settings.model, self.settings.length
         if name not in ENCODER_SIZES:
@@ -218,6 +217,5 @@ class LanguageModelling(TextTask):
     def size(self, batch: Any, valid: int) -> int:
         return valid * self.settings.length
 
-    @property
-    def _windows(self) -> dict[str, fastio.TokenWindows]:
-        return {self.field: fastio.TokenWindows(self.settings.length)}
+    def reading(self, data: str, place: Place) -> dict[str, Any]:
+        return {"transforms": {self.field: fastio.TokenWindows(self.settings.length)}}

@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 import fastio
 from fastio.cli import main
 from fastio.diagnose import Measured
+from fastio.train.models import ENCODER_SIZES, EncoderSize
+from fastio.train.tabular import TabularSettings
 from tests.servers import http_folder
 from tests.support import numbered_folder
 
@@ -32,6 +34,11 @@ def run(*arguments: Any) -> tuple[int, str, str]:
 
 
 def small_model() -> nn.Module:
+    pool = nn.AdaptiveAvgPool2d(1)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), pool, nn.Flatten(), nn.Linear(4, 3))
+
+
+def lazy_model() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
 
 
@@ -83,6 +90,10 @@ def test_an_emulated_accelerator_beside_dataloader(
     assert measured.predictions
     assert values["findings"]
     assert values["findings"][0]["culprit"]
+    phases = {phase["name"]: phase for phase in values["phases"]}
+    assert phases["baseline_together"]["of_ceiling"] > 0
+    assert phases["loader_warm"]["of_ceiling"] is None
+    assert phases["loader_warm"]["cores_busy"] > 0
 
 
 def test_a_model_on_the_cpu(folder: Path, tmp_path: Path) -> None:
@@ -90,14 +101,15 @@ def test_a_model_on_the_cpu(folder: Path, tmp_path: Path) -> None:
     model = f"{__name__}:small_model"
     code, text, _ = run(
         *(tmp_path / "packed", "--model", model, "--device", "cpu", "--json", "-", "--no-cold"),
-        *("--epochs", 1, "--val", folder, *QUICK),
+        *("--epochs", 1, "--val", folder, *QUICK, "--amp", "bf16", "--channels-last"),
     )
     assert code == 0
     measured = Measured.from_dict(json.loads(text))
     assert measured.settings.model == model
     assert not measured.settings.asynchronous
     assert measured.phase("loader_cold") is None
-    assert any("Normalize" in step for step in measured.settings.transforms)
+    assert measured.settings.transforms[0] == "RandomResizedCrop(16)"
+    assert (measured.settings.amp, measured.settings.channels_last) == ("bf16", True)
     (training,) = measured.trainings
     assert (training.name, training.epochs) == ("fastio", 1)
     assert 0 <= training.accuracy <= 1
@@ -141,6 +153,102 @@ def test_rows(tmp_path: Path) -> None:
     assert measured.settings.batch_size == 4
 
 
+def clicks(folder: Path, label: str = "label") -> Path:
+    """Packed rows of two numbers, two ids and a label of 0 and 1."""
+    rows = (
+        {
+            "dense": np.full(2, row / 64, np.float32),
+            "sparse": np.full(2, row, np.int64),
+            label: row % 2,
+        }
+        for row in range(64)
+    )
+    fastio.pack(rows, folder)
+    return folder
+
+
+def tokens(folder: Path, label: bool = False) -> Path:
+    """Packed documents of 40 bytes each."""
+    corpus = folder.with_suffix(".jsonl")
+    extra = ', "label": "{}"' if label else ""
+    corpus.write_text(
+        "".join(f'{{"text": "{"word " * 8}"{extra.format("ab"[row % 2])}}}\n' for row in range(24))
+    )
+    fastio.pack(corpus, folder, tokenizer="bytes", columns=["text", "label"] if label else ["text"])
+    return folder
+
+
+@pytest.mark.parametrize("name", ["dlrm", "mlp"])
+def test_a_model_of_tables_by_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TabularSettings, "table_rows", 64)
+    code, text, _ = run(
+        *(clicks(tmp_path / "clicks"), "--model", name, "--device", "cpu", "--json", "-", *QUICK),
+        "--no-cold",
+    )
+    assert code == 0
+    measured = Measured.from_dict(json.loads(text))
+    assert measured.settings.model == name
+    assert measured.dataset.rows == 64
+    together = measured.phase("together_warm")
+    assert together is not None
+    assert together.busy.compute_s > 0
+
+
+@pytest.mark.parametrize(
+    ("label", "rows", "transform"), [(False, 24 * 40 // 17, "TokenWindows(16)"), (True, 24, "Pad")]
+)
+def test_a_model_of_tokens_by_name(
+    label: bool, rows: int, transform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENCODER_SIZES, "tiny", EncoderSize(8, 1, 1, 16))
+    data = tokens(tmp_path / "tokens", label)
+    code, text, _ = run(
+        *(data, "--model", "tiny", "--device", "cpu", "--json", "-", "--no-cold", *QUICK),
+        *("--length", 16, "--amp", "bf16"),
+    )
+    assert code == 0
+    measured = Measured.from_dict(json.loads(text))
+    assert measured.settings.amp == "bf16"
+    assert measured.dataset.rows == pytest.approx(rows, abs=24)
+    assert any(transform in step for step in measured.settings.transforms)
+
+
+def test_what_a_model_by_name_misses_is_said(tmp_path: Path) -> None:
+    data = clicks(tmp_path / "clicks", label="clicked")
+    code, _, errors = run(data, "--model", "dlrm", *QUICK)
+    assert code == 1
+    assert "no field 'label', but dense, sparse, clicked" in errors
+    assert "MODULE:FUNCTION" in errors
+    assert (
+        "no model 'resnet18' of tables; there are dlrm, mlp" in run(data, "--model", "resnet18")[2]
+    )
+    assert "epochs are of images" in run(data, "--model", "dlrm", "--epochs", 1)[2]
+
+
+def test_images_to_evaluate_on_must_have_the_same_classes(folder: Path, tmp_path: Path) -> None:
+    other = numbered_folder(tmp_path / "val")
+    next(other.iterdir()).rename(other / "zebra")
+    code, _, errors = run(folder, "--model", "convnet", "--epochs", 1, "--val", other)
+    assert code == 1
+    assert "only one of them has" in errors
+    assert "zebra" in errors
+
+
+def test_too_few_batches_of_dataloader_are_no_figure(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastio.bench.runs._LEAST_BATCHES", 1 << 30)
+    code, text, _ = run(
+        folder, "--accelerator", 5000, "--baseline", folder, "--json", "-", "--no-cold", *QUICK
+    )
+    assert code == 0
+    measured = Measured.from_dict(json.loads(text))
+    assert measured.phase("baseline_loader") is None
+    assert any("too few for a figure" in note for note in measured.notes)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -149,11 +257,28 @@ def test_rows(tmp_path: Path) -> None:
         ([], 1, "name the data"),
         (["{folder}", "--copies", "slowly"], 2, "stream or blocking"),
         (["{folder}", "--model", "abacus", *QUICK], 1, "no model 'abacus'"),
-        (["{folder}", "--model", "dlrm", *QUICK], 1, "which columns"),
+        (["{folder}", "--model", "dlrm", *QUICK], 1, "no model 'dlrm' of images"),
+        (["{folder}", "--ladder", "--compile"], 1, "a ladder has rungs for amp"),
+        (
+            ["{folder}", "--ladder", "--val", "nowhere", "--batch-size", 4],
+            1,
+            "nowhere is no folder",
+        ),
+        (["{folder}", "--model", "m:f", "--amp", "fp8"], 2, "fp8"),
+        (["{folder}", "--amp", "bf16"], 1, "amp is of a model"),
+        (["{folder}", "--html", "{folder}"], 1, "is a folder"),
+        (["{folder}", "--json", "{folder}/no/where.json"], 1, "cannot be written"),
+        (["{folder}", "--model", "resnet18", "--val", "{folder}"], 1, "give them as well"),
+        (["{folder}", "--model", "convnet", "--epochs", 1, "--val", "nowhere"], 1, "nowhere"),
         (["{folder}", "--model", "no:where", *QUICK], 1, "MODULE:FUNCTION"),
         (["{folder}", "--model", "tests.test_bench_cli:no_model", *QUICK], 1, "a torch module"),
+        (
+            ["{folder}", "--model", "tests.test_bench_cli:lazy_model", "--channels-last", *QUICK],
+            1,
+            "have no weights yet",
+        ),
         (["{folder}", "--transform", "fastio:nothing"], 1, "MODULE:FUNCTION"),
-        (["{folder}", "--baseline", "nothing", "--no-cold", *QUICK], 1, "no folders with images"),
+        (["{folder}", "--baseline", "nothing"], 1, "nothing is no folder"),
     ],
 )
 def test_what_is_not_possible_is_said(

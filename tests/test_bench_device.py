@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -14,12 +12,12 @@ from fastio.bench.device import (
     CudaModel,
     EmulatedAccelerator,
     Resident,
-    inputs_and_labels,
     resident,
-    train_step,
     tree_bytes,
 )
 from fastio.bench.loop import Limit, phase_of, run_loop
+from fastio.bench.options import Options
+from fastio.bench.trainee import Trainee, batch_loss
 
 
 class Clock:
@@ -111,40 +109,6 @@ def test_a_model_on_the_cpu_notes_when_it_computed() -> None:
     assert not found.asynchronous
 
 
-def test_a_step_trains_a_classifier() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
-    step = train_step(model, learning_rate=0.5)
-    batch = torch.randn(32, 2, 4), torch.arange(32) % 3
-    before = nn.functional.cross_entropy(model(batch[0]), batch[1])
-    for _ in range(20):
-        step(batch)
-    after = nn.functional.cross_entropy(model(batch[0]), batch[1])
-    assert float(after.detach()) < 0.9 * float(before.detach())
-
-
-def test_a_step_without_labels_trains_on_the_mean() -> None:
-    model = nn.Linear(4, 1, bias=False)
-    before = model.weight.detach().clone()
-    train_step(model, learning_rate=1.0)((torch.ones(2, 4),))
-    assert torch.allclose(model.weight.detach(), before - 1.0)
-
-
-@pytest.mark.parametrize(
-    ("batch", "inputs", "labelled"),
-    [
-        ((1, torch.zeros(2, dtype=torch.int64)), 1, True),
-        ((1, torch.zeros(2)), 1, False),
-        ([1], 1, False),
-        ({"a": 1}, {"a": 1}, False),
-    ],
-)
-def test_what_a_model_takes_of_a_batch(batch: Any, inputs: Any, labelled: bool) -> None:
-    found, labels = inputs_and_labels(batch)
-    assert found == inputs
-    assert (labels is not None) == labelled
-
-
 def test_a_resident_batch_has_memory_of_its_own() -> None:
     images = torch.zeros(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
     kept = resident((images, ["words"]), torch.device("cpu"))
@@ -163,8 +127,8 @@ def test_resident_batches_have_no_end() -> None:
 @pytest.mark.parametrize("blocking", [False, True])
 def test_a_model_on_a_gpu_is_timed_there(blocking: bool) -> None:
     gpu = torch.device("cuda", 0)
-    model = nn.Linear(64, 64).to(gpu)
-    found = CudaModel(train_step(model), gpu, blocking)
+    trainee = Trainee(nn.Linear(64, 64), gpu, Options("data", model="m:f"), batch_loss)
+    found = CudaModel(trainee.step, gpu, blocking)
     batch = torch.ones(16, 64, device="cpu" if blocking else gpu)
     run = run_loop(Resident([((batch,), 16)]), found, Limit(60.0, 8))
     assert len(run.computing) == 8

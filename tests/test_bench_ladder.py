@@ -168,8 +168,15 @@ def test_a_model_that_is_not_there_is_known_before_anything_is_packed(
 
 
 def test_less_than_a_batch_is_no_ladder(folder: Path) -> None:
-    with pytest.raises(BenchError, match=f"has {COUNT} images: give a --batch-size below 32"):
+    with pytest.raises(BenchError, match=f"has {COUNT} of the 32 images .* at most {COUNT}"):
         climb(replace(options(folder), batch_size=32))
+
+
+def test_images_to_evaluate_on_have_the_same_classes(folder: Path, tmp_path: Path) -> None:
+    val = tmp_path / "val"
+    make_images.make_images(val, 4, CLASSES - 1, 0, workers=1)
+    with pytest.raises(BenchError, match="val has 2 classes"):
+        climb(replace(options(folder), val=str(val)))
 
 
 def test_what_is_packed_must_not_become_a_class(folder: Path) -> None:
@@ -197,8 +204,10 @@ def test_a_ladder_has_a_table_and_a_page(
     printed = capsys.readouterr().out
     assert "5.0" in printed
     assert "none" in printed
-    write_ladder(rungs, {"data": "<photos>"}, tmp_path / "page.html")
+    facts = {"data": "<photos>", "date": "2026-11-22T07:52:26+00:00"}
+    write_ladder(rungs, facts, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "&lt;photos&gt;" in page
     assert "<photos>" not in page
+    assert "2026-11-22 07:52 UTC" in page
     assert "DataLoader" in page

@@ -10,7 +10,15 @@ from fastio.diagnose import Busy, Measured, Phase, Prediction, Settings, Split
 from fastio.report import words
 from fastio.report.epochs import epochs
 from fastio.report.rungs import Rung, speed_ups
-from fastio.report.summary import headlines, loader_factor, remarks, verdict
+from fastio.report.summary import (
+    ceiling_line,
+    dataset_line,
+    headlines,
+    loader_factor,
+    remarks,
+    settings_line,
+    verdict,
+)
 from fastio.report.tables import (
     all_tables,
     busy_table,
@@ -88,12 +96,33 @@ def test_a_cold_epoch_is_not_set_against_dataloader_s_warm_one() -> None:
     assert "DataLoader" not in verdict(measured)
 
 
+def test_the_ceiling_is_of_both_loaders() -> None:
+    measured = samples.photos()
+    assert ceiling_line(measured) == (
+        "fastio reaches 58% of the ceiling, 1,786 images/s on batches that are in place; "
+        "DataLoader reaches 18%."
+    )
+    alone = tuple(phase for phase in measured.phases if phase.name != "compute")
+    assert ceiling_line(replace(measured, phases=alone)) == ""
+
+
+def test_settings_say_how_the_model_is_trained() -> None:
+    settings = Settings(64, 2, model="resnet50", amp="bf16", compile=True, channels_last=True)
+    assert "resnet50, bf16, torch.compile, channels_last" in settings_line(settings)
+
+
+def test_one_is_no_plural() -> None:
+    facts = replace(samples.PHOTOS, rows=1)
+    assert ", 1 image, " in dataset_line(facts)
+
+
 def test_headlines_are_of_what_was_measured() -> None:
     labels = [one.label for one in headlines(samples.photos())]
     assert labels == [
         "epoch, warm",
         "epoch, cold",
         "DataLoader's speed",
+        "of the ceiling",
         "accelerator utilisation",
         "loader alone",
         "accelerators fed",
@@ -181,7 +210,7 @@ def test_runs_and_busy_times_leave_out_what_nobody_measured() -> None:
 def test_runs_of_no_length_have_no_rates() -> None:
     measured = replace(samples.empty(), phases=(Phase("loader_warm", 0, 0.0, au=0.5),))
     (row,) = runs_table(measured).rows
-    assert row == ("loader alone, warm", "0", "0 s", "0", "50%")
+    assert row == ("loader alone, warm", "0", "0", "50%")
 
 
 def test_settings_without_a_model_say_so() -> None:

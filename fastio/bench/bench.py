@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from fastio.bench.baseline import image_folder
 from fastio.bench.compute import Compute
 from fastio.bench.loop import Run, phase_of, stage_seconds, timeline
 from fastio.bench.machine import machine, memory
@@ -15,7 +16,7 @@ from fastio.bench.options import Options
 from fastio.bench.runs import Progress, Runs
 from fastio.bench.subject import Subject
 from fastio.bench.synthetic import synthetic
-from fastio.bench.training import accuracies
+from fastio.bench.training import accuracies, check_val
 from fastio.bench.trial import packed_rate
 from fastio.diagnose import (
     Measured,
@@ -45,6 +46,8 @@ def bench(options: Options, progress: Progress = lambda _: None) -> Measured:
         BenchError: what was asked for is not possible.
         FastioError: the data cannot be read.
     """
+    if options.baseline and not (options.data is None and options.baseline == MADE):
+        image_folder(options.baseline)
     with ExitStack() as folders:
         work = Path(options.work or folders.enter_context(_temporary(None)))
         if options.data is None and options.emulated is not None:
@@ -55,11 +58,14 @@ def bench(options: Options, progress: Progress = lambda _: None) -> Measured:
             options = replace(options, data=str(packed), baseline=baseline)
         progress("opening")
         subject = Subject.of(options)
+        check_val(subject)
         if subject.remote and subject.kind != "tables":
             cache = folders.enter_context(_temporary(options.cache or options.work))
             subject = replace(subject, cache=cache)
         compute, subject = Compute.of(options, subject)
-        return _measure(Runs(subject, compute, options.seconds, options.steps, progress))
+        with compute.backends():
+            runs = Runs(subject, compute, options.seconds, options.steps, progress)
+            return _measure(runs)
 
 
 @contextmanager
@@ -137,6 +143,9 @@ def _settings(subject: Subject, compute: Compute) -> Settings:
         asynchronous=compute.asynchronous,
         blocking_copies=subject.options.blocking_copies,
         au_target=compute.au_target,
+        amp=subject.options.amp or "",
+        compile=subject.options.compile,
+        channels_last=subject.options.channels_last,
     )
 
 

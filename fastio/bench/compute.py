@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from typing import Any
 
 import torch
 
@@ -11,7 +15,12 @@ from fastio.bench.models import load_step
 from fastio.bench.options import Options
 from fastio.bench.presets import PRESETS, Preset
 from fastio.bench.subject import Subject
+from fastio.bench.trainee import train_options
 from fastio.device import resolve_device
+from fastio.train.parallel import Place
+from fastio.train.run import backends
+
+_WARM_UP_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,29 @@ class Compute:
         delivered = None if options.blocking_copies else device
         subject = replace(subject, normalized=True, device=delivered)
         return cls(options, device=device, step=load_step(subject, device)), subject
+
+    def warm_up(self, batches: list[tuple[Any, int]]) -> None:
+        """Steps of which nothing is read off: code is compiled, kernels and memory are chosen.
+
+        Args:
+            batches: (batch, samples), on the device.
+        """
+        if self.step is None:
+            return
+        more = self.on_gpu or self.options.compile
+        device = self.new(resident=True)
+        for batch, samples in islice(cycle(batches), _WARM_UP_STEPS if more else 1):
+            device.step(batch, samples)
+        device.wait()
+
+    @contextmanager
+    def backends(self) -> Iterator[None]:
+        """PyTorch's settings for speed, as fastio.train has them, while a model computes."""
+        if self.device is None:
+            yield
+            return
+        with backends(train_options(self.options, self.device), Place(self.device)):
+            yield
 
     @property
     def on_gpu(self) -> bool:

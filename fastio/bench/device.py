@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastio.bench.intervals import Interval
 from fastio.tensors import map_leaves, to_device
@@ -125,7 +125,7 @@ def tree_bytes(batch: Any) -> int:
     return sum(sizes)
 
 
-TrainStep = Callable[[Any], None]  # a whole step: forward, backward, update
+TrainStep = Callable[[Any], Any]  # takes a batch: forward, backward, update
 
 
 class CpuModel(Intervals):
@@ -147,7 +147,7 @@ class CudaModel(Intervals):
     """A model on a CUDA device. The loop is one step ahead of it at most.
 
     Args:
-        train_step: puts a step on the current stream, and waits for nothing.
+        train_step: puts a step on the current stream; what it waits for itself is loop time.
         device: where batches and model are.
         blocking: batches come in host memory, and the loop copies them itself.
     """
@@ -198,43 +198,6 @@ def _copied_now(batch: Any, device: torch.device) -> Any:
         lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf,
         batch,
     )
-
-
-# --- Models ---------------------------------------------------------------------------------------
-
-
-def train_step(model: nn.Module, learning_rate: float = 1e-4) -> TrainStep:
-    """A step of stochastic gradient descent with a model.
-
-    A batch (inputs, labels) with int64 labels (N,) is classified, by cross entropy; of any other
-    the mean output is the loss. A batch that is a dict is passed as it is.
-    """
-    optimizer = torch.optim.SGD(model.parameters(), learning_rate)
-    model.train()
-
-    def step(batch: Any) -> None:
-        inputs, labels = inputs_and_labels(batch)
-        output = model(inputs)
-        if labels is not None and output.ndim == 2:
-            loss = nn.functional.cross_entropy(output.float(), labels)
-        else:
-            loss = output.float().mean()
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-    return step
-
-
-def inputs_and_labels(batch: Any) -> tuple[Any, Tensor | None]:
-    """What a model takes of a batch, and int64 labels (N,) where it has some."""
-    if isinstance(batch, (tuple, list)) and len(batch) >= 2:
-        labels = batch[1]
-        known = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1
-        return batch[0], labels if known else None
-    if isinstance(batch, (tuple, list)):
-        return batch[0], None
-    return batch, None
 
 
 def resident(batch: Any, device: torch.device | None) -> Any:

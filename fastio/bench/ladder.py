@@ -15,10 +15,12 @@ from typing import Literal
 
 import torch
 
-from fastio.bench.baseline import PillowFolder
+from fastio.bench.baseline import image_folder
+from fastio.bench.models import check_image_model
 from fastio.bench.options import BenchError, Options
 from fastio.bench.recipes import BATCH_SIZE, Packed, Recipe, recipes
 from fastio.bench.runs import Progress
+from fastio.bench.training import check_classes
 from fastio.cores import available_cores
 from fastio.pack import pack
 from fastio.report import Rung
@@ -66,23 +68,22 @@ def _check(folder: Path, options: Options) -> None:
     """Refuses what no rung could train on.
 
     Raises:
-        BenchError: there is no such model, there is less than a batch, or packed data would
-            become a class.
+        BenchError: there is no such model, there is less than a batch, the images to evaluate on
+            are not there or of other classes, or packed data would become a class.
     """
-    from fastio.train.models import IMAGE_MODELS
-
-    if options.model and ":" not in options.model and options.model not in IMAGE_MODELS:
-        raise BenchError(
-            f"there is no model {options.model!r} of images; there are "
-            f"{', '.join(sorted(IMAGE_MODELS))}; or give MODULE:FUNCTION"
-        )
-    images = len(PillowFolder(str(folder), options.size, normalized=True))
+    check_image_model(options)
+    if options.amp or options.compile or options.channels_last:
+        raise BenchError("a ladder has rungs for amp, compile and channels_last: leave them out")
+    images = image_folder(str(folder))
     batch_size = options.batch_size or BATCH_SIZE
-    if images < batch_size:
+    if len(images) < batch_size:
         raise BenchError(
-            f"a ladder trains on full batches, and {folder} has {images} images: give a "
-            f"--batch-size below {batch_size}"
+            f"a ladder trains on full batches, and {folder} has {len(images)} of the {batch_size} "
+            f"images that one takes: give a --batch-size of at most {len(images)}"
         )
+    if options.val is not None:
+        val = image_folder(options.val)
+        check_classes(str(folder), images.schema.classes, options.val, val.schema.classes)
     if options.work is not None and Path(options.work).resolve().is_relative_to(folder.resolve()):
         raise BenchError(
             f"--work {options.work} is within {folder}, where its folders would be classes: "

@@ -8,56 +8,74 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastio.bench.device import TrainStep, train_step
+from fastio.bench.device import TrainStep
+from fastio.bench.options import Options
 from fastio.bench.subject import Subject
+from fastio.bench.trainee import Trainee, batch_loss, task_loss
 from fastio.errors import BenchError
+from fastio.train.models import IMAGE_MODELS
 
 
-def load_model(subject: Subject) -> nn.Module | None:
-    """The model that was asked for, on the CPU; None where a function takes whole steps itself.
+def load_step(subject: Subject, device: torch.device) -> TrainStep:
+    """A training step with the model that was asked for, which is put on the device.
 
     Raises:
         BenchError: there is no such model, or it does not take this kind of data.
     """
-    name = subject.options.model
-    assert name is not None
-    if ":" in name:
-        made = load_function(name)()
-        return made if isinstance(made, nn.Module) else None
-    from fastio.train.models import IMAGE_MODELS, TABULAR_MODELS
-
-    if subject.schema.image_fields and name in IMAGE_MODELS:
-        return IMAGE_MODELS[name](classes_of(subject), subject.options.size)
-    known = sorted(IMAGE_MODELS)
-    if name in TABULAR_MODELS:
+    options = subject.options
+    if options.model_by_name:
+        return load_trainee(subject, device).step
+    assert options.model is not None
+    made = load_function(options.model)()
+    if isinstance(made, nn.Module):
+        return Trainee(made, device, options, batch_loss).step
+    if not callable(made):
         raise BenchError(
-            f"{name} needs to know which columns are what: give --model MODULE:FUNCTION, a "
-            "function that returns it"
+            f"{options.model}() returned {type(made).__name__}: a torch module is wanted, or a "
+            "callable that takes a batch and trains on it"
         )
-    raise BenchError(
-        f"there is no model {name!r} for this data; of images there are {', '.join(known)}; or "
-        "give MODULE:FUNCTION, a function that returns a torch module"
-    )
+    if options.amp or options.compile or options.channels_last:
+        raise BenchError(
+            f"{options.model}() returned a callable that trains on a batch itself: amp, compile "
+            "and channels_last are its own matter"
+        )
+    step: TrainStep = made
+    return step
 
 
-def load_step(subject: Subject, device: torch.device) -> TrainStep:
-    """A training step with the model that was asked for, which is put on the device."""
-    name = subject.options.model
-    assert name is not None
-    if ":" in name:
-        made = load_function(name)()
+def load_trainee(subject: Subject, device: torch.device, learning_rate: float = 1e-4) -> Trainee:
+    """The model that was asked for, ready for the first step.
+
+    Raises:
+        BenchError: there is no such model, or it is no torch module.
+    """
+    options = subject.options
+    assert options.model is not None
+    if not options.model_by_name:
+        made = load_function(options.model)()
         if not isinstance(made, nn.Module):
-            if not callable(made):
-                raise BenchError(
-                    f"{name}() returned {type(made).__name__}: a torch module is wanted, or a "
-                    "callable that takes a batch and trains on it"
-                )
-            step: TrainStep = made
-            return step
-        return train_step(made.to(device))
-    model = load_model(subject)
-    assert model is not None
-    return train_step(model.to(device, memory_format=torch.channels_last))  # type: ignore[call-overload]
+            raise BenchError(f"{options.model} returns no torch module, which epochs= needs")
+        return Trainee(made, device, options, batch_loss, learning_rate)
+    if subject.task is not None:
+        loss = task_loss(subject.task)
+        return Trainee(subject.task.model(), device, options, loss, learning_rate)
+    check_image_model(options)
+    model = IMAGE_MODELS[options.model](classes_of(subject), options.size)
+    return Trainee(model, device, options, batch_loss, learning_rate)
+
+
+def check_image_model(options: Options) -> None:
+    """Refuses a name that no model of images has.
+
+    Raises:
+        BenchError: there is no such model.
+    """
+    if options.model_by_name and options.model not in IMAGE_MODELS:
+        raise BenchError(
+            f"there is no model {options.model!r} of images; there are "
+            f"{', '.join(sorted(IMAGE_MODELS))}; or give MODULE:FUNCTION, a function that returns "
+            "a torch module"
+        )
 
 
 def load_function(name: str) -> Any:

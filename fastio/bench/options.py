@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fastio.bench.presets import PRESETS, Preset
 from fastio.errors import BenchError as BenchError
@@ -17,10 +17,12 @@ class Options:
     Attributes:
         data: a path, a URL, a pattern or a list of them, or a dataset of fastio's; None: photos of
             the preset's size are made, and packed.
-        batch_size: samples a step; None: the preset's, or 256, or 16,384 rows of tables.
+        batch_size: samples a step; None: the preset's, or 256, or 16,384 rows of tables, or 32 of
+            text for a model by name.
         threads: of the loader; 0 for all cores that this process may use.
         size: images are cropped to, in pixels.
-        length: of the windows that tokens come in.
+        length: of the windows that tokens come in, and of documents what is kept for a model; None:
+            512 for a model by name, else 1,024.
         transforms: callables of the user's own, on batches of the image field, or on whole batches
             where there is no image.
         model: a name of fastio.train's models, or "module:function"; None: an accelerator is
@@ -30,6 +32,10 @@ class Options:
         bus: bytes/s to the emulated accelerator; None: copies take no time.
         blocking_copies: the loop waits for each copy, as without Loader(device=).
         device: of a model; None: the GPU where there is one.
+        amp: autocast of the model to "bf16" or "fp16", the latter with scaled gradients; None for
+            float32.
+        compile: the model goes through torch.compile.
+        channels_last: weights and images lie in channels-last memory.
         seconds: about what the whole bench may take.
         steps: of each run, at most; None for what the time allows.
         cold: also measure with nothing in the page cache, or in a remote dataset's cache.
@@ -37,7 +43,7 @@ class Options:
             is there is neither used nor touched. None: the system's for temporary files.
         storage_options: for a URL.
         baseline: an image folder for torch's DataLoader and Pillow; None: without.
-        epochs: to train with each loader, for the accuracy; 0 for none.
+        epochs: to train on images with each loader, for the accuracy; 0 for none.
         val: images to evaluate on then; None: those that are trained on.
         work: where data is made, and kept for the next time; None: a temporary folder.
         seed: of the order and of all augmentations.
@@ -50,7 +56,7 @@ class Options:
     batch_size: int | None = None
     threads: int = 0
     size: int = 224
-    length: int = 1024
+    length: int | None = None
     transforms: tuple[Callable[[Any], Any], ...] = ()
     model: str | None = None
     rate: float | None = None
@@ -58,6 +64,9 @@ class Options:
     bus: float | None = None
     blocking_copies: bool = False
     device: str | None = None
+    amp: Literal["bf16", "fp16"] | None = None
+    compile: bool = False
+    channels_last: bool = False
     seconds: float = 60.0
     steps: int | None = None
     cold: bool = True
@@ -78,7 +87,13 @@ class Options:
             raise BenchError("a model computes or an accelerator is emulated: give one of the two")
         if self.model is not None and self.bus is not None:
             raise BenchError("bus is of an emulated accelerator; a model has the machine's own")
-        for name in ("batch_size", "rate", "bus", "seconds", "steps"):
+        if self.amp not in (None, "bf16", "fp16"):
+            raise BenchError(f"amp is bf16 or fp16, not {self.amp!r}")
+        if self.model is None:
+            for name in ("amp", "compile", "channels_last"):
+                if getattr(self, name):
+                    raise BenchError(f"{name} is of a model that computes: give model= as well")
+        for name in ("batch_size", "length", "rate", "bus", "seconds", "steps"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise BenchError(f"{name} must be above 0, got {value}")
@@ -88,6 +103,11 @@ class Options:
             raise BenchError("epochs are trained with a model: give model= as well")
         if self.epochs < 0 or self.threads < 0:
             raise BenchError("epochs and threads are 0 or more")
+
+    @property
+    def model_by_name(self) -> bool:
+        """Whether the model is one of fastio.train's, not a function of the user's."""
+        return self.model is not None and ":" not in self.model
 
     @property
     def emulated(self) -> Preset | None:

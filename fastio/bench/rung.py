@@ -25,6 +25,7 @@ from fastio.loader import Loader
 from fastio.train.models import IMAGE_MODELS
 from fastio.train.options import Options
 from fastio.train.parallel import Place, autocast, processes, wrap
+from fastio.train.run import backends
 
 _LEARNING_RATE = 3e-3
 _WARM_UP_STEPS = 3  # in which workers start and the model is compiled
@@ -43,9 +44,9 @@ def train(recipe: Recipe) -> dict[str, float]:
         channels_last=recipe.channels_last,
         device=recipe.device,
     )
-    with processes(options) as place, _batches(recipe, place) as batches:
+    with processes(options) as place, backends(options, place), _batches(recipe, place) as batches:
         torch.manual_seed(recipe.seed)
-        model = _model(recipe, classes_of(recipe.val)).to(place.device)
+        model = _model(recipe, classes_of(recipe.data)).to(place.device)
         if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         weights = copy.deepcopy(model.state_dict())
@@ -66,9 +67,10 @@ def train(recipe: Recipe) -> dict[str, float]:
         return {"epoch_s": seconds / recipe.epochs, "images": images, "accuracy": accuracy}
 
 
-def classes_of(folder: str) -> int:
-    """How many classes an image folder has."""
-    return sum(1 for entry in Path(folder).iterdir() if entry.is_dir())
+def classes_of(data: str) -> int:
+    """How many classes an image folder, or a packed one, has."""
+    with Loader(data) as loader:
+        return len(loader.dataset.schema.classes or ())
 
 
 class _Trainer:
@@ -141,6 +143,7 @@ def _batches(recipe: Recipe, place: Place) -> Iterator[Any]:
         transforms=image_steps(recipe.size, normalized=True),
         device=place.device if recipe.prefetch else None,
         seed=recipe.seed,
+        channels_last=recipe.channels_last,
     ) as loader:
         yield loader
 

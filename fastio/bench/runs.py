@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from fastio.bench.baseline import BaselineBatches, PillowFolder
+from fastio.bench.baseline import BaselineBatches, Delivery, PillowFolder
 from fastio.bench.compute import Compute
 from fastio.bench.device import Device, Nothing, Resident, resident
-from fastio.bench.loop import Limit, Run, phase_of, run_loop
+from fastio.bench.loop import Limit, Run, filling, phase_of, run_loop
 from fastio.bench.machine import cpu_with_children
 from fastio.bench.storage import MOST_FILES, can_drop, drop
 from fastio.bench.subject import LoaderBatches, Subject
 from fastio.cores import available_cores
-from fastio.diagnose import Phase, ThreadRate
+from fastio.diagnose import Phase, PhaseName, ThreadRate
 
 Progress = Callable[[str], None]
 
@@ -31,6 +31,7 @@ _SHARES = {
 _MOST_REPEATS = 40
 _MOST_COLD = 5
 _LEAST_STEPS = 4  # of a pass that is cut off; shorter ones say little
+_LEAST_BATCHES = 3  # of DataLoader, behind those that its workers began with
 _RESIDENT = 2  # batches
 
 
@@ -141,6 +142,7 @@ class Runs:
             kept.append((resident(batch, self.compute.device), samples))
             if len(kept) == _RESIDENT:
                 break
+        self.compute.warm_up(kept)
         limit = Limit(self.seconds * _SHARES["compute"], None, 6)
         return phase_of(
             "compute", [run_loop(Resident(kept), self.compute.new(resident=True), limit)]
@@ -180,29 +182,50 @@ class Runs:
             found.append(ThreadRate(count, phase.samples_per_s))
         return tuple(found)
 
-    def baseline(self, folder: str) -> tuple[Phase, Phase]:
-        """torch's DataLoader with as many workers as cores: alone, and with the device."""
-        self.progress("DataLoader")
-        alone = self._baseline_run(folder, Nothing())
-        # Nobody copies ahead here.
-        device = self.compute.new(blocking=self.compute.on_gpu or None)
-        together = self._baseline_run(folder, device)
-        return phase_of("baseline_loader", [alone]), phase_of("baseline_together", [together])
+    def baseline(self, folder: str) -> list[Phase]:
+        """torch's DataLoader with as many workers as cores: alone, and with the device.
 
-    def _baseline_run(self, folder: str, device: Device) -> Run:
+        A run of too few batches for a figure is left out, and noted.
+        """
+        self.progress("DataLoader")
+        options = self.subject.options
+        # Bytes are a quarter of what float32 takes to a GPU; own transforms want what they get of
+        # a Loader.
+        there = self.compute.on_gpu and not options.transforms
+        images = PillowFolder(folder, options.size, self.subject.normalized and not there)
+        delivery = None
+        if self.compute.device is not None:
+            delivery = Delivery(self.compute.device, options.channels_last, normalize=there)
+        made: tuple[tuple[PhaseName, Device], ...] = (
+            ("baseline_loader", Nothing()),
+            ("baseline_together", self.compute.new(resident=True)),
+        )
+        found = []
+        for name, device in made:
+            run = self._baseline_run(images, delivery, device)
+            if run.first < filling(run.period) or run.last - run.first < _LEAST_BATCHES:
+                self.notes.append(
+                    f"DataLoader made {len(run.samples)} batches of {self.subject.batch_size:,} in "
+                    f"{run.end_s - run.marks[0]:.0f} s, too few for a figure: give more --seconds, "
+                    "or a smaller --batch-size"
+                )
+                break
+            found.append(phase_of(name, [run]))
+        return found
+
+    def _baseline_run(self, images: PillowFolder, delivery: Delivery | None, device: Device) -> Run:
         """A pass with worker processes of its own, which are gone afterwards."""
         workers = available_cores()
         batches = BaselineBatches(
-            PillowFolder(folder, self.subject.options.size, self.subject.normalized),
+            images,
             self.subject.batch_size,
             workers,
             self.subject.options.transforms,
-            pin_memory=self.compute.on_gpu,
+            delivery,
+            endless=True,
         )
         # Those that began together deliver together.
         limit = Limit(self.seconds * _SHARES["baseline"], None, max(8, 4 * workers))
-        if len(batches) <= limit.least:
-            run_loop(batches, Nothing(), replace(limit, least=len(batches)))  # starts them
         return run_loop(batches, device, limit, cpu=cpu_with_children, period=workers)
 
     def _limit(self, share: str) -> Limit:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ import torch
 from fastio.bench.intervals import Interval
 from fastio.bench.options import Options
 from fastio.bench.storage import local_files, storage_of
+from fastio.bench.tasks import TEXT_BATCH, LearnedTask, task_of
 from fastio.cores import available_cores
 from fastio.dataset import Dataset
 from fastio.diagnose import DatasetFacts, Storage
@@ -23,10 +26,14 @@ from fastio.formats.tables import TableDataset
 from fastio.loader import Loader, LoaderIterator
 from fastio.schema import Schema
 from fastio.stats import Stats
+from fastio.train.parallel import Place
 from fastio.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 _TABLE_BATCH, _BATCH = 16_384, 256
+_WINDOW = 1024  # tokens
+
+Transforms = dict[str | None, list[Any]]  # of fields, and under None of whole batches
 
 
 class Timed:
@@ -107,9 +114,11 @@ class Subject:
         codec: as in `DatasetFacts`.
         batch_size: samples a step.
         threads: of the loader.
-        normalized: images come as normalised float32, for a model; else as uint8.
+        normalized: for a model: images come as normalised float32 in the layout that it wants, and
+            the last batch is left out if it is not full; else images come as uint8.
         device: that the loader delivers to; None: host memory.
         cache: folder for a remote dataset's data; None: nothing is kept.
+        task: what a model by name learns from tokens or a table; None: images, or no such model.
     """
 
     options: Options
@@ -123,13 +132,14 @@ class Subject:
     normalized: bool = False
     device: torch.device | None = None
     cache: str | None = None
+    task: LearnedTask | None = None
 
     @classmethod
     def of(cls, options: Options) -> Subject:
         """Opens the data once, to see what it is.
 
         Raises:
-            BenchError: it is a dataset of torch's.
+            BenchError: it is a dataset of torch's, or does not go with what else was asked for.
             FastioError: it is nothing that can be read.
         """
         with Loader(
@@ -144,19 +154,23 @@ class Subject:
             kind = kind_of(dataset)
             schema = dataset.schema
             rows, nbytes, codec = len(dataset), _nbytes(dataset, options.data), _codec(dataset)
-        if schema.token_fields:
-            windows = {schema.token_fields[0]: TokenWindows(options.length)}
-            with Loader(
-                options.data, 1, transforms=windows, storage_options=options.storage_options
-            ) as loader:
-                rows = len(loader)
+        if (options.baseline or options.epochs) and not schema.image_fields:
+            raise BenchError(
+                f"a baseline and epochs are of images, and {options.data} has none but "
+                f"{', '.join(schema.fields)}: leave --baseline and --epochs out"
+            )
+        task = task_of(options, schema)
         preset = options.emulated
         default = _TABLE_BATCH if kind == "tables" or not schema.image_fields else _BATCH
         if schema.token_fields:
-            default = _BATCH
+            default = _BATCH if task is None else TEXT_BATCH
         batch_size = options.batch_size or (preset.batch_size if preset else default)
         threads = options.threads or available_cores()
-        return cls(options, schema, kind, rows, nbytes, codec, min(batch_size, rows), threads)
+        found = cls(options, schema, kind, rows, nbytes, codec, batch_size, threads, task=task)
+        if schema.token_fields:
+            with found._loader(1, 1, found.transforms([], plain=True)) as loader:
+                rows = len(loader)
+        return replace(found, rows=rows, batch_size=min(batch_size, rows))
 
     @property
     def storage(self) -> Storage:
@@ -180,38 +194,53 @@ class Subject:
             plain: without the user's own callables.
         """
         transforming: list[Interval] = []
-        loader = Loader(
+        threads = self.threads if threads is None else threads
+        transforms = self.transforms(transforming, plain)
+        return LoaderBatches(self._loader(self.batch_size, threads, transforms), transforming)
+
+    def _loader(self, batch_size: int, threads: int, transforms: Transforms) -> Loader:
+        return Loader(
             self.options.data,
-            self.batch_size,
+            batch_size,
             shuffle=True,
-            num_workers=self.threads if threads is None else threads,
-            transforms=self.transforms(transforming, plain),
+            drop_last=self.normalized,
+            num_workers=threads,
+            transforms=transforms,
             device=self.device,
             seed=self.options.seed,
             cache=self.cache if self.kind != "tables" else None,
             storage_options=self.options.storage_options,
+            fields=self._reading.get("fields"),
+            channels_last=self.options.channels_last or not self.normalized,
         )
-        return LoaderBatches(loader, transforming)
 
-    def transforms(self, intervals: list[Interval], plain: bool) -> dict[str | None, list[Any]]:
+    @cached_property
+    def _reading(self) -> dict[str, Any]:
+        """The arguments of a loader for the task."""
+        if self.task is None:
+            return {}
+        return self.task.reading(self.options.data, Place(self.device or torch.device("cpu")))
+
+    def transforms(self, intervals: list[Interval], plain: bool) -> Transforms:
         """What the loader gets: crops and flips of images, windows of tokens, then callables."""
         own = [] if plain else [Timed(function, intervals) for function in self.options.transforms]
         if self.schema.image_fields:
             steps = image_steps(self.options.size, self.normalized)
-            found: dict[str | None, list[Any]] = {
-                name: list(steps) for name in self.schema.image_fields
-            }
+            found: Transforms = {name: list(steps) for name in self.schema.image_fields}
             found[self.schema.image_fields[0]] += own
             return found
-        whole: dict[str | None, list[Any]] = {None: list(own)} if own else {}
+        whole: Transforms = {None: list(own)} if own else {}
+        if self.task is not None:
+            needed = self._reading.get("transforms") or {}
+            return {**{field: [step] for field, step in needed.items()}, **whole}
         if self.schema.token_fields:
-            whole[self.schema.token_fields[0]] = [TokenWindows(self.options.length)]
+            whole[self.schema.token_fields[0]] = [TokenWindows(self.options.length or _WINDOW)]
         return whole
 
     def described(self) -> tuple[str, ...]:
-        """The transforms as people read them."""
+        """The transforms as people read them, each once."""
         found = self.transforms([], plain=False)
-        return tuple(str(step) for steps in found.values() for step in steps)
+        return tuple(dict.fromkeys(short(step) for steps in found.values() for step in steps))
 
     def facts(self, sample_bytes: float) -> DatasetFacts:
         """What a report says of it.
@@ -228,6 +257,19 @@ class Subject:
             sample_bytes=sample_bytes or self.nbytes / self.rows,
             storage=self.storage,
         )
+
+
+def short(step: Any) -> str:
+    """A transform in a few words: "RandomResizedCrop(224)", "Normalize", "halved"."""
+    if isinstance(step, Timed):
+        return repr(step)
+    if isinstance(step, FunctionType):
+        return "class numbers"  # of labels, the one function that tasks have
+    known = (getattr(step, name, None) for name in ("size", "length", "max_length"))
+    size = next((value for value in known if value), None)
+    if isinstance(size, tuple) and len(set(size)) == 1:
+        size = size[0]
+    return type(step).__name__ + (f"({size})" if size else "")
 
 
 def image_steps(size: int, normalized: bool) -> list[Any]:

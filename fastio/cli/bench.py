@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastio.cli.common import StorageOptions, clear_errors, counted, parse_storage_options
+from fastio.cli.train_options import Amp
+from fastio.errors import BenchError
 
 if TYPE_CHECKING:
     from fastio.bench import Options
@@ -29,7 +32,12 @@ def bench(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples a step.")] = None,
     threads: Annotated[int, typer.Option(min=0, help="Of the loader; 0: all cores.")] = 0,
     size: Annotated[int, typer.Option(min=1, help="Pixels that images are cropped to.")] = 224,
-    length: Annotated[int, typer.Option(min=1, help="Of windows of tokens.")] = 1024,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Of windows of tokens: 1,024; of a --model's windows or documents: 512."
+        ),
+    ] = None,
     transform: Annotated[
         list[str] | None,
         typer.Option(
@@ -41,10 +49,22 @@ def bench(
         str | None,
         typer.Option(
             metavar="NAME|MODULE:FUNCTION",
-            help="What is trained: alexnet, convnet, resnet18, resnet50, vit-tiny, vit-small, or a "
-            "function that returns a torch module, or a callable that trains on a batch.",
+            help="What is trained: alexnet, convnet, resnet18, resnet50, vit-tiny or vit-small on "
+            "images, tiny, small or distilbert on tokens, dlrm or mlp on tables; or a function "
+            "that returns a torch module, or a callable that trains on a batch.",
         ),
     ] = None,
+    amp: Annotated[
+        Amp | None,
+        typer.Option(help="Mixed precision; fp16 with scaled gradients. Float32 by default."),
+    ] = None,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile the model with torch.compile.")
+    ] = False,
+    channels_last: Annotated[
+        bool,
+        typer.Option(help="Weights and images in channels-last memory: faster convolutions."),
+    ] = False,
     accelerator: Annotated[
         float | None,
         typer.Option(metavar="RATE", help="Emulate one that takes RATE samples/s."),
@@ -108,6 +128,8 @@ def bench(
         raise typer.BadParameter(f"--copies is stream or blocking, got {copies!r}")
     found_options = parse_storage_options(storage_options)
     with clear_errors():
+        _check_written("--json", None if as_json == "-" else as_json)
+        _check_written("--html", html)
         from fastio.bench import Options
         from fastio.bench.models import load_function
 
@@ -124,6 +146,9 @@ def bench(
             bus=None if bus is None else bus * 1e9,
             blocking_copies=copies == "blocking",
             device=device,
+            amp=None if amp is None else amp.value,
+            compile=compile,
+            channels_last=channels_last,
             baseline=baseline,
             epochs=epochs,
             val=val,
@@ -149,6 +174,29 @@ def bench(
             from fastio.report import print_report
 
             print_report(measured, findings)
+
+
+def _check_written(option: str, path: str | Path | None) -> None:
+    """Refuses a file that could not be written after a minute of measuring.
+
+    Raises:
+        BenchError: it is a folder, or the folder that it is to be in takes no files.
+    """
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
+        raise BenchError(f"{option} {path} is a folder: name a file in it")
+    if target.exists() and not target.is_file():
+        return  # a pipe, or a device
+    try:
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+        if target.exists():
+            target.open("r+b").close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BenchError(f"{option} {path} cannot be written: {reason}") from error
 
 
 def _measure(options: Options) -> tuple[Measured, tuple[Finding, ...]]:

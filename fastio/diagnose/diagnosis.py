@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from fastio.diagnose.costs import Costs, costs
 from fastio.diagnose.findings import Culprit, Finding, by_gain
-from fastio.diagnose.measured import Measured, Prediction, Split
+from fastio.diagnose.measured import Measured, Prediction, Settings, Split
 
 LEAST_GAIN = 1.05  # less is within what two runs of the same differ by
 _MOST_OVERHEAD = 1.25  # that an epoch may take beyond the model of it
@@ -267,8 +267,8 @@ def _compute(measured: Measured, now: Costs) -> Iterator[Change]:
     yield Change(
         "a model of no time: what the loader gives",
         "compute",
-        "data is not what is waited for: make the model faster (autocast to bf16, channels_last, "
-        "torch.compile, a larger batch), or train on more accelerators",
+        f"data is not what is waited for: make the model faster ({_faster(measured.settings)}), or "
+        "train on more accelerators",
         others,
         evidence=(
             f"the model takes {1 / now.compute_s:,.0f} samples/s, "
@@ -277,6 +277,17 @@ def _compute(measured: Measured, now: Costs) -> Iterator[Change]:
             else f"the model takes {1 / now.compute_s:,.0f} samples/s",
         ),
     )
+
+
+def _faster(settings: Settings) -> str:
+    """What a model can be given that it has not, in words."""
+    known = (
+        ("autocast to bf16", settings.amp),
+        ("channels_last", settings.channels_last),
+        ("torch.compile", settings.compile),
+        ("a larger batch", False),
+    )
+    return ", ".join(name for name, there in known if not there)
 
 
 # --- Words ----------------------------------------------------------------------------------------

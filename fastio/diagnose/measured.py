@@ -6,10 +6,10 @@ alone, so that a file of JSON from another machine is diagnosed and drawn like a
 
 from __future__ import annotations
 
-import types
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
+from fastio.diagnose.values import from_json
 from fastio.errors import MeasuredInvalid
 
 FORMAT = 1  # of the JSON; a reader refuses others
@@ -94,6 +94,9 @@ class Settings:
         blocking_copies: the loop waits for each copy to the device; False: copies run on a
             stream, ahead of the step that needs them.
         au_target: the least AU that MLPerf Storage asks of the accelerator, 0.0 to 1.0.
+        amp: the type that the model was autocast to, "bf16" or "fp16"; "" for float32.
+        compile: the model went through torch.compile.
+        channels_last: weights and images lay in channels-last memory.
     """
 
     batch_size: int
@@ -107,6 +110,9 @@ class Settings:
     asynchronous: bool = True
     blocking_copies: bool = False
     au_target: float = 0.9
+    amp: str = ""
+    compile: bool = False
+    channels_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,6 +170,16 @@ class Phase:
     def samples_per_s(self) -> float:
         """Samples a second (0.0 of an empty phase)."""
         return self.samples / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def wait_share(self) -> float | None:
+        """The part of the time in which the caller waited for a batch, 0.0 to 1.0."""
+        return self.wait_s / self.seconds if self.seconds > 0 else None
+
+    @property
+    def cores_busy(self) -> float | None:
+        """Processor time / time: how many cores the process and its workers kept busy."""
+        return self.cpu_s / self.seconds if self.seconds > 0 else None
 
 
 @dataclass(frozen=True)
@@ -331,9 +347,36 @@ class Measured:
         """Seconds of a whole epoch at a phase's rate (0.0 of an empty phase)."""
         return phase.seconds / phase.samples * self.dataset.rows if phase.samples else 0.0
 
+    @property
+    def ceiling(self) -> float | None:
+        """Samples a second on batches that are in place: no loader makes a loop faster."""
+        alone = self.phase("compute")
+        return None if alone is None else alone.samples_per_s or None
+
+    def reach(self, name: PhaseName) -> float | None:
+        """The part of the ceiling that a loop with a loader comes to; None where not measured."""
+        phase = self.phase(name)
+        if phase is None or not phase.samples_per_s or not self.ceiling:
+            return None
+        return phase.samples_per_s / self.ceiling
+
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values that `from_dict` takes."""
-        return {"format": FORMAT, **asdict(self)}
+        """JSON-ready values that `from_dict` takes.
+
+        Beside what was measured each phase has what follows from it: `samples_per_s`, `wait_share`,
+        `cores_busy`, and `of_ceiling` where loader and model ran together.
+        """
+        phases = [asdict(phase) | self._derived(phase) for phase in self.phases]
+        return {"format": FORMAT, **asdict(self), "phases": phases}
+
+    def _derived(self, phase: Phase) -> dict[str, float | None]:
+        together = phase.name in ("together_warm", "together_cold", "baseline_together")
+        return {
+            "samples_per_s": phase.samples_per_s,
+            "wait_share": phase.wait_share,
+            "cores_busy": phase.cores_busy,
+            "of_ceiling": self.reach(phase.name) if together else None,
+        }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Measured:
@@ -348,44 +391,4 @@ class Measured:
                 f"not the JSON of a bench of format {FORMAT} (found {found!r}): run "
                 "`fastio bench --json FILE` of this version"
             )
-        return _value(cls, values, "bench")
-
-
-_T = TypeVar("_T")
-
-
-def _value(kind: type[_T], values: Any, where: str) -> _T:
-    """A dataclass of JSON values. `where` names it in errors."""
-    if not isinstance(values, dict):
-        raise MeasuredInvalid(f"{where}: expected an object, got {values!r}")
-    hints = get_type_hints(kind)
-    known = {
-        one.name: _part(hints[one.name], values[one.name], f"{where}.{one.name}")
-        for one in fields(kind)  # type: ignore[arg-type]
-        if one.name in values
-    }
-    try:
-        return kind(**known)
-    except TypeError as error:
-        raise MeasuredInvalid(f"{where}: {error}") from error
-
-
-def _part(hint: Any, value: Any, where: str) -> Any:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return None if value is None else _part(arguments[0], value, where)
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise MeasuredInvalid(f"{where}: expected a list, got {value!r}")
-        return tuple(_part(arguments[0], one, f"{where}[{n}]") for n, one in enumerate(value))
-    if origin is Literal:
-        if value not in arguments:
-            raise MeasuredInvalid(f"{where}: expected one of {arguments}, got {value!r}")
-        return value
-    if is_dataclass(hint):
-        return _value(hint, value, where)  # type: ignore[arg-type]
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise MeasuredInvalid(f"{where}: expected {hint.__name__}, got {value!r}")
-    return value
+        return from_json(cls, values, "bench")

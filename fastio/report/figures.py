@@ -91,9 +91,10 @@ def _epoch_times(measured: Measured, shown: Sequence[Epoch]) -> Figure:
 
 def _timeline(measured: Measured, run: Literal["warm", "cold"]) -> Figure:
     spans = [span for span in measured.timeline if span.run == run]
+    batch = words.counted(measured.settings.batch_size, noun(measured.dataset))
     caption = (
-        f"Consecutive steps of {measured.settings.batch_size:,} {noun(measured.dataset)}: what "
-        "the loop waits for, and when the model computes. A band ends when its step is computed."
+        f"Consecutive steps of {batch}: what the loop waits for, and when the model computes. A "
+        "band ends when its step is computed."
     )
     return Figure(f"A few steps, {run}", caption, partial(timeline, spans))
 

@@ -15,6 +15,7 @@ from fastio.report.method import METHOD, method
 from fastio.report.page_style import style
 from fastio.report.rungs import Rung
 from fastio.report.summary import (
+    ceiling_line,
     dataset_line,
     headlines,
     ladder_verdict,
@@ -65,6 +66,7 @@ def write_ladder(
     Raises:
         OSError: it cannot be written.
     """
+    facts = {name: words.date(fact) if name == "date" else fact for name, fact in facts.items()}
     table = ladder_table(rungs)
     drawn = _figure(ladder_figure(rungs)) if has_matplotlib() else NO_PLOTS
     head = (
@@ -126,7 +128,7 @@ def _head(measured: Measured) -> str:
     path = _text(measured.dataset.path)
     return (
         f'<header><p class="kind">fastio bench <span class="path">{path}</span></p>'
-        f'<h1 class="verdict">{_text(verdict(measured))}</h1>'
+        f'<h1 class="verdict">{_text(verdict(measured))}</h1>{_paragraph(ceiling_line(measured))}'
         f'<dl class="numbers">{numbers}</dl><dl class="facts">{_listed(facts)}</dl></header>\n'
     )
 
@@ -191,6 +193,11 @@ def _how(measured: Measured) -> str:
     lists = [method(measured), remarks(measured)]
     listed = "".join(f"<ul>{''.join(map(_item, lines))}</ul>" for lines in lists if lines)
     return f'<div class="how"><p>{_text(METHOD)}</p>{listed}</div>'
+
+
+def _paragraph(line: str) -> str:
+    """A paragraph below the verdict; none where there is nothing to say."""
+    return f'<p class="lead">{_text(line)}</p>' if line else ""
 
 
 def _item(line: str) -> str:

@@ -19,6 +19,7 @@ code,.path{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"Liberation Mo
 .path{font-size:14px;font-weight:600;overflow-wrap:anywhere;color:var(--ink)}
 .verdict{font-size:27px;font-weight:650;letter-spacing:-.012em;margin:10px 0 26px;
   text-wrap:pretty}
+.lead{margin:-14px 0 26px;font-size:17px}
 .numbers{display:grid;grid-template-columns:repeat(auto-fill,minmax(210px,1fr));gap:12px;
   margin-bottom:24px}
 @media (min-width:601px){

@@ -49,6 +49,24 @@ def verdict(measured: Measured) -> str:
     return f"An epoch takes {words.seconds(split.epoch_s)}{beside}; {state}."
 
 
+def ceiling_line(measured: Measured) -> str:
+    """How near to the model alone the loaders come, in a sentence; "" where it was not measured."""
+    ceiling = measured.ceiling
+    reached = [
+        f"{name} reaches {words.percent(share)}"
+        for name, share in (
+            ("fastio", measured.reach("together_warm")),
+            ("DataLoader", measured.reach("baseline_together")),
+        )
+        if share is not None
+    ]
+    if ceiling is None or not reached:
+        return ""
+    what = f"{words.rate(ceiling)} {noun(measured.dataset)}/s"
+    first = f"{reached[0]} of the ceiling, {what} on batches that are in place"
+    return "; ".join([first, *reached[1:]]) + "."
+
+
 def headlines(measured: Measured) -> tuple[Headline, ...]:
     """The few numbers that sum the run up; those that were not measured are missing."""
     found = []
@@ -59,6 +77,10 @@ def headlines(measured: Measured) -> tuple[Headline, ...]:
     if factor is not None and slow is not None:
         note = f"its epoch: {words.seconds(measured.epoch_s(slow))}"
         found.append(Headline("DataLoader's speed", words.times(factor), note))
+    reached = measured.reach("together_warm")
+    if reached is not None and measured.ceiling:
+        note = f"{words.rate(measured.ceiling)} {noun(measured.dataset)}/s"
+        found.append(Headline("of the ceiling", words.percent(reached), note))
     together = measured.phase("together_warm") or measured.phase("together_cold")
     if together is not None and together.au is not None:
         note = "compute time / run time"
@@ -158,7 +180,7 @@ def dataset_line(dataset: DatasetFacts) -> str:
     if dataset.kind == "packed" and dataset.codec:
         kind = f"packed as {words.clean(dataset.codec)}"
     place = {"disk": "on disk", "memory": "in memory", "network": "over the network"}
-    amount = f"{dataset.rows:,} {noun(dataset)}, {words.size(dataset.nbytes)}"
+    amount = f"{words.counted(dataset.rows, noun(dataset))}, {words.size(dataset.nbytes)}"
     return f"{kind}, {amount}, {place[dataset.storage]}"
 
 
@@ -178,7 +200,7 @@ def ladder_verdict(rungs: Sequence[Rung]) -> str:
 
 def machine_line(machine: Machine) -> str:
     """Where it was measured: processor, cores, memory, torch, device."""
-    cores = f"{machine.cores} core{'' if machine.cores == 1 else 's'}"
+    cores = words.counted(machine.cores, "cores")
     memory = f"{words.size(machine.memory_bytes)} memory"
     parts = (machine.cpu, cores, machine.simd, memory, f"torch {machine.torch}", machine.device)
     return ", ".join(words.clean(part) for part in parts if part)
@@ -189,6 +211,10 @@ def settings_line(settings: Settings) -> str:
     parts = [f"batches of {settings.batch_size:,}", threads(settings.threads)]
     emulated = ", emulated" if settings.accelerator_rate is not None else ""
     parts.append(words.clean(settings.model) or f"{accelerator(settings)}{emulated}")
+    parts.append(words.clean(settings.amp))
+    parts.append("torch.compile" if settings.compile else "")
+    parts.append("channels_last" if settings.channels_last else "")
+    parts = [part for part in parts if part]
     return ", ".join([*parts, f"device {words.clean(settings.device)}", f"seed {settings.seed}"])
 
 
@@ -203,7 +229,7 @@ def accelerator(settings: Settings) -> str:
 
 def threads(count: int) -> str:
     """A number of threads: "1 thread", "16 threads"."""
-    return f"{count:,} thread{'' if count == 1 else 's'}"
+    return words.counted(count, "threads")
 
 
 def _against_baseline(measured: Measured) -> str:

@@ -153,22 +153,30 @@ def runs_table(measured: Measured) -> Table:
     rows = tuple(
         (
             RUN_NAMES[run.name],
-            f"{run.samples:,}",
-            words.seconds(run.seconds),
+            f"{run.steps:,}",
             words.rate(run.samples_per_s),
-            words.percent(run.wait_s / run.seconds if run.seconds else None),
-            f"{run.cpu_s / run.seconds:.2f}" if run.seconds else words.NOTHING,
+            words.percent(_reached(measured, run)),
+            words.percent(run.wait_share),
+            words.NOTHING if run.cores_busy is None else f"{run.cores_busy:.2f}",
             words.percent(run.au),
         )
         for run in measured.phases
     )
     what = noun(measured.dataset)
-    columns = ("run", what, "time", f"{what}/s", "waited", "cores", "AU")
+    columns = ("run", "steps", f"{what}/s", "ceiling", "waited", "cores", "AU")
+    beside = ", though a GPU may have computed meanwhile" if measured.settings.asynchronous else ""
     note = (
-        "Waited: the part of the time that the loop waited for a batch. Cores: processor time of "
-        "the process and its workers / time."
+        "Ceiling: the part of the model alone's rate that is reached. Waited: the part of the time "
+        f"that the loop waited for a batch{beside}. Cores: how many the process and its workers "
+        "kept busy."
     )
     return _without_empty_columns(Table("Runs", columns, rows, note))
+
+
+def _reached(measured: Measured, run: Phase) -> float | None:
+    """The part of the ceiling, of runs with a loader and the model."""
+    together = ("together_warm", "together_cold", "baseline_together")
+    return measured.reach(run.name) if run.name in together else None
 
 
 def busy_table(measured: Measured) -> Table:

@@ -15,6 +15,7 @@ from fastio.report import words
 from fastio.report.epochs import Epoch, Part, epochs
 from fastio.report.rungs import Rung
 from fastio.report.summary import (
+    ceiling_line,
     dataset_line,
     ladder_verdict,
     machine_line,
@@ -68,7 +69,9 @@ def print_report(
     tables += [ladder_table(rungs), runs_table(measured), threads_table(measured)]
     shown = list(epochs(measured))
     parts: list[RenderableType] = [_head(measured), Text(verdict(measured), style="bold")]
+    reached = ceiling_line(measured)
     parts += [_Bars(shown)] if shown else []
+    parts += [Text(reached)] if reached else []
     parts.append(_findings(findings))
     parts += [_table(table) for table in tables if table.rows]
     remarked = [Text(line, style="dim") for line in remarks(measured)]

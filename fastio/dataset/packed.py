@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from fastio import _native
 from fastio.dataset.manifest import Manifest
 from fastio.dataset.pixels import decode_image
+from fastio.dataset.rows import Rows
 from fastio.errors import FastioError, ImageError, ManifestInvalid, SchemaError, ShardCorrupt
 from fastio.schema import CODEC_BLOCKS, Array, Image, Scalar, Schema, Tokens
 from fastio.shard import ShardReader, checksum
@@ -86,7 +86,7 @@ class StoredImage(NamedTuple):
             raise ValueError(f"its CRC-32C is {found:08x}, expected {self.crc32c:08x}: damaged")
 
 
-class Dataset:
+class Dataset(Rows):
     """A packed dataset. Safe to use from several threads; pickling it reopens it elsewhere.
 
     Args:
@@ -112,11 +112,6 @@ class Dataset:
         self._codebook: _native.Codebook | None = None
         self._lock = threading.Lock()
         self._closed = False
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes that the numbers of `label` (or `class`) stand for, or None."""
-        return self.schema.classes
 
     @property
     def fingerprint(self) -> str:
@@ -161,10 +156,7 @@ class Dataset:
         Raises:
             IndexError: a row number is negative or too large.
         """
-        rows = np.asarray(rows, dtype=np.int64)
-        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-            bad = rows[(rows < 0) | (rows >= len(self))][0]
-            raise IndexError(f"row {bad} is out of range: {self.path} has {len(self)} rows")
+        rows = self._in_range(rows)
         first_row = self.manifest.first_row
         shards = np.searchsorted(first_row, rows, side="right").astype(np.int64) - 1
         return shards, rows - first_row[shards]
@@ -337,9 +329,7 @@ class Dataset:
             ImageError: an image cannot be decoded.
             SourceNotFound, ShardCorrupt: the shard cannot be read.
         """
-        row = index + len(self) if index < 0 else index
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows")
+        row = self._row(index)
         values = {name: self._value(name, row) for name in self.schema.fields}
         if self.schema.structure == "dict":
             return values
@@ -371,26 +361,8 @@ class Dataset:
             self._closed = True
             self._shards.clear()
 
-    def __enter__(self) -> Dataset:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[type[Dataset], tuple[str]]:
         return Dataset, (self.path,)
-
-    def _field(self, name: str) -> Any:
-        if name not in self.schema.fields:
-            raise SchemaError(
-                f"{self.path} has no field {name!r}; it has {', '.join(self.schema.fields)}"
-            )
-        return self.schema.fields[name]
 
     def _stored_bytes(
         self, reader: ShardReader, field: str, row: int, local: int

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import overload
 
 import numpy as np
@@ -15,6 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.dataset.pixels import upright_pixels
+from fastio.dataset.rows import Rows
 from fastio.errors import ImageError, SchemaError, SourceNotFound
 from fastio.schema import Image, Scalar, Schema
 
@@ -60,7 +60,7 @@ class PathTable(Sequence[str]):
         return xxhash.xxh3_128(self._ends.tobytes() + self._data).digest()
 
 
-class FolderDataset:
+class FolderDataset(Rows):
     """Images in class folders: (image, label) samples, label being the class's number.
 
     Only names are read: no file is opened or measured before it is asked for.
@@ -183,11 +183,7 @@ class FolderDataset:
         """
         if field != "label":
             raise SchemaError(f"{field!r} cannot be gathered from an image folder, only 'label'")
-        rows = np.asarray(rows, dtype=np.int64)
-        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-            bad = rows[(rows < 0) | (rows >= len(self))][0]
-            raise IndexError(f"row {bad} is out of range: {self.path} has {len(self)} rows")
-        return self.labels[rows]
+        return self.labels[self._in_range(rows)]
 
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
@@ -221,17 +217,6 @@ class FolderDataset:
 
     def close(self) -> None:
         """Nothing is kept open; here so that every dataset can be closed."""
-
-    def __enter__(self) -> FolderDataset:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _find_classes(root: str, extensions: tuple[str, ...]) -> list[str]:

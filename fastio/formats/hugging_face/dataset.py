@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.dataset.pixels import upright_pixels
+from fastio.dataset.rows import Rows
 from fastio.errors import ImageError, SchemaError
 from fastio.formats.hugging_face.fields import Chosen, choose_fields
 from fastio.formats.hugging_face.images import ImageColumn, Places
@@ -27,7 +27,7 @@ from fastio.formats.tables.values import Ragged
 from fastio.schema import Array, Image, Schema, Text
 
 
-class HuggingFaceDataset:
+class HuggingFaceDataset(Rows):
     """The samples of a dataset of the datasets package, as dicts. Safe to use from several threads.
 
     Args:
@@ -57,11 +57,6 @@ class HuggingFaceDataset:
             for name in self.schema.image_fields
         }
         self._conversions: dict[tuple[str, ...], Conversion] = {}
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes that the numbers of `label` (or `class`) stand for, or None."""
-        return self.schema.classes
 
     @cached_property
     def fingerprint(self) -> str:
@@ -194,9 +189,7 @@ class HuggingFaceDataset:
             ImageError: an image cannot be decoded.
             SchemaError: a value cannot be stored.
         """
-        row = index + len(self) if index < 0 else index
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows")
+        row = self._row(index)
         others = [name for name in self.schema.fields if name not in self._images]
         values = self.gather_all(others, np.array([row], np.int64))
         return {
@@ -214,26 +207,8 @@ class HuggingFaceDataset:
         for column in self._images.values():
             column.close()
 
-    def __enter__(self) -> HuggingFaceDataset:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __reduce__(self) -> Any:
         return HuggingFaceDataset, self._given
-
-    def _field(self, name: str) -> Any:
-        if name not in self.schema.fields:
-            raise SchemaError(
-                f"{self.path} has no field {name!r}; it has {', '.join(self.schema.fields)}"
-            )
-        return self.schema.fields[name]
 
     def _conversion(self, fields: tuple[str, ...]) -> Conversion:
         found = self._conversions.get(fields)

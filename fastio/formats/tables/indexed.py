@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastio.cores import available_cores
-from fastio.errors import SchemaError
+from fastio.dataset.rows import Rows
 from fastio.formats.tables.direct import RowGroup, TableDataset
 from fastio.formats.tables.objects import TableFile
 from fastio.formats.tables.options import TableOptions
@@ -26,7 +25,7 @@ _MOST_IN_MEMORY = 4 << 30  # bytes of files without row groups (CSV, JSONL, Arro
 Values = NDArray[Any] | Ragged
 
 
-class TableSamples:
+class TableSamples(Rows):
     """The rows of table files as dicts. Safe to use from several threads.
 
     A row is had by reading its row group, of which the last ones are kept: for one row after the
@@ -71,11 +70,6 @@ class TableSamples:
         """16 hexadecimal digits that stand for the files, and which rows are wanted."""
         return self._dataset.fingerprint
 
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes that the numbers of `label` (or `class`) stand for, or None."""
-        return self.schema.classes
-
     def __len__(self) -> int:
         return len(self._dataset)
 
@@ -99,9 +93,7 @@ class TableSamples:
             IndexError: a row number is out of range.
         """
         kind = self._field(field)
-        rows = np.asarray(rows, np.int64)
-        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-            raise IndexError(f"a row is out of range: {self.path} has {len(self)} rows")
+        rows = self._in_range(rows)
         number = np.searchsorted(self._first, rows, side="right") - 1
         fixed = self._dataset.fixed.get(field)
         dtype: Any = object if fixed is None else kind.dtype
@@ -128,9 +120,7 @@ class TableSamples:
             SchemaError: a value cannot be held by its field.
             ShardCorrupt: its row group is damaged.
         """
-        row = index + len(self) if index < 0 else index
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows")
+        row = self._row(index)
         at = np.array([row], np.int64)
         return {
             name: sample_value(self.gather(name, at)[0], kind)
@@ -146,26 +136,8 @@ class TableSamples:
             self._read.clear()
         self._dataset.close()
 
-    def __enter__(self) -> TableSamples:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __reduce__(self) -> Any:
         return TableSamples, (self.files, self.options, self.filters)
-
-    def _field(self, name: str) -> Any:
-        if name not in self.schema.fields:
-            raise SchemaError(
-                f"{self.path} has no field {name!r}; it has {', '.join(self.schema.fields)}"
-            )
-        return self.schema.fields[name]
 
     def _group(self, number: int) -> Mapping[str, Values]:
         """All fields of a row group."""

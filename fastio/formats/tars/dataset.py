@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.dataset.pixels import upright_pixels
+from fastio.dataset.rows import Rows
 from fastio.errors import ImageError, SampleError, SchemaError, SourceNotFound
 from fastio.formats.tars.fields import Column, choose_columns, complete_rows, lacks
 from fastio.formats.tars.files import Extents, SampleFiles, extents, row_name, sample_extents
@@ -26,7 +26,7 @@ from fastio.schema import Array, Image, Scalar, Schema
 Incomplete = Literal["raise", "skip", "keep"]
 
 
-class TarDataset:
+class TarDataset(Rows):
     """The samples of WebDataset tars, in their order. Safe to use from several threads.
 
     Samples are what the webdataset package makes of the same tars, as dicts: `__key__`, and a
@@ -171,10 +171,7 @@ class TarDataset:
         Raises:
             IndexError: a row number is negative or too large.
         """
-        rows = np.asarray(rows, dtype=np.int64)
-        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-            bad = rows[(rows < 0) | (rows >= len(self))][0]
-            raise IndexError(f"row {bad} is out of range: {self.path} has {len(self)} rows")
+        rows = self._in_range(rows)
         return rows if self.rows is None else self.rows[rows]
 
     def extents(self, field: str, rows: NDArray[np.int64]) -> Extents:
@@ -289,9 +286,7 @@ class TarDataset:
             ImageError, SampleError: a file cannot be decoded.
             SourceNotFound, OSError: the tar cannot be read.
         """
-        row = index + len(self) if index < 0 else index
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows")
+        row = self._row(index)
         return {name: self._value(name, row) for name in self._columns}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -303,17 +298,6 @@ class TarDataset:
         if close is not None:
             close()
 
-    def __enter__(self) -> TarDataset:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[Any, ...]:
         fields, incomplete = self._given
         if self._reopen is not None:
@@ -321,10 +305,7 @@ class TarDataset:
         return _from_index, (self.path, self.index, self._reader, fields, incomplete)
 
     def _column(self, name: str) -> Column:
-        if name not in self._columns:
-            raise SchemaError(
-                f"{self.path} has no field {name!r}; it has {', '.join(self._columns)}"
-            )
+        self._field(name)  # which raises what is to be said
         return self._columns[name]
 
     def _value(self, name: str, row: int) -> Any:

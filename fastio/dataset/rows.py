@@ -1,0 +1,85 @@
+"""What datasets of rows have in common, whatever the rows are read from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastio.errors import SchemaError
+from fastio.schema import Schema
+
+_Self = TypeVar("_Self", bound="Rows")  # typing.Self is of Python 3.11
+
+
+class Rows(ABC):
+    """Rows with a schema, closed at the end of a `with` statement.
+
+    Attributes:
+        path: where they come from, for messages.
+        schema: of a sample.
+    """
+
+    path: str
+    schema: Schema
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes that the numbers of `label` (or `class`) stand for, or None."""
+        return self.schema.classes
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of what is open."""
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _row(self, index: int) -> int:
+        """The row that an index means; negative ones count from the end.
+
+        Raises:
+            IndexError: it is out of range.
+        """
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows")
+        return row
+
+    def _in_range(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Row numbers, int64 (n,), none of them out of range.
+
+        Raises:
+            IndexError: one is negative or too large.
+        """
+        rows = np.asarray(rows, np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            bad = rows[(rows < 0) | (rows >= len(self))][0]
+            raise IndexError(f"row {bad} is out of range: {self.path} has {len(self)} rows")
+        return rows
+
+    def _field(self, name: str) -> Any:
+        """What a field is.
+
+        Raises:
+            SchemaError: there is no field of that name.
+        """
+        if name not in self.schema.fields:
+            raise SchemaError(
+                f"{self.path} has no field {name!r}; it has {', '.join(self.schema.fields)}"
+            )
+        return self.schema.fields[name]

@@ -101,7 +101,7 @@ def numbered_folder(path: Path, per_class: tuple[int, ...] = (9, 7, 8)) -> Path:
 
 
 def readme_script(name: str) -> str:
-    """The script of README.md (a block marked py, complete in itself) that imports a package."""
+    """The script of README.md (a block marked py, its model given) that imports a package."""
     text = (Path(__file__).parent.parent / "README.md").read_text()
     scripts = re.findall(r"^```py\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     [script] = [s for s in scripts if re.search(rf"^(import|from) {name}\b", s, re.MULTILINE)]

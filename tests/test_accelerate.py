@@ -291,7 +291,13 @@ def test_accelerates_script_of_the_readme(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     fastio.pack(numbered_folder(Path("photos"), (9, 9)), "packed")
-    names: dict[str, Any] = {}
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 2))
+    names: dict[str, Any] = {
+        "model": net,
+        "optimizer": torch.optim.AdamW(net.parameters(), 1e-3),
+        "loss": torch.nn.functional.cross_entropy,
+        "crop": [fastio.RandomResizedCrop(32), fastio.ToDtype("float32", scale=True)],
+    }
     exec(readme_script("accelerate"), names)
     assert names["loader"].state_dict()["epoch"] == 2
     names["loader"].loader.close()
@@ -301,11 +307,13 @@ def test_accelerates_script_of_the_readme(
 def test_the_trainers_script_of_the_readme(
     accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("transformers", reason="needs transformers")
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
     monkeypatch.chdir(tmp_path)
     texts = [{"text": "A document. " * 20} for _ in range(20)]
     fastio.pack(texts, "tokens", tokenizer="bytes")
-    names: dict[str, Any] = {}
+    size = {"n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 2}
+    config = transformers.GPT2Config(vocab_size=257, **size)
+    names: dict[str, Any] = {"model": transformers.GPT2LMHeadModel(config)}
     exec(readme_script("transformers"), names)
     assert names["trainer"].state.global_step == len(names["loader"])
     names["loader"].close()

@@ -393,11 +393,27 @@ def test_the_other_package_has_the_same(packed: Path) -> None:
     assert model.rows == [*range(ROWS)]
 
 
+class Classifier(lightning.LightningModule):
+    """A linear model of images of 32 pixels in two classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 2))
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        images, labels = batch
+        return torch.nn.functional.cross_entropy(self.net(images), labels)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), 1e-3)
+
+
 @pytest.mark.filterwarnings("ignore")  # of Lightning's defaults, which the script keeps
 def test_the_script_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fastio.pack(numbered_folder(Path("photos"), (9, 9)), "packed")
-    names: dict[str, Any] = {}
+    crop = [fastio.RandomResizedCrop(32), fastio.ToDtype("float32", scale=True)]
+    names: dict[str, Any] = {"model": Classifier(), "crop": crop}
     exec(readme_script("lightning"), names)
     assert names["trainer"].global_step == 2 * 5
 

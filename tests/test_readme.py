@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import typer
 import xxhash
 from PIL import Image
 
 import fastio
 from fastio import errors
+from fastio.cli import main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -238,21 +240,57 @@ def test_commands_name_tools_that_are_there() -> None:
     assert all((ROOT / name).is_file() for name in tools)
 
 
-def test_every_command_and_its_options_are_listed() -> None:
+def fastio_commands(command: Any = None, name: str = "fastio") -> dict[str, Any]:
+    """All commands by what is typed for them, as "fastio cache warm"."""
+    command = command or typer.main.get_command(main)
+    inner = getattr(command, "commands", {})
+    found = {} if inner else {name: command}
+    for word, one in inner.items():
+        found |= fastio_commands(one, f"{name} {word}")
+    return found
+
+
+def options_of(command: Any) -> set[str]:
+    return {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+
+
+def test_every_command_is_listed() -> None:
     section = README.split("## The command line")[1].split("\n## ")[0]
-    names = ["pack", "info", "verify", "show", "export", "doctor"]
-    names += [f"cache {name}" for name in ("status", "warm", "prune", "clear", "verify")]
-    for name in names:
-        shown = subprocess.run(
-            [sys.executable, "-c", RUN, *name.split(), "--help"],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"COLUMNS": "200", "TERM": "dumb"},
-        ).stdout
-        options = set(re.findall(r"--[a-z-]+", shown)) - {"--help"}
-        (row,) = [line for line in section.splitlines() if line.startswith(f"| `fastio {name} ")]
-        assert options == set(re.findall(r"--[a-z-]+", row))
+    listed = re.findall(r"^(fastio [a-z |]+?)(?= [\[A-Z ])", section, re.MULTILINE)
+    train = {f"fastio train {task}" for task in ("image", "text", "tabular")}
+    named = {name.split("|")[0].strip() for name in listed}
+    assert named == set(fastio_commands()) - train | {"fastio train image"}
+    assert train < set(fastio_commands())
+
+
+def test_options_that_it_names_are_those_of_the_commands() -> None:
+    known = {name: options_of(command) for name, command in fastio_commands().items()}
+    lines = [line for line in README.splitlines() if "torchrun" not in line]
+    for line in lines:
+        for name, rest in re.findall(r"\b(fastio [a-z]+(?: [a-z]+)?)\b([^`#]*)", line):
+            options = known.get(name) or known.get(" ".join(name.split()[:2]))
+            if options is not None:
+                assert set(re.findall(r"(?<= )--[a-z-]+", rest)) <= options, line
+    others = {"--output", "--nproc-per-node"}  # of tools/train_codebook and torchrun
+    named = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*", README))
+    assert named - others <= set().union(*known.values()) | {"--help"}
+
+
+def test_help_says_what_every_option_does() -> None:
+    for name, command in fastio_commands().items():
+        silent = [option.name for option in command.params if not getattr(option, "help", None)]
+        assert not silent, name
+
+
+def test_its_links_lead_to_its_sections() -> None:
+    text = re.sub(r"^```.*?^```$", "", README, flags=re.DOTALL | re.MULTILINE)
+    heads = [head.strip() for head in re.findall(r"^##+ (.*)$", text, re.MULTILINE)]
+    anchors = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+    assert set(re.findall(r"\]\(#([^)]*)\)", text)) <= anchors
+    contents = text.split("\n## ")[0]
+    sections = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    missing = {s for s in sections if f"(#{s.lower().replace(' ', '-')})" not in contents}
+    assert missing == {"License"}
 
 
 def test_every_error_that_users_meet_is_listed() -> None:

@@ -23,9 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fastio import _native
+from fastio.bench.machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
-# pillow_folder, side_by_side and make_images lie there; this module is imported before them.
+# side_by_side and make_images lie there; this module is imported before them.
 sys.path.insert(0, str(ROOT / "tools"))
 
 from make_images import make_images  # noqa: E402
@@ -131,13 +132,8 @@ def linked(files: Sequence[Path], count: int, target: Path) -> Path:
 
 def machine() -> dict[str, str]:
     """What the figures are measured on."""
-    model = platform.processor()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.split(":")[1].strip()
-            break
     return {
-        "cpu": model,
+        "cpu": cpu_name(),
         "cores": str(len(os.sched_getaffinity(0))),
         "simd": _native.simd_best().name,
         "python": platform.python_version(),

@@ -53,12 +53,12 @@ from common import (
     temporary_folder,
     write_json,
 )
-from pillow_folder import PillowFolder
 from rich.table import Table
 from torch.utils.data import DataLoader
 
 import fastio
 from fastio import _native
+from fastio.bench.baseline import PillowFolder
 
 SIZE = 224
 BATCH = 64
@@ -96,7 +96,7 @@ def variants(folder: Path, packed: dict[str, Path], threads: int, opened: ExitSt
     """What is compared; the first is what all others are measured by."""
     best = _native.simd_best()
     plain = DataLoader(
-        PillowFolder(folder, SIZE),
+        PillowFolder(str(folder), SIZE, normalized=False),
         BATCH,
         shuffle=True,
         num_workers=threads,

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import demo
-import numpy as np
 import pytest
 import side_by_side
 import torch
-from PIL import Image
-from pillow_folder import PillowFolder, middle, random_box
-
-from tests.support import import_torchvision, numbered_folder
 
 ROOT = Path(__file__).parent.parent
 SMALL = ("--count", "64", "--epochs", "1", "--size", "32")
@@ -113,42 +106,3 @@ def test_epochs_are_compared_with_dataloaders() -> None:
     assert "4.0 times as many images a second" in said
     assert "4.0 times shorter" in said
     assert "1.5 s" in said
-
-
-# --- The plain loader -----------------------------------------------------------------------------
-
-
-def test_plain_crops_are_torchvisions() -> None:
-    torchvision = import_torchvision()
-    random.seed(0)
-    drawn = [random_box(500, 375) for _ in range(2000)]
-    torch.manual_seed(0)
-    image = Image.new("RGB", (500, 375))
-    params = torchvision.transforms.RandomResizedCrop.get_params
-    expected = [params(image, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(2000)]
-
-    areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in drawn]
-    wanted = [height * width for _, _, height, width in expected]
-    assert np.mean(areas) == pytest.approx(np.mean(wanted), rel=0.05)
-    ratios = [math.log((x1 - x0) / (y1 - y0)) for x0, y0, x1, y1 in drawn]
-    wanted_ratios = [math.log(width / height) for _, _, height, width in expected]
-    assert np.mean(ratios) == pytest.approx(np.mean(wanted_ratios), abs=0.02)
-    assert all(0 <= x0 < x1 <= 500 and 0 <= y0 < y1 <= 375 for x0, y0, x1, y1 in drawn)
-
-
-@pytest.mark.parametrize("size", [(500, 375), (375, 500), (40, 301), (160, 160)])
-def test_plain_evaluation_is_torchvisions(size: tuple[int, int]) -> None:
-    transforms = import_torchvision().transforms
-    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
-    image = Image.fromarray(noise)
-    expected = transforms.Compose([transforms.Resize(146), transforms.CenterCrop(128)])(image)
-    assert np.array_equal(middle(image, 128), expected)
-
-
-def test_plain_pixels_are_bytes_or_normalised(tmp_path: Path) -> None:
-    folder = numbered_folder(tmp_path / "photos", (2, 1))
-    raw, label = PillowFolder(folder, 16, augment=False)[2]
-    values, _ = PillowFolder(folder, 16, False, ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)))[2]
-    assert raw.dtype == torch.uint8
-    assert label == 1
-    torch.testing.assert_close(values, (raw.float() / 255 - 0.5) / 0.25)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import platform
 import shutil
 import statistics
@@ -42,6 +41,7 @@ from side_by_side import (
 
 import fastio
 from fastio import _native
+from fastio.bench.machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 # How often fastio's network is trained, for the noise of its accuracy, and Student's t for as many
@@ -113,14 +113,9 @@ def shown(path: Path) -> str:
 
 def machine(settings: Settings) -> str:
     """What the figures are measured on."""
-    name = platform.machine()
-    if os.path.exists("/proc/cpuinfo"):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-        name = names[0] if names else name
     simd = str(_native.simd_active()).split(".")[-1]
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    return f"{name}, {settings.cores} cores, {simd}; {versions}"
+    return f"{cpu_name()}, {settings.cores} cores, {simd}; {versions}"
 
 
 def table(results: list[Result]) -> Table:

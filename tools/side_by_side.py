@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pillow_folder import PillowFolder, evaluation_edge
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
 import fastio
+from fastio.bench.baseline import PillowFolder, evaluation_edge
+from fastio.bench.subject import MEAN, STD
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLASSES = 6
 BATCH = 32
 LEARNING_RATE = 5e-3
@@ -71,7 +71,7 @@ def plain_loader(settings: Settings, part: str) -> DataLoader[Any]:
     """The photos of a part, "train" or "val", through DataLoader and Pillow."""
     training = part == "train"
     return DataLoader(
-        PillowFolder(settings.folder / part, settings.size, training, (MEAN, STD)),
+        PillowFolder(str(settings.folder / part), settings.size, normalized=True, augment=training),
         BATCH,
         shuffle=training,
         drop_last=training,

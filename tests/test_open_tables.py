@@ -184,7 +184,8 @@ def test_info_tells_columns_row_groups_and_compression(tmp_path: Path) -> None:
     assert re.search(r"rows +60\n", out)
     assert re.search(r"row groups +4\n", out)
     assert re.search(r"n +int16 +Scalar int16 +SNAPPY, ZSTD .* 20 *\n", out)
-    assert "map<string, int32 ('map')>   none: no field can hold it" in out
+    assert re.search(r"map +map<string, .*none can hold it", out)
+    assert max(map(len, out.splitlines())) <= 100
     assert "[red]" in out
 
 

@@ -18,7 +18,9 @@ from fastio.cli.info_tables import (
     describe_hugging_face,
     describe_table_files,
     line,
+    new_table,
     print_columns,
+    print_table,
     table_lines,
 )
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from fastio.formats import TarDataset
 
 _SHOWN_CLASSES = 8
-_WIDE = 200  # characters of a line of statistics
 
 
 def info(
@@ -173,23 +174,18 @@ def _lines(description: dict[str, Any]) -> list[str]:
 
 def _print_statistics(statistics: list[dict[str, Any]]) -> None:
     """The columns of a packed table: a line each."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from rich.markup import escape
 
-    table = Table("field", "column", box=box.SIMPLE, pad_edge=False)
+    table = new_table("column")
     keys = ("count", "nulls", "nan", "min", "max", "mean", "std", "distinct")
     shown = [key for key in keys if any(column.get(key) for column in statistics)]
     for key in shown:
-        table.add_column(key, justify="right")
+        table.add_column(key, justify="right", overflow="fold")
     for column in statistics:
         cells = (_number(column.get(key)) for key in shown)
-        table.add_row(column["field"], column["column"], *cells)
-    # As wide as it is where the output is no terminal, so that scripts find whole lines.
-    console = Console(highlight=False)
-    console.print(table) if console.is_terminal else Console(width=200, highlight=False).print(
-        table
-    )
+        field, name = column["field"], column["column"]
+        table.add_row(escape(name if name == field else f"{field}: {name}"), *cells)
+    print_table(table)
 
 
 def _number(value: float | None) -> str:

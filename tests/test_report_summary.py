@@ -122,7 +122,7 @@ def test_headlines_are_of_what_was_measured() -> None:
         "epoch, warm",
         "epoch, cold",
         "DataLoader's speed",
-        "of the ceiling",
+        "ceiling reached",
         "accelerator utilisation",
         "loader alone",
         "accelerators fed",

@@ -154,3 +154,13 @@ def test_a_ladder_without_rungs_is_an_empty_table() -> None:
     buffer = io.StringIO()
     print_ladder([], console=Console(file=buffer, width=80))
     assert "rung" in buffer.getvalue()
+
+
+def test_no_letter_of_a_reason_is_lost() -> None:
+    why = "this processor has no instructions for bfloat16: it would be slower"
+    rungs = [Rung("DataLoader, 0 workers", 22.2, 0.779), Rung("x", shown=False, why_not=why)]
+    for width in range(72, 110):
+        buffer = io.StringIO()
+        print_ladder(rungs, console=Console(file=buffer, width=width))
+        told = [line[46:].split() for line in buffer.getvalue().splitlines()]
+        assert why in " ".join(word for line in told for word in line), width

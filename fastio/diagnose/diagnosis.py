@@ -265,7 +265,7 @@ def _compute(measured: Measured, now: Costs) -> Iterator[Change]:
         return
     others = replace(now, compute_s=0.0, compute_cpu_s=0.0)
     yield Change(
-        "a model of no time: what the loader gives",
+        "a model of no time",
         "compute",
         f"data is not what is waited for: make the model faster ({_faster(measured.settings)}), or "
         "train on more accelerators",

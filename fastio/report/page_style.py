@@ -84,6 +84,7 @@ main{padding:24px 18px 48px}
 section{margin-top:40px}
 .findings>li{padding-left:38px}
 .findings .gain{float:none;display:block;margin:0}
+tbody th{white-space:normal;min-width:8em}
 figure .wide{display:none}
 figure .narrow{display:block}
 }

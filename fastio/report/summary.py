@@ -80,7 +80,7 @@ def headlines(measured: Measured) -> tuple[Headline, ...]:
     reached = measured.reach("together_warm")
     if reached is not None and measured.ceiling:
         note = f"{words.rate(measured.ceiling)} {noun(measured.dataset)}/s"
-        found.append(Headline("of the ceiling", words.percent(reached), note))
+        found.append(Headline("ceiling reached", words.percent(reached), note))
     together = measured.phase("together_warm") or measured.phase("together_cold")
     if together is not None and together.au is not None:
         note = "compute time / run time"

@@ -151,12 +151,15 @@ def _table(table: Table) -> RenderableType:
     """A table below its title, its note below it."""
     drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, heading in enumerate(table.columns):
-        text = number == 0 or (table.long_last and number == len(table.columns) - 1)
+        name = number == 0
+        text = name or (table.long_last and number == len(table.columns) - 1)
         longest = max((len(row[number]) for row in table.rows), default=0)
         drawn.add_column(
             Text(heading),
             justify="left" if text else "right",
-            min_width=min(longest, _NAME_WIDTH) if number == 0 else None,
+            min_width=_NAME_WIDTH if name and longest > _NAME_WIDTH else None,
+            # Widths that rich takes off several columns do not add up: letters would be lost.
+            no_wrap=not text or (name and longest <= _NAME_WIDTH),
         )
     for number, row in enumerate(table.rows, 1):
         ends = table.sums > 0 and number == len(table.rows) - table.sums

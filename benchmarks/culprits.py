@@ -1,21 +1,25 @@
-"""Seeded slow-downs, one at a time: does the bench name the culprit, and predict the mended epoch?
+"""Seeded slow-downs, one at a time: do bench and doctor name the culprit, and predict the mend?
 
     .venv/bin/python benchmarks/culprits.py [FOLDER] [--only NAME ...] [--json FILE]
 
 Each case is measured as it is and once more with the remedy; what the first bench predicted for the
-remedy is compared with what the second measured. The slow disk is a limit on the reads of a control
-group (version 1 or 2), which needs root; the slow network is a proxy on loopback. The accelerator
-is emulated, so that both benches have the same.
+remedy is compared with what the second measured. Where the case holds, the doctor is asked as a
+user would: about the data, or, where the fault is in the program, with the stats of a loader that
+ran; what it names first, and what it says the remedy gains, is compared with what both benches
+measured. The slow disk is a limit on the reads of a control group (version 1 or 2), which needs
+root; the slow network is a proxy on loopback. The accelerator is emulated, so that both benches
+have the same; the doctor is told its rate, as one that `fastio bench` measured, for stats.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +35,31 @@ from common import (
     temporary_folder,
     write_json,
 )
+from rich.table import Table
 
 import fastio
 from fastio.bench import Options, bench
-from fastio.diagnose import diagnose, epoch_now
+from fastio.bench.device import EmulatedAccelerator
+from fastio.bench.loop import Limit, run_loop
+from fastio.bench.storage import drop, local_files
+from fastio.bench.subject import Subject
+from fastio.diagnose import Finding, diagnose, epoch_now
+from fastio.doctor import Use, diagnose_stats, examine
+from fastio.doctor import diagnose as diagnose_facts
+from fastio.stats import Stats
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.servers import FaultProxy, http_folder
 
 PHOTOS = 3000
+SECONDS = 20.0  # of a bench, about
 SLOW_DISK = 40e6  # bytes/s
 SLOW_NETWORK = 40e6  # bytes/s
 LATENCY_S = 0.005
 WITHIN = 0.15
+RAN_S = 5.0  # the loader whose stats the doctor gets
+
+Findings = tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
@@ -53,16 +69,20 @@ class Case:
     Attributes:
         name: of the slow-down.
         culprit: that is to be named first.
-        remedy: the prediction that is checked.
+        remedy: the bench's prediction that is checked.
+        advice: words of the doctor's finding whose gain is checked; "": it gives none.
         slow, mended: what is measured.
+        use: what the doctor is told; None: it gets the stats of a loader that ran.
         hindered: holds while the slow one is measured.
     """
 
     name: str
     culprit: str
     remedy: str
+    advice: str
     slow: Options
     mended: Options
+    use: Use | None = None
     hindered: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
@@ -117,7 +137,7 @@ def slow_network(proxy: FaultProxy) -> Iterator[None]:
 
 def cases(photos: Path, packed: Path, proxy: FaultProxy) -> list[Case]:
     """All slow-downs."""
-    local = Options(data=str(packed), batch_size=128, rate=1000, seconds=24, cold=False)
+    local = Options(data=str(packed), batch_size=128, rate=1000, seconds=SECONDS, cold=False)
     faster = replace(local, rate=20_000)
     memory = "in memory, or from a faster disk"
     return [
@@ -125,22 +145,27 @@ def cases(photos: Path, packed: Path, proxy: FaultProxy) -> list[Case]:
             "slow disk",
             "fetch",
             memory,
+            "faster disk",
             replace(faster, cold=True),
             faster,
+            Use(epochs=1),
             lambda: slow_reads(packed, SLOW_DISK),
         ),
         Case(
             "slow network",
             "network",
             "from a cache on this machine",
+            "cache=",
             replace(faster, data=proxy.url, cold=True),
             replace(faster, data=proxy.url),
+            Use(),
             lambda: slow_network(proxy),
         ),
         Case(
             "heavy Python transform",
             "transform",
             "without Python transforms",
+            "transforms",
             replace(local, transforms=(heavy_transform,)),
             local,
         ),
@@ -148,29 +173,36 @@ def cases(photos: Path, packed: Path, proxy: FaultProxy) -> list[Case]:
             "too few threads",
             "threads",
             f"threads: {cores()}",
+            "num_workers",
             replace(faster, threads=1),
             replace(faster, threads=cores()),
+            Use(threads=1),
         ),
         Case(
             "slow copy",
             "copy",
             "copies ahead, on a stream",
+            "ahead of the step",
             replace(local, bus=0.15e9, blocking_copies=True),
             replace(local, bus=0.15e9),
         ),
         Case(
             "slow model",
             "compute",
-            "a model of no time: what the loader gives",
+            "a model of no time",
+            "",
             replace(local, rate=300),
             replace(local, rate=1e6),
+            Use(model_rate=300),
         ),
         Case(
             "JPEG files",
             "decode",
             "packed as blocks",
+            "fastio pack",
             replace(faster, data=str(photos)),
             faster,
+            Use(),
         ),
     ]
 
@@ -180,22 +212,51 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def asked(case: Case) -> Findings:
+    """What the doctor says."""
+    if case.use is None:
+        return diagnose_stats(stats_of_a_run(case.slow), cores(), case.slow.rate)
+    if case.slow.cold:
+        drop(local_files(case.slow.data))
+    use = replace(case.use, batch_size=case.slow.batch_size or case.use.batch_size)
+    return diagnose_facts(examine(case.slow.data, use), use)
+
+
+def stats_of_a_run(options: Options) -> Stats:
+    """What a loader says after some seconds of its epoch, by way of JSON."""
+    assert options.rate is not None
+    device = EmulatedAccelerator(options.rate, options.bus, options.blocking_copies)
+    with Subject.of(options).open() as batches:
+        run = run_loop(batches, device, Limit(RAN_S), stats=batches.stats)
+    told = json.loads(json.dumps((run.stats[-1] - run.stats[run.first]).to_dict()))
+    return Stats(**{field.name: told[field.name] for field in fields(Stats)})
+
+
 def judged(case: Case) -> dict[str, Any]:
-    """Both benches of a case, compared."""
+    """Both benches of a case, and the doctor, compared."""
     with case.hindered():
         slow = bench(case.slow)
+        said = asked(case)
     findings = diagnose(slow)
     mended = bench(case.mended)
     predicted = {one.name: one.epoch_s for one in slow.predictions}.get(case.remedy)
     measured_s = epoch_now(mended)
+    before_s = epoch_now(slow, cold=case.slow.cold)
+    gains = [one.gain for one in said if case.advice and case.advice in one.advice]
+    gain = gains[0] if gains else None
     return {
         "case": case.name,
         "culprit": case.culprit,
         "named": findings[0].culprit,
-        "before_s": epoch_now(slow, cold=case.slow.cold),
+        "before_s": before_s,
         "predicted_s": predicted,
         "measured_s": measured_s,
         "off": None if predicted is None else predicted / measured_s - 1,
+        "doctor": said[0].culprit if said else "nothing",
+        "gain": gain,
+        "measured_gain": before_s / measured_s,
+        "gain_off": None if gain is None else gain / (before_s / measured_s) - 1,
+        "said": [finding.to_dict() for finding in said],
         "findings": [finding.to_dict() for finding in findings],
         "slow": slow.to_dict(),
         "mended": mended.to_dict(),
@@ -221,24 +282,47 @@ def main() -> None:
                 if not arguments.only or case.name in arguments.only
             ]
             results = [judged(case) for case in chosen]
-    table = new_table("slowed down by", "named", "epoch s", "predicted s", "measured s", "off by")
-    bad = 0
+    console().print(machine_line())
+    console().print(table_of(results))
+    write_json(arguments.json, {"cases": results})
+    sys.exit(0 if all(map(is_good, results)) else 1)
+
+
+def is_good(one: dict[str, Any]) -> bool:
+    """Whether both named the culprit, and all that was predicted was near."""
+    named = one["named"] == one["culprit"] == one["doctor"]
+    offs = [one["off"], *([] if one["gain_off"] is None else [one["gain_off"]])]
+    return named and all(off is not None and abs(off) <= WITHIN for off in offs)
+
+
+def table_of(results: list[dict[str, Any]]) -> Table:
+    """A line a case."""
+    table = new_table(
+        "slowed down by",
+        "bench names",
+        "epoch s",
+        "predicted s",
+        "measured s",
+        "off by",
+        "doctor names",
+        "gain",
+        "measured",
+        "off by",
+    )
     for one in results:
-        off = one["off"]
-        good = one["named"] == one["culprit"] and off is not None and abs(off) <= WITHIN
-        bad += not good
         table.add_row(
-            one["case"],
+            one["case"] + ("" if is_good(one) else " !"),
             one["named"],
             f"{one['before_s']:.2f}",
-            "" if off is None else f"{one['predicted_s']:.2f}",
+            "" if one["off"] is None else f"{one['predicted_s']:.2f}",
             f"{one['measured_s']:.2f}",
-            "" if off is None else f"{off:+.0%}{'' if good else ' !'}",
+            "" if one["off"] is None else f"{one['off']:+.0%}",
+            one["doctor"],
+            "" if one["gain"] is None else f"{one['gain']:.2f}",
+            f"{one['measured_gain']:.2f}",
+            "" if one["gain_off"] is None else f"{one['gain_off']:+.0%}",
         )
-    console().print(machine_line())
-    console().print(table)
-    write_json(arguments.json, {"cases": results})
-    sys.exit(1 if bad else 0)
+    return table
 
 
 if __name__ == "__main__":

@@ -15,15 +15,18 @@ from fastio.cli import main
 from fastio.doctor import Facts
 from fastio.errors import SourceNotFound
 from fastio.stats import Stats
-from tests.doctor_facts import FAULTLESS, FOLDER, IMAGES, REMOTE, TABLES
+from tests.doctor_facts import FAULTLESS, FOLDER, IMAGES, REMOTE, STORAGE, TABLES
 
 IN_FOLDER = FAULTLESS.replaced(data=FOLDER, images=IMAGES, notes=("cold reads: why not",))
 Doctor = Callable[..., Result]
 
 
 @pytest.fixture
-def doctor(monkeypatch: pytest.MonkeyPatch) -> Doctor:
+def doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Doctor:
     """Runs the command with facts in place of the probes."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("photos", "packed"):
+        Path(name).mkdir()
 
     def run(facts: Facts | Exception, *arguments: str) -> Result:
         def examine(*_: Any) -> Facts:
@@ -89,8 +92,20 @@ def test_all_kinds_of_facts_are_told(doctor: Doctor, facts: Facts) -> None:
     assert done.exception is None or isinstance(done.exception, SystemExit)
 
 
-def test_what_is_not_there_is_an_error(doctor: Doctor) -> None:
-    assert doctor(SourceNotFound("nothing: no such folder"), "nothing").exit_code == 1
+@pytest.mark.parametrize("path", ["packed", "*.tar", "s3://nothing/at/all"])
+def test_what_the_probes_do_not_find_is_an_error(doctor: Doctor, path: str) -> None:
+    assert doctor(SourceNotFound(f"{path}: nothing there"), path).exit_code == 1
+
+
+def test_a_path_that_is_not_there_is_an_error_before_anything_is_measured(doctor: Doctor) -> None:
+    assert doctor(AssertionError("the probes were called"), "nothing").exit_code == 1
+
+
+def test_how_one_loads_and_trains_is_told_to_the_rules(doctor: Doctor) -> None:
+    cold = replace(STORAGE, cold_reads_s=500.0, resident_share=0.0)
+    facts = FAULTLESS.replaced(storage=cold)
+    assert doctor(facts, "packed").exit_code == 0
+    assert doctor(facts, "packed", "--epochs", "1").exit_code == 3
 
 
 def test_stats_of_a_loader_are_diagnosed(doctor: Doctor, tmp_path: Path) -> None:
@@ -99,5 +114,8 @@ def test_stats_of_a_loader_are_diagnosed(doctor: Doctor, tmp_path: Path) -> None
     done = doctor(Facts(), "--stats", str(path))
     assert done.exit_code == 3
     assert "transforms written in Python" in done.output
+    path.write_text(json.dumps(Stats(wait_s=0.1, between_s=9.9, samples=5000).to_dict()))
+    told = doctor(Facts(), "--stats", str(path), "--model-rate", "1000")
+    assert "copies that the loop makes itself" in told.output
     path.write_text("no stats")
     assert doctor(Facts(), "--stats", str(path)).exit_code == 2

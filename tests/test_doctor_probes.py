@@ -42,9 +42,10 @@ USE = Use(batch_size=4, crop=16)
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates need not be right here, and a machine that is slow is no error."""
-    for module in ("images", "tables"):
-        monkeypatch.setattr(f"fastio.doctor.{module}.SECONDS", 0.01)
-    monkeypatch.setattr("fastio.doctor.remote._SECONDS", 0.01)
+    monkeypatch.setattr("fastio.doctor.rates.SECONDS", 0.01)
+    for name in ("SECONDS", "_SECONDS", "_LOADER_S"):
+        monkeypatch.setattr(f"fastio.doctor.remote.{name}", 0.01)
+    monkeypatch.setattr("fastio.doctor.data._STORE_S", 600.0)
     monkeypatch.setattr("fastio.doctor.remote._DEADLINE_S", 600.0)
     monkeypatch.setattr("fastio.doctor.images._HEADERS_S", 600.0)
     monkeypatch.setattr("fastio.doctor.storage._MOST_S", 600.0)
@@ -53,7 +54,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def failed(facts: Facts) -> list[str]:
     """What was not measured. Files that were just written may not come from the disk."""
-    cold = ("cold reads", "parallel cold reads", "a sequential read", "page cache")
+    cold = ("cold reads", "a cold loader", "parallel cold reads", "a sequential read", "page cache")
     return [note for note in facts.notes if not note.startswith(cold)]
 
 
@@ -310,13 +311,14 @@ def test_rates_are_known_where_all_time_is_gone_at_the_beginning(
     """A thread may begin late."""
 
     class Store:
-        def read(self, name: str, offset: int, length: int) -> bytes:
+        def read(self, name: str, offset: int, length: int, stop: Any) -> bytes:
             return b"x" * length
 
     monkeypatch.setattr("fastio.doctor.remote._SECONDS", -1.0)
-    assert is_rate(stream_rate(Store(), "object", 1000, 3))  # type: ignore[arg-type]
-    monkeypatch.setattr(image_probes, "SECONDS", -1.0)
-    assert is_rate(image_probes.pillow_rate([encoded()], 16))
+    assert is_rate(stream_rate(Store(), "object", 1000, 3, 100))  # type: ignore[arg-type]
+    part = image_probes.pillow_part([encoded()], 16, -1.0)
+    assert part.samples == 1
+    assert part.seconds > 0
 
 
 def test_the_word_in_brackets_says_when_there_are_huge_pages(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from fastio.doctor import Facts, Use, diagnose, diagnose_stats, pipeline_of
 from fastio.doctor.facts import Trial
+from fastio.doctor.pipeline import decode_rate
 from fastio.stats import Stats
 from tests.doctor_facts import (
     FAULTLESS,
@@ -52,6 +53,12 @@ def test_the_gain_of_packing_ends_where_the_model_does() -> None:
     assert gains(IN_FOLDER, model_rate=3000.0) == [2.0, 1.5]
 
 
+def test_a_slow_model_is_named_before_all_that_has_no_gain() -> None:
+    storage = replace(STORAGE, file_system="overlay")
+    facts = FAULTLESS.replaced(storage=storage, machine=replace(MACHINE, load=12.0))
+    assert culprits(facts, model_rate=900.0)[0] == "compute"
+
+
 def test_where_the_model_is_slowest_it_is_the_culprit() -> None:
     (found,) = diagnose(FAULTLESS, Use(model_rate=900.0))
     assert (found.culprit, found.gain) == ("compute", None)
@@ -68,6 +75,22 @@ def test_fewer_threads_gain_by_packing_in_proportion() -> None:
     assert before is not None
     assert before.rate == 550
     assert gains(IN_FOLDER, threads=1) == pytest.approx([8000 / 2000, 2000 / 550, 550 / 250])
+
+
+def test_a_try_is_compared_with_the_same_images_as_they_are() -> None:
+    lighter = Trial("blocks", None, 48, 8000.0, 1.06, before_rate=4000.0)
+    facts = IN_FOLDER.replaced(images=replace(IMAGES, trials=(lighter,)))
+    (found,) = [one for one in diagnose(facts, Use()) if "fastio pack" in one.advice]
+    assert found.gain == 8000 / 4000
+    assert "8,000 images/s from 48 of them packed for a try, 4,000 as they are" in found.evidence
+
+
+def test_the_rate_of_as_many_threads_as_are_used_is_taken_where_it_was_measured() -> None:
+    images = replace(IMAGES, used=(2, 1500.0), trials=())
+    facts = FAULTLESS.replaced(images=images)
+    assert gains(facts, threads=2) == [2000 / 1500]
+    assert decode_rate(facts, Use(threads=3)) == (1500 + 2000) / 2
+    assert decode_rate(facts, Use(threads=64)) == 2000
 
 
 def test_images_larger_than_their_crop_are_shrunk_for_a_try() -> None:
@@ -116,6 +139,17 @@ def test_a_first_epoch_from_a_slow_disk_is_told_of_without_a_gain() -> None:
     assert "15 s" in found.waits_for  # 10,000 samples at 500/s instead of 2,000/s
 
 
+def test_a_loader_s_cold_rate_goes_before_that_of_plain_reads() -> None:
+    storage = replace(STORAGE, cold_reads_s=500.0, cold_loader_s=250.0, resident_share=0.0)
+    assert gains(FAULTLESS.replaced(storage=storage), epochs=1) == pytest.approx([8.0])
+
+
+def test_the_first_epoch_counts_as_much_as_there_are_few() -> None:
+    facts = FAULTLESS.replaced(storage=replace(STORAGE, cold_reads_s=500.0, resident_share=0.0))
+    assert gains(facts, epochs=1) == pytest.approx([4.0])
+    assert gains(facts, epochs=3) == pytest.approx([(4.0 + 2) / 3])
+
+
 def test_packing_makes_room_in_memory_where_it_makes_data_smaller() -> None:
     images = replace(IMAGES, trials=(Trial("blocks", 500, 8, 8000.0, 0.1),), short_side=4000)
     data = replace(FOLDER, nbytes=64 << 30)
@@ -134,6 +168,19 @@ def test_a_url_without_a_cache_waits_for_the_network() -> None:
     assert found.gain == pytest.approx(8000 / (200e6 / 110_000))
     assert diagnose(facts, Use(cache="/nvme")) == ()
     assert diagnose(facts.replaced(data=replace(data, nbytes=10_000_000)), Use()) == ()
+
+
+def test_a_cache_gains_from_the_second_epoch_on() -> None:
+    data = replace(PACKED, path="s3://bucket/x", remote=True)
+    facts = Facts(MACHINE, SETTINGS, data=data, remote=replace(REMOTE, parallel_bytes_s=220e6))
+    assert gains(facts, epochs=1) == []
+    assert gains(facts, epochs=2) == pytest.approx([2 * 4.0 / (4.0 + 1.0)])
+
+
+def test_what_a_loader_fetched_is_the_network_s_rate() -> None:
+    data = replace(PACKED, path="s3://bucket/x", remote=True)
+    facts = Facts(data=data, remote=replace(REMOTE, loader_bytes_s=110e6))
+    assert gains(facts) == pytest.approx([8.0])
 
 
 def test_a_cache_that_is_too_small_fetches_the_rest_every_epoch() -> None:
@@ -302,6 +349,41 @@ def test_a_loader_s_stats_name_the_culprit(stats: Stats, culprit: str, gain: flo
     first = diagnose_stats(stats, cores=4)[0]
     assert first.culprit == culprit
     assert first.gain == (None if gain is None else pytest.approx(gain))
+
+
+@pytest.mark.parametrize(
+    ("stats", "culprit", "gain"),
+    [
+        (Stats(wait_s=9.0, between_s=1.0, transform_s=8.8, samples=5000), "transform", 2.0),
+        (Stats(wait_s=9.0, between_s=1.0, fetch_s=8.8, samples=4000), "network", 2.5),
+        (Stats(wait_s=9.0, between_s=1.0, decode_s=9.0, threads=1, samples=4000), "threads", 2.5),
+        (Stats(wait_s=0.1, between_s=9.9, samples=5000), "copy", 10 / 5.1),
+        (Stats(wait_s=0.1, between_s=9.9, samples=9900), "compute", None),
+        (Stats(wait_s=0.1, between_s=9.9, copy_s=4.0, samples=5000), "compute", None),
+    ],
+)
+def test_nothing_gains_more_than_the_model_lets(
+    stats: Stats, culprit: str, gain: float | None
+) -> None:
+    first = diagnose_stats(replace(stats, threads=stats.threads or 4), 4, model_rate=1000.0)[0]
+    assert first.culprit == culprit
+    assert first.gain == (None if gain is None else pytest.approx(gain))
+
+
+def test_nothing_gains_more_than_the_threads_let() -> None:
+    stats = Stats(wait_s=9.0, between_s=1.0, transform_s=8.5, decode_s=20.0, threads=4)
+    assert diagnose_stats(stats, cores=4)[0].gain == pytest.approx(10 / 5)
+
+
+def test_more_threads_gain_no_more_than_in_proportion() -> None:
+    stats = Stats(wait_s=9.9, between_s=0.1, decode_s=20.0, threads=2)
+    assert diagnose_stats(stats, cores=3)[0].gain == pytest.approx(1.5)
+
+
+def test_without_the_model_s_rate_copies_are_not_told_from_it() -> None:
+    (found,) = diagnose_stats(Stats(wait_s=0.1, between_s=9.9, samples=5000, threads=4), cores=4)
+    assert "copies if it makes any" in found.waits_for
+    assert "--model-rate" in found.advice
 
 
 def test_a_loader_that_did_not_run_says_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -17,12 +18,15 @@ from fastio.cli.common import (
     parse_storage_options,
     readable_bytes,
 )
+from fastio.errors import SourceNotFound
+from fastio.store.urls import is_remote
 
 if TYPE_CHECKING:
     from fastio.diagnose.findings import Finding
     from fastio.doctor import Facts, Pipeline, Use
 
 EXIT_FINDINGS = 3
+_PATTERN = set("*?[{")
 _WIDTH = 100
 _BEFORE_ADVICE = 9  # characters
 
@@ -50,6 +54,10 @@ def doctor(
     cache: Annotated[
         str | None, typer.Option("--cache", help="The folder your loader keeps a URL's data in.")
     ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option("--epochs", min=1, help="That you train: default, many."),
+    ] = None,
     stats: Annotated[
         Path | None,
         typer.Option(
@@ -72,11 +80,12 @@ def doctor(
     """Say what you wait for, what to change, and what that would bring, in less than a minute."""
     options = parse_storage_options(storage_options) or {}
     with clear_errors():
+        _check_there(data)
         from fastio.doctor import Use, diagnose, examine, pipeline_of
 
-        use = Use(batch_size, threads, crop, model_rate, cache, options, scratch)
+        use = Use(batch_size, threads, crop, model_rate, cache, options, scratch, epochs)
         if stats is not None:
-            found = _of_stats(stats)
+            found = _of_stats(stats, model_rate)
             told: dict[str, Any] = {}
             lines: list[str] = []
         else:
@@ -94,7 +103,18 @@ def doctor(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _of_stats(path: Path) -> tuple[Finding, ...]:
+def _check_there(data: str | None) -> None:
+    """Before torch and others are imported, which takes seconds.
+
+    Raises:
+        SourceNotFound: there is no file or folder of that name, which is no pattern and no URL.
+    """
+    if data is None or is_remote(data) or _PATTERN & set(data) or os.path.exists(data):
+        return
+    raise SourceNotFound(f"{data}: no such folder, file or pattern")
+
+
+def _of_stats(path: Path, model_rate: float | None) -> tuple[Finding, ...]:
     from dataclasses import fields
 
     from fastio.cores import available_cores
@@ -106,7 +126,7 @@ def _of_stats(path: Path) -> tuple[Finding, ...]:
         known = {field.name: values[field.name] for field in fields(Stats) if field.name in values}
     except (ValueError, TypeError) as error:
         raise typer.BadParameter(f"{path} is no JSON of loader.stats().to_dict()") from error
-    return diagnose_stats(Stats(**known), available_cores())
+    return diagnose_stats(Stats(**known), available_cores(), model_rate)
 
 
 # --- What was measured ----------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What a machine and a dataset make one wait for, what to change, and what that would bring.
 
-    use -> probes (machine, settings, gpu, data, storage, images, tables, remote) -> facts
+    use -> probes (machine, settings, gpu, data, storage, cold, images, tables, remote) -> facts
         -> rules -> findings, by gain
 
 Probes measure and return facts; they are bounded in time and bytes and only read. Rules are

@@ -1,9 +1,11 @@
-"""Probes that may fail: the rest goes on, and a note says what is missing."""
+"""Probes that may fail, or not come back: the rest goes on, and a note says what is missing."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -42,3 +44,33 @@ class Attempts:
             cause = " ".join(str(error).split()) or type(error).__name__
             self.notes.append(f"{what}: {cause}")
             return None
+
+
+def within(seconds: float, what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What a call returns that waits for a server, if it does in time; else nobody waits for it.
+
+    Args:
+        seconds: to wait.
+        what: is waited for, for the error.
+        call: goes on in a thread of its own, which does not keep the process from ending.
+        args, kwargs: of it.
+
+    Raises:
+        TimeoutError: it did not return in time.
+        Exception: that it raises.
+    """
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call(*args, **kwargs))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="fastio-doctor", daemon=True).start()
+    try:
+        return done.result(seconds)
+    except TimeoutError as error:
+        if done.done():
+            raise  # the call's own
+        raise TimeoutError(f"{what} did not answer within {seconds:.0f} s") from error

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from fastio.bench.storage import local_files
 from fastio.dataset import Dataset, is_dataset
+from fastio.doctor.attempt import within
 from fastio.doctor.facts import DataFacts
 from fastio.errors import DatasetNotFound, SourceNotFound
 from fastio.formats import is_tars, open_remote
@@ -25,6 +26,7 @@ from fastio.formats.tars import TarDataset
 from fastio.store import is_remote
 
 _LISTING_S = 5.0
+_STORE_S = 15.0  # that a store has to say what there is
 _MEASURED = 512  # files whose sizes stand for those of all
 _KEPT = 100_000  # paths
 _TABLES = 8  # files that stand for the rest: opening one reads its footer
@@ -51,10 +53,11 @@ def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data
 
     Raises:
         SourceNotFound: there is nothing, or nothing that a loader takes.
-        FastioError: it is damaged, or the store does not answer.
+        FastioError: it is damaged, or the store says why it does not give it.
+        TimeoutError: the store does not answer.
     """
     if is_remote(path):
-        return _in_store(path, storage_options)
+        return within(_STORE_S, path, _in_store, path, storage_options)
     if is_dataset(path):
         return _packed(path)
     if is_tars(path):
@@ -161,7 +164,8 @@ def _in_store(url: str, storage_options: Mapping[str, Any] | None) -> Data:
     try:
         with open_remote(url, storage_options) as dataset:
             if not isinstance(dataset, Dataset):
-                facts = DataFacts(url, "tars", rows=len(dataset), remote=True)
+                nbytes = dataset.nbytes
+                facts = DataFacts(url, "tars", rows=len(dataset), nbytes=nbytes, remote=True)
                 return Data(facts, (), url)
             manifest, schema = dataset.manifest, dataset.schema
             images = schema.image_fields

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastio.doctor.attempt import Attempts
+from fastio.doctor.cold import cold_loader_rate
 from fastio.doctor.data import Data, look_at
 from fastio.doctor.facts import Facts, StorageFacts
 from fastio.doctor.gpu import gpu_facts
@@ -29,7 +30,8 @@ def examine(path: str | None = None, use: Use | None = None) -> Facts:
 
     Raises:
         SourceNotFound: there is nothing at the path that a loader takes.
-        FastioError: it is damaged, or its store does not answer.
+        FastioError: it is damaged, or its store says why it does not give it.
+        TimeoutError: its store does not answer.
     """
     use = use or Use()
     attempts = Attempts(BUDGET_S)
@@ -41,7 +43,9 @@ def examine(path: str | None = None, use: Use | None = None) -> Facts:
         return Facts(machine, settings, gpu, notes=tuple(attempts.notes))
     threads = machine.cores if machine else 1
     # Before anything else reads the files.
-    storage = None if data.facts.remote else attempts("storage", _storage, data, use, attempts)
+    storage = None
+    if not data.facts.remote:
+        storage = attempts("storage", _storage, data, use, threads, attempts)
     facts = Facts(machine, settings, gpu, data.facts, storage)
     if data.facts.remote:
         facts = facts.replaced(remote=remote_facts(data, use, threads, attempts))
@@ -52,10 +56,15 @@ def examine(path: str | None = None, use: Use | None = None) -> Facts:
     return facts.replaced(notes=tuple(attempts.notes))
 
 
-def _storage(data: Data, use: Use, attempts: Attempts) -> StorageFacts | None:
-    """As `storage_facts`, and the scratch folder where there is one."""
+def _storage(data: Data, use: Use, threads: int, attempts: Attempts) -> StorageFacts | None:
+    """As `storage_facts`, with a loader's rate, and the scratch folder where there is one."""
     found = storage_facts(data, data.facts.sample_bytes, attempts)
-    if found is None or use.scratch is None:
+    if found is None:
+        return None
+    if data.facts.kind in ("folder", "packed"):
+        cold = attempts("a cold loader", cold_loader_rate, data, use, use.threads or threads)
+        found = replace(found, cold_loader_s=cold)
+    if use.scratch is None:
         return found
     rate = attempts("writing to the scratch folder", write_rate, Path(use.scratch))
     return replace(found, write_bytes_s=rate)

@@ -147,6 +147,7 @@ class StorageFacts:
         sequential_bytes_s: a large file from its beginning, from the disk.
         warm_reads_s: such reads a second from memory, one at a time.
         write_bytes_s: to the scratch folder, where one was given.
+        cold_loader_s: images a second of a loader whose images come from the disk.
     """
 
     file_system: str
@@ -159,6 +160,7 @@ class StorageFacts:
     sequential_bytes_s: float | None = None
     warm_reads_s: float | None = None
     write_bytes_s: float | None = None
+    cold_loader_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,8 @@ class Trial:
         samples: how many.
         rate: samples a second of a loader with `threads`.
         bytes_share: size / that of the same samples as they were.
+        before_rate: samples a second of the same samples as they are, measured in turns with
+            `rate`; None: they were not.
     """
 
     codec: str
@@ -178,6 +182,7 @@ class Trial:
     samples: int
     rate: float
     bytes_share: float
+    before_rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -192,7 +197,9 @@ class ImageFacts:
         mean_bytes, mean_pixels: of an image.
         short_side, long_side: pixels, medians.
         threads: that the loader was measured with.
-        rate, one_thread_rate: images a second of fastio.Loader, cropped and resized.
+        rate, one_thread_rate: images a second of fastio.Loader, cropped and resized, with
+            `threads` and with one.
+        used: (threads, rate) of a loader as the user has it, where that has other threads or not.
         pillow_rate: images a second of one process that opens, crops and resizes with Pillow.
         trials: of parts packed.
     """
@@ -209,6 +216,7 @@ class ImageFacts:
     threads: int = 1
     rate: float | None = None
     one_thread_rate: float | None = None
+    used: tuple[int, float] | None = None
     pillow_rate: float | None = None
     trials: tuple[Trial, ...] = ()
 
@@ -253,6 +261,8 @@ class RemoteFacts:
         decode_rate: samples a second that the threads manage when bytes are there.
         cache_bytes: room for the cache: what it holds and what is free on its disk; None: no cache.
         cache_file_system: the type of the file system that it is on.
+        loader_bytes_s: that a loader fetched which waited for nothing else; None: it did, or too
+            little came to tell.
     """
 
     backend: str
@@ -262,6 +272,7 @@ class RemoteFacts:
     decode_rate: float | None = None
     cache_bytes: int | None = None
     cache_file_system: str | None = None
+    loader_bytes_s: float | None = None
 
 
 @dataclass(frozen=True)

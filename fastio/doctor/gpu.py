@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import torch
 
@@ -12,7 +13,8 @@ from fastio.doctor.facts import GpuFacts
 
 _COPY_BYTES = 64 << 20
 _EDGE = 4096  # of the matrices
-_NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader,nounits", "--id=0")
+_IMAGES = (32, 128, 56, 56)  # of the convolution
+_NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
 
 
 def gpu_facts() -> GpuFacts | None:
@@ -31,8 +33,8 @@ def gpu_facts() -> GpuFacts | None:
         cudnn_benchmark=torch.backends.cudnn.benchmark,
         pinned_bytes_s=pinned,
         # Asked for right behind a copy: an idle link goes to sleep.
-        link=_link("current"),
-        best_link=_link("max"),
+        link=_link("current", about),
+        best_link=_link("max", about),
         pageable_bytes_s=copy_rate(device, pinned=False),
         flops=matmul_rates(device, (about.major, about.minor)),
         channels_last_gain=channels_last_gain(device),
@@ -71,8 +73,9 @@ def matmul_rates(device: torch.device, capability: tuple[int, int]) -> dict[str,
 
 def channels_last_gain(device: torch.device) -> float:
     """A half-precision convolution's time in the contiguous layout / in channels_last."""
-    layer = torch.nn.Conv2d(128, 128, 3, padding=1).to(device, torch.float16).requires_grad_(False)
-    images = torch.zeros((32, 128, 56, 56), dtype=torch.float16, device=device)
+    layer = torch.nn.Conv2d(_IMAGES[1], _IMAGES[1], 3, padding=1).requires_grad_(False)
+    layer = layer.to(device, torch.float16)
+    images = torch.zeros(_IMAGES, dtype=torch.float16, device=device)
     contiguous = _seconds(device, lambda: layer(images), 10)
     layer = layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = images.to(memory_format=torch.channels_last)
@@ -98,12 +101,19 @@ def _seconds(device: torch.device, work: Callable[[], object], times: int) -> fl
     return max(seconds / times, 1e-9)
 
 
-def _link(which: str) -> tuple[int, int] | None:
-    """PCIe generation and lanes, "current" or "max"; None where nvidia-smi does not tell."""
+def _link(which: str, about: Any) -> tuple[int, int] | None:
+    """PCIe generation and lanes, "current" or "max"; None where nvidia-smi does not tell.
+
+    Args:
+        which: of the two.
+        about: the device's properties. nvidia-smi counts devices that CUDA_VISIBLE_DEVICES hides,
+            so the device is named by what is its alone (torch 2.4 does not know it: the first one).
+    """
     query = f"--query-gpu=pcie.link.gen.{which},pcie.link.width.{which}"
+    device = f"--id=GPU-{about.uuid}" if hasattr(about, "uuid") else "--id=0"
     with suppress(OSError, ValueError, subprocess.SubprocessError):
         done = subprocess.run(
-            [*_NVIDIA_SMI, query], capture_output=True, text=True, timeout=10, check=True
+            [*_NVIDIA_SMI, device, query], capture_output=True, text=True, timeout=10, check=True
         )
         generation, width = done.stdout.split(",")
         return int(generation), int(width)

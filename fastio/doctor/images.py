@@ -8,7 +8,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
@@ -19,7 +22,15 @@ from fastio.dataset import Dataset
 from fastio.doctor.attempt import Attempts
 from fastio.doctor.data import Data, chosen
 from fastio.doctor.facts import ImageFacts, Trial
-from fastio.doctor.rates import SECONDS, image_loader, loader_rate, room
+from fastio.doctor.rates import (
+    Measure,
+    Part,
+    image_loader,
+    images_part,
+    in_turns,
+    loader_part,
+    room,
+)
 from fastio.doctor.use import Use
 from fastio.formats.folder import FolderDataset
 from fastio.formats.tars import TarDataset
@@ -29,7 +40,6 @@ from fastio.schema import CODEC_ENCODED, CODEC_JPEG
 _SAMPLED = 192
 _SAMPLED_BYTES = 64 << 20
 _HEADERS_S = 4.0
-_TRIED = 128
 _TRIED_PIXELS = 100e6  # of all images that are shrunk for a try
 _LARGER = 2.0  # than what a crop needs: worth a try of smaller ones
 _ORIENTATION = 0x0112  # of EXIF
@@ -61,23 +71,59 @@ def image_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> Image
         threads: most that a loader is measured with.
         attempts: notes what cannot be measured.
     """
-    with tempfile.TemporaryDirectory(prefix="fastio-doctor-") as index:
-        sample = _sample(data, index)
+    with ExitStack() as open_now:
+        index = tempfile.TemporaryDirectory(prefix="fastio-doctor-")
+        sample = _sample(data, open_now.enter_context(index))
         if sample is None:
             return None
-        facts = headers(sample.files) if sample.files else _stored_headers(data, sample)
-        rates = {
-            count: attempts(f"decoding with {count} threads", _rate, sample, count, use.crop)
-            for count in sorted({1, threads})
-        }
-        facts = replace(facts, threads=threads, rate=rates[threads], one_thread_rate=rates[1])
-        if sample.files:
-            pillow = attempts("decoding with Pillow", pillow_rate, sample.files, use.crop)
-            facts = replace(facts, pillow_rate=pillow)
-        trials = _trials(sample, facts, use, threads, attempts)
         if not isinstance(sample.dataset, FolderDataset):
-            sample.dataset.close()
-    return replace(facts, trials=trials)
+            open_now.callback(sample.dataset.close)
+        facts = headers(sample.files) if sample.files else _stored_headers(data, sample)
+        attempts("reading the images", _read_once, sample, threads, use.crop)
+        tries = _tries(sample, facts, use, threads, attempts, open_now)
+        return _measured(sample, replace(facts, threads=threads), tries, use, attempts)
+
+
+def _measured(
+    sample: _Sample, facts: ImageFacts, tries: Sequence[_Try], use: Use, attempts: Attempts
+) -> ImageFacts:
+    """The facts with rates, all of which are measured in turns."""
+    threads = facts.threads
+    used = min(use.threads or threads, threads)
+
+    def loading(rows: int, count: int) -> tuple[str, Measure]:
+        name = f"decoding {rows} images with {count} threads"
+        return name, partial(images_part, sample.dataset, sample.field, rows, count, use.crop)
+
+    measures = dict(loading(sample.rows, count) for count in (1, used, threads))
+    for each in tries:
+        measures |= [loading(each.rows, threads), (each.name, each.measure)]
+    if sample.files:
+        measures["decoding with Pillow"] = partial(pillow_part, sample.files, use.crop)
+    rates = in_turns(measures, attempts)
+
+    def rate(rows: int, count: int) -> float | None:
+        return rates.get(loading(rows, count)[0])
+
+    used_rate = rate(sample.rows, used)
+    return replace(
+        facts,
+        rate=rate(sample.rows, threads),
+        one_thread_rate=rate(sample.rows, 1),
+        used=None if used_rate is None else (used, used_rate),
+        pillow_rate=rates.get("decoding with Pillow"),
+        trials=tuple(
+            replace(each.trial, rate=rates[each.name], before_rate=rate(each.rows, threads))
+            for each in tries
+            if each.name in rates
+        ),
+    )
+
+
+def _read_once(sample: _Sample, threads: int, crop: int) -> None:
+    """Brings the images to memory."""
+    loader = image_loader(sample.dataset, sample.field, sample.rows, threads, crop)
+    loader_part(loader, 0.0, warm_samples=sample.rows)
 
 
 def _sample(data: Data, index: str) -> _Sample | None:
@@ -173,15 +219,9 @@ def _stored_headers(data: Data, sample: _Sample) -> ImageFacts:
     )
 
 
-def _rate(sample: _Sample, threads: int, crop: int) -> float | None:
-    loader = image_loader(sample.dataset, sample.field, sample.rows, threads, crop)
-    return loader_rate(loader, SECONDS, warm_samples=sample.rows)
-
-
-def pillow_rate(files: Sequence[bytes], crop: int) -> float | None:
-    """Images a second of one process that opens, crops and resizes with Pillow, as a DataLoader's
-    worker does."""
-    end_s, done = time.monotonic() + SECONDS, 0
+def pillow_part(files: Sequence[bytes], crop: int, seconds: float) -> Part:
+    """What one process opens, crops and resizes with Pillow, as a DataLoader's worker does."""
+    end_s, done = time.monotonic() + seconds, 0
     draws = random.Random(0)
     began_s = time.perf_counter()
     while not done or time.monotonic() < end_s:
@@ -192,50 +232,77 @@ def pillow_rate(files: Sequence[bytes], crop: int) -> float | None:
             box = (x, y, x + edge, y + edge)
             image.convert("RGB").resize((crop, crop), Image.Resampling.BILINEAR, box)
         done += 1
-    return done / (time.perf_counter() - began_s)
+    return Part(done, time.perf_counter() - began_s)
 
 
-def _trials(
-    sample: _Sample, facts: ImageFacts, use: Use, threads: int, attempts: Attempts
-) -> tuple[Trial, ...]:
-    if not sample.files:
-        return ()
-    files = sample.files[:_TRIED]
-    jpegs = facts.formats.get("JPEG", 0.0)
-    codec: Literal["blocks", "raw"] = "blocks" if jpegs >= 0.5 else "raw"
-    found = [attempts(f"packing as {codec}", trial, files, codec, None, use, threads)]
-    smaller = 2 * use.crop
-    if facts.short_side > _LARGER * smaller:
-        most = max(8, min(len(files), int(_TRIED_PIXELS / max(1.0, facts.mean_pixels))))
-        side = round(smaller * facts.long_side / max(1, facts.short_side))
-        found.append(attempts("packing smaller", trial, files[:most], "blocks", side, use, threads))
-    return tuple(each for each in found if each is not None)
+# --- Packed for a try -----------------------------------------------------------------------------
 
 
-def trial(
-    files: Sequence[bytes],
-    codec: Literal["blocks", "raw"],
-    max_side: int | None,
+@dataclass(frozen=True)
+class _Try:
+    """Images that are packed.
+
+    Attributes:
+        name: in notes.
+        rows: of the sample, from the first.
+        trial: what is known of them before they are measured.
+        measure: a loader of them.
+    """
+
+    name: str
+    rows: int
+    trial: Trial
+    measure: Measure
+
+
+def _tries(
+    sample: _Sample,
+    facts: ImageFacts,
     use: Use,
     threads: int,
-) -> Trial:
-    """Packs images for a try, and measures a loader of them.
+    attempts: Attempts,
+    open_now: ExitStack,
+) -> list[_Try]:
+    if not sample.files:
+        return []
+    jpegs = facts.formats.get("JPEG", 0.0)
+    codec: Literal["blocks", "raw"] = "blocks" if jpegs >= 0.5 else "raw"
+    wanted: list[tuple[int, Literal["blocks", "raw"], int | None]]
+    wanted = [(len(sample.files), codec, None)]
+    smaller = 2 * use.crop
+    if facts.short_side > _LARGER * smaller:
+        most = min(len(sample.files), int(_TRIED_PIXELS / max(1.0, facts.mean_pixels)))
+        side = round(smaller * facts.long_side / max(1, facts.short_side))
+        wanted.append((max(8, most), "blocks", side))
+    found = []
+    for most, kind, max_side in wanted:
+        files, name = sample.files[:most], "packing smaller" if max_side else f"packing as {kind}"
+        folder = open_now.enter_context(room(use.scratch))
+        trial = attempts(name, packed_for_try, files, folder, kind, max_side, threads)
+        if trial is not None:
+            dataset = open_now.enter_context(Dataset(folder / "packed"))
+            for field in dataset.schema.image_fields[:1]:  # none where nothing was an image
+                measure = partial(images_part, dataset, field, trial.samples, threads, use.crop)
+                found.append(_Try(f"{name}, loaded", len(files), trial, measure))
+    return found
+
+
+def packed_for_try(
+    files: Sequence[bytes],
+    folder: Path,
+    codec: Literal["blocks", "raw"],
+    max_side: int | None,
+    threads: int,
+) -> Trial | None:
+    """Packs images in a folder; what they load at is measured later. None where none could be read.
 
     Raises:
         FastioError, OSError: they cannot be packed.
     """
-    with room(use.scratch) as folder:
-        report = pack(
-            files,
-            folder / "packed",
-            codec=codec,
-            max_side=max_side,
-            on_error="skip",
-            workers=threads,
-        )
-        with Dataset(folder / "packed") as dataset:
-            field = dataset.schema.image_fields[0]
-            loader = image_loader(dataset, field, report.rows, threads, use.crop)
-            rate = loader_rate(loader, SECONDS, warm_samples=report.rows)
-        before = sum(map(len, files))
-    return Trial(codec, max_side, report.rows, rate or 0.0, report.bytes / max(1, before))
+    report = pack(
+        files, folder / "packed", codec=codec, max_side=max_side, on_error="skip", workers=threads
+    )
+    before = sum(map(len, files))
+    if not report.rows:
+        return None
+    return Trial(codec, max_side, report.rows, 0.0, report.bytes / max(1, before))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from fastio.doctor.facts import Facts
 from fastio.doctor.use import Use
 
@@ -74,19 +76,21 @@ def decode_rate(facts: Facts, use: Use, threads: int | None = None) -> float | N
 
     Args:
         facts, use: see there.
-        threads: that it has; None: as used. Between one and those that were measured the rate is
-            taken to rise evenly, and not beyond.
+        threads: that it has; None: as used. Between numbers that were measured the rate is taken
+            to rise evenly, and not beyond.
     """
     if facts.tables is not None:
         return facts.tables.rate
     if facts.images is None:
         return facts.remote.decode_rate if facts.remote else None
     images = facts.images
-    if not images.rate or not images.one_thread_rate or images.threads == 1:
+    if not images.rate or not images.one_thread_rate:
         return images.rate
-    wanted = min(threads or threads_of(facts, use), images.threads)
-    part = (wanted - 1) / (images.threads - 1)
-    return images.one_thread_rate + part * (images.rate - images.one_thread_rate)
+    known = dict([(1, images.one_thread_rate), *filter(None, [images.used])])
+    known[images.threads] = images.rate
+    counts = sorted(known)
+    wanted = threads or threads_of(facts, use)
+    return float(np.interp(wanted, counts, [known[count] for count in counts]))
 
 
 def cold_rate(facts: Facts) -> float | None:
@@ -97,6 +101,8 @@ def cold_rate(facts: Facts) -> float | None:
     if data.kind in ("tables", "tokens"):  # which are read in large pieces
         bytes_s = storage.sequential_bytes_s
         return bytes_s / data.sample_bytes if bytes_s and data.sample_bytes else None
+    if storage.cold_loader_s:
+        return storage.cold_loader_s
     rates = [storage.cold_reads_s, storage.cold_reads_parallel_s]
     return max((rate for rate in rates if rate), default=None)
 
@@ -110,9 +116,11 @@ def network_rate(facts: Facts) -> float | None:
 
 
 def network_bytes_s(facts: Facts) -> float | None:
-    """Bytes a second from the store, at best."""
+    """Bytes a second from the store: those of a loader, or else at best."""
     if facts.remote is None:
         return None
+    if facts.remote.loader_bytes_s:
+        return facts.remote.loader_bytes_s
     rates = [facts.remote.stream_bytes_s, facts.remote.parallel_bytes_s]
     return max((rate for rate in rates if rate), default=None)
 

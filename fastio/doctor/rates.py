@@ -1,4 +1,4 @@
-"""Samples a second of loaders, each measured for a second or two."""
+"""Samples a second of loaders that are compared: measured in turns, once they run evenly."""
 
 from __future__ import annotations
 
@@ -6,51 +6,98 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fastio.doctor.attempt import Attempts
 from fastio.loader import Loader
-from fastio.stats import Stats
 from fastio.transforms import RandomHorizontalFlip, RandomResizedCrop
 
-SECONDS = 1.5
-_BATCHES = 3  # at least, and
+SECONDS = 1.5  # of each
+TURNS = 4
+_BATCHES = 3  # a turn, at least, and
 _PATIENCE_S = 8.0  # at most, where they are slow to come
+_BATCH = 64
+_AHEAD = 2  # batches
 _SHM = Path("/dev/shm")
 _ROOM_BYTES = 1 << 30
 
 
-def loader_rate(loader: Loader, seconds: float = SECONDS, warm_samples: int = 0) -> float | None:
-    """Samples a second; None where no batches come. The loader is closed.
+@dataclass(frozen=True)
+class Part:
+    """What was measured in one turn."""
+
+    samples: float
+    seconds: float
+
+
+Measure = Callable[[float], Part | None]  # gets the seconds to measure for
+
+
+def in_turns(
+    measures: Mapping[str, Measure], attempts: Attempts, turns: int = TURNS
+) -> dict[str, float]:
+    """Samples a second of several that are compared.
+
+    They take turns, there and back (a, b, b, a), so that a machine that becomes slower, or lends
+    its cores to others for a while, is so for all of them.
+
+    Args:
+        measures: by what they are called in notes.
+        attempts: notes those that fail.
+        turns: of each, `SECONDS` together.
+
+    Returns:
+        The rates of those that were measured.
+    """
+    parts: dict[str, list[Part]] = {name: [] for name in measures}
+    names, failed = list(measures), set[str]()
+    for turn in range(turns):
+        for name in names if turn % 2 == 0 else reversed(names):
+            if name in failed:
+                continue
+            part = attempts(name, measures[name], SECONDS / turns)
+            if part is None:
+                failed.add(name)
+            else:
+                parts[name].append(part)
+    return {
+        name: sum(part.samples for part in found) / sum(part.seconds for part in found)
+        for name, found in parts.items()
+        if found
+    }
+
+
+def loader_part(
+    loader: Loader, seconds: float, warm_samples: int = 0, once: bool = False
+) -> Part | None:
+    """What a loader hands over, its start left out; None where no batches come. It is closed.
 
     Args:
         loader: its epoch is long enough, or begins again.
         seconds: to measure for.
-        warm_samples: that come first and do not count: until the data is in memory.
+        warm_samples: that come first and do not count: those that it is ahead, at least, and as
+            many as bring the data to memory.
+        once: the epoch does not begin again, and what came until its end counts.
     """
-    rate, _ = loader_run(loader, seconds, warm_samples)
-    return rate
-
-
-def loader_run(loader: Loader, seconds: float, warm_samples: int = 0) -> tuple[float | None, Stats]:
-    """As `loader_rate`, and what the stages did."""
+    part = None
     with loader:
-        began_s, before = time.perf_counter(), loader.stats()
-        counted_s: float | None = None
-        for _ in _epochs(loader):
-            now_s, stats = time.perf_counter(), loader.stats()
-            if counted_s is None:
-                if stats.samples > warm_samples or now_s - began_s > _PATIENCE_S:
-                    counted_s, before = now_s, stats
+        began_s, first, samples, batches = time.perf_counter(), None, 0, 0
+        for _ in loader if once else _epochs(loader):
+            now_s, there = time.perf_counter(), loader.stats().samples
+            if first is None:
+                if there > warm_samples or now_s - began_s > _PATIENCE_S:
+                    first, samples = now_s, there
                 continue
-            took_s, done = now_s - counted_s, stats - before
-            if (took_s > seconds and done.batches >= _BATCHES) or took_s > _PATIENCE_S:
-                return done.samples / took_s, done
-        return None, loader.stats() - before
+            batches, part = batches + 1, Part(there - samples, now_s - first)
+            if part.seconds > (seconds if batches >= _BATCHES else _PATIENCE_S):
+                return part
+    return part if once else None
 
 
 def _epochs(loader: Loader) -> Iterator[Any]:
@@ -66,18 +113,41 @@ def _epochs(loader: Loader) -> Iterator[Any]:
 def image_loader(
     dataset: Any, field: str, rows: int, threads: int, crop: int, **options: Any
 ) -> Loader:
-    """A loader of crops of a dataset's images, in small batches, without end."""
+    """A loader of crops of a dataset's first images, without end."""
+    again = _Again(rows)
+    return loader_of_rows(dataset, field, again, threads, crop, _BATCH, _AHEAD, **options)
+
+
+def loader_of_rows(
+    dataset: Any,
+    field: str,
+    rows: Iterable[int],
+    threads: int,
+    crop: int,
+    batch_size: int,
+    ahead: int,
+    **options: Any,
+) -> Loader:
+    """A loader of crops of images, in the order of `rows`."""
     return Loader(
         dataset,
-        batch_size=16,
-        sampler=_Again(rows),
+        batch_size=batch_size,
+        sampler=rows,
         fields=[field],
         transforms={field: [RandomResizedCrop(crop), RandomHorizontalFlip()]},
         threads=threads,
-        prefetch_factor=4,
+        prefetch_factor=ahead,
         on_error="replace",
         **options,
     )
+
+
+def images_part(
+    dataset: Any, field: str, rows: int, threads: int, crop: int, seconds: float
+) -> Part | None:
+    """As `loader_part`, of an `image_loader` of images that are in memory."""
+    loader = image_loader(dataset, field, rows, threads, crop)
+    return loader_part(loader, seconds, warm_samples=_BATCH * (_AHEAD + 1))
 
 
 class _Again:

@@ -25,7 +25,7 @@ from fastio.doctor.facts import StorageFacts
 
 _MOST_BYTES = 64 << 20  # of a measurement
 _MOST_S = 2.0
-_MOST_READS = 256
+_MOST_READS = 1024
 _PARALLEL = 8
 _LARGE_BYTES = 16 << 20  # a file from which to read in sequence
 _CHUNK_BYTES = 1 << 20
@@ -130,10 +130,19 @@ def cold_rate(pieces: Sequence[Piece], threads: int) -> float | None:
     Raises:
         OSError: a file cannot be read, or its pages cannot be taken out of memory.
     """
+    give_back(pieces)
+    return read_rate(pieces, threads)
+
+
+def give_back(pieces: Sequence[Piece]) -> None:
+    """Takes pieces out of memory.
+
+    Raises:
+        OSError: they cannot be opened, or the system keeps them.
+    """
     for piece in pieces:
         _give_back(piece)
     _check_given_back(pieces[:_CHECKED])
-    return read_rate(pieces, threads)
 
 
 def _check_given_back(pieces: Sequence[Piece]) -> None:
@@ -163,9 +172,7 @@ def sequential_rate(path: Path) -> float | None:
         OSError: it cannot be read, or its pages cannot be taken out of memory.
     """
     length = min(path.stat().st_size, 2 * _MOST_BYTES)
-    piece = Piece(path, 0, length)
-    _give_back(piece)
-    _check_given_back([piece])
+    give_back([Piece(path, 0, length)])
     end_s, done = time.monotonic() + _MOST_S, 0
     began_s = time.perf_counter()
     with open(path, "rb", buffering=0) as file:

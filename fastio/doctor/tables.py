@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,7 +15,7 @@ import pyarrow.parquet as pq
 from fastio.doctor.attempt import Attempts
 from fastio.doctor.data import Data, rows_of
 from fastio.doctor.facts import TableFacts, Trial
-from fastio.doctor.rates import SECONDS, loader_rate, room
+from fastio.doctor.rates import Measure, Part, in_turns, loader_part, room
 from fastio.doctor.use import Use
 from fastio.formats import TokenWindows
 from fastio.formats.tables import table_kind
@@ -23,6 +25,7 @@ from fastio.pack import pack
 _TEXT_BYTES = 64 << 20  # of files that are read into memory as a whole
 _TRIED_ROWS = 200_000
 _WINDOW = 1024  # tokens
+_TURNS = 2  # loaders of files take a while to begin
 
 
 def table_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> TableFacts | None:
@@ -35,28 +38,25 @@ def table_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> Table
         attempts: notes what cannot be measured.
     """
     if data.facts.packed:
-        return TableFacts(
-            "packed", threads=threads, rate=attempts("rows", packed_rate, data, use, threads)
-        )
+        rates = in_turns({"rows": partial(packed_part, data, use, threads)}, attempts, _TURNS)
+        return TableFacts("packed", threads=threads, rate=rates.get("rows"))
     files = [Path(path) for path in data.part]
     kind = table_kind(str(files[0])) or "unknown"
     layout = attempts("the layout", parquet_layout, files) if kind == "parquet" else None
-    facts = layout or TableFacts(kind)
-    rate = None
+    measures: dict[str, Measure] = {}
     if kind in ("parquet", "arrow") or sum(f.stat().st_size for f in files[:1]) < _TEXT_BYTES:
-        rate = attempts("rows", file_rate, files, use, threads)
-    tried = attempts("packing rows", trial, files, use, threads) if kind == "parquet" else None
-    return TableFacts(
-        facts.format,
-        facts.columns,
-        facts.row_groups,
-        facts.group_rows,
-        facts.group_bytes,
-        facts.compressions,
-        facts.text_columns,
-        threads,
-        rate,
-        tried,
+        measures["rows"] = partial(file_part, files, use, threads)
+    with room(use.scratch) as folder:
+        tried = attempts("packing rows", trial, files, folder) if kind == "parquet" else None
+        if tried is not None:
+            measures["packed rows"] = partial(trial_part, tried, folder, use, threads)
+        rates = in_turns(measures, attempts, _TURNS)
+    rate, packed = rates.get("rows"), rates.get("packed rows")
+    return replace(
+        layout or TableFacts(kind),
+        threads=threads,
+        rate=rate,
+        trial=replace(tried, rate=packed, before_rate=rate) if tried and packed else None,
     )
 
 
@@ -91,14 +91,14 @@ def parquet_layout(files: Sequence[Path]) -> TableFacts:
     )
 
 
-def file_rate(files: Sequence[Path], use: Use, threads: int) -> float | None:
-    """Rows a second of a loader of the files as they are."""
+def file_part(files: Sequence[Path], use: Use, threads: int, seconds: float) -> Part | None:
+    """Rows of a loader of the files as they are."""
     loader = Loader([str(path) for path in files], _batch(use), True, threads=threads)
-    return loader_rate(loader, SECONDS, warm_samples=_batch(use))
+    return loader_part(loader, seconds, warm_samples=_batch(use))
 
 
-def packed_rate(data: Data, use: Use, threads: int) -> float | None:
-    """Rows a second of a packed dataset; of tokens documents, as windows of them come."""
+def packed_part(data: Data, use: Use, threads: int, seconds: float) -> Part | None:
+    """Rows of a packed dataset; of tokens documents, as windows of them come."""
     windows = TokenWindows(_WINDOW) if data.facts.kind == "tokens" else None
     loader = Loader(
         data.part,
@@ -109,12 +109,12 @@ def packed_rate(data: Data, use: Use, threads: int) -> float | None:
         resident=False,
     )
     windows_a_row = 1.0 if windows is None else len(loader) * use.batch_size / data.facts.rows
-    rate = loader_rate(loader, SECONDS, warm_samples=_batch(use))
-    return None if rate is None else rate / windows_a_row
+    part = loader_part(loader, seconds, warm_samples=_batch(use))
+    return None if part is None else Part(part.samples / windows_a_row, part.seconds)
 
 
-def trial(files: Sequence[Path], use: Use, threads: int) -> Trial | None:
-    """Packs the first rows for a try, and measures a loader of them; None where there are none.
+def trial(files: Sequence[Path], folder: Path) -> Trial | None:
+    """Packs the first rows in a folder for a try; None where there are none.
 
     Raises:
         FastioError, OSError: they cannot be packed.
@@ -123,13 +123,16 @@ def trial(files: Sequence[Path], use: Use, threads: int) -> Trial | None:
         batch: Any = next(file.iter_batches(batch_size=_TRIED_ROWS), None)
     if batch is None or not batch.num_rows:
         return None
-    with room(use.scratch) as folder:
-        report = pack(pa.Table.from_batches([batch]), folder / "packed")
-        rows = min(_batch(use), max(1, report.rows // 8))
-        loader = Loader(folder / "packed", rows, True, threads=threads, resident=False)
-        rate = loader_rate(loader, SECONDS, warm_samples=rows)
+    report = pack(pa.Table.from_batches([batch]), folder / "packed")
     share = report.bytes / report.rows / (files[0].stat().st_size / rows_of(files[:1]))
-    return Trial("", None, report.rows, rate or 0.0, share)
+    return Trial("", None, report.rows, 0.0, share)
+
+
+def trial_part(tried: Trial, folder: Path, use: Use, threads: int, seconds: float) -> Part | None:
+    """Rows of a loader of those that were packed for a try."""
+    rows = min(_batch(use), max(1, tried.samples // 8))
+    loader = Loader(folder / "packed", rows, True, threads=threads, resident=False)
+    return loader_part(loader, seconds, warm_samples=rows)
 
 
 def _batch(use: Use) -> int:

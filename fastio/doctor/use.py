@@ -20,6 +20,7 @@ class Use:
         storage_options: for a URL.
         scratch: a folder in which files may be written and deleted again; None: only small ones,
             where temporary files go.
+        epochs: that are trained; None: so many that the first one does not count.
     """
 
     batch_size: int = 256
@@ -29,3 +30,4 @@ class Use:
     cache: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     scratch: str | None = None
+    epochs: int | None = None

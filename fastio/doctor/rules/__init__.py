@@ -9,14 +9,16 @@ from fastio.doctor.facts import Facts
 from fastio.doctor.rules.images import IMAGE_RULES
 from fastio.doctor.rules.live import diagnose_stats
 from fastio.doctor.rules.machine import MACHINE_RULES
-from fastio.doctor.rules.model import MODEL_RULES
+from fastio.doctor.rules.model import MODEL_RULES, slow_model
 from fastio.doctor.rules.storage import STORAGE_RULES
 from fastio.doctor.rules.tables import TABLE_RULES
 from fastio.doctor.use import Use
 
 Rule = Callable[[Facts, Use], Iterable[Finding]]
 
+# What is waited for comes before what might be better, where no gain tells them apart.
 RULES: tuple[Rule, ...] = (
+    slow_model,
     *IMAGE_RULES,
     *TABLE_RULES,
     *STORAGE_RULES,

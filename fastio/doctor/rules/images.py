@@ -39,7 +39,7 @@ def packing(facts: Facts, use: Use) -> Iterator[Finding]:
         before.gain_of(after),
         (
             f"{trial.rate:,.0f} images/s from {trial.samples} of them packed for a try, "
-            f"{before.stages['decode']:,.0f} as they are",
+            f"{_before_rate(facts, trial):,.0f} as they are",
             f"{trial.bytes_share:.2f} x the bytes; {_CODEC_WORDS[trial.codec]}",
         ),
     )
@@ -61,7 +61,7 @@ def smaller(facts: Facts, use: Use) -> Iterator[Finding]:
         before.gain_of(after),
         (
             f"{trial.rate:,.0f} images/s from {trial.samples} of them shrunk for a try, "
-            f"{before.stages['decode']:,.0f} as they are",
+            f"{_before_rate(facts, trial):,.0f} as they are",
             f"{trial.bytes_share:.2f} x the bytes",
         ),
     )
@@ -131,15 +131,22 @@ def _trial(facts: Facts, *, shrunk: bool) -> Trial | None:
     return next((t for t in trials if (t.max_side is not None) == shrunk and t.rate), None)
 
 
+def _before_rate(facts: Facts, trial: Trial) -> float:
+    """Images a second of those that were tried, as they are, with as many threads."""
+    rate = trial.before_rate or (facts.images.rate if facts.images else None)
+    assert rate is not None  # or there is no stage to be faster
+    return rate
+
+
 def _packed(facts: Facts, use: Use, trial: Trial) -> Pipeline | None:
     """The stages as they would be with the packed data."""
     before = pipeline_of(facts, use)
     images = facts.images
     if before is None or images is None or not images.rate:
         return None
-    # The try had all threads; fewer are slower by what they are slower now.
-    share = before.stages["decode"] / images.rate if "decode" in before.stages else 1.0
-    after = before.replaced(decode=trial.rate * min(1.0, share))
+    # The try had all threads, and a part of the images: others are faster by as much.
+    faster = trial.rate / _before_rate(facts, trial)
+    after = before.replaced(decode=before.stages["decode"] * faster)
     if "disk" in after.stages:
         after = _from_shards(facts, trial, after)
     return after

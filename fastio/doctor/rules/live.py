@@ -10,22 +10,30 @@ from fastio.stats import Stats
 _NOTABLE = 0.03  # of the time
 
 
-def diagnose_stats(stats: Stats, cores: int) -> tuple[Finding, ...]:
+def diagnose_stats(
+    stats: Stats, cores: int, model_rate: float | None = None
+) -> tuple[Finding, ...]:
     """What could be changed, the largest gain first, by `Loader.stats()` of some epochs.
 
-    Gains are those of waiting that would be gone as a whole: upper bounds.
+    Gains are those of waiting that would be gone as a whole, up to what the loader's threads and
+    the model take at least: without `model_rate` they are upper bounds.
 
     Args:
         stats: of a loader, or the difference of two snapshots.
         cores: that the process may use.
+        model_rate: samples a second that the model takes when data is there; None: not known.
     """
     if not stats.elapsed_s:
         return ()
-    return by_gain(_findings(stats, cores))
+    return by_gain(_findings(stats, cores, stats.samples / model_rate if model_rate else None))
 
 
-def _findings(stats: Stats, cores: int) -> Iterator[Finding]:
-    elapsed_s = stats.elapsed_s
+def _findings(stats: Stats, cores: int, model_s: float | None) -> Iterator[Finding]:
+    """Args as above, but for `model_s`: seconds that the model took."""
+    elapsed_s, least_s = stats.elapsed_s, model_s or 0.0
+    busy_s = stats.read_s + stats.decode_s + stats.resample_s
+    # Of remedies that leave the threads with as much to do.
+    as_busy_s = max(least_s, busy_s / stats.threads if stats.threads else 0.0)
     threads_s = max(0.0, stats.wait_s - stats.fetch_s - stats.transform_s)
     if stats.path == "torch":
         yield from _one(
@@ -35,16 +43,21 @@ def _findings(stats: Stats, cores: int) -> Iterator[Finding]:
             "num_workers",
             threads_s,
             elapsed_s,
+            least_s,
             (f"{stats.wait_share:.0%} of the time is waiting in next()",),
         )
     else:
-        yield from _one(*_threads(stats, cores), threads_s, elapsed_s, _busy(stats))
+        culprit, what, advice = _threads(stats, cores)
+        if culprit == "threads":
+            least_s = max(least_s, elapsed_s * stats.threads / cores)
+        yield from _one(culprit, what, advice, threads_s, elapsed_s, least_s, _busy(stats))
     yield from _one(
         "network",
         "bytes of the remote dataset",
         "cache= on a local disk, fastio cache warm; a machine near the store",
         stats.fetch_s,
         elapsed_s,
+        as_busy_s,
         (f"{stats.bytes_fetched / 1e6:,.0f} MB fetched",),
     )
     yield from _one(
@@ -53,19 +66,46 @@ def _findings(stats: Stats, cores: int) -> Iterator[Finding]:
         "fastio's own transforms where there are any; on the device; or fewer of them",
         stats.transform_s,
         elapsed_s,
+        as_busy_s,
         (f"{stats.transform_s / max(1, stats.batches) * 1e3:,.1f} ms a batch",),
     )
+    yield from _loop(stats, model_s, as_busy_s)
+
+
+def _loop(stats: Stats, model_s: float | None, least_s: float) -> Iterator[Finding]:
+    """What the loop does between two batches: the model, and copies."""
+    elapsed_s = stats.elapsed_s
     if stats.copy_s > (1 - _NOTABLE) * elapsed_s:
         yield Finding(
             "copy",
             "the copy stream is busy all the time",
             "send uint8 (Normalize runs on the device), pinned memory; see `fastio doctor`",
         )
+    rest_s = 0.0 if model_s is None else max(0.0, stats.between_s - model_s)
+    if model_s is not None and not stats.copy_s:  # else the loader copies, beside the loop
+        yield from _one(
+            "copy",
+            "copies that the loop makes itself, or other work between two batches",
+            "Loader(..., device=...): copies from pinned memory, ahead of the step; then look for "
+            "what else the loop waits for (.item(), logging)",
+            rest_s,
+            elapsed_s,
+            least_s,
+            (
+                f"{stats.between_s / max(1, stats.batches) * 1e3:,.1f} ms between two batches, of "
+                f"which the model takes {model_s / max(1, stats.batches) * 1e3:,.1f}",
+            ),
+        )
     if stats.wait_share < _NOTABLE:
+        loop = (
+            "the model takes" if model_s else "the loop (model, and copies if it makes any) takes"
+        )
+        share = (stats.between_s - rest_s) / elapsed_s
         yield Finding(
             "compute",
-            f"the model takes {1 - stats.wait_share:.0%} of the time: data is not waited for",
-            "make the model faster: autocast, channels_last, torch.compile; see `fastio bench`",
+            f"{loop} {share:.0%} of the time: data is not waited for",
+            "make the model faster: autocast, channels_last, torch.compile; see `fastio bench`"
+            + ("" if model_s else "; --model-rate tells it and copies apart"),
         )
 
 
@@ -103,11 +143,12 @@ def _one(
     advice: str,
     waited_s: float,
     elapsed_s: float,
+    least_s: float,
     evidence: tuple[str, ...],
 ) -> Iterator[Finding]:
-    """A finding, where its share of the time is notable."""
+    """A finding, where its share of the time is notable; with it mended, `least_s` are left."""
     share = waited_s / elapsed_s
     if share >= _NOTABLE:
-        gain = elapsed_s / max(elapsed_s - waited_s, 1e-3 * elapsed_s)
+        after_s = max(elapsed_s - waited_s, least_s, 1e-3 * elapsed_s)
         words = f"you wait {share:.0%} of the time for {what}"
-        yield Finding(culprit, words, advice, gain, evidence)
+        yield Finding(culprit, words, advice, max(1.0, elapsed_s / after_s), evidence)

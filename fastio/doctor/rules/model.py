@@ -133,4 +133,4 @@ def link(facts: Facts, use: Use) -> Iterator[Finding]:
         )
 
 
-MODEL_RULES = (build, slow_model, allocator, tf32, autocast, channels_last, pinned, link)
+MODEL_RULES = (build, allocator, tf32, autocast, channels_last, pinned, link)

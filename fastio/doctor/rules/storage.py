@@ -59,13 +59,14 @@ def first_epoch(facts: Facts, use: Use) -> Iterator[Finding]:
     missing = 1.0 - (storage.resident_share if storage.resident_share is not None else 0.0)
     if not stays_in_memory(facts) or missing < 0.2 or cold * _SLOW_FIRST > stages.rate:
         return
+    later_s = data.rows / stages.rate
     seconds = data.rows * missing * (1 / cold - 1 / stages.rate)
     yield Finding(
         "network" if storage.network else "fetch",
         f"the first epoch waits {seconds:,.0f} s for the disk, later ones for nothing: the data "
         "stays in memory",
-        "nothing for long runs; for short ones pack it, or read it once beforehand",
-        None,
+        "nothing for long runs; for short ones (--epochs tells) a faster disk, or smaller data",
+        1 + seconds / (use.epochs * later_s) if use.epochs else None,
         (f"{cold:,.0f} samples/s from the disk, {missing:.0%} of the data is not in memory now",),
     )
 
@@ -84,7 +85,7 @@ def network(facts: Facts, use: Use) -> Iterator[Finding]:
         f"every epoch fetches {_gb(data.nbytes)} anew: {data.rows / rate:,.0f} s at "
         f"{rate * data.sample_bytes / 1e6:,.0f} MB/s",
         "Loader(..., cache=FOLDER) on a local disk keeps what came; fastio cache warm: all of it",
-        stages.gain_of(cached) if cached.stages else None,
+        _over_epochs(stages.gain_of(cached), use.epochs) if cached.stages else None,
         (f"{rate:,.0f} samples/s over the network, {_latency(remote.latency_s)} a request",),
     )
 
@@ -180,6 +181,11 @@ STORAGE_RULES = (
     small_shards,
     layers,
 )
+
+
+def _over_epochs(gain: float, epochs: int | None) -> float:
+    """A gain that the first epoch does not have."""
+    return gain if epochs is None else epochs / (1 + (epochs - 1) / gain)
 
 
 def _available(facts: Facts) -> int:

@@ -21,7 +21,8 @@ def packing(facts: Facts, use: Use) -> Iterator[Finding]:
         return
     if before.slowest == "model" or "decode" not in before.stages:
         return
-    after = before.replaced(decode=tables.trial.rate)
+    as_it_is = tables.trial.before_rate or before.stages["decode"]
+    after = before.replaced(decode=before.stages["decode"] * tables.trial.rate / as_it_is)
     if "disk" in after.stages:
         disk = after.stages["disk"] / max(tables.trial.bytes_share, 1e-3)
         after = after.replaced(disk=disk)
@@ -32,7 +33,7 @@ def packing(facts: Facts, use: Use) -> Iterator[Finding]:
         before.gain_of(after),
         (
             f"{tables.trial.rate:,.0f} rows/s from {tables.trial.samples:,} of them packed for a "
-            f"try, {before.stages['decode']:,.0f} as they are",
+            f"try, {as_it_is:,.0f} as they are",
             f"{tables.trial.bytes_share:.2f} x the bytes; any row from anywhere when shuffled",
         ),
     )

@@ -14,7 +14,7 @@ import torch
 import fastio
 from fastio.train import Options, fit
 from fastio.train.checkpoint import keep, load, restore_rng_state, rng_state, save
-from fastio.train.parallel import Place
+from fastio.train.parallel import Place, on_main
 from fastio.train.run import Run
 from tests.train_support import TinyTask, tiny_data
 
@@ -68,10 +68,43 @@ def test_a_failed_write_leaves_what_was_there(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(fastio.CheckpointError, match=r"last\.pt cannot be written \(No space"):
         save({"a": 2}, path)
     assert load(path)["a"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_what_torch_says_of_a_full_disk_is_told_in_the_system_s_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torch_save(content: Any, file: Any) -> None:
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError as error:
+            raise RuntimeError("PytorchStreamWriter failed writing file data/0") from error
+
+    monkeypatch.setattr(torch, "save", torch_save)
+    with pytest.raises(fastio.CheckpointError, match=r"\(No space left on device\)"):
+        save({"a": 2}, tmp_path / "last.pt")
+
+
+def test_a_run_is_not_overwritten_by_another_one(kept: Path, data: Path) -> None:
+    before = (kept / "last.pt").read_bytes()
+    given = options(data, kept, resume=False)
+    with pytest.raises(fastio.TrainError, match=r"last\.pt is there.*--resume"):
+        fit(TinyTask(given), given)
+    assert (kept / "last.pt").read_bytes() == before
+
+
+def test_what_fails_on_the_main_process_fails_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise fastio.CheckpointError("the disk is full")
+
+    with pytest.raises(fastio.CheckpointError, match="the disk is full"):
+        on_main(Place(CPU), fail)
+    monkeypatch.setattr(Place, "gather", lambda self, value: ["the disk is full", value])
+    with pytest.raises(fastio.TrainError, match="the disk is full"):
+        on_main(Place(CPU, "ddp", 1, 2), lambda: pytest.fail("rank 1 writes nothing"))
 
 
 def test_a_checkpoint_that_is_kept_outlives_the_next_one(tmp_path: Path) -> None:

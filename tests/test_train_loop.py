@@ -272,11 +272,81 @@ def test_a_metric_that_is_no_number_is_never_the_best(data: Path) -> None:
         calls = 0
 
         def metrics(self, sums: Any) -> dict[str, float]:
-            """Once an epoch, where no points are logged."""
+            """Of the evaluation first, where no points are logged."""
             self.calls += 1
             return {"accuracy": float("nan")} if self.calls == 1 else super().metrics(sums)
 
-    given = options(data, epochs=2, early_stopping=5, log_every=1000)
+    given = options(data, epochs=2, early_stopping=5, log_every=1000, val_split=0.2)
     result = fit(Unsettled(given), given)
     assert result.best is not None
     assert result.best_epoch == 2
+
+
+def test_numbers_that_are_not_finite_are_null_in_json(data: Path, tmp_path: Path) -> None:
+    class Unsettled(TinyTask):
+        def metrics(self, sums: Any) -> dict[str, float]:
+            return {"accuracy": float("nan")}
+
+    given = options(data, epochs=1, checkpoint_dir=str(tmp_path))
+    result = fit(Unsettled(given), given)
+    text = (tmp_path / "history.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["history"][0]["train"]["accuracy"] is None
+    assert result.to_dict()["history"][0]["train"]["accuracy"] is None
+
+
+def test_early_stopping_without_data_to_evaluate_on_says_what_to_give(data: Path) -> None:
+    with pytest.raises(fastio.TrainError, match=r"--val DATA.*--val-split 0\.1"):
+        train(options(data, early_stopping=1))
+
+
+class Poison(Monitor):
+    """Makes a weight infinite behind a step, as a gradient that is not finite does."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def step(self, run: Run, size: int, loss: Tensor) -> None:
+        if run.progress.step == self._step:
+            next(run.model.parameters()).data[0] = torch.inf
+
+
+def test_weights_that_the_last_step_spoilt_are_not_saved(data: Path, tmp_path: Path) -> None:
+    given = options(data, epochs=1, checkpoint_dir=str(tmp_path))
+    with pytest.raises(fastio.TrainError, match="weights are not finite after step 7"):
+        train(given, Poison(7))
+    assert list(tmp_path.iterdir()) == []
+
+
+class Hopeless(Monitor):
+    """Lowers the scale of gradients as steps do whose gradients overflow at any scale."""
+
+    def step(self, run: Run, size: int, loss: Tensor) -> None:
+        run.scaler.update(1e-6)
+
+
+def test_gradients_that_overflow_at_any_scale_are_an_error(data: Path) -> None:
+    with pytest.raises(fastio.TrainError, match=r"gradients overflowed.*--amp bf16"):
+        train(options(data, amp="fp16"), Hopeless())
+
+
+@pytest.mark.parametrize("parallel", [None, "dp"])
+def test_a_task_can_tell_training_from_evaluation_by_the_model(data: Path, parallel: Any) -> None:
+    """Label smoothing is for training alone."""
+    seen = []
+
+    class Told(TinyTask):
+        def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
+            seen.append(model.training)
+            return super().step(model, batch, valid)
+
+    given = options(data, epochs=2, batch_size=64, val=str(data), parallel=parallel)
+    fit(Told(given), given)
+    assert seen == [True, False] * 2
+
+
+def test_data_that_differs_between_processes_is_named(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastio.train.parallel.Place.gather", lambda self, value: [value, [9, 0]])
+    with pytest.raises(fastio.TrainError, match=r"\[7, 0\] for rank 0 and \[9, 0\] for rank 1"):
+        train(options(data))

@@ -19,13 +19,15 @@ from fastio.train.loaders import (
     Subset,
     begin_epoch,
     evaluation_loader,
+    has_full_batch,
     rescaled,
     split_rows,
     training_loader,
     valid_samples,
 )
+from fastio.train.models import VisionTransformer
 from fastio.train.optim import make_optimizer, make_scheduler
-from fastio.train.parallel import Place
+from fastio.train.parallel import Place, processes
 from tests.train_support import tiny_data
 
 CPU = torch.device("cpu")
@@ -170,3 +172,40 @@ def test_positions_of_a_split_are_those_of_each_process(data: Path) -> None:
         assert rescaled({"position": 8}, split, 2, 1) == {"position": 16}
     with training_loader(Options(str(data)), Place(CPU)) as whole:
         assert rescaled({"position": 8}, whole, 2, 1) == {"position": 8}
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.3])
+@pytest.mark.parametrize(("batch_size", "full"), [(16, True), (17, False), (24, False)])
+def test_less_than_a_batch_is_known(
+    data: Path, held_out: float, batch_size: int, full: bool
+) -> None:
+    """Of 23 samples; 16 are left where some are held out."""
+    options = Options(str(data), batch_size=batch_size, val_split=held_out)
+    with training_loader(options, Place(CPU)) as loader:
+        assert has_full_batch(loader) == (full or (not held_out and batch_size < 24))
+
+
+def test_one_sample_is_too_few(tmp_path: Path) -> None:
+    one, two = (tiny_data(tmp_path / str(rows), rows) for rows in (1, 2))
+    for options in (Options(str(one)), Options(str(two), val_split=0.5)):
+        with pytest.raises(fastio.TrainError, match="1 sample to train on"):
+            training_loader(options, Place(CPU))
+
+
+def test_class_tokens_positions_and_scales_do_not_decay() -> None:
+    model = VisionTransformer(2, 8, width=8, depth=1, heads=1)
+    optimizer = make_optimizer(model, Options("data", weight_decay=0.5), 1.0)
+    decays = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
+    found = {name for name, p in model.named_parameters() if decays[id(p)]}
+    layer = ["attention.qkv", "attention.out", "mlp.0", "mlp.2"]
+    names = ["patches", "classifier", *(f"layers.0.{name}" for name in layer)]
+    assert found == {f"{name}.weight" for name in names}
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "meta", "mps"])
+def test_a_device_that_is_none_is_named(device: str) -> None:
+    with (
+        pytest.raises(fastio.TrainError, match=f"device={device}.*give cpu"),
+        processes(Options("data", device=device)),
+    ):
+        pass

@@ -18,6 +18,7 @@ import fastio
 from fastio.train import Options
 from fastio.train.auc import BINS, area_under_curve, logit_counts
 from fastio.train.columns import Columns, moments
+from fastio.train.labels import listed
 from fastio.train.loop import fit
 from fastio.train.models import DLRM, Scaled, TabularMLP
 from fastio.train.parallel import Place
@@ -204,19 +205,35 @@ def test_moments_leave_out_what_is_no_number(tmp_path: Path) -> None:
     assert deviation.numpy() == pytest.approx([known.std(), 1.0])
 
 
-def test_numbers_are_scaled_and_nan_is_the_mean() -> None:
-    class Given(nn.Module):
-        def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
-            return dense.sum(1)
+def test_points_in_time_have_their_own_mean_and_deviation(tmp_path: Path) -> None:
+    """Seconds since 1970 within two minutes: float32 has steps of 128 there."""
+    times = 1.7e9 + np.arange(120.0)
+    pq.write_table(pa.table({"at": times}), tmp_path / "x.parquet")
+    columns = Columns({"at": 1}, {})
+    mean, deviation = moments(str(tmp_path / "x.parquet"), ["at"], columns.numbers)
+    assert float(mean) == pytest.approx(times.mean(), rel=1e-15)
+    assert float(deviation) == pytest.approx(times.std(), rel=1e-9)
+    numbers = columns.numbers({"at": torch.from_numpy(times)})
+    scaled = Scaled(Given(), (mean, deviation))(numbers, torch.zeros(120, 0))
+    assert scaled.numpy() == pytest.approx((times - times.mean()) / times.std(), abs=1e-5)
 
-    numbers = torch.tensor([[2.0, torch.nan], [4.0, 30.0]])
-    ids = torch.zeros(2, 0)
+
+class Given(nn.Module):
+    """The sum of what the model is given."""
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        return dense.sum(1)
+
+
+def test_numbers_are_scaled_and_nan_is_the_mean() -> None:
+    numbers = torch.tensor([[2.0, torch.nan], [4.0, 30.0], [torch.inf, -torch.inf]])
+    ids = torch.zeros(3, 0)
     scale = torch.tensor([2.0, 10.0]), torch.tensor([2.0, 5.0])
     standard = Scaled(Given(), scale, (100.0, 10.0))
-    assert standard(numbers, ids).tolist() == pytest.approx([100, 100 + 10 * (1 + 4)])
+    assert standard(numbers, ids).tolist() == pytest.approx([100, 100 + 10 * (1 + 4), 100])
     log1p = Scaled(Given(), None)
     counts = torch.tensor([[-3.0, 1.0], [torch.nan, 7.0]])
-    assert log1p(counts, ids).tolist() == pytest.approx([np.log(2), np.log(8)])
+    assert log1p(counts, ids[:2]).tolist() == pytest.approx([np.log(2), np.log(8)])
 
 
 def test_columns_are_found_by_their_types(folder: Path) -> None:
@@ -254,6 +271,26 @@ def test_what_cannot_be_learned_is_an_error(
     run = options(folder, epochs=1)
     with pytest.raises(fastio.TrainError, match=message):
         fit(tabular_task(run, settings), run)
+
+
+def test_labels_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
+    price = np.where(np.arange(50) % 10 == 7, np.nan, np.arange(50.0))
+    table = pa.table({"x": np.arange(50, dtype=np.float32), "price": price})
+    pq.write_table(table, tmp_path / "x.parquet")
+    run = Options(data=str(tmp_path / "x.parquet"), batch_size=8, threads=1, device="cpu")
+    settings = TabularSettings(objective="regression", label="price")
+    with pytest.raises(fastio.TrainError, match="'price' is NaN or infinite in 5 of 50 rows"):
+        fit(tabular_task(run, settings), run)
+
+
+def test_of_many_names_those_like_the_wanted_one_are_listed() -> None:
+    names = [f"w{n}" for n in range(600)]
+    text = listed(names, "w6000")
+    assert text.startswith("w60")
+    assert text.endswith("... (600 in all)")
+    assert len(text.split(", ")) == 11
+    assert listed(names[:3], "w6000") == "w0, w1, w2"
+    assert listed(names, "zzz").startswith("w0, w1, w2, ")
 
 
 def test_text_is_no_column(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import io
 import re
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rich.console import Console
 
 import fastio
 from fastio.train import Options, fit
-from fastio.train.allocator import allocator_advice
+from fastio.train.allocator import Usage, allocator_advice
 from fastio.train.monitor import Monitor, Monitors
 from fastio.train.progress import Bar, _utilisation
 from fastio.train.trackers import TensorBoard, Visdom
@@ -149,7 +150,7 @@ def shown(data: Path, terminal: bool, **changes: Any) -> str:
     file = io.StringIO()
     given = options(data, **changes)
     console = Console(file=file, width=100, force_terminal=terminal, highlight=False)
-    with Bar("use jemalloc", console) as bar:
+    with Bar(console=console) as bar:
         fit(TinyTask(given), given, bar)
     return file.getvalue()
 
@@ -157,12 +158,11 @@ def shown(data: Path, terminal: bool, **changes: Any) -> str:
 def test_a_log_has_a_line_an_epoch(data: Path) -> None:
     lines = shown(data, terminal=False).splitlines()
     assert lines[0] == "0.0 M weights on cpu; 3 steps an epoch of 8 samples"
-    assert lines[1] == "use jemalloc"
     number = r"[\d.,e-]+"
-    for epoch, line in enumerate(lines[2:4], 1):
+    for epoch, line in enumerate(lines[1:3], 1):
         assert re.fullmatch(
             rf"{epoch}/2  train loss {number} accuracy {number}  val loss {number} "
-            rf"accuracy {number}  {number} rows/s  wait \d+%  {number} s(  \*)?",
+            rf"accuracy {number}  {number} rows/s  data wait \d+%  {number} s(  \*)?",
             line,
         )
 
@@ -199,18 +199,66 @@ def test_all_monitors_are_told_everything() -> None:
     assert own <= {*vars(Monitors)}
 
 
+def test_less_than_a_batch_is_told(data: Path) -> None:
+    line = "the data has less than a batch of 32 samples: each step has all of it"
+    assert line in shown(data, terminal=False, batch_size=32).splitlines()
+    assert line not in shown(data, terminal=False, batch_size=24).splitlines()
+
+
+def test_an_evaluation_that_is_not_finite_is_told(data: Path) -> None:
+    class Unsettled(TinyTask):
+        def metrics(self, sums: Any) -> dict[str, float]:
+            return {"accuracy": float("nan")}
+
+    file = io.StringIO()
+    given = options(data, epochs=1)
+    with Bar(console=Console(file=file, width=60)) as bar:
+        fit(Unsettled(given), given, bar)
+    assert "accuracy of the evaluation not finite: look at its data" in file.getvalue()
+
+
+IDLE = Usage(0.0, 0.0, 0)
+FAULTING = Usage(user_s=9.0, system_s=1.0, faults=300_000)
+
+
+def advice(
+    after: Usage = FAULTING, environment: dict[str, str] | None = None, installed: str | None = None
+) -> str | None:
+    def find(name: str) -> str | None:
+        return f"lib{name}.so.4" if name == installed else None
+
+    return allocator_advice(IDLE, after, environment or {}, find)
+
+
+@pytest.mark.parametrize("change", [{"system_s": 0.1}, {"faults": 500}])
+def test_without_page_faults_there_is_no_advice(change: dict[str, Any]) -> None:
+    assert advice() is not None
+    assert advice(replace(FAULTING, **change)) is None
+    assert advice(IDLE) is None
+
+
 @pytest.mark.parametrize("name", ["jemalloc", "tcmalloc"])
 def test_an_allocator_that_is_preloaded_needs_no_advice(name: str) -> None:
-    assert allocator_advice({"LD_PRELOAD": f"/usr/lib/lib{name}.so.2"}, lambda _: None) is None
+    assert advice(environment={"LD_PRELOAD": f"/usr/lib/lib{name}.so.2"}) is None
 
 
 def test_an_allocator_that_is_installed_is_named() -> None:
-    advice = allocator_advice({}, lambda name: f"lib{name}.so.4" if name == "tcmalloc" else None)
-    assert advice is not None
-    assert "LD_PRELOAD=libtcmalloc.so.4" in advice
+    assert "10% of the processors' time: LD_PRELOAD=libtcmalloc.so.4" in str(
+        advice(installed="tcmalloc")
+    )
 
 
 def test_without_an_allocator_it_says_how_to_get_one() -> None:
-    advice = allocator_advice({}, lambda _: None)
-    assert advice is not None
-    assert "libjemalloc2" in advice
+    assert "apt install libjemalloc2" in str(advice())
+
+
+def test_advice_is_given_once_and_where_it_is_wanted(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastio.train.progress.allocator_advice", lambda *_: "use jemalloc")
+    for wanted in (True, False):
+        file = io.StringIO()
+        given = options(data)
+        with Bar(wanted, Console(file=file, width=100)) as bar:
+            fit(TinyTask(given), given, bar)
+        assert file.getvalue().count("use jemalloc") == wanted

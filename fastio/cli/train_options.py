@@ -212,7 +212,6 @@ _NAMES = {"Options": Any, "Task": Any}
 
 def _run(make: Callable[[], Task], options: Options, output: Output) -> None:
     from fastio.train import fit
-    from fastio.train.allocator import allocator_advice
     from fastio.train.monitor import Monitor, Monitors
 
     main = os.environ.get("RANK", "0") == "0"
@@ -230,7 +229,7 @@ def _run(make: Callable[[], Task], options: Options, output: Output) -> None:
     else:
         from fastio.train.progress import Bar
 
-        with Bar(allocator_advice()) as bar:
+        with Bar(advises=not output.as_json) as bar:
             result = fit(make(), options, Monitors(bar, *monitors))
     if main:
         _tell(result, options, output)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import tempfile
@@ -28,14 +29,24 @@ def save(content: Mapping[str, Any], path: Path) -> None:
     """Writes a checkpoint under a temporary name, flushes it to the disk, and renames it.
 
     Raises:
-        OSError: it cannot be written; what was at the path stays.
+        CheckpointError: it cannot be written; what was at the path stays.
     """
     _publish(path, lambda file: torch.save({"version": VERSION, **content}, file))
 
 
 def save_json(content: Any, path: Path) -> None:
-    """Writes a JSON file likewise."""
-    _publish(path, lambda file: file.write(json.dumps(content, indent=1).encode()))
+    """Writes a JSON file likewise, numbers that are not finite as null."""
+    text = json.dumps(finite(content), indent=1, allow_nan=False)
+    _publish(path, lambda file: file.write(text.encode()))
+
+
+def finite(content: Any) -> Any:
+    """The same with None for NaN and infinity, which JSON has not."""
+    if isinstance(content, dict):
+        return {key: finite(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _publish(path: Path, write: Any) -> None:
@@ -45,19 +56,45 @@ def _publish(path: Path, write: Any) -> None:
             write(file)
             _flush(file)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        # torch has errors of its own for those of the file that it writes to.
+        if isinstance(error, (OSError, RuntimeError)):
+            raise fastio.CheckpointError(
+                f"{path} cannot be written ({_cause(error)}); what was there before stays"
+            ) from error
         raise
     with _directory(path.parent) as descriptor:
         os.fsync(descriptor)
 
 
-def check_writable(folder: Path) -> None:
+def _cause(error: BaseException) -> str:
+    """What the file system said; torch's own words say less."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.strerror:
+            return seen.strerror
+        seen = seen.__cause__ or seen.__context__
+    return str(error).splitlines()[0]
+
+
+def check_folder(folder: Path, last: str, resume: bool) -> None:
     """Makes a folder for checkpoints, where it is not there, and writes a file that goes again.
 
+    Args:
+        folder: where checkpoints will be written.
+        last: name of the checkpoint that a run goes on from.
+        resume: whether the run goes on from it.
+
     Raises:
-        TrainError: it cannot be made, or nothing can be written to it.
+        TrainError: it cannot be made, nothing can be written to it, or it holds a run that this one
+            does not go on with, and would overwrite.
     """
+    if not resume and (folder / last).exists():
+        raise fastio.TrainError(
+            f"{folder / last} is there, of a run before: go on with it by --resume, or choose "
+            "another --checkpoint-dir, or delete it"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -72,14 +109,15 @@ def keep(path: Path, name: Path) -> None:
     """Gives a checkpoint a second name, atomically, which stays when the first is replaced.
 
     Raises:
-        OSError: it cannot be written; what had the name stays.
+        CheckpointError: it cannot be written; what had the name stays.
     """
     temporary = name.with_name(name.name + ".tmp")
     temporary.unlink(missing_ok=True)
     try:
         os.link(path, temporary)
     except OSError:  # this file system has no second names
-        _publish(name, lambda file: file.write(path.read_bytes()))
+        content = path.read_bytes()
+        _publish(name, lambda file: file.write(content))
         return
     os.replace(temporary, name)
     with _directory(name.parent) as descriptor:

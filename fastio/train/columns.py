@@ -11,9 +11,21 @@ import torch
 from torch import Tensor
 
 import fastio
+from fastio.train.labels import listed
 
 # The rows that means and deviations are taken of are the first ones, about a million.
 _BATCH_ROWS, _BATCHES = 1 << 16, 16
+
+# What float32 holds without rounding.
+_IN_FLOAT32 = {
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class Columns:
             sparse = [name for name in left if name not in dense]
         for name in (label, *(dense or ()), *(sparse or ())):
             if name not in fields:
-                raise fastio.TrainError(f"there is no field {name!r}, but {', '.join(fields)}")
+                raise fastio.TrainError(f"there is no field {name!r}, but {listed(fields, name)}")
         if not dense and not sparse:
             raise fastio.TrainError(f"there is no field beside {label!r} to learn from")
         return cls(
@@ -58,8 +70,9 @@ class Columns:
         )
 
     def numbers(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """float32 (N, columns) of a batch."""
-        return _side_by_side(batch, self.dense, torch.float32)
+        """float32 (N, columns) of a batch; float64 where a field has numbers of more bits."""
+        exact = all(batch[name].dtype in _IN_FLOAT32 for name in self.dense)
+        return _side_by_side(batch, self.dense, torch.float32 if exact else torch.float64)
 
     def ids(self, batch: Mapping[str, Tensor]) -> Tensor:
         """int64 (N, columns) of a batch."""
@@ -79,20 +92,24 @@ def moments(
         values: a batch of them -> its numbers (N, columns).
         arguments: further ones of `fastio.Loader`.
     """
-    count = total = square = torch.zeros((), dtype=torch.float64)
+    count = mean = square = torch.zeros((), dtype=torch.float64)
     arguments |= {"fields": list(fields), "rank": 0, "world_size": 1}
     with fastio.Loader(data, _BATCH_ROWS, **arguments) as loader:
         for batch in islice(loader, _BATCHES):
             numbers = values(batch).double()
             finite = numbers.isfinite()
-            numbers = numbers.where(finite, 0.0)
-            count = count + finite.sum(0)
-            total = total + numbers.sum(0)
-            square = square + numbers.square().sum(0)
-    mean = total / count.clamp(min=1)
-    variance = square / count.clamp(min=1) - mean.square()
-    differ = variance > 1e-12 * mean.square()  # and not by rounding alone
-    return mean, variance.where(differ, 1.0).sqrt()
+            added = finite.sum(0)
+            own = numbers.where(finite, 0.0).sum(0) / added.clamp(min=1)
+            # As Chan, Golub and LeVeque add up parts (1983): points in time have a mean that is
+            # large beside their deviation, which a difference of squares would lose.
+            shift, both = own - mean, (count + added).clamp(min=1)
+            square = square + (numbers - own).where(finite, 0.0).square().sum(0)
+            square = square + shift.square() * count * added / both
+            mean = mean + shift * added / both
+            count = count + added
+    deviation = (square / count.clamp(min=1)).sqrt()
+    differ = deviation > 1e-12 * mean.abs()  # and not by rounding alone
+    return mean, deviation.where(differ, 1.0)
 
 
 def _side_by_side(

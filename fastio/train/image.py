@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import fastio
-from fastio.train.labels import Labels
+from fastio.train.labels import Labels, listed
 from fastio.train.loaders import evaluation_loader, training_loader
 from fastio.train.models import IMAGE_MODELS
 from fastio.train.options import Options
@@ -53,7 +53,7 @@ def image_task(options: Options, settings: ImageSettings | None = None) -> Image
     images = [name for name, kind in fields.items() if isinstance(kind, fastio.Image)]
     if not images:
         raise fastio.TrainError(
-            f"{options.data} has no images, but {', '.join(fields) or 'no fields'}"
+            f"{options.data} has no images, but {listed(fields) or 'no fields'}"
         )
     label = settings.label or next((n for n in ("label", "class", "cls") if n in fields), "label")
     return ImageTask(options, settings, images[0], Labels.of(options.data, label))
@@ -93,9 +93,12 @@ class ImageTask(Task):
 
     def model(self) -> nn.Module:
         name, classes = self.settings.model, len(self.labels.words)
-        if name in IMAGE_MODELS:
+        if name not in IMAGE_MODELS:
+            return _torchvision_model(name, classes)
+        try:
             return IMAGE_MODELS[name](classes, self.settings.size)
-        return _torchvision_model(name, classes)
+        except ValueError as error:
+            raise fastio.TrainError(f"size={self.settings.size}: {error}") from error
 
     def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
         images, labels = self._pair(batch)
@@ -141,14 +144,22 @@ def _torchvision_model(name: str, classes: int) -> nn.Module:
     """
     known = ", ".join(IMAGE_MODELS)
     try:
-        from torchvision.models import get_model
+        from torchvision import models
     except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
         raise fastio.TrainError(
             f"model={name} is none of {known}, and torchvision, which may have it, cannot be "
             f"imported: {error}"
         ) from error
+    # Those of the package itself classify images; its subpackages have other kinds.
+    if name not in models.list_models(module=models):
+        raise fastio.TrainError(
+            f"model={name} is none of {known}, and none of torchvision's: it has "
+            f"{listed(models.list_models(module=models), name)}"
+        )
+    # Of two models, which also give the scores of auxiliary classifiers unless told not to.
+    more = {"aux_logits": False} if name in ("googlenet", "inception_v3") else {}
     try:
-        model: nn.Module = get_model(name, weights=None, num_classes=classes)
+        model: nn.Module = models.get_model(name, weights=None, num_classes=classes, **more)
     except (ValueError, TypeError) as error:
         raise fastio.TrainError(
             f"model={name} is none of {known}, and torchvision gives none: {error}"

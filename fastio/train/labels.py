@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import fastio
+
+_LISTED = 10  # names that an error lists
 
 Numbering = Callable[[Any], Tensor]
 
@@ -62,7 +65,7 @@ class Labels:
         if unknown:
             raise fastio.TrainError(
                 f"{data}: {self.field!r} is {unknown[0]!r} somewhere, a class that the data to "
-                f"train on does not have: there are {_listed(self.words)}"
+                f"train on does not have: there are {listed(self.words, unknown[0])}"
             )
         if isinstance(given[0], str) and vocabulary is None:
             return lambda words: torch.tensor([number[word] for word in words], device=device)
@@ -87,7 +90,7 @@ def _vocabulary(data: str, field: str) -> tuple[str, ...] | None:
         schema = loader.dataset.schema
     if field not in schema.fields:
         raise fastio.TrainError(
-            f"{data} has no field {field!r}, but {', '.join(schema.fields)}: say which one to "
+            f"{data} has no field {field!r}, but {listed(schema.fields, field)}: say which one to "
             "predict, or pack it beside the others"
         )
     names: tuple[str, ...] | None = schema.vocabularies.get(field)
@@ -111,6 +114,10 @@ def _values(data: str, field: str) -> tuple[Any, ...]:
     return tuple(sorted(found))
 
 
-def _listed(words: Sequence[Any]) -> str:
-    shown = ", ".join(str(word) for word in words[:10])
-    return shown if len(words) <= 10 else f"{shown}, ... ({len(words)} in all)"
+def listed(names: Iterable[Any], wanted: Any = None) -> str:
+    """Names for an error; of many the first ones, or those that are like the one that is wanted."""
+    words = [str(name) for name in names]
+    if len(words) <= _LISTED:
+        return ", ".join(words)
+    near = get_close_matches(str(wanted), words, _LISTED)
+    return f"{', '.join(near or words[:_LISTED])}, ... ({len(words):,} in all)"

@@ -16,16 +16,20 @@ from fastio.train.parallel import Place
 def training_loader(options: Options, place: Place, **settings: Any) -> fastio.Loader:
     """Shuffled batches of the data, less what `val_split` holds out.
 
-    A last batch that is not full is left out, unless it is the only one.
+    A last batch that is not full is left out, unless it is the only one: see `has_full_batch`.
 
     Args:
         options: of the run.
         place: of this process.
         settings: further arguments of `fastio.Loader` (transforms, fields, ...).
+
+    Raises:
+        TrainError: there is no sample, or just one.
     """
     settings = _common(options, place) | settings
     if options.val_split:
         rows = split_rows(_rows(options.data, settings), options.val_split, options.seed)[0]
+        _check_count(len(rows), f"{options.data} less what val_split holds out")
         subset = Subset(rows, options.batch_size, True, options.seed, place)
         return fastio.Loader(options.data, batch_sampler=subset, **settings)
     settings |= {"batch_size": options.batch_size, "shuffle": True}
@@ -33,7 +37,15 @@ def training_loader(options: Options, place: Place, **settings: Any) -> fastio.L
     if len(loader):
         return loader
     loader.close()
+    _check_count(_rows(options.data, settings), options.data)
     return fastio.Loader(options.data, **settings)
+
+
+def has_full_batch(loader: fastio.Loader) -> bool:
+    """Whether what `training_loader` gave has at least one batch of the size that was asked for."""
+    if isinstance(loader.batch_sampler, Subset):
+        return loader.batch_sampler.has_full_batch
+    return loader.drop_last or len(loader) > 1
 
 
 def evaluation_loader(options: Options, place: Place, **settings: Any) -> fastio.Loader | None:
@@ -84,8 +96,16 @@ def _common(options: Options, place: Place) -> dict[str, Any]:
     }
 
 
+def _check_count(samples: int, data: str) -> None:
+    if samples < 2:  # of which a norm over the batch makes nothing
+        raise fastio.TrainError(
+            f"{data} has {'no samples' if samples == 0 else '1 sample'} to train on: 2 is the least"
+        )
+
+
 def _rows(data: str, settings: dict[str, Any]) -> int:
-    with fastio.Loader(data, rank=0, world_size=1, **settings) as single:
+    alone = settings | {"batch_size": 1, "shuffle": False, "rank": 0, "world_size": 1}
+    with fastio.Loader(data, **alone) as single:
         return len(single)
 
 
@@ -105,6 +125,11 @@ class Subset:
         self._shuffle = shuffle
         self._seed = seed
         self._place = place
+
+    @property
+    def has_full_batch(self) -> bool:
+        """Whether there are rows for one batch of all processes."""
+        return len(self.rows) >= self._size
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.rows), self._size)

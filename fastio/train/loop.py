@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import fastio
+from fastio.train.checkpoint import finite
 from fastio.train.interrupts import Interrupts
 from fastio.train.loaders import begin_epoch, valid_samples
 from fastio.train.monitor import Monitor
@@ -57,9 +58,9 @@ class Result:
     model: nn.Module
 
     def to_dict(self) -> Record:
-        """All but the model, as JSON values."""
+        """All but the model, as JSON values; None for numbers that are not finite."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "model"]
-        return {name: getattr(self, name) for name in names}
+        return {name: finite(getattr(self, name)) for name in names}
 
 
 def fit(task: Task, options: Options, monitor: Monitor | None = None) -> Result:
@@ -88,6 +89,7 @@ def fit(task: Task, options: Options, monitor: Monitor | None = None) -> Result:
             began = run.loader.stats(), time.perf_counter()
             if train_epoch(run, interrupts, told):
                 break
+            run.check_weights()
             metrics = evaluate(run, interrupts, told) if run.val_loader is not None else None
             if run.interrupted:
                 break
@@ -120,7 +122,7 @@ def train_epoch(run: Run, interrupts: Interrupts, monitor: Monitor) -> int:
     if progress.epoch_step >= run.steps_per_epoch:
         return 0  # it was interrupted after its last step
     begin_epoch(run.loader, progress.epoch)
-    run.model.train()
+    run.called.train()
     run.units = 0
     monitor.begin_epoch(run)
     for group in groups(run.loader, options.grad_accum):
@@ -192,7 +194,7 @@ def evaluate(run: Run, interrupts: Interrupts, monitor: Monitor) -> dict[str, fl
     """The metrics of the data to evaluate on; None where it was interrupted."""
     assert run.val_loader is not None
     sync_buffers(run.model, run.place)
-    run.model.eval()
+    run.evaluated.eval()
     begin_epoch(run.val_loader, 0)
     monitor.begin_evaluation(run)
     totals = Totals(run.place)

@@ -18,15 +18,26 @@ from fastio.train.options import Options
 
 def make_optimizer(model: nn.Module, options: Options, lr: float) -> Optimizer:
     """AdamW or SGD, with weight decay for matrices and kernels alone."""
-    trained = [p for p in model.parameters() if p.requires_grad]
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    decaying = [p for name, p in trained if _decays(name, p)]
+    others = [p for name, p in trained if not _decays(name, p)]
     groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": options.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+        {"params": decaying, "weight_decay": options.weight_decay},
+        {"params": others, "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     if options.optimizer == "sgd":
         return SGD(groups, lr=lr, momentum=0.9, nesterov=True)
     return AdamW(groups, lr=lr)
+
+
+def _decays(name: str, weight: nn.Parameter) -> bool:
+    """Whether it is what a layer multiplies by: `weight`, or `in_proj_weight` of an attention.
+
+    Biases and norms have one dimension. Class tokens, tables of positions and scales of layers may
+    have more, but no such name.
+    """
+    return weight.ndim >= 2 and name.endswith("weight")
 
 
 def make_scheduler(

@@ -25,11 +25,14 @@ class Options:
         val: what to evaluate on after every epoch; None for `val_split`, or nothing.
         val_split: the part of `data`, 0.0 to 1.0, that is evaluated on instead of trained on.
         epochs: passes over the data.
-        batch_size: samples of a batch on each process.
+        batch_size: samples of a batch on each process; of data with fewer than a batch of all
+            processes, each step has all samples.
         grad_accum: batches whose gradients make up one step of the optimizer.
-        optimizer: "adamw" or "sgd" (momentum 0.9, Nesterov).
+        optimizer: "adamw" or "sgd" (Nesterov, momentum 0.9); with "onecycle", momentum (of AdamW
+            beta1) goes from 0.95 to 0.85 and back, as the learning rate rises and falls.
         lr: the highest learning rate; None for the task's.
-        weight_decay: of matrices and kernels; biases and normalisation have none.
+        weight_decay: of matrices and kernels; biases, norms, scales of layers and a vision
+            transformer's class token and positions have none.
         schedule: "onecycle" (one-cycle, annealed by cosine), "cosine", or "constant"; per step.
         warmup: epochs, or parts of one, in which the learning rate rises.
         label_smoothing: of the cross-entropy, 0.0 to 1.0.
@@ -37,7 +40,8 @@ class Options:
         amp: autocast to "bf16" or "fp16", the latter with scaled gradients; None for float32.
         seed: of weights, order, augmentation and dropout.
         deterministic: use PyTorch's deterministic algorithms only, which may be slower.
-        early_stopping: end after as many evaluations without a better metric; None for never.
+        early_stopping: end after as many evaluations without a better metric, which needs data to
+            evaluate on; None for never.
 
     What changes speed:
 
@@ -119,11 +123,6 @@ class Options:
                 "compile does not work with parallel=dp, whose copies of the model would all use "
                 "the first one's weights: start processes by torchrun (ddp), or leave one out"
             )
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether there is anything to evaluate on."""
-        return self.val is not None or self.val_split > 0
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint that is resumed must have in common, as JSON values.

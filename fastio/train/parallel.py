@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,12 +18,6 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_model_state_dict,
-    set_state_dict,
-)
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 import fastio
@@ -81,6 +75,25 @@ class Place:
         return [torch.load(io.BytesIO(each), weights_only=True) for each in found]
 
 
+def on_main(place: Place, action: Callable[[], None]) -> None:
+    """Does something on the main process, for which the others wait.
+
+    Raises:
+        TrainError: it did there, and therefore does so on all processes.
+    """
+    error: fastio.TrainError | None = None
+    if place.main:
+        try:
+            action()
+        except fastio.TrainError as found:
+            error = found
+    said = place.gather(None if error is None else str(error))[0]
+    if error is not None:
+        raise error
+    if said is not None:
+        raise fastio.TrainError(said)
+
+
 _left: list[Any] = []  # groups that this process is in no more
 
 
@@ -112,10 +125,18 @@ def processes(options: Options) -> Iterator[Place]:
     joins = not dist.is_initialized()
     if joins:
         # Flags and random states go through gloo, which needs no GPU.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        gpu = device.type == "cuda"
+        backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
+        dist.init_process_group(backend, device_id=device if gpu else None)
     try:
         kind = options.parallel or "ddp"
         yield Place(device, kind, dist.get_rank(), dist.get_world_size())
+    except RuntimeError as error:
+        if not _lost(error):
+            raise
+        raise fastio.TrainError(
+            f"rank {dist.get_rank()} ends, as another process did: what it says is the cause"
+        ) from error
     finally:
         if joins:
             # Kept, as DDP's C++ half may be the last to refer to the group. It lets go of it with
@@ -124,19 +145,39 @@ def processes(options: Options) -> Iterator[Place]:
             dist.destroy_process_group()
 
 
+def _lost(error: RuntimeError) -> bool:
+    """Whether an exchange failed because another process is not there any more."""
+    foreign = not isinstance(error, fastio.FastioError)
+    return isinstance(error, dist.DistError) or (foreign and "gloo" in str(error))
+
+
 def _device(options: Options, launched: bool) -> torch.device:
     if options.device is None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     else:
-        device = torch.device(options.device)
+        device = _named_device(options.device)
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise fastio.TrainError(f"device={options.device}: torch finds no GPU here")
+        count = torch.cuda.device_count()
         if launched:
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         elif device == torch.device("cuda"):  # which is not equal to any with an index
             device = torch.device("cuda", torch.cuda.current_device())
+        if device.index >= count:
+            started = "torchrun started more processes here, and each needs one" if launched else ""
+            raise fastio.TrainError(f"device={device}: there are {count} GPUs. {started}".strip())
         torch.cuda.set_device(device)
+    return device
+
+
+def _named_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise fastio.TrainError(f"device={name} is none: give cpu, cuda or cuda:1") from error
+    if device.type not in ("cpu", "cuda"):
+        raise fastio.TrainError(f"device={name} is not one to train on here: give cpu or cuda")
     return device
 
 
@@ -182,41 +223,6 @@ def sync_buffers(model: nn.Module, place: Place) -> None:
     if place.world_size > 1:
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)
-
-
-def full_states(
-    model: nn.Module, optimizer: torch.optim.Optimizer, place: Place
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `load_full_states` takes, on the CPU, whole on rank 0: the same however it was sharded.
-
-    All processes call it.
-    """
-    if not place.main and place.parallel != "fsdp":
-        return {}, {}
-    how = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    states = get_state_dict(model, optimizer, options=how)
-    return cast(tuple[dict[str, Any], dict[str, Any]], states)
-
-
-def load_full_states(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    model_state: dict[str, Any],
-    optimizer_state: dict[str, Any],
-) -> None:
-    """Loads what `full_states` gave, on every process."""
-    set_state_dict(
-        model,
-        optimizer,
-        model_state_dict=model_state,
-        optim_state_dict=optimizer_state,
-        options=StateDictOptions(full_state_dict=True),
-    )
-
-
-def load_full_weights(model: nn.Module, model_state: dict[str, Any]) -> None:
-    """The same for the model alone."""
-    set_model_state_dict(model, model_state, options=StateDictOptions(full_state_dict=True))
 
 
 def _shard(model: nn.Module, place: Place, options: Options) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -13,26 +16,42 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.progress import TimeRemainingColumn as Remaining
 from torch import Tensor
 
+import fastio
+from fastio.train.allocator import Usage, allocator_advice
+from fastio.train.loaders import has_full_batch
 from fastio.train.monitor import Monitor
 from fastio.train.run import Run
 
 _LOOK_S = 0.3  # between two looks at the loss, each of which waits for the GPU
+_WINDOW_S = 10  # that rates are of
+
+
+@dataclass(frozen=True)
+class _Look:
+    """When the bar was drawn: units trained on since its beginning, and what the loader did."""
+
+    time_s: float
+    units: int
+    stats: fastio.Stats
 
 
 class Bar(Monitor):
     """Lines and a bar on standard error; where that is no terminal, the lines alone.
 
-    A star marks the best epoch so far.
+    The bar's rate and data wait are those of the last ten seconds, an epoch's those of its
+    training. Data wait is the part of the time that the loop waited for a batch. A star marks the
+    best epoch so far.
 
     A context: leaving it takes the bar away.
 
     Args:
-        cpu_advice: a line for runs on the CPU.
+        advises: say what would make a run on the CPU faster.
         console: where to.
     """
 
-    def __init__(self, cpu_advice: str | None = None, console: Console | None = None) -> None:
-        self._cpu_advice = cpu_advice
+    def __init__(self, advises: bool = False, console: Console | None = None) -> None:
+        self._advises = advises
+        self._usage = Usage.now()
         self._console = console or Console(stderr=True, highlight=False)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -47,7 +66,7 @@ class Bar(Monitor):
         )
         self._task: TaskID | None = None
         self._units = 0
-        self._began_s = self._looked_s = 0.0
+        self._looks: deque[_Look] = deque()
 
     def __enter__(self) -> Bar:
         return self
@@ -70,32 +89,43 @@ class Bar(Monitor):
             f"{weights / 1e6:.1f} M weights on {place.device}{several}; "
             f"{steps} an epoch of {samples:,} samples"
         )
-        if place.device.type == "cpu" and self._cpu_advice:
-            self._console.print(self._cpu_advice, style="dim")
+        if not has_full_batch(run.loader):
+            batch = options.batch_size * place.world_size
+            self._console.print(
+                f"the data has less than a batch of {batch:,} samples: each step has all of it",
+                soft_wrap=True,
+            )
         if place.parallel == "dp":
             self._console.print(
                 "torchrun --nproc-per-node N -m fastio train ... (ddp) is faster than dp",
                 style="dim",
             )
         self._bar.start()
+        self._usage = Usage.now()
         if run.progress.step:
             self._console.print(f"going on after step {run.progress.step:,}")
 
     def begin_epoch(self, run: Run) -> None:
         number = f"epoch {run.progress.epoch + 1}/{run.options.epochs}"
         self._show(number, run.steps_per_epoch, run.progress.epoch_step)
-        self._before = run.loader.stats()
+        self._units = 0
+        self._looks = deque([_Look(time.perf_counter(), 0, run.loader.stats())])
 
     def step(self, run: Run, size: int, loss: Tensor) -> None:
         self._units += size * run.place.world_size
-        if self._task is None or not self._is_time():
+        now_s = time.perf_counter()
+        if self._task is None or now_s - self._looks[-1].time_s < _LOOK_S:
             return
-        stats = run.loader.stats() - self._before
-        rate = self._units / (self._looked_s - self._began_s)
+        latest = _Look(now_s, self._units, run.loader.stats())
+        while len(self._looks) > 1 and now_s - self._looks[0].time_s > _WINDOW_S:
+            self._looks.popleft()
+        before = self._looks[0]
+        self._looks.append(latest)
+        rate = (latest.units - before.units) / (now_s - before.time_s)
         parts = [
             f"{rate:,.0f} {run.task.unit}/s",
             f"loss {float(loss):.3f}",
-            f"wait {stats.wait_share:.0%}",
+            f"data wait {(latest.stats - before.stats).wait_share:.0%}",
             *_utilisation(run.place.device),
         ]
         self._bar.update(
@@ -112,33 +142,41 @@ class Bar(Monitor):
 
     def end_epoch(self, run: Run, record: dict[str, Any]) -> None:
         of = str(run.options.epochs)
+        rate = f"{record['units_per_s']:,.0f} {run.task.unit}/s"
         parts = [
             f"{record['epoch']:{len(of)}}/{of}",
             f"train {_readable(record['train'])}",
             *([f"val {_readable(record['val'])}"] if record["val"] else []),
-            f"{record['units_per_s']:,.0f} {run.task.unit}/s",
-            f"wait {record['wait_share']:.0%}",
+            # A run that goes on behind an epoch's last step trains nothing in it.
+            *([rate, f"data wait {record['wait_share']:.0%}"] if record["units_per_s"] else []),
             f"{record['seconds']:.1f} s",
             *(["*"] if run.progress.best_epoch == record["epoch"] else []),
         ]
         self._console.print("  ".join(parts), soft_wrap=True)
+        unfit = [name for name, value in (record["val"] or {}).items() if not math.isfinite(value)]
+        if unfit:
+            self._console.print(
+                f"{' and '.join(unfit)} of the evaluation not finite: look at its data, and at the "
+                "learning rate",
+                soft_wrap=True,
+            )
+        self._advise(run)
 
     def end(self, run: Run) -> None:
         self._bar.stop()
+
+    def _advise(self, run: Run) -> None:
+        """Once, behind the first epoch."""
+        advice = allocator_advice(self._usage, Usage.now()) if self._advises else None
+        self._advises = False
+        if advice is not None and run.place.device.type == "cpu":
+            self._console.print(advice, style="dim", soft_wrap=True)
 
     def _show(self, description: str, total: int, completed: int) -> None:
         """Begins the bar anew."""
         if self._task is not None:
             self._bar.remove_task(self._task)
-        self._units, self._began_s = 0, time.perf_counter()
         self._task = self._bar.add_task(description, total=total, completed=completed, now="")
-
-    def _is_time(self) -> bool:
-        now_s = time.perf_counter()
-        if now_s - self._looked_s < _LOOK_S:
-            return False
-        self._looked_s = now_s
-        return True
 
 
 def _readable(metrics: Mapping[str, float]) -> str:

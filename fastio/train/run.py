@@ -19,18 +19,21 @@ from torch import Tensor
 
 import fastio
 from fastio.train import checkpoint
+from fastio.train.checks import check_loaders, finite_weights
 from fastio.train.loaders import rescaled
 from fastio.train.optim import make_optimizer, make_scheduler
 from fastio.train.options import Options
 from fastio.train.parallel import (
     Place,
-    full_states,
-    load_full_states,
-    load_full_weights,
+    on_main,
     wrap,
 )
+from fastio.train.states import full_states, load_full_states, load_full_weights
 from fastio.train.task import Task
 from fastio.train.totals import Sums, Totals, added
+
+# As fairseq's --min-loss-scale: below it, gradients overflow for another reason than their scale.
+_LOWEST_SCALE = 1e-4
 
 LAST, BEST, HISTORY = "last.pt", "best.pt", "history.json"
 
@@ -78,8 +81,9 @@ class Run:
         self.task, self.options, self.place = task, options, place
         self.interrupted = 0
         self.units = 0
-        if options.checkpoint_dir is not None and place.main:
-            checkpoint.check_writable(Path(options.checkpoint_dir))
+        if options.checkpoint_dir is not None:
+            folder = Path(options.checkpoint_dir)
+            on_main(place, lambda: checkpoint.check_folder(folder, LAST, options.resume))
         self._open = ExitStack()
         self._open.enter_context(backends(options, place))
         try:
@@ -87,6 +91,7 @@ class Run:
             self.val_loader = task.val_loader(place)
             if self.val_loader is not None:
                 self._open.enter_context(self.val_loader)
+            check_loaders(options, place, self.loader, self.val_loader)
             self.steps_per_epoch = -(-len(self.loader) // options.grad_accum)
             _seed(options.seed)  # the same weights on all processes
             self.model = task.model().to(place.device)
@@ -133,19 +138,41 @@ class Run:
         """Brings the sums of all processes to the progress.
 
         Raises:
-            TrainError: a loss was not finite.
+            TrainError: a loss was not finite, or gradients overflow whatever they are scaled by.
         """
         bad = float(self.place.lowest(self._bad_step))
         self._bad_step = self._no_bad_step()
-        if bad < torch.inf:
-            advice = " or --amp bf16" if self.options.amp == "fp16" else ""
-            raise fastio.TrainError(
-                f"the loss of step {int(bad)} is not finite: try a lower --lr, a longer --warmup, "
-                f"--clip-grad-norm 1{advice}, and look at the data"
-            )
         sums = self.totals.take()
+        if bad < torch.inf:
+            self.task.metrics(sums)  # which may know better what is wrong with the data
+            raise fastio.TrainError(
+                f"the loss of step {int(bad)} is not finite: {self._advice}, and look at the data"
+            )
+        if self.scaler.is_enabled() and self.scaler.get_scale() < _LOWEST_SCALE:
+            raise fastio.TrainError(
+                f"gradients overflowed in all of the last steps before step {self.progress.step}, "
+                f"down to a scale of {self.scaler.get_scale():.1g}: {self._advice}"
+            )
         self.progress.sums = added(self.progress.sums, sums)
         self.progress.window = added(self.progress.window, sums)
+
+    def check_weights(self) -> None:
+        """Flushes, and looks at all weights: what the last step made of them shows in no loss yet.
+
+        Raises:
+            TrainError: one is not finite, or as `flush`.
+        """
+        self.flush()
+        if not finite_weights(self.model, self.place):
+            raise fastio.TrainError(
+                f"the weights are not finite after step {self.progress.step}: {self._advice}"
+            )
+
+    @property
+    def _advice(self) -> str:
+        """What keeps numbers finite."""
+        other = ", --amp bf16" if self.options.amp == "fp16" else ""
+        return f"try a lower --lr, a longer --warmup, --clip-grad-norm 1{other}"
 
     def end_epoch(self, record: dict[str, Any]) -> bool:
         """Notes an epoch's record; whether its metric is the best so far."""
@@ -168,31 +195,32 @@ class Run:
 
     def save(self, best: bool = False) -> None:
         """Saves the run where it stands; `best` also keeps it as the best one. All call it."""
-        self.flush()
+        self.check_weights()
         model, optimizer = full_states(self.model, self.optimizer, self.place)
         random_states = self.place.gather(checkpoint.rng_state(self.place.device))
-        if self.place.main:
-            content = {
-                "identity": self._identity(),
-                "world_size": self.place.world_size,
-                "model": model,
-                "optimizer": optimizer,
-                "scheduler": self.scheduler.state_dict(),
-                "scaler": self.scaler.state_dict(),
-                "loader": self.loader.state_dict(),
-                "rng": random_states,
-                "progress": {
-                    f.name: getattr(self.progress, f.name) for f in dataclasses.fields(Progress)
-                },
-            }
-            if best:  # first, so that what `last` calls the best is there
-                checkpoint.save(content, self._path(BEST))
-                checkpoint.keep(self._path(BEST), self._path(LAST))
-            else:
-                checkpoint.save(content, self._path(LAST))
-            told = {"history": self.progress.history, "points": self.progress.points}
-            checkpoint.save_json(told, self._path(HISTORY))
-        self.place.highest(0)  # no process goes on, or ends, before the files are there
+        progress = {f.name: getattr(self.progress, f.name) for f in dataclasses.fields(Progress)}
+        content = {
+            "identity": self._identity(),
+            "world_size": self.place.world_size,
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": self.scheduler.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "loader": self.loader.state_dict(),
+            "rng": random_states,
+            "progress": progress,
+        }
+        # No process goes on, or ends, before the files are there.
+        on_main(self.place, lambda: self._write(content, best))
+
+    def _write(self, content: dict[str, Any], best: bool) -> None:
+        if best:  # first, so that what `last` calls the best is there
+            checkpoint.save(content, self._path(BEST))
+            checkpoint.keep(self._path(BEST), self._path(LAST))
+        else:
+            checkpoint.save(content, self._path(LAST))
+        told = {"history": self.progress.history, "points": self.progress.points}
+        checkpoint.save_json(told, self._path(HISTORY))
 
     def resume(self) -> None:
         """Goes on from the last checkpoint, where there is one; every process reads it.

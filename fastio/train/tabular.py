@@ -42,7 +42,7 @@ class TabularSettings:
             all fields, `dense` and floats being numbers, `sparse` and integers ids.
         dense_transform: "standard", numbers have their mean taken off and are divided by their
             deviation (of the first million rows); "log1p", they become log(1 + max(x, 0)), as DLRM
-            does it to counts; or "none". NaN is 0 after that.
+            does it to counts; or "none". NaN and infinity are 0 after that.
         table_rows: vectors of each column of ids, which are taken modulo it.
         groups: for table files that are not packed: name of a group and its columns.
     """
@@ -149,9 +149,9 @@ class TabularTask(Task):
         return Scaled(model, scale, self.label_scale)
 
     def outputs(self, model: nn.Module, batch: Any, valid: int) -> Tensor:
-        """What the model says of a batch: float32 (valid,)."""
+        """What the model says of a batch: float64 (valid,)."""
         found: Tensor = model(self.columns.numbers(batch), self.columns.ids(batch))
-        return found[:valid].float()
+        return found[:valid].double()
 
     def identity(self) -> dict[str, Any]:
         settings = asdict(self.settings)
@@ -195,7 +195,7 @@ class BinaryClassification(TabularTask):
         return {**super().reading(data, place), "transforms": transforms}
 
     def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
-        logits = self.outputs(model, batch, valid)
+        logits = self.outputs(model, batch, valid).float()
         labels = batch[self.settings.label][:valid].float()
         loss = functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
         wrong = ((labels != 0) & (labels != 1)).sum()
@@ -219,10 +219,23 @@ class Regression(TabularTask):
     @cached_property
     def label_scale(self) -> tuple[float, float]:
         name, groups = self.settings.label, self.settings.groups
-        mean, deviation = moments(
-            self.options.data, [name], lambda batch: batch[name].unsqueeze(1), groups=groups
-        )
+        mean, deviation = moments(self.options.data, [name], self._labels, groups=groups)
         return float(mean), float(deviation)
+
+    def _labels(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """float64 (N, 1) of a batch.
+
+        Raises:
+            TrainError: one is no number.
+        """
+        labels = batch[self.settings.label].double()
+        if not labels.isfinite().all():
+            raise fastio.TrainError(
+                f"{self.options.data}: {self.settings.label!r} is NaN or infinite in "
+                f"{int((~labels.isfinite()).sum()):,} of {len(labels):,} rows: leave them out, by "
+                "`fastio pack --filter`, or predict another field"
+            )
+        return labels.unsqueeze(1)
 
     def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
         outputs = self.outputs(model, batch, valid)

@@ -116,7 +116,8 @@ class TabularMLP(nn.Module):
 class Scaled(nn.Module):
     """A model whose numbers come as they are in the data, and whose outputs are in its units.
 
-    NaN becomes 0, which is the mean of numbers that are standardised.
+    NaN and infinity become 0, which is the mean of numbers that are standardised. Computes with
+    float64 up to there where numbers come so.
 
     Args:
         model: (N, dense), (N, sparse) -> (N,).
@@ -139,15 +140,18 @@ class Scaled(nn.Module):
         self.model = model
         self.log1p = dense is None
         mean, deviation = dense or (torch.zeros(0), torch.ones(0))
-        self.register_buffer("mean", mean.float())
-        self.register_buffer("deviation", deviation.float())
-        self.register_buffer("label", torch.tensor(label))
+        self.register_buffer("mean", mean.double())
+        self.register_buffer("deviation", deviation.double())
+        self.register_buffer("label", torch.tensor(label, dtype=torch.float64))
 
     def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
-        numbers = dense.float()
+        """Numbers and ids -> float64 (N,), as labels may be large beside their deviation."""
+        numbers = dense if dense.dtype == torch.float64 else dense.float()
         if self.log1p:
             numbers = numbers.clamp(min=0).log1p()
         else:
-            numbers = (numbers - self.mean) / self.deviation
-        outputs: torch.Tensor = self.model(torch.nan_to_num(numbers), sparse)
-        return outputs.float() * self.label[1] + self.label[0]
+            mean, deviation = self.mean.to(numbers.dtype), self.deviation.to(numbers.dtype)
+            numbers = (numbers - mean) / deviation
+        known = torch.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0).float()
+        outputs: torch.Tensor = self.model(known, sparse)
+        return outputs.double() * self.label[1] + self.label[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -139,7 +138,7 @@ def _warm_up(trainee: Trainee, batches: Iterable[tuple[Any, int]], device: torch
     """
     if any(is_lazy(weights) for weights in trainee.model.parameters()):
         return
-    weights = copy.deepcopy(trainee.model.state_dict())
+    weights = {name: value.clone() for name, value in trainee.model.state_dict().items()}
     for batch, _ in islice(batches, _WARM_UP_STEPS):
         trainee.step(_checked(to_device(batch, device)))
     trainee.model.load_state_dict(weights)

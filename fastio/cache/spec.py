@@ -25,9 +25,10 @@ class Cache:
     that would have to be cleaned up.
 
     Args:
-        path: the folder, on a local disk; made if need be, and then it must be empty. budget: bytes
-        that it may take, as a number or as text such as "200GB". None: what is free on
-            its disk, less a twentieth of the disk.
+        path: the folder, on a local disk; made if need be. One that is no cache yet has to be
+            empty.
+        budget: bytes that it may take, as a number or as text such as "200GB". None: what is free
+            on its disk, less a twentieth of the disk.
 
     Raises:
         CacheError: the folder holds something else, or the budget is no size.

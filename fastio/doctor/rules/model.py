@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fastio.diagnose.findings import Finding
-from fastio.doctor.facts import Facts
+from fastio.diagnose.findings import Culprit, Finding
+from fastio.doctor.facts import Facts, GpuFacts
 from fastio.doctor.pipeline import pipeline_of
 from fastio.doctor.use import Use
 
@@ -57,46 +57,46 @@ def allocator(facts: Facts, use: Use) -> Iterator[Finding]:
 def tf32(facts: Facts, use: Use) -> Iterator[Finding]:
     """Matrix products in full precision on a GPU that has TF32."""
     gpu = facts.gpu
-    if gpu is None or gpu.tf32 or "tf32" not in gpu.flops or "float32" not in gpu.flops:
+    if gpu is None or gpu.tf32:
         return
-    times = gpu.flops["tf32"] / gpu.flops["float32"]
-    if times > _FASTER:
-        yield Finding(
-            "settings",
-            "matrix products in float32 do not use TF32 unless the program says so",
-            'torch.set_float32_matmul_precision("high")',
-            None,
-            (f"a matrix product takes 1/{times:.1f} of the time on this {gpu.name}",),
-        )
+    times = _times_float32(gpu, "tf32")
+    yield from _where_faster(
+        times,
+        "settings",
+        "matrix products in float32 do not use TF32 unless the program says so",
+        'torch.set_float32_matmul_precision("high")',
+        f"a matrix product takes 1/{times:.1f} of the time on this {gpu.name}",
+    )
 
 
 def autocast(facts: Facts, use: Use) -> Iterator[Finding]:
     """Half precision."""
     gpu = facts.gpu
-    if gpu is None or "bfloat16" not in gpu.flops or "float32" not in gpu.flops:
+    if gpu is None:
         return
-    times = gpu.flops["bfloat16"] / gpu.flops["float32"]
-    if times > _FASTER:
-        yield Finding(
-            "settings",
-            "models in float32 leave most of the GPU unused",
-            'torch.autocast("cuda", torch.bfloat16) and torch.compile(model); fastio train --amp',
-            None,
-            (f"a matrix product in bfloat16 takes 1/{times:.1f} of the time in float32",),
-        )
+    times = _times_float32(gpu, "bfloat16")
+    yield from _where_faster(
+        times,
+        "settings",
+        "models in float32 leave most of the GPU unused",
+        'torch.autocast("cuda", torch.bfloat16) and torch.compile(model); fastio train --amp',
+        f"a matrix product in bfloat16 takes 1/{times:.1f} of the time in float32",
+    )
 
 
 def channels_last(facts: Facts, use: Use) -> Iterator[Finding]:
     """Convolutions want channels last, as the loader delivers images."""
     gpu = facts.gpu
-    if gpu is not None and facts.images is not None and (gpu.channels_last_gain or 0) > _FASTER:
-        yield Finding(
-            "settings",
-            "convolutional models in the contiguous layout convert or compute slowly",
-            "model.to(memory_format=torch.channels_last); batches come so already",
-            None,
-            (f"a convolution takes 1/{gpu.channels_last_gain:.1f} of the time",),
-        )
+    if gpu is None or facts.images is None:
+        return
+    times = gpu.channels_last_gain or 0.0
+    yield from _where_faster(
+        times,
+        "settings",
+        "convolutional models in the contiguous layout convert or compute slowly",
+        "model.to(memory_format=torch.channels_last); batches come so already",
+        f"a convolution takes 1/{times:.1f} of the time",
+    )
 
 
 def pinned(facts: Facts, use: Use) -> Iterator[Finding]:
@@ -104,18 +104,29 @@ def pinned(facts: Facts, use: Use) -> Iterator[Finding]:
     gpu = facts.gpu
     if gpu is None or not gpu.pinned_bytes_s or not gpu.pageable_bytes_s:
         return
-    times = gpu.pinned_bytes_s / gpu.pageable_bytes_s
+    yield from _where_faster(
+        gpu.pinned_bytes_s / gpu.pageable_bytes_s,
+        "copy",
+        "copies from memory that is not pinned are slow, and the loop waits for them",
+        'Loader(..., device="cuda"): batches are copied ahead, as uint8, from pinned memory',
+        f"{gpu.pinned_bytes_s / 1e9:.1f} GB/s from pinned memory, "
+        f"{gpu.pageable_bytes_s / 1e9:.1f} from other",
+    )
+
+
+def _times_float32(gpu: GpuFacts, dtype: str) -> float:
+    """How many times faster than in float32 a matrix product is; 0 where that is not known."""
+    if dtype not in gpu.flops or "float32" not in gpu.flops:
+        return 0.0
+    return gpu.flops[dtype] / gpu.flops["float32"]
+
+
+def _where_faster(
+    times: float, culprit: Culprit, waits_for: str, advice: str, evidence: str
+) -> Iterator[Finding]:
+    """What is to be said of something that can be done `times` as fast, if it is worth it."""
     if times > _FASTER:
-        yield Finding(
-            "copy",
-            "copies from memory that is not pinned are slow, and the loop waits for them",
-            'Loader(..., device="cuda"): batches are copied ahead, as uint8, from pinned memory',
-            None,
-            (
-                f"{gpu.pinned_bytes_s / 1e9:.1f} GB/s from pinned memory, "
-                f"{gpu.pageable_bytes_s / 1e9:.1f} from other",
-            ),
-        )
+        yield Finding(culprit, waits_for, advice, None, (evidence,))
 
 
 def link(facts: Facts, use: Use) -> Iterator[Finding]:

@@ -14,11 +14,12 @@ read it. On a CPU, and on accelerators without such streams, the same code runs 
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,16 +39,34 @@ def resolve_device(device: Device | str | int | None) -> Device | None:
     """The device meant; "cuda" alone is the current one, with its index.
 
     Raises:
-        RuntimeError: a CUDA device is meant, and torch finds none.
+        RuntimeError: torch finds no such device.
     """
     if device is None:
         return None
     meant = torch.device(device)
-    if meant.type == "cuda" and not torch.cuda.is_available():
-        raise RuntimeError(f"device={device!r}: torch finds no CUDA device on this machine")
-    if meant == torch.device("cuda"):  # which is not equal to any with an index
-        return torch.device("cuda", torch.cuda.current_device())
-    return meant
+    kinds = {"cuda": torch.cuda, "mps": torch.backends.mps, "xpu": torch.xpu}
+    if meant.type in kinds and not kinds[meant.type].is_available():
+        name = meant.type.upper()
+        raise RuntimeError(f"device={device!r}: torch finds no {name} device on this machine")
+    if meant.type != "cuda":
+        return meant
+    index, count = meant.index, torch.cuda.device_count()
+    if index is not None and index >= count:
+        raise RuntimeError(f"device={device!r}: this machine has {count} of them, from cuda:0 on")
+    # "cuda" alone is not equal to any with an index.
+    return torch.device("cuda", torch.cuda.current_device() if index is None else index)
+
+
+def current(device: Device | None) -> AbstractContextManager[Any]:
+    """While it is entered, a CUDA device is the current one of this thread.
+
+    What torch does without being told a device, such as pinning memory in a thread of DataLoader's,
+    would else begin to use the first one, too, and take hundreds of megabytes of its memory.
+    """
+    if device is None or device.type != "cuda":
+        return nullcontext()
+    context: AbstractContextManager[Any] = torch.cuda.device(device)
+    return context
 
 
 def has_pinned_memory() -> bool:
@@ -108,8 +127,12 @@ class CopyStream(Protocol):
     def active(self) -> AbstractContextManager[Any]:
         """While it is entered, the device work of this thread goes to this stream."""
 
-    def record(self) -> Event:
-        """An event behind everything that was put on this stream so far."""
+    def record(self, *, timed: bool = False) -> Event:
+        """An event behind everything that was put on this stream so far.
+
+        Args:
+            timed: it has a time, which makes it slower to wait for.
+        """
 
     def hand_over(self, event: Event, data: Tree) -> None:
         """Makes the consumer's stream wait for `event` and use the tensors of `data` from then."""
@@ -128,8 +151,8 @@ class CudaCopyStream:
         context: AbstractContextManager[Any] = torch.cuda.stream(self._stream)
         return context
 
-    def record(self) -> Event:
-        event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    def record(self, *, timed: bool = False) -> Event:
+        event: torch.cuda.Event = torch.cuda.Event(enable_timing=timed)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 
@@ -193,6 +216,7 @@ class DevicePrefetcher:
         self._finished: deque[tuple[Tree, Any, Event]] = deque()  # data, info, when: to hand out
         self._copying: deque[tuple[HostBatch, Event, Event]] = deque()  # read from .. to
         self._error: Exception | None = None  # what came instead of the next batch
+        self._pid = os.getpid()
 
     def __iter__(self) -> DevicePrefetcher:
         return self
@@ -210,7 +234,10 @@ class DevicePrefetcher:
         if not self._finished:
             assert self._error is not None
             error, self._error = self._error, None
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # whose traceback knows this frame, and those that hold the batch
         data, info, event = self._finished.popleft()
         self._stream.hand_over(event, data)
         return data, info
@@ -220,6 +247,8 @@ class DevicePrefetcher:
         batches, self._batches = self._batches, iter(())
         self._error = None
         self._finished.clear()
+        if self._pid != os.getpid():  # a forked child cannot use CUDA, nor its parent's events
+            self._copying.clear()
         for _, _, copied in self._copying:
             copied.synchronize()
         self._give_back()
@@ -248,11 +277,11 @@ class DevicePrefetcher:
         try:
             host = next(self._batches)
             with stream.active():
-                start = stream.record()
+                start = stream.record(timed=True)
                 try:
                     data = host.data if self._device is None else to_device(host.data, self._device)
                 finally:  # also a copy that failed half-way may still be reading
-                    self._copying.append((host, start, stream.record()))
+                    self._copying.append((host, start, stream.record(timed=True)))
                 self._finished.append((self._finished_data(data), host.info, stream.record()))
         except Exception as error:
             self._error = error

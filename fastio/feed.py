@@ -524,7 +524,7 @@ class NativeFeed:
         if isinstance(values, RaggedBatch):
             return ragged_parts(name, values)
         if not isinstance(self.dataset.schema.fields[name], Image):
-            return {name: value_tensors(values)}
+            return {name: value_tensors(values, fresh=fresh)}
         how = self.settings
         return {name: image_tensors(values, channels_last=how.channels_last, fresh=fresh)}
 

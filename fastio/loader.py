@@ -267,7 +267,7 @@ class Loader:
         Raises:
             LoaderClosed: after close().
         """
-        from fastio.device import DevicePrefetcher, copy_stream, draw_seed
+        from fastio.device import DevicePrefetcher, copy_stream, current, draw_seed
 
         if self._closed:
             raise LoaderClosed("this loader was closed: make another one")
@@ -275,7 +275,8 @@ class Loader:
         sampling = self._feed.sampling
         if self._generator is not None and sampling.ours and cursor.order_seed is None:
             cursor = replace(cursor, order_seed=draw_seed(self._generator))
-        run = self._feed.run(cursor, self._ranks())
+        with current(self.device):
+            run = self._feed.run(cursor, self._ranks())
         if self._stream is None:
             self._stream = copy_stream(self.device)
         batches = DevicePrefetcher(

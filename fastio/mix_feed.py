@@ -24,7 +24,7 @@ from fastio.ragged_tensors import ragged_of_lists
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
 from fastio.stats import Stats
-from fastio.tensors import Finish, merged
+from fastio.tensors import Finish, merged, pin
 from fastio.transforms import Augmentation
 
 
@@ -155,6 +155,7 @@ class MixBatches:
         self._forms = {name: ragged.get(name, "list") for name in ragged_names}
         self._first_step = first_step
         self._pinned = feeds[0].settings.pinned != "no"
+        self._fresh = feeds[0].settings.pinned == "fresh"
         self._deal = _Deal(plan)
         self._sources = [
             _Source(number, feed, self._deal, cursor, ranks) for number, feed in enumerate(feeds)
@@ -221,7 +222,7 @@ class MixBatches:
             mixed.next_position,
             tuple(errors),
         )
-        return HostBatch(data, info)
+        return HostBatch(pin(data) if self._fresh else data, info)
 
 
 class _Deal:

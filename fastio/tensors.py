@@ -64,8 +64,8 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
             return leaf.to(device, non_blocking=non_blocking) if movable else leaf
         if is_jagged(leaf):
             return map_jagged(move, leaf)
-        if non_blocking and not leaf.is_cuda and not leaf.is_pinned():
-            leaf = leaf.pin_memory()  # a copy from pageable memory would wait for the stream
+        if non_blocking and not leaf.is_cuda:
+            leaf = _pinned_as_one(leaf)  # a copy of anything else would wait for the stream
         return leaf.to(device, non_blocking=non_blocking)
 
     return map_leaves(move, tree)
@@ -80,11 +80,25 @@ def pin(tree: Tree) -> Tree:
     def pinned(leaf: Any) -> Any:
         if is_jagged(leaf):
             return map_jagged(pinned, leaf)
-        if isinstance(leaf, Tensor) and leaf.is_pinned():
-            return leaf
+        if isinstance(leaf, Tensor):
+            return _pinned_as_one(leaf)
         return leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf
 
     return map_leaves(pinned, tree)
+
+
+def _pinned_as_one(leaf: Tensor) -> Tensor:
+    """A tensor in pinned memory whose elements lie close together, copied where they do not.
+
+    Of a part of wider rows, such as documents that are cut to the longest one, torch makes a copy
+    in pageable memory first.
+    """
+    if leaf.layout != torch.strided or leaf.is_nested:
+        return leaf.pin_memory()
+    extent = 1 + sum((n - 1) * step for n, step in zip(leaf.shape, leaf.stride(), strict=True))
+    if extent == leaf.numel() or leaf.numel() == 0:
+        return leaf if leaf.is_pinned() else leaf.pin_memory()
+    return torch.empty_like(leaf, pin_memory=True).copy_(leaf)
 
 
 def merged(trees: list[tuple[Any, Places]], count: int, pinned: bool) -> Any:
@@ -158,21 +172,27 @@ def image_tensors(images: Any, *, channels_last: bool, fresh: bool = False) -> A
 
 
 def owner_tensor(array: np.ndarray[Any, Any]) -> Tensor:
-    """A view of the same elements on the tensor whose memory the array is a view of."""
+    """A view of the same elements on the tensor whose memory the array is a view of, if any."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
     same = torch.from_numpy(array)
-    assert isinstance(owner, Tensor)
+    if not isinstance(owner, Tensor):
+        return same
     whole = owner.view(same.dtype)
     offset = (same.data_ptr() - owner.data_ptr()) // same.element_size()
     return whole.as_strided(same.shape, same.stride(), offset)
 
 
-def value_tensors(values: Any) -> Any:
-    """Any other field as tensors that share its memory; a list of str or bytes stays as it is."""
+def value_tensors(values: Any, *, fresh: bool = False) -> Any:
+    """Any other field as tensors that share its memory; a list of str or bytes stays as it is.
+
+    Args:
+        values: an array or a list.
+        fresh: as `image_tensors` has it, of an array that lies in such memory.
+    """
     if isinstance(values, np.ndarray):
-        return torch.from_numpy(values)
+        return owner_tensor(values) if fresh else torch.from_numpy(values)
     return [torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in values]
 
 
@@ -212,6 +232,9 @@ class Tail:
     def __init__(self, steps: Sequence[Normalize | ToDtype]) -> None:
         self._steps = tuple(steps)
         self._constants: dict[tuple[Normalize, bool, torch.dtype, torch.device], list[Tensor]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_steps": self._steps, "_constants": {}}  # another process may not have the device
 
     def __call__(self, x: Any) -> Any:
         if isinstance(x, (list, tuple)):

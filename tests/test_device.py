@@ -22,12 +22,22 @@ from fastio.transforms import Normalize
 CPU = torch.device("cpu")
 BYTES = torch.arange(256, dtype=torch.uint8).repeat(3, 1).view(3, 16, 16).repeat(2, 1, 1, 1)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# Of the tests with CUDA; `test_cuda_rehearsal` runs them with less.
+COUNT, SIZE, EDGE = 200, 1 << 20, 2048  # batches, numbers of one, rows of a matrix
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def test_only_cuda_has_a_copy_stream_here() -> None:
     assert copy_stream(None) is None
     assert copy_stream(CPU) is None
+
+
+@pytest.mark.parametrize("device", ["mps", "xpu"])
+def test_another_accelerator_that_is_not_there_is_refused_by_name(device: str) -> None:
+    if {"mps": torch.backends.mps, "xpu": torch.xpu}[device].is_available():
+        pytest.skip(f"there is {device}")
+    with pytest.raises(RuntimeError, match=device):
+        resolve_device(device)
 
 
 def test_resolve_device_takes_what_torch_takes() -> None:
@@ -46,6 +56,13 @@ def test_a_cuda_device_that_is_not_there_is_refused_by_name(device: str) -> None
 @needs_cuda
 def test_cuda_alone_is_the_current_device() -> None:
     assert resolve_device("cuda") == torch.device("cuda", torch.cuda.current_device())
+
+
+@needs_cuda
+def test_a_cuda_device_beyond_the_last_is_refused() -> None:
+    beyond = f"cuda:{torch.cuda.device_count()}"
+    with pytest.raises(RuntimeError, match=beyond):
+        resolve_device(beyond)
 
 
 # Without a stream
@@ -108,7 +125,7 @@ class FakeStream:
 
         return enter()
 
-    def record(self) -> FakeEvent:
+    def record(self, *, timed: bool = False) -> FakeEvent:
         self.recorded += 1
         return FakeEvent(self, self.recorded)
 
@@ -263,10 +280,10 @@ def test_slots_are_not_overwritten_under_a_slow_consumer_s_copies() -> None:
     """Two slots, refilled the moment they are released, while the GPU lags far behind."""
     device = torch.device("cuda", torch.cuda.current_device())
     allocate = pinned_allocator()
-    free = [allocate((1 << 20,), "int32") for _ in range(2)]
+    free = [allocate((SIZE,), "int32") for _ in range(2)]
 
     def batches() -> Iterator[HostBatch]:
-        for number in range(200):
+        for number in range(COUNT):
             assert free, "a released slot is there whenever a batch is asked for"
             slot = free.pop()
             slot.fill(number)
@@ -279,7 +296,7 @@ def test_slots_are_not_overwritten_under_a_slow_consumer_s_copies() -> None:
         ready=lambda: bool(free),
         stream=copy_stream(device),
     )
-    weights = torch.ones(2048, 2048, device=device)
+    weights = torch.ones(EDGE, EDGE, device=device)
     sums = []
     for data, number in prefetcher:
         for _ in range(3):
@@ -287,26 +304,25 @@ def test_slots_are_not_overwritten_under_a_slow_consumer_s_copies() -> None:
         sums.append((number, (data == 2 * number).all()))
         while not free:  # the copy, not the consumer, gives the slot back
             prefetcher._give_back()
-    assert len(sums) == 200
+    assert len(sums) == COUNT
     assert all(bool(same) for _, same in sums)
 
 
 @needs_cuda
 def test_memory_of_a_dropped_batch_is_not_reused_under_the_consumer_s_kernels() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    count, size = 100, 1 << 20
     hosts = (
-        HostBatch(torch.full((size,), number, dtype=torch.int32).pin_memory(), number)
-        for number in range(count)
+        HostBatch(torch.full((SIZE,), number, dtype=torch.int32).pin_memory(), number)
+        for number in range(COUNT)
     )
-    weights = torch.ones(2048, 2048, device=device)
+    weights = torch.ones(EDGE, EDGE, device=device)
     seen = []
     for data, number in DevicePrefetcher(hosts, device, ahead=2, stream=copy_stream(device)):
         for _ in range(3):
             weights = weights @ weights * 1e-4
         seen.append((number, (data == number).all()))
         del data
-    assert [number for number, _ in seen] == list(range(count))
+    assert [number for number, _ in seen] == list(range(COUNT))
     assert all(bool(same) for _, same in seen)
 
 

@@ -16,6 +16,7 @@ from fastio import Loader
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 ROWS = 96
+EPOCHS, EDGE = 5, 2048  # passes over the data, rows of a matrix; `test_cuda_rehearsal` takes less
 TRANSFORMS = [
     fastio.RandomResizedCrop(24),
     fastio.RandomHorizontalFlip(),
@@ -23,12 +24,15 @@ TRANSFORMS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "packed"
+def packed_photos(path: Path) -> Path:
     noise = np.random.default_rng(0).integers(0, 256, (ROWS, 40, 40, 3), np.uint8)
     fastio.pack([(image, row) for row, image in enumerate(noise)], path)
     return path
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return packed_photos(tmp_path_factory.mktemp("data") / "packed")
 
 
 def busy(weights: torch.Tensor) -> torch.Tensor:
@@ -41,8 +45,8 @@ def busy(weights: torch.Tensor) -> torch.Tensor:
 def test_batches_are_those_of_the_cpu_while_the_consumer_lags_behind(packed: Path) -> None:
     options: dict[str, Any] = {"shuffle": True, "transforms": TRANSFORMS, "num_workers": 2}
     with Loader(packed, 4, **options) as host:
-        wanted = [list(host) for _ in range(5)]
-    weights = torch.ones(2048, 2048, device="cuda")
+        wanted = [list(host) for _ in range(EPOCHS)]
+    weights = torch.ones(EDGE, EDGE, device="cuda")
     with Loader(packed, 4, device="cuda", **options) as batches:
         for epoch in wanted:
             errors = []
@@ -73,18 +77,21 @@ def test_bytes_cross_the_bus_and_callables_run_on_the_device(packed: Path) -> No
 def test_pinned_batches_survive_a_copy_from_a_part_of_them_that_was_dropped(packed: Path) -> None:
     options: dict[str, Any] = {"transforms": [fastio.RandomResizedCrop(24)], "num_workers": 2}
     with Loader(packed, 8, **options) as host:
-        wanted = torch.cat([images for _ in range(5) for images, _ in host])
-    weights = torch.ones(2048, 2048, device="cuda")
-    parts = []
+        wanted = torch.cat([images for _ in range(EPOCHS) for images, _ in host])
+    numbers = torch.arange(ROWS).repeat(EPOCHS)
+    weights = torch.ones(EDGE, EDGE, device="cuda")
+    parts, labels_of = [], []
     with Loader(packed, 8, pin_memory=True, **options) as batches:
-        for _ in range(5):
+        for _ in range(EPOCHS):
             for images, labels in batches:
                 assert images.is_pinned()
                 assert labels.is_pinned()
                 weights = busy(weights)
                 parts += [half.to("cuda", non_blocking=True) for half in images.split(4)]
-                del images
+                labels_of += [half.to("cuda", non_blocking=True) for half in labels.split(4)]
+                del images, labels
     assert torch.equal(torch.cat(parts).cpu(), wanted)
+    assert torch.equal(torch.cat(labels_of).cpu(), numbers)
 
 
 def test_an_early_break_frees_what_is_in_flight(packed: Path) -> None:
@@ -99,6 +106,8 @@ def test_an_early_break_frees_what_is_in_flight(packed: Path) -> None:
         assert torch.cuda.memory_allocated() <= before + 4 * 3 * 24 * 24 * 4 * 8
 
 
+# Python 3.12 and later warn of every fork of a process that has threads.
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_torch_path_delivers_on_the_device_too(workers: int) -> None:
     dataset = TensorDataset(torch.arange(64.0).view(32, 2), torch.arange(32))
@@ -118,19 +127,22 @@ def test_collate_fn_s_batches_are_delivered_on_the_device(packed: Path) -> None:
             assert torch.equal(labels.cpu(), targets)
 
 
-@pytest.fixture(scope="module")
-def ragged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "ragged"
+def packed_rows(path: Path) -> Path:
     schema = fastio.Schema({"x": fastio.Array("float32", (None, 3))})
     rows = [np.full((n % 11, 3), n, np.float32) for n in range(ROWS)]
     fastio.pack([{"x": row} for row in rows], path, schema=schema)
     return path
 
 
+@pytest.fixture(scope="module")
+def ragged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return packed_rows(tmp_path_factory.mktemp("data") / "ragged")
+
+
 @pytest.mark.parametrize("form", ["list", "padded", "nested", "flat"])
 def test_rows_that_differ_in_size_are_those_of_the_cpu(ragged: Path, form: Any) -> None:
     options: dict[str, Any] = {"shuffle": True, "ragged": form, "num_workers": 2}
-    weights = torch.ones(2048, 2048, device="cuda")
+    weights = torch.ones(EDGE, EDGE, device="cuda")
     with Loader(ragged, 8, **options) as host, Loader(ragged, 8, device="cuda", **options) as mine:
         for _ in range(3):
             for batch, expected in zip(mine, host, strict=True):

@@ -202,6 +202,7 @@ def test_a_gpu_is_meant_by_its_number(
     chosen: list[torch.device] = []
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     monkeypatch.setattr("torch.cuda.set_device", chosen.append)
     monkeypatch.setenv("LOCAL_RANK", str(rank))
     found = _device(Options("x", device=device), launched=rank is not None)

@@ -29,6 +29,7 @@ from fastio.doctor import machine as machine_probes
 from fastio.doctor import settings as settings_probes
 from fastio.doctor import storage as storage_probes
 from fastio.doctor.attempt import Attempts
+from fastio.doctor.cold import cold_loader_rate
 from fastio.doctor.facts import Facts
 from fastio.doctor.remote import stream_rate
 from fastio.errors import SourceNotFound
@@ -295,6 +296,26 @@ def test_pages_given_back_are_read_from_the_disk(tmp_path: Path) -> None:
         assert is_rate(storage_probes.sequential_rate(pieces[0].path))
     assert is_rate(storage_probes.read_rate(pieces, 1))
     assert storage_probes.read_rate([], 1) is None
+
+
+@pytest.mark.parametrize("kind", ["folder", "packed"])
+def test_a_loader_s_rate_from_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    fastio.pack(numbered_folder(tmp_path / "folder"), tmp_path / "packed")
+    given: list[storage_probes.Piece] = []
+    monkeypatch.setattr("fastio.doctor.cold.give_back", given.extend)
+    monkeypatch.setattr("fastio.doctor.cold._BATCH", 2)
+    data = data_probes.look_at(str(tmp_path / kind))
+    assert is_rate(cold_loader_rate(data, USE, 2))
+    assert len(set(given)) == 24
+    assert all(piece.length > 0 for piece in given)
+    files = {piece.path for piece in given}
+    assert files == set(data.files)
+    monkeypatch.setattr("fastio.doctor.cold._BYTES", sum(piece.length for piece in given[:3]))
+    given.clear()
+    cold_loader_rate(data, USE, 2)
+    assert len(given) == 3
 
 
 def test_empty_files_are_not_read(tmp_path: Path) -> None:

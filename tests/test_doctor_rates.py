@@ -52,8 +52,8 @@ def test_what_a_loader_hands_over_counts_from_behind_its_start(tmp_path: Path) -
     folder = FolderDataset(numbered_folder(tmp_path))
     part = images_part(folder, "image", 24, 2, 16, 0.01)
     assert part is not None
-    assert part.samples >= 3 * 64
-    assert part.samples % 64 == 0
+    assert part.samples >= 3 * 32
+    assert part.samples % 32 == 0
     assert part.seconds > 0
 
 

@@ -22,8 +22,10 @@ SECONDS = 1.5  # of each
 TURNS = 4
 _BATCHES = 3  # a turn, at least, and
 _PATIENCE_S = 8.0  # at most, where they are slow to come
-_BATCH = 64
-_AHEAD = 2  # batches
+_BATCH = 32
+_AHEAD = 3  # batches
+_FRESH = 12  # batches, whose memory is new: the system's part of that is the loader's start
+_FRESH_S = 1.0  # at most: where batches come slowly, it is little
 _SHM = Path("/dev/shm")
 _ROOM_BYTES = 1 << 30
 
@@ -74,7 +76,11 @@ def in_turns(
 
 
 def loader_part(
-    loader: Loader, seconds: float, warm_samples: int = 0, once: bool = False
+    loader: Loader,
+    seconds: float,
+    warm_samples: int = 0,
+    warm_s: float = _PATIENCE_S,
+    once: bool = False,
 ) -> Part | None:
     """What a loader hands over, its start left out; None where no batches come. It is closed.
 
@@ -83,6 +89,7 @@ def loader_part(
         seconds: to measure for.
         warm_samples: that come first and do not count: those that it is ahead, at least, and as
             many as bring the data to memory.
+        warm_s: for these, at most.
         once: the epoch does not begin again, and what came until its end counts.
     """
     part = None
@@ -91,7 +98,7 @@ def loader_part(
         for _ in loader if once else _epochs(loader):
             now_s, there = time.perf_counter(), loader.stats().samples
             if first is None:
-                if there > warm_samples or now_s - began_s > _PATIENCE_S:
+                if there > warm_samples or now_s - began_s > warm_s:
                     first, samples = now_s, there
                 continue
             batches, part = batches + 1, Part(there - samples, now_s - first)
@@ -147,7 +154,7 @@ def images_part(
 ) -> Part | None:
     """As `loader_part`, of an `image_loader` of images that are in memory."""
     loader = image_loader(dataset, field, rows, threads, crop)
-    return loader_part(loader, seconds, warm_samples=_BATCH * (_AHEAD + 1))
+    return loader_part(loader, seconds, warm_samples=_BATCH * _FRESH, warm_s=_FRESH_S)
 
 
 class _Again:

@@ -358,6 +358,15 @@ def test_options_that_do_not_fit_the_table(options: Any, part: str) -> None:
     assert part in str(caught.value)
 
 
+def test_a_wide_table_names_the_columns_that_are_like_the_wanted_one() -> None:
+    table = pa.table({f"w{number}": [1] for number in range(300)})
+    with pytest.raises(SchemaError) as caught:
+        fields(table, columns=("w2999",))
+    assert "no column 'w2999'; it has w299, " in str(caught.value)
+    assert str(caught.value).endswith(", ... (300 columns in all)")
+    assert len(str(caught.value)) < 150
+
+
 def test_columns_whose_names_meet_are_refused() -> None:
     table = pa.table({"a_b": [1], "a": pa.array([{"b": 1}])})
     with pytest.raises(SchemaError, match=r"'a_b' \(a_b and a.b\)"):

@@ -76,6 +76,14 @@ def test_tensorboard_that_is_not_installed_is_named(
         TensorBoard(str(tmp_path))
 
 
+def test_a_folder_that_tensorboard_cannot_write_is_named(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    (tmp_path / "file").touch()
+    given = options(data)
+    with pytest.raises(fastio.TrainError, match=r"tensorboard=.*file cannot be written \("):
+        fit(TinyTask(given), given, TensorBoard(str(tmp_path / "file")))
+
+
 class FakeVisdom:
     """What of visdom.Visdom is called, noted."""
 
@@ -235,6 +243,7 @@ def test_without_page_faults_there_is_no_advice(change: dict[str, Any]) -> None:
     assert advice() is not None
     assert advice(replace(FAULTING, **change)) is None
     assert advice(IDLE) is None
+    assert advice(Usage(4.5, 0.5, 150_000)) is None  # too short to tell
 
 
 @pytest.mark.parametrize("name", ["jemalloc", "tcmalloc"])

@@ -20,6 +20,7 @@ NAMES = ("jemalloc", "tcmalloc")
 # faster, and neither where it did not.
 _SYSTEM_SHARE = 0.05
 _FAULTS_PER_S = 10_000
+_LEAST_S = 10  # of processors, as memory is faulted in at the beginning with any allocator
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,13 @@ def allocator_advice(
         find: gives a library's file name, or None where it is not installed.
 
     Returns:
-        None where page faults take little of the time, or such an allocator is preloaded.
+        None where page faults take little of the time, where that is too short to tell, or where
+        such an allocator is preloaded.
     """
     system_s, faults = after.system_s - before.system_s, after.faults - before.faults
     used_s = after.user_s - before.user_s + system_s
+    if used_s < _LEAST_S:
+        return None
     if system_s <= _SYSTEM_SHARE * used_s or faults <= _FAULTS_PER_S * used_s:
         return None
     preloaded = environment.get("LD_PRELOAD", "")

@@ -135,7 +135,8 @@ def processes(options: Options) -> Iterator[Place]:
         if not _lost(error):
             raise
         raise fastio.TrainError(
-            f"rank {dist.get_rank()} ends, as another process did: what it says is the cause"
+            f"rank {dist.get_rank()} ends, as another process did: see what that one says, or "
+            "torchrun of it"
         ) from error
     finally:
         if joins:

@@ -166,11 +166,13 @@ class Bar(Monitor):
         self._bar.stop()
 
     def _advise(self, run: Run) -> None:
-        """Once, behind the first epoch."""
-        advice = allocator_advice(self._usage, Usage.now()) if self._advises else None
-        self._advises = False
-        if advice is not None and run.place.device.type == "cpu":
+        """Once, behind an epoch."""
+        if not self._advises or run.place.device.type != "cpu":
+            return
+        advice = allocator_advice(self._usage, Usage.now())
+        if advice is not None:
             self._console.print(advice, style="dim", soft_wrap=True)
+            self._advises = False
 
     def _show(self, description: str, total: int, completed: int) -> None:
         """Begins the bar anew."""

@@ -42,7 +42,7 @@ class TensorBoard(_Curves):
     """Event files in a folder.
 
     Raises:
-        TrainError: tensorboard is not installed.
+        TrainError: tensorboard is not installed; once a run begins, the folder cannot be written.
     """
 
     def __init__(self, folder: str) -> None:
@@ -57,7 +57,13 @@ class TensorBoard(_Curves):
     def begin(self, run: Run) -> None:
         super().begin(run)
         # What an interrupted run wrote behind its last checkpoint is not shown.
-        self._writer: Any = self._make(self._folder, purge_step=run.progress.step + 1)
+        try:
+            self._writer: Any = self._make(self._folder, purge_step=run.progress.step + 1)
+        except OSError as error:
+            raise fastio.TrainError(
+                f"tensorboard={self._folder} cannot be written ({error.strerror}): choose another "
+                "folder"
+            ) from error
 
     def add(self, name: str, value: float, step: int) -> None:
         self._writer.add_scalar(name, value, step)

@@ -22,11 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import pyarrow as pa
 
 from fastio.errors import SchemaError
 from fastio.schema import Array, Bytes, Field, Scalar, Text
+
+_LISTED = 10  # names of columns that an error lists
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,16 @@ def find_leaf(found: Mapping[str, Leaf], name: str, where: str) -> Leaf:
     """
     leaf = found.get(name) or found.get(name.replace(".", "_"))
     if leaf is None:
-        raise SchemaError(f"{where} has no column {name!r}; it has {', '.join(found)}")
+        raise SchemaError(f"{where} has no column {name!r}; it has {_listed(name, list(found))}")
     return leaf
+
+
+def _listed(wanted: str, names: list[str]) -> str:
+    """The names that there are; of many those that are like the one that is wanted."""
+    if len(names) <= _LISTED:
+        return ", ".join(names)
+    near = get_close_matches(wanted, names, _LISTED) or names[:_LISTED]
+    return f"{', '.join(near)}, ... ({len(names):,} columns in all)"
 
 
 def field_of(leaf: Leaf, where: str) -> Field:

@@ -19,7 +19,6 @@ DataParallel, torch.compile, CUDA graphs, `torch.save` of tensors on the device.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import deque
@@ -255,7 +254,6 @@ class Rehearsal:
         self.inside: torch.device | None = None
         self.streams = [Stream(torch.device("cuda", n)) for n in range(DEVICES)]
         self.all_streams: weakref.WeakSet[Stream] = weakref.WeakSet(self.streams)
-        self.pid = os.getpid()
 
     def device_of(self, tensor: Tensor) -> torch.device | None:
         """Where a tensor is; None: not on a device of the rehearsal."""

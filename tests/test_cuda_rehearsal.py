@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 
 import fastio
 from fastio import Loader
+from fastio.bench import recipes
 from fastio.device import DevicePrefetcher, HostBatch, copy_stream
 from fastio.doctor import gpu as probes
 from fastio.tensors import Tail
@@ -208,7 +209,7 @@ def test_the_loader_s_tests_for_a_gpu_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(test_loader_cuda, "EDGE", 4)
-    monkeypatch.setattr(test_loader_cuda, "EPOCHS", 2)
+    monkeypatch.setattr(test_loader_cuda, "EPOCHS", 1)
     test = getattr(test_loader_cuda, name)
     takes = test.__code__.co_varnames[: test.__code__.co_argcount]
     test(**{name: path for name, path in loader_data.items() if name in takes}, **arguments)
@@ -486,7 +487,22 @@ def test_a_gpu_that_is_not_there_is_refused(
         _device(Options("x", device="cuda:2"), launched=rank is not None)
 
 
-# The doctor
+# The ladder and the doctor
+
+
+@pytest.mark.parametrize(
+    ("triton", "compiler", "why_not"),
+    [(True, True, ""), (False, True, "triton"), (True, False, "C compiler")],
+)
+def test_a_ladder_compiles_for_a_gpu_where_triton_can(
+    triton: bool, compiler: bool, why_not: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(recipes, "find_spec", lambda name: object() if triton else None)
+    monkeypatch.setattr(recipes.shutil, "which", lambda name: name if compiler else None)
+    found = recipes._no_compiler(GPU)
+    assert why_not in found
+    assert bool(found) == bool(why_not)
 
 
 def test_the_doctor_s_probes_of_a_gpu(gpu: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:

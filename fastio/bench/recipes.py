@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -140,7 +141,11 @@ def _no_bfloat16(device: torch.device) -> str:
 
 def _no_compiler(device: torch.device) -> str:
     if device.type == "cuda":
-        return ""
+        if find_spec("triton") is None:
+            return "triton, which compiles for GPUs, is not installed"
+        # It compiles a few lines of C that launch each kernel.
+        there = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+        return "" if there else "there is no C compiler (gcc)"
     compiler = os.environ.get("CXX", "g++")
     return "" if shutil.which(compiler) else f"there is no C++ compiler ({compiler})"
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pa_dataset
+import pyarrow.compute as pc
 
 from fastio.formats.tables.objects import TableFile, Values
 
@@ -72,7 +72,7 @@ class Constants:
     def expression(self) -> Any:
         """What holds for all rows of the file."""
         conditions = [
-            pa_dataset.field(name).is_null() if value is None else pa_dataset.field(name) == value
+            pc.field(name).is_null() if value is None else pc.field(name) == value
             for name, value in self.values.items()
         ]
         return reduce(lambda one, other: one & other, conditions)

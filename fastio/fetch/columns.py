@@ -120,7 +120,8 @@ class Columns:
                     mapping = readers[number].mapping
                     self.table.set(number, mapping, list(place.columns), place.segments)
                     self._set[number] = None
-                if not places or not len(self.table.missing(rows)):
+                # Another thread may have let go of some, of those that were there, too.
+                if not len(self.table.missing(rows)):
                     slot = engine.gather(self.table, rows, list(out))  # has what the table has now
                     if places:
                         self._let_go()

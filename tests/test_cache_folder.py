@@ -274,22 +274,20 @@ def test_a_damaged_index_is_an_error_that_names_it(folder: CacheFolder) -> None:
         CacheFolder(folder.path, MIB)
 
 
-def open_and_close(path: Path, start: Any) -> None:
-    start.wait()
-    CacheFolder(path, MIB).close()
+def open_and_close(folder: Path, caches: int, start: Any) -> None:
+    for number in range(caches):
+        start.wait(120)
+        CacheFolder(folder / str(number), MIB).close()
 
 
 def test_processes_that_make_a_cache_at_the_same_time_all_open_it(tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
-    for number in range(5):
-        start = context.Event()
-        processes = [
-            context.Process(target=open_and_close, args=(tmp_path / str(number), start))
-            for _ in range(6)
-        ]
-        for process in processes:
-            process.start()
-        start.set()
-        for process in processes:
-            process.join()
-        assert [process.exitcode for process in processes] == [0] * 6
+    start = context.Barrier(6)
+    processes = [
+        context.Process(target=open_and_close, args=(tmp_path, 8, start)) for _ in range(6)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 6

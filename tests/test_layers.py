@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -124,8 +125,13 @@ MODULES = {
 }
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Absolute dotted names that a file imports, `from a import b` as both a and a.b."""
+    return frozenset(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     package = ["fastio", *path.relative_to(PACKAGE).parent.parts]
     stack: list[ast.AST] = [ast.parse(path.read_text())]
     while stack:

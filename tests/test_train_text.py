@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -214,6 +216,21 @@ def test_labels_that_are_no_classes_are_errors(tmp_path: Path) -> None:
     ):
         with pytest.raises(fastio.TrainError, match=message):
             Labels.of(str(tmp_path / "x"), field)
+
+
+def test_data_without_samples_has_no_labels(tmp_path: Path) -> None:
+    path = tmp_path / "none.parquet"
+    pq.write_table(pa.table({"word": pa.array([], pa.string())}), path)
+    with pytest.raises(fastio.TrainError, match=r"none\.parquet has no samples"):
+        Labels.of(str(path), "word")
+
+
+def test_the_data_of_the_labels_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = str(folder / "train")
+    labels = [Labels.of(data, field) for field in ("sentiment", "stars")]
+    monkeypatch.setattr("fastio.train.labels.fastio.Loader", lambda *_, **__: pytest.fail("read"))
+    for own in labels:
+        assert own.numbering(data, PLACE.device) is not None
 
 
 def test_text_that_is_not_packed_says_how_to_pack_it(folder: Path) -> None:

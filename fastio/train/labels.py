@@ -25,24 +25,29 @@ class Labels:
         field: the field.
         words: its vocabulary; of strings and integers without one, all values that there are, in
             ascending order.
+        data: the dataset that they come from.
+        numbered: whether that has their numbers rather than words or values.
     """
 
     field: str
     words: tuple[Any, ...]
+    data: str
+    numbered: bool
 
     @classmethod
     def of(cls, data: str, field: str) -> Labels:
         """The classes of a dataset to train on, which is read where it has no vocabulary.
 
         Raises:
-            TrainError: the field is neither words nor integers, or says always the same.
+            TrainError: the field is neither words nor integers, says always the same, or nothing.
         """
-        words = _vocabulary(data, field) or _values(data, field)
+        vocabulary = _vocabulary(data, field)
+        words = vocabulary or _values(data, field)
         if len(words) < 2:
             raise fastio.TrainError(
                 f"{data}: {field!r} is {words[0]!r} everywhere: there is nothing to learn"
             )
-        return cls(field, words)
+        return cls(field, words, data, vocabulary is not None)
 
     def numbering(self, data: str, device: torch.device) -> Numbering | None:
         """What turns the field's batches into class numbers, int64 (n,) on a device.
@@ -58,8 +63,11 @@ class Labels:
         Raises:
             TrainError: the dataset has a class that is not among these.
         """
-        vocabulary = _vocabulary(data, self.field)
-        given = vocabulary or _values(data, self.field)
+        if data == self.data:  # it is not read again
+            vocabulary, given = self.words if self.numbered else None, self.words
+        else:
+            vocabulary = _vocabulary(data, self.field)
+            given = vocabulary or _values(data, self.field)
         number = {word: n for n, word in enumerate(self.words)}
         unknown = [word for word in given if word not in number]
         if unknown:
@@ -98,7 +106,11 @@ def _vocabulary(data: str, field: str) -> tuple[str, ...] | None:
 
 
 def _values(data: str, field: str) -> tuple[Any, ...]:
-    """All values of a field of strings or integers, in ascending order."""
+    """All values of a field of strings or integers, in ascending order.
+
+    Raises:
+        TrainError: it has others, or none.
+    """
     found: set[Any] = set()
     with fastio.Loader(data, 1 << 16, fields=[field], rank=0, world_size=1) as loader:
         for batch in loader:
@@ -111,6 +123,8 @@ def _values(data: str, field: str) -> tuple[Any, ...]:
                     )
                 values = torch.unique(values).tolist()
             found.update(values)
+    if not found:
+        raise fastio.TrainError(f"{data} has no samples")
     return tuple(sorted(found))
 
 

@@ -6,6 +6,7 @@ torch takes a second to import, so it is imported when a Loader is made and not 
 from __future__ import annotations
 
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -470,8 +471,10 @@ class LoaderIterator:
         """Ends the epoch here. Idempotent."""
         self._batches.close()
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the interpreter's exit the modules that `close` needs may be gone.
+        if not is_finalizing():
+            self.close()
 
     def _stand_at(self, cursor: Cursor) -> None:
         """Notes where the user stands, if this is the loader's latest iterator."""

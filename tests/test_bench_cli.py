@@ -63,7 +63,7 @@ def test_an_emulated_accelerator_beside_dataloader(
     out = tmp_path / "bench.json"
     code, text, _ = run(
         *(folder, "--accelerator", 5000, "--baseline", folder, "--json", out, *QUICK),
-        *("--transform", "tests.test_bench_cli:same"),
+        *("--transform", "tests.test_bench_cli:same", "--bus", 1),
     )
     assert code == 0
     assert "24 images" in text
@@ -92,6 +92,7 @@ def test_an_emulated_accelerator_beside_dataloader(
     assert values["findings"][0]["culprit"]
     phases = {phase["name"]: phase for phase in values["phases"]}
     assert phases["baseline_together"]["of_ceiling"] > 0
+    assert phases["baseline_together"]["busy"]["copy_s"] > 0
     assert phases["loader_warm"]["of_ceiling"] is None
     assert phases["loader_warm"]["cores_busy"] > 0
 

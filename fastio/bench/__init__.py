@@ -3,10 +3,11 @@
     options -> subject (the data's loaders) -> bench (the runs) -> diagnose.Measured
 
 - `options`, `presets`: what can be asked for; MLPerf Storage's accelerators
-- `subject`, `synthetic`: the data; photos of a stated size where there is none
+- `subject`, `loader_batches`, `synthetic`: the data; photos of a stated size where there is none
 - `runs`: which are made, and for how long
 - `loop`, `intervals`: the loop of all runs, and what is read off it
-- `compute`, `device`, `models`: what computes, or is emulated
+- `compute`, `device`: what computes, or is emulated
+- `models`, `tasks`, `trainee`: models by name, and how they learn
 - `storage`, `machine`: cold files; where it runs
 - `baseline`, `trial`, `training`: DataLoader beside it; packing for a try; accuracy side by side
 - `bench`: all of it

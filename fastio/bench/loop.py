@@ -80,7 +80,7 @@ class Run:
         """The step that is measured first: of a whole epoch all are, else the filling is not."""
         if self.whole:
             return 0
-        return min(filling(self.period), len(self.samples) // 2 // self.period * self.period)
+        return min(_filling(self.period), len(self.samples) // 2 // self.period * self.period)
 
     @property
     def last(self) -> int:
@@ -99,7 +99,7 @@ class Run:
         return self.end_s if self.whole else self.marks[self.last]
 
 
-def filling(period: int) -> int:
+def _filling(period: int) -> int:
     """Steps until batches ahead are under way."""
     return FILLING if period == 1 else 2 * period
 
@@ -149,7 +149,7 @@ def run_loop(
         del batch  # before the next is waited for: it may hold a slot
         run.samples.append(samples)
         run.marks.append(time.perf_counter())
-        if len(run.samples) <= filling(period):
+        if len(run.samples) <= _filling(period):
             count()
         if len(run.samples) < total and _is_over(run, limit):
             run.whole = False

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from fastio.bench.baseline import BaselineBatches, Delivery, PillowFolder
 from fastio.bench.compute import Compute
 from fastio.bench.device import Device, Nothing, Resident, resident
-from fastio.bench.loop import Limit, Run, filling, phase_of, run_loop
+from fastio.bench.loader_batches import LoaderBatches
+from fastio.bench.loop import Limit, Run, phase_of, run_loop
 from fastio.bench.machine import cpu_with_children
 from fastio.bench.storage import MOST_FILES, can_drop, drop
-from fastio.bench.subject import LoaderBatches, Subject
+from fastio.bench.subject import Subject
 from fastio.cores import available_cores
 from fastio.diagnose import Phase, PhaseName, ThreadRate
 
@@ -198,12 +199,13 @@ class Runs:
             delivery = Delivery(self.compute.device, options.channels_last, normalize=there)
         made: tuple[tuple[PhaseName, Device], ...] = (
             ("baseline_loader", Nothing()),
-            ("baseline_together", self.compute.new(resident=True)),
+            # Where a model computes, the batches are delivered already.
+            ("baseline_together", self.compute.new(resident=delivery is not None)),
         )
         found = []
         for name, device in made:
             run = self._baseline_run(images, delivery, device)
-            if run.first < filling(run.period) or run.last - run.first < _LEAST_BATCHES:
+            if run.first < run.period or run.last - run.first < _LEAST_BATCHES:
                 self.notes.append(
                     f"DataLoader made {len(run.samples)} batches of {self.subject.batch_size:,} in "
                     f"{run.end_s - run.marks[0]:.0f} s, too few for a figure: give more --seconds, "

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from fastio.bench.intervals import Interval
+from fastio.bench.loader_batches import LoaderBatches, Timed
 from fastio.bench.options import Options
 from fastio.bench.storage import local_files, storage_of
 from fastio.bench.tasks import TEXT_BATCH, LearnedTask, task_of
@@ -23,9 +23,8 @@ from fastio.errors import BenchError
 from fastio.formats import AudioFolder, FolderDataset, TarDataset, TokenWindows
 from fastio.formats.hugging_face import HuggingFaceDataset
 from fastio.formats.tables import TableDataset
-from fastio.loader import Loader, LoaderIterator
+from fastio.loader import Loader
 from fastio.schema import Schema
-from fastio.stats import Stats
 from fastio.train.parallel import Place
 from fastio.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
 
@@ -34,71 +33,6 @@ _TABLE_BATCH, _BATCH = 16_384, 256
 _WINDOW = 1024  # tokens
 
 Transforms = dict[str | None, list[Any]]  # of fields, and under None of whole batches
-
-
-class Timed:
-    """A callable that notes when it ran."""
-
-    def __init__(self, function: Callable[[Any], Any], intervals: list[Interval]) -> None:
-        self._function = function
-        self._intervals = intervals
-
-    def __call__(self, value: Any) -> Any:
-        begin = time.perf_counter()
-        try:
-            return self._function(value)
-        finally:
-            self._intervals.append((begin, time.perf_counter()))
-
-    def __repr__(self) -> str:
-        return getattr(self._function, "__name__", repr(self._function))
-
-
-class LoaderBatches:
-    """The first epoch of a loader as (batch, samples); the same again with each iterator.
-
-    Attributes:
-        loader: which is closed with it.
-        transforming: when its Python transforms ran.
-    """
-
-    def __init__(self, loader: Loader, transforming: list[Interval]) -> None:
-        self.loader = loader
-        self.transforming = transforming
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
-        self.loader.set_epoch(0)
-        return _Epoch(self.loader, iter(self.loader))
-
-    def stats(self) -> Stats:
-        """What the loader counted since it was made."""
-        return self.loader.stats()
-
-    def __enter__(self) -> LoaderBatches:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.loader.close()
-
-
-class _Epoch:
-    """Holds no batch, so that its slot is free when the loop lets go of it."""
-
-    def __init__(self, loader: Loader, iterator: LoaderIterator) -> None:
-        self._loader = loader
-        self._iterator = iterator
-
-    def __iter__(self) -> _Epoch:
-        return self
-
-    def __next__(self) -> tuple[Any, int]:
-        return next(self._iterator), self._loader.batch.valid
-
-    def close(self) -> None:
-        self._iterator.close()
 
 
 @dataclass(frozen=True)

@@ -306,6 +306,7 @@ def test_a_loader_s_rate_from_the_disk(
     given: list[storage_probes.Piece] = []
     monkeypatch.setattr("fastio.doctor.cold.give_back", given.extend)
     monkeypatch.setattr("fastio.doctor.cold._BATCH", 2)
+    monkeypatch.setattr("fastio.doctor.cold._CHOOSING_S", 600.0)
     data = data_probes.look_at(str(tmp_path / kind))
     assert is_rate(cold_loader_rate(data, USE, 2))
     assert len(set(given)) == 24

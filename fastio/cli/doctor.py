@@ -56,7 +56,11 @@ def doctor(
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option("--epochs", min=1, help="That you train: default, many."),
+        typer.Option(
+            "--epochs",
+            min=1,
+            help="That you train; default: so many that the first does not count.",
+        ),
     ] = None,
     stats: Annotated[
         Path | None,

@@ -6,7 +6,8 @@ What a loader reads of an image, and what the system reads ahead, no read of ano
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from fastio.doctor.storage import Piece, give_back
 from fastio.doctor.use import Use
 from fastio.formats.folder import FolderDataset
 
-_ROWS = 2048
+_ROWS = 1024
 _BYTES = 256 << 20
+_CHOOSING_S = 3.0  # a network file system takes a while for each
 _SECONDS = 2.5
 _BATCH, _AHEAD = 16, 4  # small, so that a slow disk gives some
 
@@ -39,8 +41,8 @@ def cold_loader_rate(data: Data, use: Use, threads: int) -> float | None:
     """
     with ExitStack() as open_now:
         if data.facts.kind == "folder":
-            pieces = [Piece(path, 0, path.stat().st_size) for path in chosen(data.files, _ROWS)]
-            pieces = list(_within_bytes(pieces))
+            paths = chosen(data.files, _ROWS)
+            pieces = _few(Piece(path, 0, path.stat().st_size) for path in paths)
             listed = [(str(piece.path), number % 2) for number, piece in enumerate(pieces)]
             dataset: Any = FolderDataset.from_samples(listed, ("a", "b"))
             rows: Sequence[int] = range(len(listed))
@@ -49,7 +51,7 @@ def cold_loader_rate(data: Data, use: Use, threads: int) -> float | None:
             packed = dataset = open_now.enter_context(Dataset(data.part))
             field = packed.schema.image_fields[0]
             rows = random.Random(2).sample(range(len(packed)), min(len(packed), _ROWS))
-            pieces = list(_within_bytes(_stored(packed, field, row) for row in rows))
+            pieces = _few(_stored(packed, field, row) for row in rows)
             rows = rows[: len(pieces)]
         else:
             return None
@@ -71,10 +73,13 @@ def _stored(dataset: Dataset, field: str, row: int) -> Piece:
     return Piece(Path(reader.path), reader.data_offset(field) + begin, end - begin)
 
 
-def _within_bytes(pieces: Iterator[Piece] | Sequence[Piece]) -> Iterator[Piece]:
-    total = 0
+def _few(pieces: Iterable[Piece]) -> list[Piece]:
+    """As many as there are bytes and time for."""
+    found: list[Piece] = []
+    total, end_s = 0, time.monotonic() + _CHOOSING_S
     for piece in pieces:
         total += piece.length
-        if total > _BYTES:
-            return
-        yield piece
+        if found and (total > _BYTES or time.monotonic() > end_s):
+            break
+        found.append(piece)
+    return found

@@ -104,6 +104,8 @@ def test_the_ceiling_is_of_both_loaders() -> None:
     )
     alone = tuple(phase for phase in measured.phases if phase.name != "compute")
     assert ceiling_line(replace(measured, phases=alone)) == ""
+    slow = replace(measured.phases[0], steps=2)
+    assert ceiling_line(replace(measured, phases=(slow, *alone))) == ""
 
 
 def test_settings_say_how_the_model_is_trained() -> None:

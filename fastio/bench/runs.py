@@ -16,7 +16,7 @@ from fastio.bench.machine import cpu_with_children
 from fastio.bench.storage import MOST_FILES, can_drop, drop
 from fastio.bench.subject import Subject
 from fastio.cores import available_cores
-from fastio.diagnose import Phase, PhaseName, ThreadRate
+from fastio.diagnose import LEAST_STEPS, Phase, PhaseName, ThreadRate
 
 Progress = Callable[[str], None]
 
@@ -145,9 +145,13 @@ class Runs:
                 break
         self.compute.warm_up(kept)
         limit = Limit(self.seconds * _SHARES["compute"], None, 6)
-        return phase_of(
-            "compute", [run_loop(Resident(kept), self.compute.new(resident=True), limit)]
-        )
+        run = run_loop(Resident(kept), self.compute.new(resident=True), limit)
+        if run.last - run.first < LEAST_STEPS:
+            self.notes.append(
+                "The model alone made too few steps to tell how near a loader comes to it: give "
+                "more --seconds, or a smaller --batch-size"
+            )
+        return phase_of("compute", [run])
 
     def together_warm(self, batches: LoaderBatches) -> list[Run]:
         """Loader and device."""

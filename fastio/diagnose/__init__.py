@@ -14,6 +14,7 @@ from fastio.diagnose.diagnosis import (
 )
 from fastio.diagnose.findings import Culprit, Finding, by_gain
 from fastio.diagnose.measured import (
+    LEAST_STEPS,
     Busy,
     DatasetFacts,
     Machine,
@@ -32,6 +33,7 @@ from fastio.diagnose.measured import (
 )
 
 __all__ = [
+    "LEAST_STEPS",
     "Busy",
     "Change",
     "Costs",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from fastio.diagnose.costs import Costs, costs
 from fastio.diagnose.findings import Culprit, Finding, by_gain
-from fastio.diagnose.measured import Measured, Prediction, Settings, Split
+from fastio.diagnose.measured import Measured, Prediction, Split
 
 LEAST_GAIN = 1.05  # less is within what two runs of the same differ by
 _MOST_OVERHEAD = 1.25  # that an epoch may take beyond the model of it
@@ -267,7 +267,7 @@ def _compute(measured: Measured, now: Costs) -> Iterator[Change]:
     yield Change(
         "a model of no time",
         "compute",
-        f"data is not what is waited for: make the model faster ({_faster(measured.settings)}), or "
+        f"data is not what is waited for: make the model faster ({_faster(measured)}), or "
         "train on more accelerators",
         others,
         evidence=(
@@ -279,11 +279,12 @@ def _compute(measured: Measured, now: Costs) -> Iterator[Change]:
     )
 
 
-def _faster(settings: Settings) -> str:
+def _faster(measured: Measured) -> str:
     """What a model can be given that it has not, in words."""
+    settings = measured.settings
     known = (
         ("autocast to bf16", settings.amp),
-        ("channels_last", settings.channels_last),
+        ("channels_last", settings.channels_last or not measured.dataset.codec),
         ("torch.compile", settings.compile),
         ("a larger batch", False),
     )

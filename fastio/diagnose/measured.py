@@ -13,6 +13,7 @@ from fastio.diagnose.values import from_json
 from fastio.errors import MeasuredInvalid
 
 FORMAT = 1  # of the JSON; a reader refuses others
+LEAST_STEPS = 3  # of the model alone, for a rate that others are compared with
 
 PhaseName = Literal[
     "compute",  # the model, or the emulated accelerator, on resident batches: no loader
@@ -349,9 +350,14 @@ class Measured:
 
     @property
     def ceiling(self) -> float | None:
-        """Samples a second on batches that are in place: no loader makes a loop faster."""
+        """Samples a second on batches that are in place: no loader makes a loop faster.
+
+        None where that was not measured, or in too few steps to compare with.
+        """
         alone = self.phase("compute")
-        return None if alone is None else alone.samples_per_s or None
+        if alone is None or alone.steps < LEAST_STEPS:
+            return None
+        return alone.samples_per_s or None
 
     def reach(self, name: PhaseName) -> float | None:
         """The part of the ceiling that a loop with a loader comes to; None where not measured."""

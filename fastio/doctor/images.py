@@ -25,10 +25,8 @@ from fastio.doctor.facts import ImageFacts, Trial
 from fastio.doctor.rates import (
     Measure,
     Part,
-    image_loader,
     images_part,
     in_turns,
-    loader_part,
     room,
 )
 from fastio.doctor.use import Use
@@ -79,7 +77,8 @@ def image_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> Image
         if not isinstance(sample.dataset, FolderDataset):
             open_now.callback(sample.dataset.close)
         facts = headers(sample.files) if sample.files else _stored_headers(data, sample)
-        attempts("reading the images", _read_once, sample, threads, use.crop)
+        if isinstance(sample.dataset, Dataset):  # files were read for their headers
+            attempts("reading the images", _read_whole, sample)
         tries = _tries(sample, facts, use, threads, attempts, open_now)
         return _measured(sample, replace(facts, threads=threads), tries, use, attempts)
 
@@ -120,10 +119,13 @@ def _measured(
     )
 
 
-def _read_once(sample: _Sample, threads: int, crop: int) -> None:
-    """Brings the images to memory."""
-    loader = image_loader(sample.dataset, sample.field, sample.rows, threads, crop)
-    loader_part(loader, 0.0, warm_samples=sample.rows)
+def _read_whole(sample: _Sample) -> None:
+    """Brings packed images to memory, of which a loader reads what its crops need."""
+    end_s = time.monotonic() + _HEADERS_S
+    for row in range(sample.rows):
+        if time.monotonic() > end_s:
+            return
+        sample.dataset.stored_image(sample.field, row).data.tobytes()
 
 
 def _sample(data: Data, index: str) -> _Sample | None:

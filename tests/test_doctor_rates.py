@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -67,6 +69,26 @@ def test_an_epoch_that_does_not_begin_again_counts_to_its_end(tmp_path: Path) ->
     part = loader_part(fastio.Loader(folder, 4), 600.0, warm_samples=8, once=True)
     assert part is not None
     assert part.samples == 24 - 12
+
+
+def test_a_room_that_a_probe_is_still_in_is_gone_at_exit(tmp_path: Path) -> None:
+    code = """
+import sys, threading
+from fastio.doctor.rates import room
+
+there = threading.Event()
+
+def probe():
+    with room(sys.argv[1]) as folder:
+        (folder / "file").touch()
+        there.set()
+        threading.Event().wait()
+
+threading.Thread(target=probe, daemon=True).start()
+there.wait()
+"""
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=120)
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- Calls that wait for a server -----------------------------------------------------------------

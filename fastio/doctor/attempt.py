@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -68,9 +68,6 @@ def within(seconds: float, what: str, call: Callable[P, T], *args: P.args, **kwa
             done.set_exception(error)
 
     threading.Thread(target=run, name="fastio-doctor", daemon=True).start()
-    try:
-        return done.result(seconds)
-    except TimeoutError as error:
-        if done.done():
-            raise  # the call's own
-        raise TimeoutError(f"{what} did not answer within {seconds:.0f} s") from error
+    if not wait([done], seconds).done:
+        raise TimeoutError(f"{what} did not answer within {seconds:.0f} s")
+    return done.result()

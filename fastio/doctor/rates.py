@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -185,8 +184,9 @@ def room(scratch: str | None = None) -> Iterator[Path]:
     if where is None and _SHM.is_dir() and os.access(_SHM, os.W_OK):
         about = os.statvfs(_SHM)
         where = str(_SHM) if about.f_bavail * about.f_frsize > _ROOM_BYTES else None
-    folder = Path(tempfile.mkdtemp(prefix="fastio-doctor-", dir=where))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    # At the interpreter's exit, too, where a probe that nobody waits for is still in it.
+    folder = tempfile.TemporaryDirectory(
+        prefix="fastio-doctor-", dir=where, ignore_cleanup_errors=True
+    )
+    with folder as name:
+        yield Path(name)

@@ -49,12 +49,14 @@ def test_nothing_else_is_left_in_the_folder(kept: Path) -> None:
     assert sorted(p.name for p in kept.iterdir()) == ["best.pt", "history.json", "last.pt"]
 
 
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["file/runs", "long" * 100])
 def test_a_folder_that_cannot_be_written_is_refused_before_training(
-    data: Path, tmp_path: Path
+    data: Path, tmp_path: Path, name: str, resume: bool
 ) -> None:
     (tmp_path / "file").touch()
-    given = options(data, tmp_path / "file" / "runs")
-    with pytest.raises(fastio.TrainError, match="file/runs cannot be written"):
+    given = options(data, tmp_path / name, resume=resume)
+    with pytest.raises(fastio.TrainError, match=f"{name} cannot be written"):
         Run(TinyTask(given), given, Place(CPU))
 
 
@@ -72,6 +74,17 @@ def test_a_failed_write_leaves_what_was_there(
         save({"a": 2}, path)
     assert load(path)["a"] == 1
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_an_error_that_says_nothing_is_told_by_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(descriptor: int) -> None:
+        raise OSError
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(fastio.CheckpointError, match=r"cannot be written \(OSError\)"):
+        save({"a": 1}, tmp_path / "last.pt")
 
 
 def test_what_torch_says_of_a_full_disk_is_told_in_the_system_s_words(

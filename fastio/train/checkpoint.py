@@ -75,7 +75,7 @@ def _cause(error: BaseException) -> str:
         if isinstance(seen, OSError) and seen.strerror:
             return seen.strerror
         seen = seen.__cause__ or seen.__context__
-    return str(error).splitlines()[0]
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def check_folder(folder: Path, last: str, resume: bool) -> None:
@@ -90,19 +90,20 @@ def check_folder(folder: Path, last: str, resume: bool) -> None:
         TrainError: it cannot be made, nothing can be written to it, or it holds a run that this one
             does not go on with, and would overwrite.
     """
-    if not resume and (folder / last).exists():
-        raise fastio.TrainError(
-            f"{folder / last} is there, of a run before: go on with it by --resume, or choose "
-            "another --checkpoint-dir, or delete it"
-        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+        there = (folder / last).exists()
     except OSError as error:
         raise fastio.TrainError(
             f"checkpoint_dir={folder} cannot be written ({error.strerror}): choose another folder"
         ) from error
+    if there and not resume:
+        raise fastio.TrainError(
+            f"{folder / last} is there, of a run before: go on with it by --resume, or choose "
+            "another --checkpoint-dir, or delete it"
+        )
 
 
 def keep(path: Path, name: Path) -> None:

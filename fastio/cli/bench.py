@@ -190,7 +190,7 @@ def _check_written(option: str, path: str | Path | None) -> None:
     if target.exists() and not target.is_file():
         return  # a pipe, or a device
     try:
-        with tempfile.TemporaryFile(dir=target.parent):
+        with tempfile.TemporaryFile(dir=target.resolve().parent):
             pass
         if target.exists():
             target.open("r+b").close()

@@ -81,7 +81,12 @@ def script(code: str, folder: Path, before: str = "") -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     no_threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, stdout=pipe, stderr=pipe, text=True, env=os.environ | no_threads
+        command,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env=os.environ | no_threads,
+        start_new_session=True,
     )
     _running.append(process)
     return process
@@ -95,7 +100,8 @@ def no_script_goes_on() -> Iterator[None]:
     yield
     while _running:
         with _running.pop() as process:
-            process.kill()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # and what it forked
 
 
 @pytest.mark.parametrize(

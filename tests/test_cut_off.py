@@ -168,6 +168,42 @@ def test_rows_are_bad_only_if_the_last_attempt_did_not_help(
             assert numbers(loader) == list(range(50))
 
 
+class LateLock:
+    """A lock that another thread has first, which lets go of shard 0."""
+
+    def __init__(self, columns: Any) -> None:
+        self._columns, self._begun = columns, False
+
+    def __enter__(self) -> None:
+        if not self._begun:
+            self._begun = True
+            del self._columns._set[0]
+            self._columns.table.unset(0)
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def test_a_shard_that_another_thread_lets_go_of_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack_table(tmp_path / "ds", 50)
+    gather = Columns.gather
+    late = []
+
+    def watched(self: Any, *arguments: Any) -> Any:
+        self._always_kept = False
+        if self._set:  # it was there when this thread looked
+            self._lock = LateLock(self)
+            late.append(self._lock)
+        return gather(self, *arguments)
+
+    monkeypatch.setattr(Columns, "gather", watched)
+    with Loader(tmp_path / "ds", batch_size=10) as loader:
+        assert numbers(loader) == list(range(50))
+    assert len(late) == 4
+
+
 def test_strings_of_an_arrow_file_stay_what_they_were_when_it_is_cut_off(tmp_path: Path) -> None:
     words = [f"row {n}" for n in range(ROWS)]
     table = pa.table({"text": words, "list": [[n] * (n % 3) for n in range(ROWS)]})

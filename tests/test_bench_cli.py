@@ -272,6 +272,8 @@ def test_too_few_batches_of_dataloader_are_no_figure(
         (["{folder}", "--model", "resnet18", "--val", "{folder}"], 1, "give them as well"),
         (["{folder}", "--model", "convnet", "--epochs", 1, "--val", "nowhere"], 1, "nowhere"),
         (["{folder}", "--model", "no:where", *QUICK], 1, "MODULE:FUNCTION"),
+        (["{folder}", "--model", "convnet", "--device", "gpu"], 1, "no device 'gpu'"),
+        (["{folder}", "--ladder", "--batch-size", 4, "--device", "gpu"], 1, "no device 'gpu'"),
         (["{folder}", "--model", "tests.test_bench_cli:no_model", *QUICK], 1, "a torch module"),
         (
             ["{folder}", "--model", "tests.test_bench_cli:lazy_model", "--channels-last", *QUICK],

@@ -17,10 +17,26 @@ from fastio.bench.presets import PRESETS, Preset
 from fastio.bench.subject import Subject
 from fastio.bench.trainee import train_options
 from fastio.device import resolve_device
+from fastio.errors import BenchError
 from fastio.train.parallel import Place
 from fastio.train.run import backends
 
 _WARM_UP_STEPS = 4
+
+
+def model_device(options: Options) -> torch.device:
+    """Where a model computes; if nothing was asked for, on the GPU where there is one.
+
+    Raises:
+        BenchError: torch finds no such device.
+    """
+    name = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = resolve_device(name)
+    except RuntimeError as error:
+        raise BenchError(f"there is no device {name!r} to compute on: {error}") from error
+    assert device is not None
+    return device
 
 
 @dataclass(frozen=True)
@@ -46,8 +62,7 @@ class Compute:
         """What computes, and the data as it wants it.
 
         Raises:
-            BenchError: there is no such model.
-            RuntimeError: there is no such device.
+            BenchError: there is no such model, or no such device.
         """
         if options.model is None:
             preset = options.emulated
@@ -56,9 +71,7 @@ class Compute:
                 preset = PRESETS["resnet50-h100" if images else "dlrm-b200"]
             rate = options.rate if preset is None or options.rate is not None else preset.rate
             return cls(options, preset, rate), subject
-        name = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        device = resolve_device(name)
-        assert device is not None
+        device = model_device(options)
         delivered = None if options.blocking_copies else device
         subject = replace(subject, normalized=True, device=delivered)
         return cls(options, device=device, step=load_step(subject, device)), subject

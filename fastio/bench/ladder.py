@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from fastio.bench.baseline import image_folder
+from fastio.bench.compute import model_device
 from fastio.bench.models import check_image_model
 from fastio.bench.options import BenchError, Options
 from fastio.bench.recipes import BATCH_SIZE, Packed, Recipe, recipes
@@ -40,7 +39,7 @@ def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
 
     Raises:
         BenchError: the data is no image folder or less than a batch, `work` is within it, there
-            is no model, or a training failed.
+            is no model or no device, or a training failed.
         FastioError: the images cannot be packed.
     """
     folder = Path(str(options.data))
@@ -49,7 +48,7 @@ def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
             f"a ladder begins with DataLoader on an image folder, and {folder} is none"
         )
     _check(folder, options)
-    device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = model_device(options)
     with _folder(options.work) as work:
         progress("packing")
         packed = Packed(_packed(folder, work, "jpeg"), _packed(folder, work, "blocks"))

@@ -18,7 +18,7 @@ import fastio
 from fastio.train import Options, fit
 from fastio.train.allocator import Usage, allocator_advice
 from fastio.train.monitor import Monitor, Monitors
-from fastio.train.progress import Bar, _utilisation
+from fastio.train.progress import Bar, _count, _readable, _utilisation
 from fastio.train.trackers import TensorBoard, Visdom
 from tests.train_support import Crash, CrashAt, TinyTask, tiny_data
 
@@ -165,7 +165,7 @@ def shown(data: Path, terminal: bool, **changes: Any) -> str:
 
 def test_a_log_has_a_line_an_epoch(data: Path) -> None:
     lines = shown(data, terminal=False).splitlines()
-    assert lines[0] == "0.0 M weights on cpu; 3 steps an epoch of 8 samples"
+    assert lines[0] == "163 weights on cpu; 3 steps an epoch of 8 samples"
     number = r"[\d.,e-]+"
     for epoch, line in enumerate(lines[1:3], 1):
         assert re.fullmatch(
@@ -173,6 +173,18 @@ def test_a_log_has_a_line_an_epoch(data: Path) -> None:
             rf"accuracy {number}  {number} rows/s  data wait \d+%  {number} s(  \*)?",
             line,
         )
+
+
+def test_figures_have_three_digits_and_few_weights_are_counted() -> None:
+    metrics = {"loss": 0.7, "accuracy": 1.0, "near": 99.97, "perplexity": 1234.5, "zero": 0.0}
+    shown = "loss 0.700 accuracy 1.00 near 100 perplexity 1,234 zero 0.00"
+    assert _readable(metrics) == shown
+    assert [_count(number) for number in (18, 99_999, 100_000, 25_557_032)] == [
+        "18",
+        "99,999",
+        "0.1 M",
+        "25.6 M",
+    ]
 
 
 def test_a_terminal_has_a_bar_too(data: Path) -> None:

@@ -86,7 +86,7 @@ class Bar(Monitor):
         samples = options.batch_size * options.grad_accum * place.world_size
         steps = "1 step" if run.steps_per_epoch == 1 else f"{run.steps_per_epoch:,} steps"
         self._console.print(
-            f"{weights / 1e6:.1f} M weights on {place.device}{several}; "
+            f"{_count(weights)} weights on {place.device}{several}; "
             f"{steps} an epoch of {samples:,} samples"
         )
         if not has_full_batch(run.loader):
@@ -182,7 +182,16 @@ class Bar(Monitor):
 
 
 def _readable(metrics: Mapping[str, float]) -> str:
-    return " ".join(f"{name} {value:.3g}" for name, value in metrics.items())
+    return " ".join(f"{name} {_figure(value)}" for name, value in metrics.items())
+
+
+def _figure(value: float) -> str:
+    """Three digits, zeros at the end too, so that the lines of epochs stand below each other."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
+
+
+def _count(weights: int) -> str:
+    return f"{weights / 1e6:.1f} M" if weights >= 100_000 else f"{weights:,}"
 
 
 def _utilisation(device: torch.device) -> list[str]:

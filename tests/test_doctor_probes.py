@@ -26,6 +26,7 @@ from fastio.doctor import data as data_probes
 from fastio.doctor import gpu as gpu_probes
 from fastio.doctor import images as image_probes
 from fastio.doctor import machine as machine_probes
+from fastio.doctor import remote as remote_probes
 from fastio.doctor import settings as settings_probes
 from fastio.doctor import storage as storage_probes
 from fastio.doctor.attempt import Attempts
@@ -397,3 +398,22 @@ def test_a_gpu() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is of machines without a CUDA device")
 def test_without_a_gpu_there_are_no_facts_of_one() -> None:
     assert gpu_probes.gpu_facts() is None
+
+
+@pytest.mark.parametrize(("rows", "count", "places"), [(3, 3, 8), (1000, 256, 8), (1000, 40, 1)])
+def test_rows_of_some_places_are_within_the_dataset(rows: int, count: int, places: int) -> None:
+    found = remote_probes._spread(rows, count, places)
+    assert len(set(found)) == len(found) >= count
+    assert (min(found), max(found)) == (0, rows - 1 if places > 1 else count - 1)
+
+
+def test_images_are_measured_from_all_over_a_packed_dataset(tmp_path: Path) -> None:
+    # Those of the first class are small: neighbours are alike.
+    numbers = range(2 * image_probes._SAMPLED)
+    sides = [8 if n < len(numbers) // 2 else 16 for n in numbers]
+    rows = ((np.zeros((side, side, 3), np.uint8), 0) for side in sides)
+    fastio.pack(rows, tmp_path / "packed", codec="raw")
+    facts = examine(str(tmp_path / "packed")).images
+    assert facts is not None
+    assert facts.sampled == image_probes._SAMPLED
+    assert 100 < facts.mean_pixels < 220  # 160 of all, 64 of the first

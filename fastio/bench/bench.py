@@ -83,21 +83,22 @@ def _measure(runs: Runs) -> Measured:
     """All runs, one after the other."""
     subject, compute, options = runs.subject, runs.compute, runs.subject.options
     available = available_memory()
-    cold = options.cold and runs.can_be_cold()
+    cold = runs.can_be_cold()
     loader_cold = runs.loader_cold() if cold else []
     with subject.open() as batches:
         runs.warm_up(batches)
-        loader_warm = runs.loader_warm(batches)
         alone = runs.alone(batches)
-        together_warm = runs.together_warm(batches)
+        warm, together_warm = runs.warm(batches)
+    loader_warm = phase_of("loader_warm", warm)
     together_cold = runs.together_cold() if cold else []
     phases = [alone, loader_warm]
     if cold:
         phases.append(runs.settled(phase_of("loader_cold", loader_cold), loader_cold, loader_warm))
-    phases.append(phase_of("together_warm", together_warm))
+    together = phase_of("together_warm", together_warm)
+    phases.append(together)
     if cold:
-        warm = phase_of("together_warm", together_warm)
-        phases.append(runs.settled(phase_of("together_cold", together_cold), together_cold, warm))
+        first = phase_of("together_cold", together_cold)
+        phases.append(runs.settled(first, together_cold, together))
     curve = runs.thread_curve()
     packed = None
     if subject.kind == "folder" and subject.codec == "jpeg":

@@ -21,6 +21,7 @@ from fastio.diagnose import LEAST_STEPS, Phase, PhaseName, ThreadRate
 Progress = Callable[[str], None]
 
 # Parts of the time allowed that a phase takes; what is left is for opening, warming and packing.
+# Phases that are left out leave theirs to the others.
 _SHARES = {
     "compute": 0.05,
     "cold": 0.12,
@@ -29,6 +30,7 @@ _SHARES = {
     "together": 0.13,
     "baseline": 0.12,
 }
+_USED = 0.85
 _MOST_REPEATS = 40
 _MOST_COLD = 5
 _LEAST_STEPS = 4  # of a pass that is cut off; shorter ones say little
@@ -47,6 +49,7 @@ class Runs:
         steps: the first of the epoch, which every pass goes over; found out by the first one.
         progress: gets a few words before each phase.
         notes: what a reader must know.
+        cold: whether there are cold runs: as `can_be_cold` found.
     """
 
     subject: Subject
@@ -55,11 +58,16 @@ class Runs:
     steps: int | None
     progress: Progress
     notes: list[str] = field(default_factory=list)
+    cold: bool = False
 
     # --- Cold -------------------------------------------------------------------------------------
 
     def can_be_cold(self) -> bool:
         """Whether the data can be read as if for the first time; notes why not."""
+        self.cold = self.subject.options.cold and self._forgets()
+        return self.cold
+
+    def _forgets(self) -> bool:
         if self.subject.remote:
             return True
         files = self.subject.files()
@@ -130,11 +138,6 @@ class Runs:
         if self.steps is None:
             self.steps = len(run.samples)
 
-    def loader_warm(self, batches: LoaderBatches) -> Phase:
-        """The loader alone."""
-        self.progress("loader alone, warm")
-        return phase_of("loader_warm", self._repeated(batches, Nothing(), "warm"))
-
     def alone(self, batches: LoaderBatches) -> Phase:
         """The device alone, on batches that are there already."""
         self.progress("computing alone")
@@ -144,7 +147,7 @@ class Runs:
             if len(kept) == _RESIDENT:
                 break
         self.compute.warm_up(kept)
-        limit = Limit(self.seconds * _SHARES["compute"], None, 6)
+        limit = Limit(self._seconds("compute"), None, 6)
         run = run_loop(Resident(kept), self.compute.new(resident=True), limit)
         if run.last - run.first < LEAST_STEPS:
             self.notes.append(
@@ -153,20 +156,30 @@ class Runs:
             )
         return phase_of("compute", [run])
 
-    def together_warm(self, batches: LoaderBatches) -> list[Run]:
-        """Loader and device."""
-        self.progress("together, warm")
-        return self._repeated(batches, self.compute.new(), "together")
+    def warm(self, batches: LoaderBatches) -> tuple[list[Run], list[Run]]:
+        """The loader alone, and with the device.
 
-    def _repeated(self, batches: LoaderBatches, device: Device, share: str) -> list[Run]:
-        """Passes until the time is used up."""
-        limit = self._limit(share)
-        until = time.perf_counter() + limit.seconds
+        By turns, there and back, as for all that is compared: a machine that becomes slower, or
+        lends its cores to others for a while, is so for both.
+        """
+        runs: dict[str, list[Run]] = {"warm": [], "together": []}
+        devices = {"warm": Nothing(), "together": self.compute.new()}
+        for share in (*devices, *reversed(devices)):
+            self.progress("loader alone, warm" if share == "warm" else "together, warm")
+            runs[share] += self._passes(batches, self._seconds(share) / 2, devices[share])
+        alone, together = map(_of_some_length, runs.values())
+        return alone, together
+
+    def _passes(
+        self, batches: LoaderBatches, seconds: float, device: Device | None = None
+    ) -> list[Run]:
+        """Passes until the time is used up; without a device, of the loader alone."""
+        until = time.perf_counter() + seconds
         runs: list[Run] = []
         while not runs or (time.perf_counter() < until and len(runs) < _MOST_REPEATS):
-            left = max(0.0, until - time.perf_counter())
-            runs.append(self._pass(batches, device, replace(limit, seconds=left)))
-        return [run for run in runs if run.whole or len(run.samples) > _LEAST_STEPS] or runs
+            limit = Limit(max(0.0, until - time.perf_counter()), self.steps)
+            runs.append(self._pass(batches, device or Nothing(), limit))
+        return runs
 
     # --- Other loaders ----------------------------------------------------------------------------
 
@@ -175,17 +188,16 @@ class Runs:
         cores = available_cores()
         counts = sorted({1, self.subject.threads, cores, *_powers_of_two(cores)})
         self.progress(f"loader alone with {', '.join(map(str, counts))} threads")
-        seconds = self.seconds * _SHARES["curve"] / len(counts)
-        found = []
-        for count in counts:
+        seconds = self._seconds("curve") / len(counts) / 2
+        runs: dict[int, list[Run]] = {count: [] for count in counts}
+        for count in (*counts, *reversed(counts)):  # by turns, as in `warm`
             with self.subject.open(threads=count, plain=True) as batches:
                 run_loop(batches, Nothing(), Limit(seconds / 4, self.steps))
-                limit = Limit(seconds / 2, self.steps)
-                phase = phase_of(
-                    "loader_warm", [self._pass(batches, Nothing(), limit) for _ in range(2)]
-                )
-            found.append(ThreadRate(count, phase.samples_per_s))
-        return tuple(found)
+                runs[count] += self._passes(batches, seconds * 3 / 4)
+        return tuple(
+            ThreadRate(count, phase_of("loader_warm", _of_some_length(found)).samples_per_s)
+            for count, found in runs.items()
+        )
 
     def baseline(self, folder: str) -> list[Phase]:
         """torch's DataLoader with as many workers as cores: alone, and with the device.
@@ -231,16 +243,30 @@ class Runs:
             endless=True,
         )
         # Those that began together deliver together.
-        limit = Limit(self.seconds * _SHARES["baseline"], None, max(8, 4 * workers))
+        limit = Limit(self._seconds("baseline"), None, max(8, 4 * workers))
         return run_loop(batches, device, limit, cpu=cpu_with_children, period=workers)
 
+    def _seconds(self, share: str) -> float:
+        """Seconds of a phase."""
+        used = {**_SHARES, "warming up": _SHARES["warm"], "cold": 0.0, "baseline": 0.0}
+        if self.cold:
+            used["cold"] = _SHARES["cold"] + _SHARES["together"]
+        if self.subject.options.baseline:
+            used["baseline"] = 2 * _SHARES["baseline"]
+        return self.seconds * _SHARES[share] * max(1.0, _USED / sum(used.values()))
+
     def _limit(self, share: str) -> Limit:
-        return Limit(self.seconds * _SHARES[share], self.steps)
+        return Limit(self._seconds(share), self.steps)
 
     def _pass(self, batches: LoaderBatches, device: Device, limit: Limit) -> Run:
         return run_loop(
             batches, device, limit, stats=batches.stats, transforming=batches.transforming
         )
+
+
+def _of_some_length(runs: list[Run]) -> list[Run]:
+    """Without passes that were cut off early, unless all were."""
+    return [run for run in runs if run.whole or len(run.samples) > _LEAST_STEPS] or runs
 
 
 def _powers_of_two(below: int) -> list[int]:

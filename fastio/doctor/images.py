@@ -50,13 +50,13 @@ class _Sample:
     Attributes:
         dataset: that a loader is given.
         field: of images.
-        rows: of it that are loaded, from the first.
+        rows: of it that are loaded: from all over it, in random order, as neighbours are alike.
         files: image files' bytes, of as many; none where images are not stored as files.
     """
 
     dataset: Any
     field: str
-    rows: int
+    rows: Sequence[int]
     files: tuple[bytes, ...] = ()
 
 
@@ -90,29 +90,29 @@ def _measured(
     threads = facts.threads
     used = min(use.threads or threads, threads)
 
-    def loading(rows: int, count: int) -> tuple[str, Measure]:
-        name = f"decoding {rows} images with {count} threads"
+    def loading(images: int, count: int) -> tuple[str, Measure]:
+        name, rows = f"decoding {images} images with {count} threads", sample.rows[:images]
         return name, partial(images_part, sample.dataset, sample.field, rows, count, use.crop)
 
-    measures = dict(loading(sample.rows, count) for count in (1, used, threads))
+    measures = dict(loading(len(sample.rows), count) for count in (1, used, threads))
     for each in tries:
-        measures |= [loading(each.rows, threads), (each.name, each.measure)]
+        measures |= [loading(each.images, threads), (each.name, each.measure)]
     if sample.files:
         measures["decoding with Pillow"] = partial(pillow_part, sample.files, use.crop)
     rates = in_turns(measures, attempts)
 
-    def rate(rows: int, count: int) -> float | None:
-        return rates.get(loading(rows, count)[0])
+    def rate(images: int, count: int) -> float | None:
+        return rates.get(loading(images, count)[0])
 
-    used_rate = rate(sample.rows, used)
+    used_rate = rate(len(sample.rows), used)
     return replace(
         facts,
-        rate=rate(sample.rows, threads),
-        one_thread_rate=rate(sample.rows, 1),
+        rate=rate(len(sample.rows), threads),
+        one_thread_rate=rate(len(sample.rows), 1),
         used=None if used_rate is None else (used, used_rate),
         pillow_rate=rates.get("decoding with Pillow"),
         trials=tuple(
-            replace(each.trial, rate=rates[each.name], before_rate=rate(each.rows, threads))
+            replace(each.trial, rate=rates[each.name], before_rate=rate(each.images, threads))
             for each in tries
             if each.name in rates
         ),
@@ -122,7 +122,7 @@ def _measured(
 def _read_whole(sample: _Sample) -> None:
     """Brings packed images to memory, of which a loader reads what its crops need."""
     end_s = time.monotonic() + _HEADERS_S
-    for row in range(sample.rows):
+    for row in sample.rows:
         if time.monotonic() > end_s:
             return
         sample.dataset.stored_image(sample.field, row).data.tobytes()
@@ -134,18 +134,24 @@ def _sample(data: Data, index: str) -> _Sample | None:
         paths = chosen(data.files, _SAMPLED)
         files = _within_bytes(path.read_bytes() for path in paths)
         listed = [(str(path), number % 2) for number, path in enumerate(paths[: len(files)])]
-        return _Sample(FolderDataset.from_samples(listed, ("a", "b")), "image", len(files), files)
+        dataset = FolderDataset.from_samples(listed, ("a", "b"))
+        return _Sample(dataset, "image", range(len(files)), files)
     if kind == "packed":
         packed = Dataset(data.part)
-        field, rows = packed.schema.image_fields[0], min(len(packed), _SAMPLED)
+        field, rows = packed.schema.image_fields[0], _some(len(packed))
         return _Sample(packed, field, rows, _within_bytes(_stored_files(packed, field, rows)))
     if kind == "tars":
         tars = TarDataset(data.part, incomplete="skip", cache=index)
-        rows = min(len(tars), _SAMPLED)
+        rows = _some(len(tars))
         for field in tars.schema.image_fields[:1]:
-            files = _within_bytes(tars.read(field, row) for row in range(rows))
+            files = _within_bytes(tars.read(field, row) for row in rows)
             return _Sample(tars, field, rows, files)
     return None
+
+
+def _some(rows: int) -> Sequence[int]:
+    """Rows from all over a dataset."""
+    return random.Random(2).sample(range(rows), min(rows, _SAMPLED))
 
 
 def _within_bytes(files: Iterable[bytes]) -> tuple[bytes, ...]:
@@ -161,9 +167,9 @@ def _within_bytes(files: Iterable[bytes]) -> tuple[bytes, ...]:
     return tuple(kept)
 
 
-def _stored_files(dataset: Dataset, field: str, rows: int) -> Iterator[bytes]:
+def _stored_files(dataset: Dataset, field: str, rows: Iterable[int]) -> Iterator[bytes]:
     """Of a packed dataset, the images that are files, if the first is one."""
-    for row in range(rows):
+    for row in rows:
         stored = dataset.stored_image(field, row)
         if stored.codec not in (CODEC_JPEG, CODEC_ENCODED):
             return
@@ -207,9 +213,15 @@ def headers(files: Sequence[bytes]) -> ImageFacts:
 
 def _stored_headers(data: Data, sample: _Sample) -> ImageFacts:
     """Of a packed dataset, from its columns."""
-    shard, field = sample.dataset.shard(0), sample.field
+    shards, places = sample.dataset.locate(np.array(sample.rows, np.int64))
     heights, widths = (
-        shard.fixed(f"{field}.{part}")[: sample.rows].astype(np.int64)
+        np.array(
+            [
+                sample.dataset.shard(int(shard)).fixed(f"{sample.field}.{part}")[place]
+                for shard, place in zip(shards, places, strict=True)
+            ],
+            np.int64,
+        )
         for part in ("height", "width")
     )
     return ImageFacts(
@@ -246,13 +258,13 @@ class _Try:
 
     Attributes:
         name: in notes.
-        rows: of the sample, from the first.
+        images: of the sample's, from the first, so many.
         trial: what is known of them before they are measured.
         measure: a loader of them.
     """
 
     name: str
-    rows: int
+    images: int
     trial: Trial
     measure: Measure
 
@@ -284,7 +296,8 @@ def _tries(
         if trial is not None:
             dataset = open_now.enter_context(Dataset(folder / "packed"))
             for field in dataset.schema.image_fields[:1]:  # none where nothing was an image
-                measure = partial(images_part, dataset, field, trial.samples, threads, use.crop)
+                rows = range(trial.samples)
+                measure = partial(images_part, dataset, field, rows, threads, use.crop)
                 found.append(_Try(f"{name}, loaded", len(files), trial, measure))
     return found
 

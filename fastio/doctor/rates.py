@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,9 +117,9 @@ def _epochs(loader: Loader) -> Iterator[Any]:
 
 
 def image_loader(
-    dataset: Any, field: str, rows: int, threads: int, crop: int, **options: Any
+    dataset: Any, field: str, rows: Sequence[int], threads: int, crop: int, **options: Any
 ) -> Loader:
-    """A loader of crops of a dataset's first images, without end."""
+    """A loader of crops of some of a dataset's images, without end."""
     again = _Again(rows)
     return loader_of_rows(dataset, field, again, threads, crop, _BATCH, _AHEAD, **options)
 
@@ -149,7 +149,7 @@ def loader_of_rows(
 
 
 def images_part(
-    dataset: Any, field: str, rows: int, threads: int, crop: int, seconds: float
+    dataset: Any, field: str, rows: Sequence[int], threads: int, crop: int, seconds: float
 ) -> Part | None:
     """As `loader_part`, of an `image_loader` of images that are in memory."""
     loader = image_loader(dataset, field, rows, threads, crop)
@@ -157,11 +157,11 @@ def images_part(
 
 
 class _Again:
-    """The rows [0, rows) in random orders, often enough for any measurement."""
+    """Rows in random orders, often enough for any measurement."""
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._times = max(1, 200_000 // max(1, rows))
+    def __init__(self, rows: Sequence[int]) -> None:
+        self._rows = np.array(rows, np.int64)
+        self._times = max(1, 200_000 // max(1, len(rows)))
 
     def __iter__(self) -> Iterator[int]:
         draws = np.random.default_rng(0)
@@ -169,7 +169,7 @@ class _Again:
             yield from draws.permutation(self._rows).tolist()
 
     def __len__(self) -> int:
-        return self._rows * self._times
+        return len(self._rows) * self._times
 
 
 @contextmanager

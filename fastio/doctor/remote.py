@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -44,6 +44,8 @@ _POLL_S = 0.05
 _LEAST_FETCHED = 24 << 20  # by a loader: less is what it begins with
 _BUSY = 0.7  # of the threads' time: it is not the store that is waited for
 _SAMPLED = 256
+_PLACES = 8  # at most
+_BLOCK_BYTES = 4 << 20  # that come for one row, about
 _SAMPLED_S = 3.0  # that fetching them may take
 
 
@@ -185,7 +187,8 @@ def loader_bytes_s(data: Data, use: Use, threads: int) -> float | None:
 
 
 def decode_rate(data: Data, use: Use, threads: int, bytes_s: float) -> float | None:
-    """Samples a second of a loader that has fetched them before: some of the first ones.
+    """Samples a second of a loader that has fetched them before: a few of some places of a packed
+    dataset, as those of a place may be alike; of tars the first ones.
 
     Args:
         data, use, threads: see `remote_facts`.
@@ -195,7 +198,9 @@ def decode_rate(data: Data, use: Use, threads: int, bytes_s: float) -> float | N
         FastioError: they cannot be loaded.
     """
     few = round(_SAMPLED_S * bytes_s / max(1.0, data.facts.sample_bytes))
-    rows = max(1, min(data.facts.rows, _SAMPLED, max(16, few)))
+    count = max(1, min(data.facts.rows, _SAMPLED, max(16, few)))
+    places = min(_PLACES, int(_SAMPLED_S * bytes_s / _BLOCK_BYTES)) if data.facts.packed else 1
+    rows = _spread(data.facts.rows, count, max(1, places))
     with open_remote(data.facts.path, use.storage_options) as dataset:
         field = dataset.schema.image_fields[0]
     with room(use.scratch) as cache:
@@ -209,9 +214,17 @@ def decode_rate(data: Data, use: Use, threads: int, bytes_s: float) -> float | N
             cache=cache,
             storage_options=use.storage_options or None,
         )
-        loader_part(make(), 0.0, warm_samples=rows)
-        part = loader_part(make(), SECONDS, warm_samples=rows)
+        loader_part(make(), 0.0, warm_samples=len(rows))
+        part = loader_part(make(), SECONDS, warm_samples=len(rows))
     return None if part is None else part.samples / part.seconds
+
+
+def _spread(rows: int, count: int, places: int) -> Sequence[int]:
+    """About `count` of all rows: at each of some places a few beside each other, as they come."""
+    run = -(-count // places)
+    last = max(0, rows - run)
+    begins = {place * last // max(1, places - 1) for place in range(places)}
+    return sorted({row for begin in begins for row in range(begin, min(rows, begin + run))})
 
 
 def _object(data: Data, options: Mapping[str, Any]) -> tuple[Store, str, int]:

@@ -78,7 +78,8 @@ def image_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> Image
             open_now.callback(sample.dataset.close)
         facts = headers(sample.files) if sample.files else _stored_headers(data, sample)
         if isinstance(sample.dataset, Dataset):  # files were read for their headers
-            attempts("reading the images", _read_whole, sample)
+            read = attempts("reading the images", _read_whole, sample)
+            sample = replace(sample, rows=sample.rows[: read or len(sample.rows)])
         tries = _tries(sample, facts, use, threads, attempts, open_now)
         return _measured(sample, replace(facts, threads=threads), tries, use, attempts)
 
@@ -119,13 +120,18 @@ def _measured(
     )
 
 
-def _read_whole(sample: _Sample) -> None:
-    """Brings packed images to memory, of which a loader reads what its crops need."""
+def _read_whole(sample: _Sample) -> int:
+    """Brings packed images to memory, of which a loader reads what its crops need.
+
+    Returns:
+        How many there was time for, at least one.
+    """
     end_s = time.monotonic() + _HEADERS_S
-    for row in sample.rows:
-        if time.monotonic() > end_s:
-            return
+    for done, row in enumerate(sample.rows):
+        if done and time.monotonic() > end_s:
+            return done
         sample.dataset.stored_image(sample.field, row).data.tobytes()
+    return len(sample.rows)
 
 
 def _sample(data: Data, index: str) -> _Sample | None:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,21 @@ def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert run("--version") == (0, version("fastio") + "\n", "")
+
+
+def test_data_that_is_not_there_is_named_before_all_else(folder: Path) -> None:
+    for given in (
+        ["train", "image", "nowhere/", "--model", "no-such"],
+        ["train", "image", folder, "--val", "nowhere/", "--model", "no-such"],
+        ["bench", "nowhere/", "--model", "no-such"],
+        ["doctor", "nowhere/"],
+    ):
+        code, _, err = run(*given)
+        assert (code, err) == (1, "fastio: nowhere/: no such folder, file or pattern\n")
 
 
 def test_pack_makes_a_dataset_and_says_so(folder: Path, tmp_path: Path) -> None:

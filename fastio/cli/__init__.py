@@ -5,6 +5,8 @@ What a command needs is imported when it runs, so that `fastio --help` answers a
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from fastio.cli.bench import bench
@@ -19,11 +21,30 @@ from fastio.cli.verify import verify
 
 main = typer.Typer(
     name="fastio",
-    help="A high-throughput data loader for PyTorch: datasets to train from.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("fastio"))
+        raise typer.Exit
+
+
+@main.callback()
+def _fastio(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """A high-throughput data loader for PyTorch: datasets to train from."""
+
+
 for command in (pack, info, verify, show, export, bench, doctor):
     main.command()(command)
 main.add_typer(cache, name="cache")

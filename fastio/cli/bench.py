@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastio.cli.common import StorageOptions, clear_errors, counted, parse_storage_options
+from fastio.cli.common import (
+    StorageOptions,
+    check_there,
+    clear_errors,
+    counted,
+    parse_storage_options,
+)
 from fastio.cli.train_options import Amp
 from fastio.errors import BenchError
 
@@ -128,6 +134,7 @@ def bench(
         raise typer.BadParameter(f"--copies is stream or blocking, got {copies!r}")
     found_options = parse_storage_options(storage_options)
     with clear_errors():
+        check_there(data)
         _check_written("--json", None if as_json == "-" else as_json)
         _check_written("--html", html)
         from fastio.bench import Options

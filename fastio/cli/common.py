@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastio.errors import FastioError
+from fastio.errors import FastioError, SourceNotFound
+from fastio.store.urls import is_remote
 
 if TYPE_CHECKING:
     from fastio.dataset import Dataset
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_PATTERN = set("*?[{")
 
 StorageOptions = Annotated[
     list[str] | None,
@@ -103,7 +106,6 @@ def open_packed(path: str, storage_options: dict[str, Any] | None) -> Dataset:
     from fastio.dataset import open as open_dataset
     from fastio.errors import DatasetNotFound
     from fastio.formats import open_remote
-    from fastio.store import is_remote
 
     if is_remote(path):
         opened = open_remote(path, storage_options)
@@ -113,6 +115,20 @@ def open_packed(path: str, storage_options: dict[str, Any] | None) -> Dataset:
     if storage_options is not None:
         raise typer.BadParameter(f"--storage-options is for URLs, and {path} is on this machine")
     return open_dataset(path)
+
+
+def check_there(data: str | None) -> None:
+    """Before torch and others are imported, which takes seconds.
+
+    Args:
+        data: what a command was given; None: nothing.
+
+    Raises:
+        SourceNotFound: there is no file or folder of that name, which is no pattern and no URL.
+    """
+    if data is None or is_remote(data) or _PATTERN & set(data) or os.path.exists(data):
+        return
+    raise SourceNotFound(f"{data}: no such folder, file or pattern")
 
 
 def complain(message: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import textwrap
 from pathlib import Path
@@ -13,20 +12,18 @@ import typer
 
 from fastio.cli.common import (
     StorageOptions,
+    check_there,
     clear_errors,
     counted,
     parse_storage_options,
     readable_bytes,
 )
-from fastio.errors import SourceNotFound
-from fastio.store.urls import is_remote
 
 if TYPE_CHECKING:
     from fastio.diagnose.findings import Finding
     from fastio.doctor import Facts, Pipeline, Use
 
 EXIT_FINDINGS = 3
-_PATTERN = set("*?[{")
 _WIDTH = 100
 _BEFORE_ADVICE = 9  # characters
 
@@ -84,7 +81,7 @@ def doctor(
     """Say what you wait for, what to change, and what that would bring, in less than a minute."""
     options = parse_storage_options(storage_options) or {}
     with clear_errors():
-        _check_there(data)
+        check_there(data)
         from fastio.doctor import Use, diagnose, examine, pipeline_of
 
         use = Use(batch_size, threads, crop, model_rate, cache, options, scratch, epochs)
@@ -105,17 +102,6 @@ def doctor(
         print("\n".join([*lines, *_advice(found)]))
     if any((finding.gain or 0.0) >= fail_over for finding in found):
         raise typer.Exit(EXIT_FINDINGS)
-
-
-def _check_there(data: str | None) -> None:
-    """Before torch and others are imported, which takes seconds.
-
-    Raises:
-        SourceNotFound: there is no file or folder of that name, which is no pattern and no URL.
-    """
-    if data is None or is_remote(data) or _PATTERN & set(data) or os.path.exists(data):
-        return
-    raise SourceNotFound(f"{data}: no such folder, file or pattern")
 
 
 def _of_stats(path: Path, model_rate: float | None) -> tuple[Finding, ...]:

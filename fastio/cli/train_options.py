@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from fastio.cli.common import clear_errors, complain
+from fastio.cli.common import check_there, clear_errors, complain
 
 if TYPE_CHECKING:
     from fastio.train import Options, Result, Task
@@ -178,6 +178,8 @@ def training(
             output = Output(given.pop("as_json"), given.pop("quiet"))
             given["batch_size"] = given["batch_size"] or batch_size
             with clear_errors():
+                check_there(given["data"])
+                check_there(given["val"])
                 options = shared(**given)
                 _run(lambda: make(options, **settings), options, output)
 

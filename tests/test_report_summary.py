@@ -206,6 +206,9 @@ def test_runs_and_busy_times_leave_out_what_nobody_measured() -> None:
     assert "copy" not in busy_table(samples.photos()).columns
     assert "copy" in busy_table(samples.remote_cold()).columns
     assert "AU" not in runs_table(samples.bare()).columns
+    bare, whole = runs_table(samples.bare()), runs_table(samples.photos())
+    assert ("ceiling" in bare.columns, "Ceiling" in bare.note) == (False, False)
+    assert ("ceiling" in whole.columns, "Ceiling" in whole.note) == (True, True)
     assert busy_table(replace(samples.empty(), phases=(Phase("compute", 1, 1.0),))).rows == ()
 
 

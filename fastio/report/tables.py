@@ -164,11 +164,12 @@ def runs_table(measured: Measured) -> Table:
     )
     what = noun(measured.dataset)
     columns = ("run", "steps", f"{what}/s", "ceiling", "waited", "cores", "AU")
+    reached = any(_reached(measured, run) is not None for run in measured.phases)
+    ceiling = "Ceiling: the part of the model alone's rate that is reached. " if reached else ""
     beside = ", though a GPU may have computed meanwhile" if measured.settings.asynchronous else ""
     note = (
-        "Ceiling: the part of the model alone's rate that is reached. Waited: the part of the time "
-        f"that the loop waited for a batch{beside}. Cores: how many the process and its workers "
-        "kept busy."
+        f"{ceiling}Waited: the part of the time that the loop waited for a batch{beside}. Cores: "
+        "how many the process and its workers kept busy."
     )
     return _without_empty_columns(Table("Runs", columns, rows, note))
 

@@ -217,10 +217,15 @@ def test_findings_without_a_gain_come_last() -> None:
 
 def test_what_a_cold_epoch_takes_longer_is_fetching() -> None:
     warm = Split("warm", 0, 1.0, 2.0, 0, 5.0)
-    assert cold_split(warm, 20.0) == Split("cold", 12.0, 1.0, 2.0, 0, 5.0)
-    faster = cold_split(warm, 4.0)
+    assert cold_split(warm, 20.0, 13.0) == Split("cold", 12.0, 1.0, 2.0, 0, 5.0)
+    faster = cold_split(warm, 4.0, 1.0)
     assert faster.fetch_s == 0
     assert faster.epoch_s == pytest.approx(4.0)
+
+
+def test_what_a_cold_epoch_takes_longer_without_waiting_is_not_fetching() -> None:
+    warm = Split("warm", 0, 1.0, 2.0, 0, 5.0)
+    assert cold_split(warm, 17.0, 1.0) == Split("cold", 1.0, 2.0, 4.0, 0, 10.0)
 
 
 def test_a_model_that_waits_for_the_disk_is_not_to_blame() -> None:

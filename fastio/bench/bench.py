@@ -174,7 +174,10 @@ def _about(subject: Subject, compute: Compute) -> list[str]:
 def _splits(measured: Measured, warm: list[Run]) -> tuple[Split, ...]:
     found = split_of(warm, measured.dataset.rows)
     cold = measured.phase("together_cold")
-    return (found,) if cold is None else (found, cold_split(found, measured.epoch_s(cold)))
+    if cold is None:
+        return (found,)
+    epoch_s = measured.epoch_s(cold)
+    return found, cold_split(found, epoch_s, epoch_s * (cold.wait_share or 0.0))
 
 
 def split_of(runs: list[Run], rows: int) -> Split:

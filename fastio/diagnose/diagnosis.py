@@ -114,14 +114,18 @@ def predictions(measured: Measured) -> tuple[Prediction, ...]:
     return (*now, *sorted(after, key=lambda one: one.epoch_s))
 
 
-def cold_split(warm: Split, epoch_s: float) -> Split:
+def cold_split(warm: Split, epoch_s: float, wait_s: float) -> Split:
     """What a cold epoch's seconds go to: what it takes longer than the warm one is fetching.
+
+    As far as it was waited for: where a busy machine makes the model slower in the cold epoch, that
+    is none of the disk's doing, and all of the warm epoch's parts take longer.
 
     Args:
         warm: the split of the warm epoch.
         epoch_s: seconds of the cold one.
+        wait_s: those of them in which the loop waited for a batch.
     """
-    fetch_s = max(0.0, epoch_s - warm.epoch_s)
+    fetch_s = min(max(0.0, epoch_s - warm.epoch_s), wait_s)
     rest = (epoch_s - fetch_s) / warm.epoch_s if warm.epoch_s else 0.0
     return Split(
         "cold",

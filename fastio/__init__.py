@@ -7,6 +7,8 @@ datasets.
 
 from __future__ import annotations
 
+from importlib.metadata import version as _version
+
 from fastio._build import _native as _native
 from fastio.cache import Cache
 from fastio.dataset import Dataset
@@ -62,6 +64,8 @@ from fastio.transforms import (
     Resize,
     ToDtype,
 )
+
+__version__ = _version("fastio")
 
 __all__ = [
     "Array",

@@ -254,6 +254,10 @@ class Loader:
             raise RuntimeError("no batch was yielded yet")
         return self._batch
 
+    def __repr__(self) -> str:
+        batches = f"batch_size={self.batch_size}" if self.batch_sampler is None else "batch_sampler"
+        return f"Loader({self.dataset!r}, {batches}, {self.path} path)"
+
     def __len__(self) -> int:
         """Batches of a whole epoch, the same on every rank.
 

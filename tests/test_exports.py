@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import types
 from pathlib import Path
 
@@ -36,6 +37,10 @@ def test_public_names_say_that_they_are_fastio_s() -> None:
         if not getattr(getattr(fastio, name), "__module__", "fastio").startswith("fastio")
     ]
     assert not strangers
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert fastio.__version__ == importlib.metadata.version("fastio")
 
 
 def test_init_holds_imports_and_assignments_only() -> None:

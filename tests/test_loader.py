@@ -50,6 +50,11 @@ def test_batches_are_tuples_of_channels_last_bytes_and_labels(folder: Path) -> N
     assert (labels.tolist(), labels.dtype) == ([0] * 5, torch.int64)
 
 
+def test_it_says_what_it_loads(folder: Path) -> None:
+    with loader(folder) as loading:
+        assert repr(loading) == f"Loader({loading.dataset!r}, batch_size=5, native path)"
+
+
 def test_images_are_stored_channels_first_when_asked(folder: Path) -> None:
     with loader(folder, channels_last=False) as first, loader(folder) as last:
         a, b = next(iter(first))[0], next(iter(last))[0]

@@ -223,7 +223,7 @@ class Runs:
             run = self._baseline_run(images, delivery, device)
             if run.first < run.period or run.last - run.first < _LEAST_BATCHES:
                 self.notes.append(
-                    f"DataLoader made {len(run.samples)} batches of {self.subject.batch_size:,} in "
+                    f"DataLoader made {len(run.samples)} x {self.subject.batch_size:,} samples in "
                     f"{run.end_s - run.marks[0]:.0f} s, too few for a figure: give more --seconds, "
                     "or a smaller --batch-size"
                 )

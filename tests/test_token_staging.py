@@ -232,7 +232,7 @@ def test_the_next_epochs_first_window_comes_at_the_end_of_this_one(
         while not all(asked[name] == 2 for name in first) and time.monotonic() < deadline_s:
             asked = Counter(name_of(a) for a in proxy.answers("shard", "GET"))
             time.sleep(0.01)
-        assert [asked[name] for name in first] == [2] * len(first)
+        assert all(asked[name] >= 2 for name in first), asked
         proxy.fail("status", p=1.0, match="shard")
         run, expected = iter(loader), local_windows(root)
         assert loader.batch.rows is not None

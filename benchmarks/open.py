@@ -23,7 +23,7 @@ import fastio
 from fastio.dataset import MANIFEST_NAME
 from fastio.dataset.manifest import manifest_batch
 from fastio.schema import CODEC_NAMES, Schema
-from fastio.shard import write_shard
+from fastio.shard import write_sealed
 
 SCHEMA = Schema({"image": fastio.Image(), "label": fastio.Scalar("int64")}, "tuple", ("a", "b"))
 
@@ -32,15 +32,19 @@ def write_synthetic(folder: Path, shards: int, rows: int) -> None:
     """A manifest of `shards` shards with `rows` rows in total, made without loops."""
     each = np.full(shards, rows // shards, np.int64)
     each[: rows % shards] += 1
+    hashes = pa.array(["0123456789abcdef"] * shards, pa.large_utf8())
     columns = {
         "name": pa.array([f"shard-{i:06}.arrow" for i in range(shards)], pa.large_utf8()),
         "rows": pa.array(each),
         "bytes": pa.array(each * 110_000),
-        "xxh3": pa.array(["0123456789abcdef"] * shards, pa.large_utf8()),
+        **dict.fromkeys(("xxh3", "head_xxh3", "columns_xxh3"), hashes),
+        **dict.fromkeys(("head_bytes", "foot_bytes"), pa.array(np.full(shards, 4096))),
+        "image.offset": pa.array(np.full(shards, 8192)),
+        "image.bytes": pa.array(each * 90_000),
     }
     for codec in CODEC_NAMES:
         columns[f"image.{codec}"] = pa.array(each if codec == "jpeg" else np.zeros_like(each))
-    write_shard(folder / MANIFEST_NAME, manifest_batch(SCHEMA, {}, columns))
+    write_sealed(folder / MANIFEST_NAME, manifest_batch(SCHEMA, {}, columns))
 
 
 def open_ms(folder: Path, rounds: int) -> list[float]:

@@ -231,9 +231,9 @@ class ColumnDecoder:
 
     def __init__(self) -> None: ...
 
-    def decode(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, width: int, nullable: bool, snappy: bool, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], validity: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> int:
+    def decode(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: int, width: int, nullable: bool, snappy: bool, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], validity: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], checked: bool = False) -> int:
         """
-        The pages in `data` to `rows` numbers of `width` bytes, and Arrow's bitmap where they are nullable. Returns how many are null; -1: not decoded, as pages are of a kind that this does not know. Raises ValueError: they are damaged.
+        The pages in `data` to `rows` numbers of `width` bytes, and Arrow's bitmap where they are nullable. Returns how many are null; -1: not decoded, as pages are of a kind that this does not know. Raises ValueError: they are damaged, which with `checked` their checksums tell too.
         """
 
 class FileSet:
@@ -259,6 +259,11 @@ class Slot:
     @property
     def cancelled(self) -> bool: ...
 
+    def abandon(self) -> None:
+        """
+        Cancels it for good: where a thread does not come back, the memory stays the slot's.
+        """
+
     def failures(self) -> list:
         """Rows that failed, as (row, code, message). After wait()."""
 
@@ -279,7 +284,7 @@ class Engine:
 
     def submit(self, files: FileSet, geometry: Geometry, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None) -> Slot:
         """
-        Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for that. normalize: (scale, bias) a channel for float32, None for uint8.
+        Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for that, unless a thread hangs. normalize: (scale, bias) a channel for float32, None for uint8.
         """
 
     def gather(self, table: Table, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Sequence[Annotated[NDArray, dict(order='C', device='cpu')] | None]) -> Slot:

@@ -7,6 +7,7 @@ Each leaf also inherits the builtin that people already catch::
     |   `-- DatasetNotFound                   a folder without a manifest
     |-- DatasetExists (FileExistsError)       the destination already holds a dataset
     |-- StoreError (OSError)                  an object of a URL cannot be read, written or listed
+    |-- SourceChanged (ValueError)            data was replaced while it was being read
     |-- ManifestInvalid (ValueError)          manifest.arrow is damaged or is not ours
     |   `-- FormatVersionUnsupported          written by a newer fastio
     |-- ShardCorrupt (ValueError)             a shard is truncated, damaged or not the manifest's
@@ -31,9 +32,17 @@ A message says what happened, where, what was found and expected, and what to do
 
 from __future__ import annotations
 
+from fastio.shown import shown_lines
+
 
 class FastioError(Exception):
-    """The root of all errors that fastio raises on purpose."""
+    """The root of all errors that fastio raises on purpose.
+
+    Its text has no control characters and no URL's credentials, whatever names are in it.
+    """
+
+    def __str__(self) -> str:
+        return shown_lines(super().__str__())
 
 
 class SourceNotFound(FastioError, FileNotFoundError):
@@ -50,6 +59,10 @@ class DatasetExists(FastioError, FileExistsError):
 
 class StoreError(FastioError, OSError):
     """An object of a URL could not be read, written or listed until the deadline, or never can."""
+
+
+class SourceChanged(FastioError, ValueError):
+    """A file or an object was replaced by another version after it was opened."""
 
 
 class ManifestInvalid(FastioError, ValueError):
@@ -88,7 +101,7 @@ class SampleError(FastioError, ValueError):
 
     def __str__(self) -> str:
         reason = str(self.cause) or type(self.cause).__name__
-        return f"{self.name}: {reason} (row {self.row} of {self.dataset})"
+        return shown_lines(f"{self.name}: {reason} (row {self.row} of {self.dataset})")
 
 
 class ImageError(SampleError):

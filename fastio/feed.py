@@ -396,7 +396,12 @@ class NativeFeed:
         for engine in self._engines.values():
             total += engine.stats
         if self._stager is not None:
-            total += Stats(bytes_fetched=self._stager.bytes_fetched)
+            transfers = self._stager.transfers
+            total += Stats(
+                bytes_fetched=self._stager.bytes_fetched,
+                retries=transfers.retries,
+                refetched=transfers.refetched,
+            )
         return total
 
     def close(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _MEMINFO = Path("/proc/meminfo")
@@ -23,6 +25,45 @@ def available_memory() -> int:
         with suppress(OSError, ValueError):
             room = min(room, int(Path(limit).read_text()) - int(Path(used).read_text()))
     return max(0, room)
+
+
+class Room:
+    """Half of the memory that is available, of which threads take what their work needs.
+
+    Who needs more than there is waits for the others, and goes on alone if need be. Of one process;
+    a forked child has one of its own.
+
+    Args:
+        freely: bytes that are taken without asking.
+    """
+
+    def __init__(self, freely: int) -> None:
+        self._freely = freely
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    @contextmanager
+    def taken(self, nbytes: int) -> Iterator[None]:
+        """Waits until so many bytes may be taken, and holds them until the end."""
+        if nbytes <= self._freely:
+            yield
+            return
+        changed = self._changed
+        with changed:
+            while self._taken and self._taken + nbytes > (available_memory() + self._taken) // 2:
+                changed.wait()
+            self._taken += nbytes
+        try:
+            yield
+        finally:
+            with changed:
+                if changed is self._changed:  # else it was taken in the parent
+                    self._taken -= nbytes
+                changed.notify_all()
+
+    def _renew(self) -> None:
+        self._changed = threading.Condition()
+        self._taken = 0
 
 
 def local_ranks() -> int:

@@ -294,7 +294,6 @@ class Schema:
             "fields": fields,
             "classes": self.classes,
         }
-        # What version 2 of the format did not have is only there where it is used.
         if self.records:
             value["records"] = True
         if self.vocabularies:

@@ -1,20 +1,20 @@
 """Shards: one file of rows each, written once and then only mapped.
 
 A shard is an Arrow IPC file with one uncompressed record batch, whose buffers all begin at
-multiples of 64 bytes of the file, so that a mapping of it can be used as arrays as it stands.
-pyarrow writes IPC files aligned to 8 bytes and has no setting for it. `write_shard` therefore
-takes the metadata that pyarrow writes for one row, puts the real lengths and offsets in, and
-lays out the buffers itself.
+multiples of 64 bytes of the file, so that a mapping of it can be used as arrays as it stands; `ipc`
+knows the layout. The manifest says what a shard's file consists of (`ShardFile`): a head and a
+foot, which have a hash together, and columns, which have another, but for the bytes of images,
+each of which has a CRC.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio import _native
-from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
-from fastio.schema import RECORD_COLUMN, RecordLayout
+from fastio.errors import ShardCorrupt, SourceChanged, SourceNotFound
+from fastio.files import only_files, whole_file
+from fastio.ipc import ALIGNMENT, FileStamp, MappedFile, Piece, pieces, sealed, stamp
+from fastio.schema import RECORD_COLUMN, Schema
 
-ALIGNMENT = 64
-TEMP_SUFFIX = ".tmp"
-_MAGIC = b"ARROW1"
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+__all__ = ["ALIGNMENT", "ShardFile", "ShardReader", "checksum", "write_sealed", "write_shard"]
+
 _READ_BYTES = 1 << 20
 _METADATA_KEY = b"fastio"
 _NUMPY_TYPES = {
@@ -41,7 +41,74 @@ _NUMPY_TYPES = {
 }
 
 
-def write_shard(path: str | os.PathLike[str], batch: pa.RecordBatch) -> tuple[int, str]:
+@dataclass(frozen=True)
+class ShardFile:
+    """What the file of a shard consists of, as its manifest describes it.
+
+    Attributes:
+        nbytes: size of the file.
+        xxh3: xxh3_64 of the file, 16 hexadecimal digits, as all hashes here.
+        head_bytes: bytes before the columns.
+        foot_bytes: bytes behind them.
+        head_xxh3: of the head and the foot together.
+        columns_xxh3: of all bytes between, payloads left out.
+        payloads: for each image field, where the data of its column lie: offset and bytes.
+    """
+
+    nbytes: int
+    xxh3: str
+    head_bytes: int
+    foot_bytes: int
+    head_xxh3: str
+    columns_xxh3: str
+    payloads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def column_ranges(self) -> list[tuple[int, int]]:
+        """What `columns_xxh3` is of: (offset, bytes), ascending."""
+        return self._without_payloads(self.head_bytes, self.nbytes - self.foot_bytes)
+
+    def described(self) -> list[tuple[int, int]]:
+        """All but the payloads: (offset, bytes), ascending."""
+        return self._without_payloads(0, self.nbytes)
+
+    def _without_payloads(self, begin: int, end: int) -> list[tuple[int, int]]:
+        ranges = []
+        for offset, nbytes in sorted(self.payloads.values()):
+            ranges.append((begin, offset - begin))
+            begin = offset + nbytes
+        ranges.append((begin, end - begin))
+        return [each for each in ranges if each[1]]
+
+
+class _Hashes:
+    """The hashes of a shard that is written, from its pieces."""
+
+    def __init__(self, payloads: Collection[str]) -> None:
+        self._whole, self._head, self._columns = (xxhash.xxh3_64() for _ in range(3))
+        self._bytes = {"head": 0, "column": 0, "payload": 0, "foot": 0}
+        self._payloads = dict.fromkeys(payloads, (0, 0))
+
+    def add(self, piece: Piece) -> None:
+        self._whole.update(piece.data)
+        if piece.part == "payload":
+            self._payloads[piece.column] = (sum(self._bytes.values()), piece.data.nbytes)
+        elif piece.part == "column":
+            self._columns.update(piece.data)
+        else:
+            self._head.update(piece.data)
+        self._bytes[piece.part] += piece.data.nbytes
+
+    def file(self) -> ShardFile:
+        nbytes, head, foot = sum(self._bytes.values()), self._bytes["head"], self._bytes["foot"]
+        # A column without data lies nowhere: in front of the columns is as good as any place.
+        payloads = {name: at if at[1] else (head, 0) for name, at in self._payloads.items()}
+        digests = self._whole.hexdigest(), self._head.hexdigest(), self._columns.hexdigest()
+        return ShardFile(nbytes, digests[0], head, foot, *digests[1:], payloads)
+
+
+def write_shard(
+    path: str | os.PathLike[str], batch: pa.RecordBatch, payloads: Collection[str] = ()
+) -> ShardFile:
     """Write a record batch as an Arrow IPC file, so that it is there whole or not at all.
 
     The file is written under a temporary name next to `path`, flushed to the disk, renamed, and
@@ -50,41 +117,31 @@ def write_shard(path: str | os.PathLike[str], batch: pa.RecordBatch) -> tuple[in
     Args:
         path: the file to write.
         batch: at least one row; no nulls, no offsets into larger arrays.
+        payloads: columns of images' bytes, whose rows have checksums of their own.
 
     Returns:
-        The file's size in bytes and the xxh3_64 of its bytes, as 16 hexadecimal digits.
+        What the file consists of.
 
     Raises:
         OSError: the file cannot be written (no space, no permission); the temporary file is gone.
     """
-    path = Path(path)
-    temp = path.with_name(path.name + TEMP_SUFFIX)
-    digest = xxhash.xxh3_64()
-    size = 0
-    try:
-        with open(temp, "wb") as file:
-            for chunk in _ipc_chunks(batch):
-                file.write(chunk)
-                digest.update(chunk)
-                size += len(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temp, path)
-    except BaseException:
-        with suppress(OSError):
-            temp.unlink()
-        raise
-    sync_folder(path.parent)
-    return size, digest.hexdigest()
+    hashes = _Hashes(payloads)
+    with whole_file(path) as file:
+        for piece in pieces(batch, payloads):
+            file.write(piece.data)
+            hashes.add(piece)
+    return hashes.file()
 
 
-def sync_folder(path: Path) -> None:
-    """Flush a folder's entries to the disk, so that renames in it outlive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def write_sealed(path: str | os.PathLike[str], batch: pa.RecordBatch) -> None:
+    """Write a record batch as `write_shard` does, with a hash of the whole file in it.
+
+    Raises:
+        OSError: as `write_shard`.
+    """
+    with whole_file(path) as file:
+        for data in sealed(batch):
+            file.write(data)
 
 
 def checksum(path: str | os.PathLike[str]) -> str:
@@ -96,7 +153,7 @@ def checksum(path: str | os.PathLike[str]) -> str:
     """
     digest = xxhash.xxh3_64()
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=only_files) as file:
             while piece := file.read(_READ_BYTES):
                 digest.update(piece)
     except FileNotFoundError as error:
@@ -104,85 +161,211 @@ def checksum(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
-def hash_columns(columns: Sequence[pa.Array], payloads: Sequence[int] = ()) -> str:
-    """The xxh3_64 of columns' buffers, as they stand in a file, as 16 hexadecimal digits.
-
-    Args:
-        columns: all columns of a shard, in order.
-        payloads: numbers of variable-width columns whose data is left out, offsets are not.
-    """
-    digest = xxhash.xxh3_64()
-    for number, column in enumerate(columns):
-        buffers = column.buffers()
-        for buffer in buffers[:-1] if number in payloads else buffers:
-            if buffer is not None:
-                digest.update(memoryview(buffer))
-    return digest.hexdigest()
-
-
 class ShardReader:
     """Read-only views of one shard through a memory map.
 
-    Opening checks the file's structure, not its data: `checksum` does that. Views stay valid
-    after `close()`, since they keep the map alive; no file descriptor stays open. Safe to use
-    from several threads.
+    Opening compares size, head and foot with what the manifest says of them, before anything in
+    them is believed; `check_columns` compares the rest. Views stay valid after `close()`, since
+    they keep the map alive; no file descriptor stays open. Safe to use from several threads.
 
     Args:
         path: the shard's file.
         name: how messages call it; None: by its path.
-        layout: where the fields lie in the column of records, if there is one.
+        schema: of the samples; None: any columns are taken.
+        expected: what the file consists of; None: nothing is compared.
+        columns_first: whether the columns too are compared before anything is parsed, as bytes that
+            have just arrived should be.
 
     Raises:
         SourceNotFound: there is no such file.
-        ShardCorrupt: the file is not a whole Arrow file with one record batch without nulls.
+        SourceChanged: it was replaced while it was opened.
+        ShardCorrupt: the file is not a whole Arrow file with one record batch without nulls, or it
+            is not the one that is expected.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         name: str | None = None,
-        layout: RecordLayout | None = None,
+        schema: Schema | None = None,
+        expected: ShardFile | None = None,
+        *,
+        columns_first: bool = False,
     ) -> None:
-        self.path = os.fspath(path) if name is None else name
-        self._layout = layout
-        mapping, self._batch = map_batch(os.fspath(path), ShardCorrupt, name)
-        self._mapping: _native.Mapping | None = mapping
-        self._size = len(mapping.data)
-        self._address = mapping.data.ctypes.data
+        self._where = os.fspath(path)
+        self.path = self._where if name is None else name
+        self._layout = None if schema is None else schema.record_layout
+        self._expected = expected
         self._views: dict[str, NDArray[Any]] = {}
         self._data_offsets: dict[str, int] = {}
+        file = MappedFile(self._where, ShardCorrupt, name)
+        self.stamp: FileStamp = file.stamp
+        self._mapping: _native.Mapping | None = file.mapping
+        self._size = len(file.data)
+        self._address = file.data.ctypes.data
+        if expected is not None:
+            self._check_head(file.data.data, expected)
+            if columns_first:
+                self._check_columns(self._mapped_pieces(file.data.data))
+        columns = None if schema is None else schema.arrow_schema()
+        self._batch, *body = file.batch(columns)
+        if expected is not None:
+            self._check_layout(expected, *body)
 
     @property
     def rows(self) -> int:
         """Number of rows."""
         return int(self._opened().num_rows)
 
-    def check_columns(self, payloads: Sequence[str], most: int) -> None:
-        """Compare the columns with the hash that the shard was written with.
+    @property
+    def column_bytes(self) -> int:
+        """How many bytes `check_columns` reads."""
+        assert self._expected is not None
+        return sum(nbytes for _, nbytes in self._expected.column_ranges())
+
+    @property
+    def identity(self) -> tuple[FileStamp, str]:
+        """Which file it is, and what its columns are expected to be."""
+        assert self._expected is not None
+        return self.stamp, self._expected.columns_xxh3
+
+    def check_columns(
+        self,
+        *,
+        in_file: bool = False,
+        past_cache: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Compare the columns with the hash that the manifest has.
 
         Args:
-            payloads: columns of images' bytes, which are left out but for their offsets.
-            most: do nothing if the columns have more bytes than this.
+            in_file: whether to read them from the file, which maps none of its pages.
+            past_cache: whether to read them past the system's page cache, where the file system
+                can, so that what is there stays and nothing is added.
+            stopped: whether to leave off, and compare nothing.
 
         Raises:
             ShardCorrupt: they are not those that were written.
+            SourceChanged: the file was replaced meanwhile.
         """
-        batch = self._opened()
-        names = batch.schema.names
-        columns = [names.index(name) for name in payloads if name in names]
-        size = sum(_size(b) for column in batch.columns for b in column.buffers())
-        size -= sum(_size(batch.column(number).buffers()[-1]) for number in columns)
-        if size > most:
-            return
+        pieces = self._mapped_pieces(self.mapping.data.data)
+        if in_file:
+            pieces = self._pieces_in_file(past_cache=past_cache)
+        self._check_columns(pieces, stopped)
+
+    def _check_columns(
+        self, pieces: Iterator[memoryview], stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        assert self._expected is not None
+        digest = xxhash.xxh3_64()
+        for piece in pieces:
+            if stopped():
+                return
+            digest.update(piece)
+        self._compare("its columns have", digest.hexdigest(), self._expected.columns_xxh3)
+
+    def _column_pieces(self) -> Iterator[tuple[int, int]]:
+        assert self._expected is not None
+        for offset, nbytes in self._expected.column_ranges():
+            for at in range(offset, offset + nbytes, _READ_BYTES):
+                yield at, min(_READ_BYTES, offset + nbytes - at)
+
+    def _mapped_pieces(self, data: memoryview) -> Iterator[memoryview]:
+        for at, nbytes in self._column_pieces():
+            yield data[at : at + nbytes]
+
+    def _pieces_in_file(self, *, past_cache: bool) -> Iterator[memoryview]:
+        self.check_unchanged()
+        # Reads past the cache take whole pages to memory that begins at a page.
+        room = memoryview(mmap.mmap(-1, _READ_BYTES + 2 * mmap.PAGESIZE))
+        file = _open_to_read(self._where, past_cache=past_cache)
         try:
-            expected = json.loads(batch.schema.metadata[_METADATA_KEY])["columns_xxh3"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise ShardCorrupt(f"{self.path}: its description is damaged: {error!r}") from error
-        found = hash_columns(batch.columns, columns)
+            for at, nbytes in self._column_pieces():
+                before = at % mmap.PAGESIZE
+                pages = -(-(before + nbytes) // mmap.PAGESIZE)
+                found = os.preadv(file, [room[: pages * mmap.PAGESIZE]], at - before)
+                yield room[before : min(found, before + nbytes)]
+        finally:
+            os.close(file)
+        self.check_unchanged()
+
+    def check_offsets(self) -> None:
+        """Look at where the rows of all columns begin whose rows differ in size.
+
+        Raises:
+            ShardCorrupt: as `offsets`.
+        """
+        schema = self._opened().schema
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            if pa.types.is_large_list(kind):
+                self.tokens(name)
+            elif pa.types.is_list(kind):
+                self._shape_lists(name)
+            elif pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+                self.offsets(name)
+
+    def check_unchanged(self, *, cut_off: bool = True) -> None:
+        """Look at whether the file is still the one that was opened, and was not written since.
+
+        Args:
+            cut_off: whether a file that only became shorter is an error. Rows that lie in what it
+                lacks are bad samples when they are read, which may be left out.
+
+        Raises:
+            SourceChanged: it is another, was written, or is gone.
+            ShardCorrupt: it became shorter.
+        """
+        try:
+            found = stamp(self._where)
+        except OSError as error:
+            raise SourceChanged(
+                f"{self.path} was there when it was opened, and is not any more ({error}); open "
+                "the data again"
+            ) from error
+        if found == self.stamp:
+            return
+        if found[:2] == self.stamp[:2] and found.nbytes < self.stamp.nbytes:
+            if cut_off:
+                raise ShardCorrupt(
+                    f"{self.path} was cut off while it was read: it had {self.stamp.nbytes} bytes "
+                    f"when it was opened, and has {found.nbytes}; copy it again, or pack again"
+                )
+            return
+        raise SourceChanged(
+            f"{self.path} was replaced or written after it was opened; open the data again"
+        )
+
+    def _check_head(self, data: memoryview, expected: ShardFile) -> None:
+        if len(data) != expected.nbytes:
+            raise ShardCorrupt(
+                f"{self.path} has {len(data)} bytes, the manifest says {expected.nbytes}"
+            )
+        digest = xxhash.xxh3_64(data[: expected.head_bytes])
+        digest.update(data[len(data) - expected.foot_bytes :])
+        self._compare("its head and foot have", digest.hexdigest(), expected.head_xxh3)
+
+    def _check_layout(self, expected: ShardFile, begin: int, end: int) -> None:
+        """That the hashes and CRCs are of what they are said to be of, and leave nothing out."""
+        batch = self._opened()
+        if (begin, end) != (expected.head_bytes, self._size - expected.foot_bytes):
+            raise ShardCorrupt(
+                f"{self.path}: its columns lie at {begin} to {end}, and the manifest says "
+                f"{expected.head_bytes} to {self._size - expected.foot_bytes}"
+            )
+        for name, (offset, nbytes) in expected.payloads.items():
+            data = batch.column(name).buffers()[2]
+            found = (offset, 0) if not _size(data) else (data.address - self._address, data.size)
+            if found != (offset, nbytes) or self.offsets(name)[[0, -1]].tolist() != [0, nbytes]:
+                raise ShardCorrupt(
+                    f"{self.path}: the {nbytes} bytes of {name!r} do not lie at {offset}, where "
+                    "the manifest says"
+                )
+
+    def _compare(self, what: str, found: str, expected: str) -> None:
         if found != expected:
             raise ShardCorrupt(
-                f"{self.path} is damaged: its columns have the xxh3 {found}, expected {expected}; "
-                "copy it again, or pack again"
+                f"{self.path} is damaged or another file: {what} the xxh3 {found}, expected "
+                f"{expected}; copy it again, or pack again"
             )
 
     @property
@@ -456,46 +639,6 @@ class ShardReader:
         return array
 
 
-def map_batch(
-    path: str, error: type[FastioError], name: str | None = None
-) -> tuple[_native.Mapping, pa.RecordBatch]:
-    """Map an Arrow IPC file and view its only record batch.
-
-    Args:
-        path: the file.
-        error: what to raise when the file is not whole.
-        name: how messages call it; None: by its path.
-
-    Returns:
-        The mapped file and the batch, whose buffers lie in it.
-
-    Raises:
-        SourceNotFound: the file does not exist or cannot be opened.
-    """
-    called = path if name is None else name
-    try:
-        mapping = _native.Mapping(path)
-    except FileNotFoundError as cause:
-        raise SourceNotFound(f"{called} does not exist") from cause
-    except OSError as cause:
-        raise SourceNotFound(f"{called} cannot be opened: {cause}") from cause
-    try:
-        reader = pa.ipc.open_file(pa.py_buffer(mapping.data))
-        if reader.num_record_batches != 1:
-            raise error(f"{called} has {reader.num_record_batches} record batches, expected 1")
-        batch = reader.get_batch(0)
-        batch.validate()
-        _ = batch.schema.names  # decodes them, which may fail too
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as cause:
-        raise error(
-            f"{called} is not a whole Arrow file ({len(mapping.data)} bytes): {cause}; it is "
-            "truncated or damaged: copy it again, or pack again"
-        ) from cause
-    if any(column.null_count for column in batch.columns):
-        raise error(f"{called} has nulls, which fastio never writes")
-    return mapping, batch
-
-
 def _view(buffer: pa.Buffer | None, dtype: Any, count: int) -> NDArray[Any]:
     return np.frombuffer(buffer or b"", dtype=dtype, count=count)
 
@@ -504,97 +647,9 @@ def _size(buffer: pa.Buffer | None) -> int:
     return 0 if buffer is None else int(buffer.size)
 
 
-def _ipc_chunks(batch: pa.RecordBatch) -> Iterator[memoryview]:
-    """The bytes of an IPC file with this batch, piece by piece, buffers at multiples of 64."""
-    if batch.num_rows < 1:
-        raise ValueError("a shard needs at least one row")
-    schema_message, metadata, footer = _skeleton(batch)
-    head = _MAGIC + b"\0\0" + schema_message
-    # The padding belongs to the metadata's length, so the body begins aligned.
-    prefix = len(head) + 8 + len(metadata)
-    metadata += bytes(-prefix % ALIGNMENT)
-    buffers = [buffer for column in batch.columns for buffer in column.buffers()]
-    body_bytes = _patch_metadata(metadata, batch, [_size(buffer) for buffer in buffers])
-    _patch_footer(footer, len(head), 8 + len(metadata), body_bytes)
-
-    yield memoryview(head + struct.pack("<iI", -1, len(metadata)) + metadata)
-    for buffer in buffers:
-        if buffer is not None:
-            yield memoryview(buffer)
-            yield memoryview(bytes(-buffer.size % ALIGNMENT))
-    tail = _END_OF_STREAM + footer + struct.pack("<I", len(footer)) + _MAGIC
-    yield memoryview(tail)
-
-
-def _skeleton(batch: pa.RecordBatch) -> tuple[bytes, bytearray, bytearray]:
-    """What pyarrow writes around the first row: schema message, batch metadata, footer.
-
-    All numbers in the last two have a fixed width, so those of the whole batch fit in place.
-    """
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch.slice(0, 1))
-    data = sink.getvalue().to_pybytes()
-    (footer_bytes,) = struct.unpack_from("<I", data, len(data) - len(_MAGIC) - 4)
-    end = len(data) - len(_MAGIC) - 4
-    footer = bytearray(data[end - footer_bytes : end])
-    offset, length = struct.unpack_from("<qi", footer, _first_block(footer))
-    return data[8:offset], bytearray(data[offset + 8 : offset + length]), footer
-
-
-def _patch_metadata(metadata: bytearray, batch: pa.RecordBatch, sizes: list[int]) -> int:
-    """Put the batch's real lengths and aligned offsets in; returns the body's size in bytes."""
-    message = _follow(metadata, 0)
-    record_batch = _follow(metadata, _slot(metadata, message, 2))
-    struct.pack_into("<q", metadata, _slot(metadata, record_batch, 0), batch.num_rows)
-    nodes = _follow(metadata, _slot(metadata, record_batch, 1)) + 4
-    for column in batch.columns:
-        for array in _flatten(column):
-            struct.pack_into("<qq", metadata, nodes, len(array), 0)
-            nodes += 16
-    entries = _follow(metadata, _slot(metadata, record_batch, 2)) + 4
-    offset = 0
-    for size in sizes:
-        struct.pack_into("<qq", metadata, entries, offset, size)
-        entries += 16
-        offset += size + -size % ALIGNMENT
-    struct.pack_into("<q", metadata, _slot(metadata, message, 3), offset)
-    return offset
-
-
-def _patch_footer(footer: bytearray, offset: int, metadata_bytes: int, body_bytes: int) -> None:
-    struct.pack_into("<qi4xq", footer, _first_block(footer), offset, metadata_bytes, body_bytes)
-
-
-def _flatten(array: pa.Array) -> Iterator[pa.Array]:
-    """An array and the arrays in it, in the order of IPC's field nodes."""
-    yield array
-    of_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if any(is_list(array.type) for is_list in of_lists):
-        yield from _flatten(array.values)
-
-
-# FlatBuffers, as much of it as it takes to find a number: a table begins with the distance back
-# to its vtable, which lists where each slot lies in the table (flatbuffers.dev, "Internals").
-# Slots below are those of Arrow's format/Message.fbs and format/File.fbs.
-
-
-def _follow(data: bytearray, position: int) -> int:
-    """The position that the reference at `position` points to."""
-    return position + int(struct.unpack_from("<I", data, position)[0])
-
-
-def _slot(data: bytearray, table: int, index: int) -> int:
-    """The position of a table's slot, which must be present."""
-    vtable = table - int(struct.unpack_from("<i", data, table)[0])
-    size, offset = struct.unpack_from("<H", data, vtable)[0], 0
-    if 4 + 2 * index < size:
-        offset = struct.unpack_from("<H", data, vtable + 4 + 2 * index)[0]
-    if not offset:
-        raise RuntimeError(f"pyarrow {pa.__version__} wrote IPC metadata without slot {index}")
-    return table + int(offset)
-
-
-def _first_block(footer: bytearray) -> int:
-    """Where the footer describes the first record batch: offset i64, length i32, body i64."""
-    return _follow(footer, _slot(footer, _follow(footer, 0), 3)) + 4
+def _open_to_read(path: str, *, past_cache: bool) -> int:
+    """A descriptor of a file, whose reads go past the page cache where the file system can."""
+    if past_cache and hasattr(os, "O_DIRECT"):
+        with suppress(OSError):
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -28,6 +28,9 @@ class Stats:
         samples: rows in them, padding not counted.
         bytes_read: bytes read from storage or mapped files.
         bytes_fetched: bytes that came over the network, of remote datasets.
+        retries: requests to a store that failed and were made again.
+        refetched: pieces of remote data (manifests, heads, blocks, row groups) that arrived whole
+            but damaged, or were found damaged in the cache, and were fetched again.
         images_decoded: images that came out whole.
         skipped: samples left out of their batch under on_error="skip".
         replaced: samples whose place another row took under on_error="replace".
@@ -50,6 +53,8 @@ class Stats:
     samples: int = 0
     bytes_read: int = 0
     bytes_fetched: int = 0
+    retries: int = 0
+    refetched: int = 0
     images_decoded: int = 0
     skipped: int = 0
     replaced: int = 0
@@ -122,6 +127,11 @@ class Stats:
             )
         if self.copy_s:
             parts.append(f"device: copies {self.copy_s:.2f} s")
+        if self.retries or self.refetched:
+            parts.append(
+                f"store: {self.retries} requests made again after a failure, {self.refetched} "
+                "pieces fetched again because they were damaged"
+            )
         if self.skipped or self.replaced:
             parts.append(f"bad samples: {self.skipped} skipped, {self.replaced} replaced")
         return "\n".join(parts)

@@ -139,8 +139,9 @@ class Header:
     metadata_bytes: int
     dc_bytes: tuple[int, ...]  # of each tile row
     ac_bytes: tuple[int, ...]  # of each tile
+    exceptions: tuple[int, ...]  # how many each tile has
     dc_crcs: tuple[int, ...]  # of each tile row
-    ac_crcs: tuple[int, ...]
+    ac_crcs: tuple[int, ...]  # of each group of tiles
     metadata_crc: int
     size: int  # of the header, bytes
 
@@ -151,6 +152,16 @@ class Header:
     @property
     def tile_columns(self) -> int:
         return ceil_div(self.width, 128)
+
+    @property
+    def groups(self) -> list[list[tuple[int, int]]]:
+        """The tiles of each group, as (row, column), in the order of the AC section."""
+        columns = range(self.tile_columns)
+        return [
+            [(row, column) for column in columns[first : first + 4]]
+            for first in columns[::4]
+            for row in range(self.tile_rows)
+        ]
 
     def plane_size(self, component: int) -> tuple[int, int]:
         """Rows and columns of samples of a component."""
@@ -218,22 +229,17 @@ class _Fields:
         return self.take(kind)[0]
 
 
-def _check_shape(components: int, colour: int, across: int, down: int) -> None:
-    require(components in (1, 3), f"{components} components")
-    allowed = (GRAY,) if components == 1 else (YCBCR, RGB)
-    require(colour in allowed, f"colour {colour} of {components} components")
-    require((across, down) in SAMPLINGS, f"sampling {across} x {down}")
-    require(components == 3 or (across, down) == (1, 1), "a gray image is not subsampled")
-
-
 def parse_header(data: bytes) -> Header:
     """The header of a record, of which `data` has at least that; ValueError where it is wrong."""
     fields = _Fields(data)
-    version = fields.one("B")
+    version, flags, colour, sampling = fields.take("B", 4)
     require(version == 1, f"version {version}")
-    components, colour, sampling = fields.take("B", 3)
+    require(flags == 0, f"flags {flags:#x}")
+    require(colour in (GRAY, YCBCR, RGB), f"colour {colour}")
+    components = 1 if colour == GRAY else 3
     across, down = sampling >> 4, sampling & 15
-    _check_shape(components, colour, across, down)
+    require((across, down) in SAMPLINGS, f"sampling {across} x {down}")
+    require(components == 3 or (across, down) == (1, 1), "a gray image is not subsampled")
     width, height = fields.take("H", 2)
     require(width > 0 and height > 0, f"{width} x {height} samples")
     identifiers, numbers = fields.take("B", 3), fields.take("B", 3)
@@ -245,14 +251,12 @@ def parse_header(data: bytes) -> Header:
     metadata_bytes = fields.one("I")
     tables = tuple(fields.take("H" if wide >> k & 1 else "B", 64) for k in range(count))
     require(all(min(table) > 0 for table in tables), "a quantisation value of 0")
-    rows, tiles = ceil_div(height, 8 * down), ceil_div(height, 8 * down) * ceil_div(width, 128)
-    index = (
-        fields.take("I", rows),
-        fields.take("H", tiles),
-        fields.take("I", rows),
-        fields.take("I", rows),
-        fields.one("I"),
-    )
+    rows, columns = ceil_div(height, 8 * down), ceil_div(width, 128)
+    dc_bytes = tuple(4 * words for words in fields.take("H", rows))
+    ac_bytes = tuple(4 * words for words in fields.take("H", rows * columns))
+    exceptions = fields.take("B", rows * columns)
+    require(not any(fields.take("B", -fields.at % 4)), "bits set behind the lengths")
+    crcs = fields.take("I", rows), fields.take("I", rows * ceil_div(columns, 4)), fields.one("I")
     expected = crc32c(data[: fields.at])
     require(fields.one("I") == expected, "the header's checksum is wrong")
     return Header(
@@ -266,7 +270,10 @@ def parse_header(data: bytes) -> Header:
         numbers[:components],
         tables,
         metadata_bytes,
-        *index,
+        dc_bytes,
+        ac_bytes,
+        exceptions,
+        *crcs,
         fields.at,
     )
 
@@ -284,27 +291,31 @@ class Record:
     metadata: bytes
 
 
+def _aligned(size: int) -> int:
+    return 4 * ceil_div(size, 4)
+
+
 def _cut(data: bytes, at: int, sizes: Sequence[int]) -> tuple[bytes, ...]:
     edges = list(accumulate(sizes, initial=at))
     return tuple(data[a:b] for a, b in pairwise(edges))
 
 
-def _check_rows(rows: Sequence[bytes], crcs: Sequence[int], name: str) -> None:
-    for row, (part, crc) in enumerate(zip(rows, crcs, strict=True)):
-        require(crc32c(part) == crc, f"{name} section, tile row {row}: wrong checksum")
+def _check(name: str, part: bytes, crc: int) -> None:
+    require(crc32c(part) == crc, f"{name}: wrong checksum")
 
 
 def _dc_parts(header: Header, data: bytes) -> tuple[bytes, ...]:
     require(header.size + sum(header.dc_bytes) <= len(data), "the DC section is cut off")
     parts = _cut(data, header.size, header.dc_bytes)
-    _check_rows(parts, header.dc_crcs, "DC")
+    for row, (part, crc) in enumerate(zip(parts, header.dc_crcs, strict=True)):
+        _check(f"DC section, tile row {row}", part, crc)
     return parts
 
 
-def tiles_joined(parts: Sequence[bytes], tile_columns: int) -> list[bytes]:
-    """The parts of tiles, those of a tile row in one."""
-    firsts = range(0, len(parts), tile_columns)
-    return [b"".join(parts[first : first + tile_columns]) for first in firsts]
+def groups_joined(parts: Sequence[bytes], groups: Sequence[Sequence[object]]) -> list[bytes]:
+    """The parts of tiles, those of a group in one."""
+    rest = iter(parts)
+    return [b"".join(next(rest) for _ in group) for group in groups]
 
 
 def parse_record(data: bytes) -> Record:
@@ -315,9 +326,12 @@ def parse_record(data: bytes) -> Record:
     whole = ac_end + header.metadata_bytes
     require(len(data) == whole, f"a record of {whole} bytes has {len(data)}")
     ac = _cut(data, ac_begin, header.ac_bytes)
-    _check_rows(tiles_joined(ac, header.tile_columns), header.ac_crcs, "AC")
+    for group, part, crc in zip(
+        header.groups, groups_joined(ac, header.groups), header.ac_crcs, strict=True
+    ):
+        _check("AC section, tiles from row {} and column {}".format(*group[0]), part, crc)
     metadata = data[ac_end:]
-    require(crc32c(metadata) == header.metadata_crc, "metadata: wrong checksum")
+    _check("metadata", metadata, header.metadata_crc)
     return Record(header, _dc_parts(header, data), ac, metadata)
 
 
@@ -336,7 +350,7 @@ class _Bits:
         return field
 
     def finish(self) -> None:
-        require(self.left < 8, "more bytes than its bits need")
+        require(self.left < 32, "more words than its bits need")
         require(self.bits == 0, "bits set after its end")
 
 
@@ -345,18 +359,25 @@ def _read_dc_part(
 ) -> dict[Block, tuple[CodeClass, int]]:
     """Class and DC of each block of a tile row."""
     blocks = header.row_blocks(row)
-    classes_at = 2 * header.components
-    stream_at = classes_at + len(blocks)
+    classes_at = 2 + 2 * header.components
+    classes_end = classes_at + len(blocks)
+    stream_at = _aligned(classes_end)
     require(stream_at <= len(part), "it ends before its classes do")
-    bases = struct.unpack_from(f"<{header.components}h", part)
-    classes = [codebook[number] for number in part[classes_at:stream_at]]
-    bits = _Bits(part[stream_at:])
+    (escapes,) = struct.unpack_from("<H", part)
+    bases = struct.unpack_from(f"<{header.components}h", part, 2)
+    escapes_at = len(part) - _aligned(2 * escapes)
+    require(stream_at <= escapes_at, "it ends before its escapes do")
+    classes = [codebook[number] for number in part[classes_at:classes_end]]
+    require(not any(part[classes_end:stream_at]), "bits set after its classes")
+    bits = _Bits(part[stream_at:escapes_at])
     widths = [code_class.widths[0] for code_class in classes]
     differences = [signed(bits.take(width), width) for width in widths]
-    for number, width in enumerate(widths):
-        if width and differences[number] == -(1 << (width - 1)):
-            differences[number] = signed(bits.take(16), 16)
     bits.finish()
+    lowest = [bool(w) and d == -(1 << (w - 1)) for w, d in zip(widths, differences, strict=True)]
+    require(sum(lowest) == escapes, f"{escapes} escapes for {sum(lowest)} differences")
+    numbers = iter(struct.unpack_from(f"<{escapes}h", part, escapes_at))
+    differences = [next(numbers) if low else d for low, d in zip(lowest, differences, strict=True)]
+    require(not any(part[escapes_at + 2 * escapes :]), "bits set after its escapes")
     result: dict[Block, tuple[CodeClass, int]] = {}
     for block, code_class, difference in zip(blocks, classes, differences, strict=True):
         previous = header.previous_block(block)
@@ -378,12 +399,11 @@ def _read_dc_section(
     return result
 
 
-def _read_ac_part(part: bytes, classes: Sequence[CodeClass]) -> list[list[int]]:
+def _read_ac_part(part: bytes, count: int, classes: Sequence[CodeClass]) -> list[list[int]]:
     """The coefficients of each block of a tile in zigzag order, 0 in place of the DC."""
-    require(len(part) >= 1, "it is empty")
-    exceptions_end = 1 + 3 * part[0]
-    require(exceptions_end <= len(part), "it ends before its exceptions do")
-    bits = _Bits(part[exceptions_end:])
+    exceptions_at = len(part) - _aligned(3 * count)
+    require(exceptions_at >= 0, "it ends before its exceptions do")
+    bits = _Bits(part[:exceptions_at])
     masks = [bits.take(code_class.last) for code_class in classes]
     blocks = []
     for code_class, mask in zip(classes, masks, strict=True):
@@ -399,11 +419,16 @@ def _read_ac_part(part: bytes, classes: Sequence[CodeClass]) -> list[list[int]]:
             block[z] = code_class.value(negative[z] == 1, magnitude[z])
         blocks.append(block)
     bits.finish()
-    for at in range(1, exceptions_end, 3):
-        field = int.from_bytes(part[at : at + 3], "little")
-        number, z = field & 63, field >> 6 & 63
+    exceptions = part[exceptions_at : exceptions_at + 3 * count]
+    require(not any(part[exceptions_at + 3 * count :]), "bits set after its exceptions")
+    before = -1
+    for at in range(0, 3 * count, 3):
+        field = int.from_bytes(exceptions[at : at + 3], "little")
+        z, number = field & 63, field >> 6 & 63
         require(number < len(blocks), f"an exception in block {number} of {len(blocks)}")
         require(z != 0, "an exception at position 0")
+        require(field & 4095 > before, "exceptions that do not ascend")
+        before = field & 4095
         blocks[number][z] = signed(field >> 12, 12)
     return blocks
 
@@ -416,12 +441,15 @@ def coefficients(data: bytes, codebook: bytes) -> list[Coefficients]:
         np.zeros((*header.grid(component), 64), np.int16) for component in range(header.components)
     ]
     dc_section = _read_dc_section(header, record.dc, book)
-    for tile, part in enumerate(record.ac):
-        blocks = header.tile_blocks(*divmod(tile, header.tile_columns))
+    tiles = [tile for group in header.groups for tile in group]
+    for tile, part, count in zip(tiles, record.ac, header.exceptions, strict=True):
+        blocks = header.tile_blocks(*tile)
         try:
-            ac = _read_ac_part(part, [dc_section[block][0] for block in blocks])
+            ac = _read_ac_part(part, count, [dc_section[block][0] for block in blocks])
         except ValueError as error:
-            raise ValueError(f"AC part of tile {tile}: {error}") from None
+            raise ValueError(
+                "AC part of tile {} of row {}: {}".format(*tile[::-1], error)
+            ) from None
         for block, values in zip(blocks, ac, strict=True):
             component, row, column = block
             result[component][row, column, ZIGZAG] = [dc_section[block][1], *values[1:]]

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from tests import block_reference as reference
 from tests.block_reference import Coefficients
-from tests.block_writer import Draft, draft
+from tests.block_writer import Draft, draft, packed_exceptions, padded
 from tests.pictures import pixels
+
+SpoilDraft = Callable[[Draft], None]
 
 SAMPLINGS = sorted(reference.SAMPLINGS)
 SIZES = [(1, 1), (8, 8), (9, 7), (3, 130), (35, 5), (17, 129), (40, 300)]
@@ -83,8 +85,8 @@ def noise(height: int, width: int, limit: int, share: float, seed: int = 0) -> C
 
 # The smallest record, written out by hand; it is of class 1 above.
 SMALLEST = bytes.fromhex(
-    "01"  # version
-    "01 00 11"  # one component, gray, not subsampled
+    "01 00"  # version, flags
+    "00 11"  # gray, not subsampled
     "0100 0100"  # 1 x 1 samples
     "01 00 00"  # the component's identifier is 1
     "00 00 00"  # it uses table 0
@@ -92,19 +94,21 @@ SMALLEST = bytes.fromhex(
     "04000000"  # bytes of metadata
     + "10"
     * 64  # the table: all 16
-    + "04000000"  # bytes of the tile row's part of the DC section
-    "0200"  # and of the tile's part of the AC section
-    "f02c9ebe"  # checksum of the DC section
-    "3913ab25"  # of the AC section
+    + "0300"  # words of the tile row's part of the DC section
+    "0100"  # and of the tile's part of the AC section
+    "00"  # which has no exception
+    "000000"  # up to a multiple of 4
+    "5bd3c785"  # checksum of the DC section
+    "0df36751"  # of the AC section
     "a46a1bb5"  # of the metadata
-    "0bb5503f"  # of all that is above
+    "7ca95561"  # of all that is above
     # DC section
+    "0000"  # no escape
     "0a00"  # base DC: 10
-    "01"  # the block is of class 1: L = 1, W[0] = 4, W[1] = 2
-    "0e"  # difference -2 in 4 bits
+    "01 000000"  # the block is of class 1: L = 1, W[0] = 4, W[1] = 2
+    "0e 000000"  # difference -2 in 4 bits
     # AC section
-    "00"  # no exception
-    "07"  # mask 1; value -2: sign 1, then |v| - 1 = 1
+    "07 000000"  # mask 1; value -2: sign 1, then |v| - 1 = 1
     # metadata
     "fffe 0002"
 )
@@ -116,7 +120,15 @@ def sound() -> Draft:
     return draft(picture(20, 130, (2, 1), tables), 20, 130, tables, CODEBOOK, sampling=(2, 1))
 
 
-def in_header(offset: int, *values: int) -> Callable[[Draft], None]:
+def behind_the_lengths() -> bytes:
+    """The smallest record, a bit of which is set between lengths and checksums."""
+    parts = draft([np.zeros((1, 1, 8, 8), np.int16)], 1, 1, [FLAT], CODEBOOK)
+    index = bytearray(parts.index())
+    index[5] = 0x80
+    return parts.record(bytes(index))
+
+
+def in_header(offset: int, *values: int) -> SpoilDraft:
     """Writes bytes into the header."""
 
     def spoil(parts: Draft) -> None:
@@ -125,8 +137,8 @@ def in_header(offset: int, *values: int) -> Callable[[Draft], None]:
     return spoil
 
 
-def in_part(section: str, spoil: Callable[[bytes], bytes]) -> Callable[[Draft], None]:
-    """Changes the last tile's part of a section."""
+def in_part(section: str, spoil: Callable[[bytes], bytes]) -> SpoilDraft:
+    """Changes the last part of a section."""
 
     def spoil_part(parts: Draft) -> None:
         tiles: list[bytes] = getattr(parts, section)
@@ -135,38 +147,73 @@ def in_part(section: str, spoil: Callable[[bytes], bytes]) -> Callable[[Draft], 
     return spoil_part
 
 
-def exception_at(number: int, z: int) -> Callable[[bytes], bytes]:
-    def spoil(part: bytes) -> bytes:
-        field = number | z << 6 | 1 << 12
-        return bytes([part[0] + 1]) + field.to_bytes(3, "little") + part[1:]
+def one_more_escape(part: bytes) -> bytes:
+    """A tile row's part of the DC section that says that it has another escape."""
+    count = part[0]
+    return bytes([count + 1]) + part[1:] + bytes(0 if count % 2 else 4)
+
+
+def bits_of_last_tile(parts: Draft) -> bytes:
+    """The last tile's bits, without the exceptions behind them."""
+    return parts.ac[-1][: len(parts.ac[-1]) - len(padded(bytes(3 * parts.exceptions[-1])))]
+
+
+def in_bits(spoil: Callable[[bytes], bytes]) -> SpoilDraft:
+    """Changes the last tile's bits; the exceptions behind them stay."""
+
+    def spoil_bits(parts: Draft) -> None:
+        bits = bits_of_last_tile(parts)
+        parts.ac[-1] = spoil(bits) + parts.ac[-1][len(bits) :]
+
+    return spoil_bits
+
+
+def with_exceptions(*exceptions: tuple[int, int, int], packed: bytes = b"") -> SpoilDraft:
+    """Replaces the last tile's exceptions: (block, position, value)."""
+
+    def spoil(parts: Draft) -> None:
+        parts.ac[-1] = bits_of_last_tile(parts) + (packed or packed_exceptions(exceptions))
+        parts.exceptions[-1] = len(exceptions)
+
+    return spoil
+
+
+def with_count(count: int) -> SpoilDraft:
+    def spoil(parts: Draft) -> None:
+        parts.exceptions[-1] = count
 
     return spoil
 
 
 # What is wrong, and how it comes about; checksums are right each time.
-SPOILT: list[tuple[str, Callable[[Draft], None]]] = [
+SPOILT: list[tuple[str, SpoilDraft]] = [
     ("version 2", in_header(0, 2)),
-    ("2 components", in_header(1, 2)),
-    ("colour 0 of 3", in_header(2, 0)),
-    ("colour 3 of 3", in_header(2, 3)),
-    ("colour 1 of 1", in_header(1, 1)),
+    ("flags 0x1", in_header(1, 1)),
+    ("flags 0x80", in_header(1, 0x80)),
+    ("colour 3", in_header(2, 3)),
     ("sampling 2 x 4", in_header(3, 0x24)),
-    ("gray image is not subsampled", in_header(1, 1, 0)),
+    ("gray image is not subsampled", in_header(2, 0)),
     ("0 x 20 samples", in_header(4, 0, 0)),
     ("130 x 0 samples", in_header(6, 0, 0)),
-    ("fields of no component", in_header(1, 1, 0, 0x11)),
+    ("fields of no component", in_header(2, 0, 0x11)),
     ("names no table", in_header(12, 2)),
     ("0 quantisation tables", in_header(14, 0)),
     ("4 quantisation tables", in_header(14, 4)),
     ("width bits 0x4 of 2", in_header(15, 4)),
     ("quantisation value of 0", in_header(20 + 64 + 63, 0)),
-    ("DC part of tile row 2: it ends before its classes", in_part("dc", lambda part: part[:7])),
-    ("DC part of tile row 2: its bits end early", in_part("dc", lambda part: part[:-1])),
-    ("DC part of tile row 2: more bytes", in_part("dc", lambda part: part + b"\0")),
-    ("AC part of tile 5: it is empty", in_part("ac", lambda part: b"")),
-    ("AC part of tile 5: it ends before its exc", in_part("ac", lambda part: b"\xff" + part[1:])),
-    ("AC part of tile 5: its bits end early", in_part("ac", lambda part: part[:-1])),
-    ("AC part of tile 5: more bytes", in_part("ac", lambda part: part + b"\0")),
-    ("an exception in block 3 of 3", in_part("ac", exception_at(3, 1))),
-    ("an exception at position 0", in_part("ac", exception_at(2, 0))),
+    ("DC part of tile row 2: it ends before its classes", in_part("dc", lambda part: part[:8])),
+    ("bits set after its classes", in_part("dc", lambda part: part[:43] + b"\1" + part[44:])),
+    ("DC part of tile row 2: its bits end early", in_part("dc", lambda part: part[:-4])),
+    ("DC part of tile row 2: more words", in_part("dc", lambda part: part + bytes(4))),
+    ("it ends before its escapes", in_part("dc", lambda part: b"\xff\xff" + part[2:])),
+    ("DC part of tile row 2: 15 escapes for 14 diff", in_part("dc", one_more_escape)),
+    ("AC part of tile 1 of row 2: it ends before its exceptions", with_count(255)),
+    ("AC part of tile 1 of row 2: its bits end early", in_bits(lambda bits: bits[:-4])),
+    ("AC part of tile 1 of row 2: more words", in_bits(lambda bits: bits + bytes(4))),
+    ("an exception in block 3 of 3", with_exceptions((3, 1, 1))),
+    ("an exception at position 0", with_exceptions((2, 0, 1))),
+    ("exceptions that do not ascend", with_exceptions((1, 5, 1), (1, 5, 1))),
+    ("exceptions that do not ascend", with_exceptions((1, 6, 1), (1, 5, 2))),
+    ("exceptions that do not ascend", with_exceptions((2, 1, 1), (1, 63, 2))),
+    ("bits set after its exceptions", with_exceptions((0, 1, 1), packed=b"\1\x10\0\1")),
 ]

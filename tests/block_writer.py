@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from tests.block_reference import (
     ZIGZAG,
+    Block,
     CodeClass,
     Coefficients,
     Header,
     ceil_div,
     crc32c,
+    groups_joined,
     parse_codebook,
     require,
     signed,
-    tiles_joined,
 )
 
 # Picks a block's class: of its number in the DC part of its tile row and its 64 values in zigzag
@@ -34,7 +35,18 @@ class _BitWriter:
         self.count += count
 
     def done(self) -> bytes:
-        return self.bits.to_bytes(ceil_div(self.count, 8), "little")
+        return padded(self.bits.to_bytes(ceil_div(self.count, 8), "little"))
+
+
+def padded(part: bytes) -> bytes:
+    """A part, filled up with zeros to a multiple of 4 bytes."""
+    return part + bytes(-len(part) % 4)
+
+
+def packed_exceptions(exceptions: Sequence[tuple[int, int, int]]) -> bytes:
+    """Exceptions, each as (block, position, value), in the order in which they are given."""
+    fields = (z | block << 6 | (value & 0xFFF) << 12 for block, z, value in exceptions)
+    return padded(b"".join(field.to_bytes(3, "little") for field in fields))
 
 
 @dataclass
@@ -42,18 +54,21 @@ class Draft:
     """What a record is put together of, for a test to spoil before `record` adds the checksums."""
 
     head: bytearray  # the header as far as the index
-    tile_columns: int
+    groups: list[list[tuple[int, int]]]  # the tiles of each group, as (row, column)
     dc: list[bytes]  # of each tile row
-    ac: list[bytes]  # of each tile
+    ac: list[bytes]  # of each tile, in the order of the AC section
+    exceptions: list[int]  # how many each tile has
     metadata: bytes
 
     def index(self) -> bytes:
         """The index as it should be."""
-        require(max(map(len, self.ac)) < 1 << 16, "a tile's AC part is too long for the index")
-        index = struct.pack(f"<{len(self.dc)}I", *map(len, self.dc))
-        index += struct.pack(f"<{len(self.ac)}H", *map(len, self.ac))
-        for row in (*self.dc, *tiles_joined(self.ac, self.tile_columns)):
-            index += struct.pack("<I", crc32c(row))
+        parts = self.dc + self.ac
+        require(all(len(part) % 4 == 0 for part in parts), "a part is no multiple of 4 bytes")
+        words = [len(part) // 4 for part in parts]
+        require(max(words) < 1 << 16, "a part is too long for the index")
+        index = padded(struct.pack(f"<{len(words)}H", *words) + bytes(self.exceptions))
+        for part in (*self.dc, *groups_joined(self.ac, self.groups)):
+            index += struct.pack("<I", crc32c(part))
         return index + struct.pack("<I", crc32c(self.metadata))
 
     def record(self, index: bytes | None = None) -> bytes:
@@ -100,13 +115,18 @@ def _write_dc_part(
         stream.put(difference if fits else -(1 << (width - 1)), width)
         if not fits:
             escapes.put(difference, 16)
-    stream.put(escapes.bits, escapes.count)
-    return struct.pack(f"<{len(bases)}h", *bases) + bytes(numbers) + stream.done()
+    return (
+        struct.pack(f"<H{len(bases)}h", escapes.count // 16, *bases)
+        + padded(bytes(numbers))
+        + stream.done()
+        + escapes.done()
+    )
 
 
 def _write_ac_part(
     blocks: Sequence[Sequence[int]], numbers: Sequence[int], book: list[CodeClass]
-) -> bytes:
+) -> tuple[bytes, int]:
+    """The part and how many exceptions it has."""
     masks, planes_of_bits, exceptions = _BitWriter(), _BitWriter(), []
     for block, (values, class_number) in enumerate(zip(blocks, numbers, strict=True)):
         code_class = book[class_number]
@@ -116,7 +136,7 @@ def _write_ac_part(
             if z in present:
                 continue
             require(-2048 <= values[z] < 2048, f"no exception holds {values[z]}")
-            exceptions.append(block | z << 6 | (values[z] & 0xFFF) << 12)
+            exceptions.append((block, z, values[z]))
         masks.put(sum(1 << (z - 1) for z in present), code_class.last)
         for j in range(12):
             for z in present:
@@ -125,8 +145,7 @@ def _write_ac_part(
                     planes_of_bits.put(values[z] < 0 if j == 0 else magnitude >> (j - 1), 1)
     require(len(exceptions) <= 255, f"{len(exceptions)} exceptions in a tile")
     masks.put(planes_of_bits.bits, planes_of_bits.count)
-    packed = b"".join(field.to_bytes(3, "little") for field in exceptions)
-    return bytes([len(exceptions)]) + packed + masks.done()
+    return masks.done() + packed_exceptions(exceptions), len(exceptions)
 
 
 def draft(
@@ -159,7 +178,7 @@ def draft(
     fields = bytes((*(identifiers or range(1, count + 1)), 0, 0))[:3]
     fields += bytes((*(table_numbers or numbers), 0, 0))[:3]
     wide = [max(table) > 255 for table in tables]
-    head = bytearray(struct.pack("<BB", 1, count))
+    head = bytearray(struct.pack("<BB", 1, 0))
     head += bytes([count // 2 if colour is None else colour, sampling[0] << 4 | sampling[1]])
     head += struct.pack("<HH", width, height) + fields
     head += bytes([len(tables), sum(is_wide << k for k, is_wide in enumerate(wide))])
@@ -167,9 +186,13 @@ def draft(
     for table, is_wide in zip(tables, wide, strict=True):
         head += struct.pack("<64H" if is_wide else "<64B", *table)
 
-    shape = Header(count, 0, *sampling, width, height, (), (), (), 0, (), (), (), (), 0, len(head))
+    shape = Header(
+        count, 0, *sampling, width, height, (), (), (), 0, (), (), (), (), (), 0, len(head)
+    )
     zigzag = [blocks.reshape(*blocks.shape[:2], 64)[..., ZIGZAG] for blocks in components]
-    result = Draft(head, shape.tile_columns, [], [], metadata)
+    result = Draft(head, shape.groups, [], [], [], metadata)
+    all_values: dict[Block, list[int]] = {}
+    all_classes: dict[Block, int] = {}
     for row in range(shape.tile_rows):
         blocks = shape.row_blocks(row)
         bases = []
@@ -182,8 +205,16 @@ def draft(
             values[block][0] = signed(values[block][0] - int(before), 16)
         classes = {block: choose(number, values[block]) for number, block in enumerate(blocks)}
         result.dc.append(_write_dc_part(bases, list(values.values()), list(classes.values()), book))
-        for column in range(shape.tile_columns):
-            tile = shape.tile_blocks(row, column)
-            numbers = [classes[block] for block in tile]
-            result.ac.append(_write_ac_part([values[block] for block in tile], numbers, book))
+        all_values |= values
+        all_classes |= classes
+    for group in shape.groups:
+        for tile in group:
+            blocks = shape.tile_blocks(*tile)
+            part, exceptions = _write_ac_part(
+                [all_values[block] for block in blocks],
+                [all_classes[block] for block in blocks],
+                book,
+            )
+            result.ac.append(part)
+            result.exceptions.append(exceptions)
     return result

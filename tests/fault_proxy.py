@@ -32,11 +32,47 @@ LOG_S = 0.5  # for answers to end that are under way
 
 @dataclass
 class Fault:
-    """How often a fault strikes: the next n answers, or each with a probability."""
+    """How often a fault strikes: the next n answers, or each with a probability, `most` in all."""
 
     next: int = 0
     p: float = 0.0
     match: str = ""
+    most: int | None = None
+
+
+@dataclass
+class Storm:
+    """Faults on a part of all requests, of many kinds: each request has one, or none.
+
+    Which one a request has depends on the seed, on its path and range, and on how often that was
+    asked for: threads that come in another order change nothing.
+
+    Attributes:
+        rate: of the requests.
+        kinds: see `servers.FaultProxy.storm`.
+        old: (host, port) of a server that has another version of every object.
+        spans: by path: parts of objects that "flip" keeps to; other objects are flipped anywhere.
+        match: only where this is in the path.
+    """
+
+    rate: float
+    kinds: list[str]
+    seed: int = 0
+    old: tuple[str, int] | None = None
+    spans: dict[str, list[list[int]]] = field(default_factory=dict)
+    match: str = ""
+    asked: Counter[str] = field(default_factory=Counter)
+
+    def draw(self, method: str, path: str, range_: str) -> tuple[str, random.Random]:
+        """The fault of a request, "" for none, and what is to be drawn for it."""
+        request = f"{method} {path} {range_}"
+        self.asked[request] += 1
+        choice = random.Random(f"{self.seed} {request} {self.asked[request]}")
+        if self.match not in path or choice.random() >= self.rate:
+            return "", choice
+        ranged = method == "GET" and bool(range_)
+        kinds = [kind for kind in self.kinds if ranged or kind in ("status", "stall", "garbage")]
+        return (choice.choice(kinds) if kinds else ""), choice
 
 
 @dataclass
@@ -48,6 +84,7 @@ class State:
     bandwidth: float | None = None  # bytes/s of all connections together
     status: int = 503
     faults: dict[str, Fault] = field(default_factory=dict)
+    storm: Storm | None = None
     log: list[list[Any]] = field(default_factory=list)  # method, path, start, status, body bytes
     struck: Counter[str] = field(default_factory=Counter)
     connections: int = 0
@@ -62,12 +99,28 @@ class State:
             fault = self.faults.get(name)
             if fault is None or fault.match not in path:
                 return False
+            if fault.most == 0:
+                return False
             if fault.next > 0:
                 fault.next -= 1
             elif not (fault.p and self.random.random() < fault.p):
                 return False
+            if fault.most is not None:
+                fault.most -= 1
             self.struck[name] += 1
             return True
+
+    def draw(self, method: str, path: str, range_: str) -> tuple[str, random.Random]:
+        """The fault that a storm has for a request."""
+        with self.lock:
+            if self.storm is None:
+                return "", self.random
+            return self.storm.draw(method, path, range_)
+
+    def count(self, fault: str) -> None:
+        """Count a fault of a storm."""
+        with self.lock:
+            self.struck[fault] += 1
 
     def piece(self, left: int) -> int:
         """How many bytes may go at once."""
@@ -157,11 +210,16 @@ class Connection:
         state = self.state
         if state.latency_s:
             time.sleep(state.latency_s)
-        if state.strikes("stall", path):
+        fault, choice = state.draw(method, path, header(head, "range"))
+        if fault == "stall" or state.strikes("stall", path):
+            state.count(fault) if fault else None
             self.log(method, path, 0, 0, 0)
             self.wait_for_goodbye()
-        if state.strikes("status", path):
+        if fault == "status" or state.strikes("status", path):
+            state.count(fault) if fault else None
             return self.refuse(method, path, head)
+        if fault:
+            return Lie(self, method, path, head, choice).tell(fault)
         answer = self.ask(head)
         status = int(answer.split(b" ", 2)[1])
         self.answer(method, path, status, answer)
@@ -308,6 +366,174 @@ class Connection:
             self.state.log.append([method, path, start, status, sent])
 
 
+class Lie:
+    """A request whose answer a storm spoils. The answer is held as a whole."""
+
+    def __init__(
+        self, connection: Connection, method: str, path: str, head: bytes, choice: random.Random
+    ) -> None:
+        self.connection, self.state = connection, connection.state
+        self.method, self.path, self.head = method, path, head
+        self.choice = choice
+
+    def tell(self, fault: str) -> bool:
+        """Answer with a fault, and count it under its name; False where the connection ends."""
+        if fault == "garbage":
+            return self.send(fault, self.garbage(), b"", ends=True)
+        answer, body = self.fetch(self.head)
+        if not answer.startswith(b"HTTP/1.1 206") or not body:
+            self.connection.log(self.method, self.path, 0, int(answer[9:12]), len(body))
+            self.connection.client.sock.sendall(answer + body)
+            return True
+        spoil = getattr(self, fault)
+        return bool(spoil(answer, bytearray(body)))
+
+    def flip(self, answer: bytes, body: bytearray) -> bool:
+        """One bit is wrong, within the spans where there are some."""
+        place = self.place(answer, len(body))
+        if place is None:
+            return self.reset(answer, body)
+        body[place] ^= 1 << self.choice.randrange(8)
+        return self.send("flip", answer, body)
+
+    def garble(self, answer: bytes, body: bytearray) -> bool:
+        """One byte of each 64 is wrong."""
+        for begin in range(0, len(body), 64):
+            place = begin + self.choice.randrange(min(64, len(body) - begin))
+            body[place] ^= self.choice.randrange(1, 256)
+        return self.send("garble", answer, body)
+
+    def swap(self, answer: bytes, body: bytearray) -> bool:
+        """The bytes of another range, under the headers of this one."""
+        start, end, size = self.span(answer)
+        length = end - start
+        others = [at for at in (start - length, end, start - 1, start + 1, 0) if at != start]
+        fits = [at for at in others if 0 <= at <= size - length]
+        if fits:
+            range_ = b"bytes=%d-%d" % (fits[0], fits[0] + length - 1)
+            _, other = self.fetch(set_header(self.head, b"Range", range_))
+            if len(other) == length and other != body:
+                return self.send("swap", answer, other)
+        return self.garble(answer, body)
+
+    def stale(self, answer: bytes, body: bytearray) -> bool:
+        """The bytes of another version of the object, under the headers of this one."""
+        assert self.state.storm is not None
+        old = self.state.storm.old
+        if old is not None:
+            _, other = self.fetch(self.head, old)
+            if len(other) == len(body) and other != body:
+                return self.send("stale", answer, other)
+        return self.garble(answer, body)
+
+    def truncate(self, answer: bytes, body: bytearray) -> bool:
+        """The connection ends within the body."""
+        return self.send("truncate", answer, body[: self.choice.randrange(len(body))], ends=True)
+
+    def reset(self, answer: bytes, body: bytearray) -> bool:
+        """The connection is reset within the body."""
+        part = body[: self.choice.randrange(len(body))]
+        linger = struct.pack("ii", 1, 0)
+        self.connection.client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        return self.send("reset", answer, part, ends=True)
+
+    def stall_body(self, answer: bytes, body: bytearray) -> bool:
+        """The body never goes on."""
+        self.send("stall_body", answer, body[: self.choice.randrange(len(body))])
+        self.connection.wait_for_goodbye()
+        return False
+
+    def range(self, answer: bytes, body: bytearray) -> bool:
+        """The headers say that it is another range."""
+        start, end, size = self.span(answer)
+        by = self.choice.choice((-1, 1, 64))
+        other = b"bytes %d-%d/%d" % (max(0, start + by), max(0, end - 1 + by), size)
+        return self.send("range", set_header(answer, b"Content-Range", other), body)
+
+    def whole(self, answer: bytes, body: bytearray) -> bool:
+        """The status of a whole object, with the bytes of the range."""
+        answer = set_header(answer, b"Content-Range", None)
+        answer = b"HTTP/1.1 200 OK" + answer[answer.index(b"\r\n") :]
+        return self.send("whole", answer, body)
+
+    def length(self, answer: bytes, body: bytearray) -> bool:
+        """The headers say that there are fewer bytes, or more than come."""
+        less = self.choice.randrange(len(body))
+        said = self.choice.choice((less, len(body) + 1 + less))
+        answer = set_header(answer, b"Content-Length", b"%d" % said)
+        return self.send("length", answer, body[:said], ends=True)
+
+    def empty(self, answer: bytes, body: bytearray) -> bool:
+        """There is no body."""
+        return self.send("empty", set_header(answer, b"Content-Length", b"0"), b"")
+
+    def garbage(self) -> bytes:
+        """What is no answer, or only begins as one."""
+        noise = self.choice.randbytes(200)
+        begin = self.choice.choice((b"", b"HTTP/1.1 206 Partial Content\r\n", b"HTTP/9.9 abc\r\n"))
+        return begin + noise + b"\r\n\r\n"
+
+    def fetch(self, head: bytes, target: tuple[str, int] | None = None) -> tuple[bytes, bytes]:
+        """The answer to a request: its head and its body."""
+        connection = self.connection
+        if target is None:
+            answer = connection.ask(head)
+            return answer, self.rest(answer, connection.upstream)
+        for name in (b"If-Match", b"If-Range", b"If-Unmodified-Since"):
+            head = set_header(head, name, None)
+        side = Side(socket.create_connection(target))
+        try:
+            side.sock.sendall(head)
+            answer = side.until(b"\r\n\r\n")
+            return answer, self.rest(answer, side)
+        finally:
+            side.sock.close()
+
+    def rest(self, answer: bytes, side: Side | None) -> bytes:
+        assert side is not None
+        if self.method == "HEAD":
+            return b""
+        left, parts = int(header(answer, "content-length") or 0), []
+        while left:
+            parts.append(side.some(left))
+            left -= len(parts[-1])
+        return b"".join(parts)
+
+    def span(self, answer: bytes) -> tuple[int, int, int]:
+        """First byte, end and size that an answer's head tells."""
+        found = re.match(r"bytes (\d+)-(\d+)/(\d+)", header(answer, "content-range"))
+        assert found is not None
+        return int(found[1]), int(found[2]) + 1, int(found[3])
+
+    def place(self, answer: bytes, length: int) -> int | None:
+        """A byte of the body that may be wrong; None where there is none."""
+        assert self.state.storm is not None
+        spans = self.state.storm.spans.get(self.path.partition("?")[0])
+        if spans is None:
+            return self.choice.randrange(length)
+        start = self.span(answer)[0]
+        bounds = [(max(begin - start, 0), min(end - start, length)) for begin, end in spans]
+        places = [at for begin, end in bounds for at in range(begin, end)]
+        return self.choice.choice(places) if places else None
+
+    def send(self, fault: str, head: bytes, body: bytes | bytearray, ends: bool = False) -> bool:
+        self.state.count(fault)
+        found = re.match(r"bytes (\d+)-", header(head, "content-range"))
+        start = int(found[1]) if found else 0
+        status = int(head[9:12]) if head[9:12].isdigit() else 0
+        self.connection.log(self.method, self.path, start, status, len(body))
+        self.connection.client.sock.sendall(head + body)
+        return not ends
+
+
+def set_header(head: bytes, name: bytes, value: bytes | None) -> bytes:
+    """A head with another value of a header, or without it."""
+    line = b"" if value is None else b"\r\n" + name + b": " + value
+    pattern = rb"\r\n" + name + rb":[^\r]*"
+    made, count = re.subn(pattern, lambda _: line, head, flags=re.IGNORECASE)
+    return made if count or value is None else head[:-4] + line + head[-4:]
+
+
 def header(head: bytes, name: str) -> str:
     """The value of a header, "" where there is none."""
     found = re.search(rb"\r\n" + name.encode() + rb":[ \t]*([^\r]*)", head, re.IGNORECASE)
@@ -334,8 +560,12 @@ def obey(state: State, command: str, arguments: dict[str, Any]) -> Any:
             name = arguments.pop("fault")
             state.status = arguments.pop("status", None) or state.status
             state.faults[name] = Fault(**arguments)
+        elif command == "storm":
+            old = arguments.pop("old")
+            state.storm = Storm(**arguments, old=old and (old[0], old[1]))
         elif command == "calm":
             state.faults.clear()
+            state.storm = None
             state.latency_s, state.bandwidth = 0.0, None
         elif command == "set":
             for name, value in arguments.items():

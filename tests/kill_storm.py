@@ -1,11 +1,13 @@
 """Processes that work on one cache folder, killed at random moments; and what must hold after each.
 
     python -m tests.kill_storm --kills 200
+    python -m tests.kill_storm --kills 200 --what pack
 
 Loaders, pairs of ranks, loaders of a table, packers and cache commands run against a server with
 some latency and a cache so small that evictions never end. One of them is killed, again and again.
 Nobody else may notice: the next loader starts as fast as ever and gets the right bytes, the folder
-stays within its budget, and only files of the cache's are ever deleted.
+stays within its budget, and only files of the cache's are ever deleted. `kill_jobs` does the same
+to work that is gone on with: packs, cache warms and trainings.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ import xxhash
 import fastio
 from fastio import Cache, Loader
 from fastio.cache import CacheFolder
+from tests.kill_jobs import JOBS, in_memory, index_faults
+from tests.kill_jobs import Outcome as JobOutcome
+from tests.kill_jobs import storm as storm_of_jobs
 from tests.servers import FaultProxy, http_folder
 from tests.staging_support import (
     CROPS,
@@ -48,7 +53,6 @@ from tests.staging_support import (
     noise,
     pack_noise,
     pack_table,
-    piece_files,
 )
 
 ROWS, TABLE_ROWS, EPOCHS = 640, 6000, 3
@@ -223,8 +227,7 @@ class Outcome:
     most_reserved: int = 0
     suspicions: int = 0
 
-    def table(self) -> str:
-        """As lines."""
+    def __str__(self) -> str:
         times = sorted(self.first_batch_s) or [float("nan")]
         lines = [
             f"kills                     {sum(self.kills.values())}",
@@ -449,7 +452,6 @@ def quiet_check(place: Place) -> list[str]:
     folder.close()
     members = set(os.listdir(cache / "members")) - {"README"}
     wrong += [f"a member is left: {name}" for name in members if name.strip(".") != token]
-    wrong += [f"left in tmp: {name}" for name in os.listdir(cache / "tmp") if name != "notes.txt"]
     for name in _FOREIGN:
         if not (cache / name).exists():
             wrong.append(f"a file that is not the cache's was deleted: {name}")
@@ -457,7 +459,7 @@ def quiet_check(place: Place) -> list[str]:
         wrong.append("a file beside the cache was deleted")
     if damaged := _damaged(place.cache):
         wrong.append(f"verify: {damaged}")
-    wrong += _index_check(cache)
+    wrong += index_faults(cache, _FOREIGN)
     return wrong
 
 
@@ -469,50 +471,23 @@ def _damaged(cache: Cache) -> list[Any]:
     return [piece for piece in cache.verify().damaged if "missing" not in piece.problem]
 
 
-def _index_check(cache: Path) -> list[str]:
-    wrong = []
-    db = sqlite3.connect(cache / "index.sqlite")
-    pieces = db.execute(
-        "SELECT key, number, pieces.bytes, size, xxh3, state FROM pieces "
-        "JOIN sources ON sources.id = pieces.source"
-    ).fetchall()
-    (count,) = db.execute("SELECT count(*) FROM pieces").fetchone()
-    (total,) = db.execute("SELECT value FROM totals WHERE name = 'bytes'").fetchone()
-    (runs,) = db.execute("SELECT count(*) FROM runs").fetchone()
-    db.close()
-    if count != len(pieces):
-        wrong.append("pieces without a source")
-    if total != sum(piece[2] for piece in pieces):
-        wrong.append(f"the index says {total} bytes, its pieces {sum(p[2] for p in pieces)}")
-    if runs:
-        wrong.append(f"{runs} runs of nobody are left in the index")
-    expected = set()
-    for key, number, nbytes, size, xxh3, state in pieces:
-        path = cache / "data" / key / str(number // 1000) / str(number)
-        expected.add(path)
-        if state != 1:
-            wrong.append(f"a claim is left: {key} {number}")
-        elif not path.exists():
-            wrong.append(f"in the index, and not there: {path}")
-        elif path.stat().st_size != size or nbytes < size:
-            wrong.append(f"{path} has {path.stat().st_size} bytes, the index says {size}")
-        elif xxhash.xxh3_64_hexdigest(path.read_bytes()) != xxh3:
-            wrong.append(f"{path} is damaged")
-    files = set(piece_files(cache)) - {cache / name for name in _FOREIGN}
-    wrong += [f"not in the index: {path}" for path in sorted(files - expected)]
-    return wrong
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--what", choices=["loaders", *JOBS], default="loaders")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kill-storm-") as folder:
-        begin = time.monotonic()
-        outcome = storm(Path(folder), arguments.kills, arguments.seed)
-        print(outcome.table())
-        print(f"took                      {time.monotonic() - begin:.0f} s")
+    begin = time.monotonic()
+    outcome: Outcome | JobOutcome
+    if arguments.what == "loaders":
+        with tempfile.TemporaryDirectory(prefix="kill-storm-") as folder:
+            outcome = storm(Path(folder), arguments.kills, arguments.seed)
+    else:
+        with in_memory() as root:
+            job = JOBS[arguments.what]
+            outcome = storm_of_jobs(job, root, arguments.kills, arguments.seed)
+    print(outcome)
+    print(f"took                      {time.monotonic() - begin:.0f} s")
     raise SystemExit(1 if outcome.wrong else 0)
 
 

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +175,13 @@ def s3_server() -> Iterator[S3]:
         yield S3(f"http://127.0.0.1:{_port_of(process)}")
 
 
+# Faults that who speaks HTTP notices, and those that only who knows the bytes does.
+OPEN_FAULTS = ("status", "stall", "garbage", "reset", "truncate", "stall_body")
+OPEN_FAULTS += ("range", "whole", "length", "empty")
+HIDDEN_FAULTS = ("flip", "garble", "swap", "stale")
+STORM = OPEN_FAULTS + HIDDEN_FAULTS
+
+
 @dataclass(frozen=True)
 class Answer:
     """A request that went through a proxy.
@@ -226,6 +233,7 @@ class FaultProxy:
         p: float = 0.0,
         match: str = "",
         status: int | None = None,
+        most: int | None = None,
     ) -> None:
         """Switch a fault on, in place of what was said of it before.
 
@@ -237,8 +245,44 @@ class FaultProxy:
             p: each answer behind these has it with this probability.
             match: only where this is in the path.
             status: for "status".
+            most: answers have it in all.
         """
-        self._say("fail", fault=fault, next=next, p=p, match=match, status=status)
+        self._say("fail", fault=fault, next=next, p=p, match=match, status=status, most=most)
+
+    def storm(
+        self,
+        rate: float,
+        kinds: Sequence[str] = STORM,
+        *,
+        seed: int = 0,
+        old: str = "",
+        spans: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+        match: str = "",
+    ) -> None:
+        """Spoil a part of all answers, each in one of several ways; `struck` counts them by kind.
+
+        Args:
+            rate: of the requests.
+            kinds: some of `STORM`. Of these, "status", "stall", "garbage" (no HTTP at all),
+                "reset", "truncate", "stall_body", "range" (the headers say another one), "whole"
+                (status 200), "length" (of the body, said wrongly) and "empty" (no body) can be told
+                by who knows HTTP. "flip" (one bit), "garble" (a byte of each 64), "swap" (bytes of
+                another range) and "stale" (bytes of another version) cannot.
+            seed: of what is drawn.
+            old: for "stale": URL of a server that has another version of all objects.
+            spans: by path: parts of the object that "flip" keeps to.
+            match: only where this is in the path.
+        """
+        parts = urlsplit(old)
+        self._say(
+            "storm",
+            rate=rate,
+            kinds=list(kinds),
+            seed=seed,
+            old=[parts.hostname, parts.port] if old else None,
+            spans=dict(spans or {}),
+            match=match,
+        )
 
     def set(self, *, latency_s: float = 0.0, bandwidth: float | None = None) -> None:
         """How long every request waits, and bytes/s of all connections together."""

@@ -141,6 +141,12 @@ def piece_files(cache: Cache | Path) -> Iterator[Path]:
     return (path for path in folder.glob("data/*/*/*") if path.is_file())
 
 
+def block_files(cache: Cache | Path) -> Iterator[Path]:
+    """Those of `piece_files` that are blocks of rows, and no heads of shards."""
+    # The folder of a source is named FINGERPRINT-BLOCK_ROWS, and heads have 0 rows.
+    return (path for path in piece_files(cache) if not path.parts[-3].endswith("-0"))
+
+
 def disk_use(folder: Path) -> int:
     """Bytes that a folder's files and folders take, as `du` counts them."""
     total = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
@@ -12,6 +13,9 @@ from typing import Any
 
 import pytest
 from PIL import Image
+
+from fastio.files import AnyPath
+from fastio.formats import folder
 
 # torchvision's own operators, for which its Python part registers fakes and gradients at import.
 _OPERATORS = (
@@ -106,3 +110,15 @@ def readme_script(name: str) -> str:
     scripts = re.findall(r"^```py\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     [script] = [s for s in scripts if re.search(rf"^(import|from) {name}\b", s, re.MULTILINE)]
     return str(script)
+
+
+def slow_reads(patch: pytest.MonkeyPatch) -> threading.Event:
+    """Has the files of image folders that Pillow decodes wait for the event that is returned."""
+    arrived, read = threading.Event(), folder.read_file
+
+    def wait_and_read(path: AnyPath) -> bytes:
+        arrived.wait()
+        return read(path)
+
+    patch.setattr(folder, "read_file", wait_and_read)
+    return arrived

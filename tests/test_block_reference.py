@@ -23,13 +23,14 @@ from tests.block_samples import (
     SIZES,
     SMALLEST,
     SPOILT,
+    behind_the_lengths,
     code_class,
     noise,
     picture,
     quantisers,
     sound,
 )
-from tests.block_writer import Draft, draft
+from tests.block_writer import Draft, draft, packed_exceptions, padded
 from tests.coefficient_jpeg import coefficient_jpeg
 
 
@@ -58,11 +59,17 @@ def test_the_smallest_record_is_read_as_the_page_says() -> None:
     assert reference.parse_record(SMALLEST).metadata == b"\xff\xfe\x00\x02"
 
 
-def one_block(dc: bytes, ac: bytes) -> bytes:
+def one_block(dc: bytes, ac: bytes, exceptions: int = 0) -> bytes:
     """A record of one gray block of all 0, its two parts replaced."""
     parts = draft([np.zeros((1, 1, 8, 8), np.int16)], 8, 8, [FLAT], CODEBOOK)
-    parts.dc, parts.ac = [dc], [ac]
+    parts.dc, parts.ac, parts.exceptions = [dc], [padded(ac)], [exceptions]
     return parts.record()
+
+
+def dc_part(base: int, number: int, bits: bytes = b"", escapes: Sequence[int] = ()) -> bytes:
+    """The DC part of one block of a class."""
+    head = struct.pack("<HhB3x", len(escapes), base, number)
+    return head + padded(bits) + padded(struct.pack(f"<{len(escapes)}h", *escapes))
 
 
 def zigzag_of(record: bytes) -> list[int]:
@@ -74,20 +81,17 @@ def zigzag_of(record: bytes) -> list[int]:
 
 def test_an_escape_is_the_lowest_number_of_its_width_and_16_bits_at_the_end() -> None:
     # Base 100, class 1: the 4 bits 1000, then 16 bits of -32768.
-    record = one_block(
-        struct.pack("<hB", 100, 1) + (0x8 | 0x8000 << 4).to_bytes(3, "little"), b"\0\0"
-    )
+    record = one_block(dc_part(100, 1, b"\x08", [-32768]), b"\0")
     assert zigzag_of(record)[0] == 100 - 32768
 
 
 def test_sums_of_dc_are_modulo_16_bits() -> None:
-    record = one_block(struct.pack("<hB", -32768, 1) + b"\x0f", b"\0\0")
-    assert zigzag_of(record)[0] == 32767
+    assert zigzag_of(one_block(dc_part(-32768, 1, b"\x0f"), b"\0"))[0] == 32767
 
 
 def test_a_class_may_spend_no_bit_at_all() -> None:
     book = CODEBOOK[: 8 * 65] + code_class(0, 0) + CODEBOOK[9 * 65 :]
-    (blocks,) = reference.coefficients(one_block(struct.pack("<hB", 7, 8), b"\0"), book)
+    (blocks,) = reference.coefficients(one_block(dc_part(7, 8), b""), book)
     assert blocks[0, 0].reshape(64).tolist() == [7] + [0] * 63
 
 
@@ -95,20 +99,37 @@ def test_a_class_may_spend_no_bit_at_all() -> None:
 def test_128_is_its_own_opposite_where_values_have_8_bits(number: int, value: int) -> None:
     # A mask of 63 bits, the sign, 0, and |v| - 1 = 127 in 7 planes, or 8 where W is 9.
     ac = (1 | 127 << 64).to_bytes(9, "little")
-    dc = struct.pack("<hB", 0, number) + b"\0" * (number == 3)
-    assert zigzag_of(one_block(dc, b"\0" + ac))[1] == value
+    dc = dc_part(0, number, b"\0" * (number == 3))
+    assert zigzag_of(one_block(dc, ac))[1] == value
 
 
-def test_exceptions_set_values_whatever_the_mask_says_and_the_last_one_holds() -> None:
-    def exception(z: int, value: int) -> bytes:
-        return (z << 6 | (value & 0xFFF) << 12).to_bytes(3, "little")
-
+def test_exceptions_set_values_whatever_the_mask_says() -> None:
     # Class 1 has a value, -2, at position 1 and knows of no others.
-    exceptions = [exception(1, 9), exception(63, 5), exception(63, -2048), exception(2, 2047)]
-    record = one_block(struct.pack("<hB", 0, 1) + b"\0", b"\4" + b"".join(exceptions) + b"\7")
+    exceptions = [(0, 1, 9), (0, 2, 2047), (0, 63, -2048)]
+    record = one_block(dc_part(0, 1, b"\0"), padded(b"\7") + packed_exceptions(exceptions), 3)
     values = zigzag_of(record)
     assert [values[1], values[2], values[63]] == [9, 2047, -2048]
     assert np.count_nonzero(values) == 3
+
+
+def test_every_part_begins_at_a_multiple_of_4_bytes() -> None:
+    parts = sound()
+    record = reference.parse_record(parts.record())
+    assert record.header.size % 4 == 0
+    assert {len(part) % 4 for part in (*record.dc, *record.ac)} == {0}
+
+
+def test_groups_of_four_tiles_stand_in_the_record_column_by_column() -> None:
+    tables = [FLAT]
+    blocks = picture(20, 700, None, tables)
+    data = draft(blocks, 20, 700, tables, CODEBOOK).record()
+    header = reference.parse_header(data)
+    assert header.groups == [
+        *([(row, column) for column in range(4)] for row in range(3)),
+        *([(row, column) for column in (4, 5)] for row in range(3)),
+    ]
+    assert len(header.ac_crcs) == 6
+    assert_same(reference.coefficients(data, CODEBOOK), blocks)
 
 
 # ------------------------------------------------------------------------------------ round trips
@@ -181,7 +202,7 @@ def test_every_block_is_in_one_tile_and_every_component_in_every_tile(
 ) -> None:
     for height, width in [*SIZES, (16, 256), (33, 257)]:
         header = reference.Header(
-            3, 1, *sampling, width, height, (), (), (), 0, (), (), (), (), 0, 0
+            3, 1, *sampling, width, height, (), (), (), 0, (), (), (), (), (), 0, 0
         )
         tiles = [
             header.tile_blocks(row, column)
@@ -244,12 +265,22 @@ def test_what_is_wrong_is_named(message: str, spoil: Callable[[Draft], None]) ->
 
 @pytest.mark.parametrize("section", ["dc", "ac"])
 def test_bits_after_the_end_of_a_part_are_wrong(section: str) -> None:
-    dc, ac = struct.pack("<hB", 0, 1) + b"\0", b"\0\0"
-    spoilt = (dc[:-1] + b"\x10", ac) if section == "dc" else (dc, b"\0\2")
+    dc, ac = (b"\x10", b"") if section == "dc" else (b"\0", b"\2")
     with pytest.raises(
         ValueError, match=f"{section.upper()} part of tile.* 0: bits set after its end"
     ):
-        reference.coefficients(one_block(*spoilt), CODEBOOK)
+        reference.coefficients(one_block(dc_part(0, 1, dc), padded(ac or b"\0")), CODEBOOK)
+
+
+def test_bits_after_the_escapes_are_wrong() -> None:
+    dc = dc_part(100, 1, b"\x08", [-32768])
+    with pytest.raises(ValueError, match="DC part of tile row 0: bits set after its escapes"):
+        reference.coefficients(one_block(dc[:-1] + b"\1", b"\0"), CODEBOOK)
+
+
+def test_bits_behind_the_lengths_are_wrong() -> None:
+    with pytest.raises(ValueError, match="bits set behind the lengths"):
+        reference.coefficients(behind_the_lengths(), CODEBOOK)
 
 
 def test_every_flipped_bit_is_noticed() -> None:
@@ -264,7 +295,7 @@ def test_every_other_length_is_noticed() -> None:
     for size in range(len(SMALLEST)):
         with pytest.raises(ValueError, match=r"cut off|has \d+"):
             reference.coefficients(SMALLEST[:size], CODEBOOK)
-    with pytest.raises(ValueError, match="a record of 116 bytes has 117"):
+    with pytest.raises(ValueError, match=f"a record of {len(SMALLEST)} bytes has"):
         reference.coefficients(SMALLEST + b"\0", CODEBOOK)
 
 
@@ -273,7 +304,7 @@ def test_every_other_length_is_noticed() -> None:
     [
         (20, "the header's checksum is wrong"),
         (-10, "DC section, tile row 0: wrong checksum"),
-        (-5, "AC section, tile row 0: wrong checksum"),
+        (-5, "AC section, tiles from row 0 and column 0: wrong checksum"),
         (-1, "metadata: wrong checksum"),
     ],
 )

@@ -249,7 +249,7 @@ def test_a_child_of_fork_does_not_keep_its_parents_membership(folder: CacheFolde
         threading.Event().wait()
     try:
         folder.close()
-        assert not is_alive(folder.path / "members", folder._member.token)
+        assert not is_alive(folder.files.members, folder._member.token)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from fastio.cache.held import Access, HeldFolder
 from fastio.cache.index import Index, count
 
 MIB = 1 << 20
@@ -15,7 +16,7 @@ MIB = 1 << 20
 
 def test_the_log_stays_small_although_somebody_reads_at_any_time(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite"
-    index = Index(path)
+    index = Index(HeldFolder.top(tmp_path, Access()))
     ended = threading.Event()
     reading = threading.Semaphore(0)
 
@@ -51,7 +52,7 @@ def test_the_log_stays_small_although_somebody_reads_at_any_time(tmp_path: Path)
 
 def test_a_reader_that_never_ends_holds_nobody_up(tmp_path: Path) -> None:
     path = tmp_path / "index.sqlite"
-    index = Index(path)
+    index = Index(HeldFolder.top(tmp_path, Access()))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN")
         db.execute("SELECT * FROM totals").fetchall()

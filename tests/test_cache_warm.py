@@ -55,8 +55,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     read_into = Store.read_into
 
-    def noted_into(self: Store, name: str, offset: int, views: Any) -> None:
-        read_into(self, name, offset, views)
+    def noted_into(self: Store, name: str, offset: int, views: Any, **more: Any) -> None:
+        read_into(self, name, offset, views, **more)
         done.append((name, sum(view.nbytes for view in views)))
 
     monkeypatch.setattr(Store, "read", noted)

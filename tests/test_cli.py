@@ -230,7 +230,7 @@ def test_info_tells_the_codebook_and_the_bytes_of_a_sample(blocks: Path, packed:
     assert "15 blocks" in out
     assert f"default, xxh3 {found['codebook']['xxh3']}" in out
     assert found["codebook"]["origin"] == "default"
-    assert found["format_version"] == 2
+    assert found["format_version"] == 1
     assert found["bytes_per_sample"] == dataset.manifest.nbytes / 15
     assert json.loads(run("info", packed, "--json")[1])["codebook"] is None
     assert "xxh3" not in run("info", packed)[1]

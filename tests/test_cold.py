@@ -18,7 +18,7 @@ import torch
 
 import fastio
 from fastio import Loader, Schema, TokenPad, Tokens, TokenWindows, residency
-from fastio.dataset import packed
+from fastio.dataset import compared, packed
 from fastio.fetch import columns
 from fastio.fetch.cold import ColdRows, ReadAheadPlan, Window, windows_of
 from fastio.order import Order
@@ -94,7 +94,8 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose free memory is a third of the table."""
     monkeypatch.setattr(residency, "_BLOCK_BYTES", BLOCK_BYTES)
-    monkeypatch.setattr(residency, "available_memory", lambda: ROWS * ROW_BYTES // 3)
+    for module in (residency, compared):
+        monkeypatch.setattr(module, "available_memory", lambda: ROWS * ROW_BYTES // 3)
 
 
 def wait_for(is_so: Any) -> bool:

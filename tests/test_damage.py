@@ -100,3 +100,22 @@ def test_damaged_columns_are_named(packed: Path, column: str) -> None:
     flip(shard, position, 0)
     with pytest.raises(ShardCorrupt, match=r"shard-000000\.arrow is damaged"):
         load(packed)
+
+
+def test_large_columns_are_compared_in_the_background_of_the_first_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastio.dataset.packed._CHECKED_BYTES", 0)
+    fastio.pack(({"x": row} for row in range(ROWS)), tmp_path / "packed")
+    shard = tmp_path / "packed" / "shard-000000.arrow"
+    with fastio.open(tmp_path / "packed") as dataset:
+        place = dataset.manifest.file(0).head_bytes + 8 * 5
+    flip(shard, place, 0)
+    with (
+        fastio.Loader(tmp_path / "packed", 4) as loader,
+        pytest.raises(ShardCorrupt, match=r"shard-000000\.arrow .*columns have the xxh3"),
+    ):
+        list(loader)
+    flip(shard, place, 0)
+    with fastio.Loader(tmp_path / "packed", 4) as loader:
+        assert [row for batch in loader for row in batch["x"].tolist()] == list(range(ROWS))

@@ -21,7 +21,6 @@ from fastio.dataset import open as open_dataset
 from fastio.dataset.manifest import (
     HASH_KEY,
     METADATA_KEY,
-    manifest_batch,
     manifest_metadata,
 )
 from fastio.errors import (
@@ -32,8 +31,9 @@ from fastio.errors import (
 )
 from fastio.pack import Writer
 from fastio.schema import Image, Scalar, Schema, Text
-from fastio.shard import write_shard
-from tests.pictures import decoded, jpeg, png
+from fastio.shard import write_sealed
+from tests.manifests import write_made_up
+from tests.pictures import jpeg
 
 ROWS = 200
 SCHEMA = Schema({"number": Scalar("int64")}, "single")
@@ -62,7 +62,7 @@ def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None
     description = json.loads(batch.schema.metadata[METADATA_KEY])
     change(description)
     metadata = manifest_metadata(description)
-    write_shard(folder / MANIFEST_NAME, batch.replace_schema_metadata(metadata))
+    write_sealed(folder / MANIFEST_NAME, batch.replace_schema_metadata(metadata))
 
 
 def edit_metadata(folder: Path, change: Callable[[dict[bytes, bytes]], Any]) -> None:
@@ -71,35 +71,13 @@ def edit_metadata(folder: Path, change: Callable[[dict[bytes, bytes]], Any]) -> 
         batch = pa.ipc.open_file(file).get_batch(0)
     metadata = dict(batch.schema.metadata)
     change(metadata)
-    write_shard(folder / MANIFEST_NAME, batch.replace_schema_metadata(metadata))
+    write_sealed(folder / MANIFEST_NAME, batch.replace_schema_metadata(metadata))
 
 
 def synthetic_manifest(folder: Path, shards: int, rows_each: int) -> None:
     """A manifest of shards that are not there."""
-    columns = {
-        "name": pa.array([f"shard-{shard:06d}.arrow" for shard in range(shards)], pa.large_utf8()),
-        "rows": pa.array(np.full(shards, rows_each)),
-        "bytes": pa.array(np.full(shards, 1000)),
-        "xxh3": pa.array(["0123456789abcdef"] * shards, pa.large_utf8()),
-    }
-    schema = Schema({"label": Scalar("int64")})
-    write_shard(folder / MANIFEST_NAME, manifest_batch(schema, {}, columns))
-
-
-def rewrite_as_version_1(folder: Path) -> None:
-    """Makes a manifest what it was before there was a block codec."""
-    with pa.OSFile(str(folder / MANIFEST_NAME)) as file:
-        batch = pa.ipc.open_file(file).get_batch(0)
-    description = json.loads(batch.schema.metadata[METADATA_KEY])
-    batch = batch.select([name for name in batch.schema.names if not name.endswith(".blocks")])
-    digest = xxhash.xxh3_64()
-    for column in batch.columns:
-        for buffer in column.buffers()[1:]:
-            digest.update(memoryview(buffer))
-    del description["codebook"]
-    description |= {"format_version": 1, "columns_xxh3": digest.hexdigest()}
-    metadata = {METADATA_KEY: json.dumps(description)}
-    write_shard(folder / MANIFEST_NAME, batch.replace_schema_metadata(metadata))
+    names = [f"shard-{shard:06d}.arrow" for shard in range(shards)]
+    write_made_up(folder, Schema({"label": Scalar("int64")}), names, rows_each)
 
 
 @pytest.mark.parametrize("shards", [1, 500_000])
@@ -167,68 +145,33 @@ def test_a_truncated_manifest_is_noticed_at_any_length(copy: Path) -> None:
             open_dataset(copy)
 
 
-def test_a_flipped_byte_of_the_manifest_is_noticed_or_harmless(copy: Path) -> None:
-    """Harmless is what lies between the buffers, and what no reader looks at."""
+def test_every_flipped_bit_of_a_manifest_is_noticed(copy: Path) -> None:
     path = copy / MANIFEST_NAME
     data = path.read_bytes()
-    whole = open_dataset(copy)
-    names = [whole.manifest.name(shard) for shard in range(whole.num_shards)]
-    for position in range(0, len(data), 3):
-        path.write_bytes(data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :])
-        try:
-            found = open_dataset(copy)
-        except ManifestInvalid:
-            continue
-        if found.fingerprint == whole.fingerprint:
-            assert [found.manifest.name(shard) for shard in range(found.num_shards)] == names
-            np.testing.assert_array_equal(found.manifest.first_row, whole.manifest.first_row)
+    for position in range(len(data)):
+        bit = 1 << position % 8
+        path.write_bytes(data[:position] + bytes([data[position] ^ bit]) + data[position + 1 :])
+        with pytest.raises(ManifestInvalid, match=MANIFEST_NAME):
+            open_dataset(copy)
 
 
 def test_an_arrow_file_of_somebody_else_is_no_manifest(tmp_path: Path) -> None:
-    write_shard(tmp_path / MANIFEST_NAME, pa.RecordBatch.from_arrays([pa.array([1])], ["x"]))
+    write_sealed(tmp_path / MANIFEST_NAME, pa.RecordBatch.from_arrays([pa.array([1])], ["x"]))
     with pytest.raises(ManifestInvalid, match="not a fastio manifest"):
         open_dataset(tmp_path)
 
 
-@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, "2", 2.0, True, None, []])
+@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, "1", 1.0, True, None, []])
 def test_an_unknown_format_version_is_named(copy: Path, version: Any) -> None:
     edit_manifest(copy, lambda description: description.update(format_version=version))
     with pytest.raises(FormatVersionUnsupported, match=r"version .*update fastio"):
         open_dataset(copy)
 
 
-def test_a_dataset_of_version_1_is_read_as_ever(tmp_path: Path) -> None:
-    files = [jpeg(seed=1), png(seed=2)]
-    with Writer(tmp_path / "out", Schema({"image": Image()}, "single"), codec="jpeg") as writer:
-        for data in files:
-            writer.write(data)
-    rewrite_as_version_1(tmp_path / "out")
-    with open_dataset(tmp_path / "out") as dataset:
-        assert dataset.manifest.version == 1
-        assert dataset.codebook is None
-        counts = {"jpeg": 1, "raw": 0, "encoded": 1, "blocks": 0}
-        assert dataset.manifest.codec_counts() == {"image": counts}
-        assert [check.problem for check in dataset.verify()] == [None]
-        for row, data in enumerate(files):
-            np.testing.assert_array_equal(dataset[row], decoded(data))
-
-
 def test_a_manifest_keeps_a_codebook(tmp_path: Path) -> None:
     codebook = bytes(range(256)) * 65
-    write_synthetic(tmp_path, codebook)
+    write_made_up(tmp_path, Schema({"x": Text()}), ["shard-000000.arrow"], codebook=codebook)
     assert open_dataset(tmp_path).manifest.codebook == codebook
-
-
-def write_synthetic(folder: Path, codebook: bytes) -> None:
-    columns = {
-        "name": pa.array(["shard-000000.arrow"], pa.large_utf8()),
-        "rows": pa.array([1]),
-        "bytes": pa.array([1]),
-        "xxh3": pa.array(["0" * 16], pa.large_utf8()),
-    }
-    write_shard(
-        folder / MANIFEST_NAME, manifest_batch(Schema({"x": Text()}), {}, columns, codebook)
-    )
 
 
 @pytest.mark.parametrize(
@@ -306,7 +249,7 @@ def test_the_description_s_hash_is_the_fingerprint(packed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [(b'"source": "', b'"source": "x'), (b'version": 2', b'version": 1')]
+    ("old", "new"), [(b'"source": "', b'"source": "x'), (b'version": 1', b'version": 2')]
 )
 def test_a_changed_description_is_damage(copy: Path, old: bytes, new: bytes) -> None:
     def change(metadata: dict[bytes, bytes]) -> None:
@@ -320,7 +263,7 @@ def test_a_changed_description_is_damage(copy: Path, old: bytes, new: bytes) -> 
 
 def test_a_description_without_its_hash_is_damage(copy: Path) -> None:
     edit_metadata(copy, lambda metadata: metadata.pop(HASH_KEY))
-    with pytest.raises(ManifestInvalid, match=r"its description has the xxh3 .*no fastio\.xxh3"):
+    with pytest.raises(ManifestInvalid, match="its description has the xxh3"):
         open_dataset(copy)
 
 
@@ -331,16 +274,9 @@ def test_a_schema_that_does_not_fit_the_columns_is_noticed(copy: Path) -> None:
         open_dataset(copy)
 
 
-@pytest.mark.parametrize("name", ["../shard-000000.arrow", "/etc/passwd", "", ".."])
+@pytest.mark.parametrize("name", ["../shard-000000.arrow", "/etc/passwd", "", "..", "a\0b", "a/b"])
 def test_names_that_leave_the_folder_are_refused(tmp_path: Path, name: str) -> None:
-    columns = {
-        "name": pa.array([name], pa.large_utf8()),
-        "rows": pa.array([1]),
-        "bytes": pa.array([1]),
-        "xxh3": pa.array(["0" * 16], pa.large_utf8()),
-    }
-    batch = manifest_batch(Schema({"x": Text()}), {}, columns)
-    write_shard(tmp_path / MANIFEST_NAME, batch)
+    write_made_up(tmp_path, Schema({"x": Text()}), [name])
     with pytest.raises(ManifestInvalid, match="not the name of a shard"):
         open_dataset(tmp_path)[0]
 
@@ -352,5 +288,5 @@ def test_verify_notices_a_damaged_manifest_of_any_size(tmp_path: Path) -> None:
     assert len(data) > 16 << 20
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    with pytest.raises(ManifestInvalid, match="columns have the xxh3"):
+    with pytest.raises(ManifestInvalid, match="do not have the hash"):
         next(open_dataset(tmp_path).verify())

@@ -21,10 +21,11 @@ from tests.pictures import cmyk_jpeg, decoded, jpeg, oriented_jpeg, pixels, png,
 def test_orientations_are_turned_as_pillow_turns_them(orientation: int) -> None:
     data = oriented_jpeg(orientation)
     found = decode_image(data, CODEC_JPEG, 24, 32, orientation, "RGB")
-    turned = ImageOps.exif_transpose(open_image(data))
+    with open_image(data) as image:
+        turned = ImageOps.exif_transpose(image)
+        assert exif_orientation(image) == orientation
     np.testing.assert_array_equal(found, np.asarray(turned))
     assert found.flags.c_contiguous
-    assert exif_orientation(open_image(data)) == orientation
 
 
 @pytest.mark.parametrize("orientation", [0, 9, -1])
@@ -79,10 +80,16 @@ def deep_images() -> dict[str, bytes]:
     return files
 
 
+def open_whole(data: bytes) -> None:
+    """Opens an image, and does nothing with it."""
+    with open_image(data):
+        pass
+
+
 @pytest.mark.parametrize("name", deep_images())
 def test_more_than_eight_bits_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="more than 8 bits a channel"):
-        open_image(deep_images()[name])
+        open_whole(deep_images()[name])
 
 
 @pytest.mark.parametrize(
@@ -96,12 +103,14 @@ def test_more_than_eight_bits_are_refused(name: str) -> None:
 )
 def test_bad_files_have_a_reason(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        open_image(data)
+        open_whole(data)
 
 
 def test_nonsense_in_exif_is_upright() -> None:
     exif = Pillow.Exif()
     exif[0x0112] = 77
-    assert exif_orientation(open_image(jpeg(exif=exif))) == 1
+    with open_image(jpeg(exif=exif)) as image:
+        assert exif_orientation(image) == 1
     broken = jpeg(exif=b"Exif\0\0" + b"\xff" * 20)
-    assert exif_orientation(open_image(broken)) == 1
+    with open_image(broken) as image:
+        assert exif_orientation(image) == 1

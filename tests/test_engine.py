@@ -7,6 +7,7 @@ import io
 import os
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fastio.errors import ImageError, LoaderClosed, LoaderTimeout, SampleError, 
 from fastio.formats.folder import FolderDataset
 from fastio.order import Order
 from fastio.plan import Plan
+from tests.support import slow_reads
 
 SUBSAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
 
@@ -540,21 +542,23 @@ def test_mutated_jpegs_decode_or_fail_but_never_hang_or_crash(tmp_path: Path) ->
     engine.close()
 
 
-def test_a_slow_batch_times_out_and_can_be_waited_for(tmp_path: Path) -> None:
-    fifo = tmp_path / "class" / "slow.png"
-    fifo.parent.mkdir()
-    os.mkfifo(fifo)
-    dataset = FolderDataset.from_samples([(str(fifo), 0)], ["a"])
+def test_a_slow_batch_times_out_and_can_be_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived = slow_reads(monkeypatch)
+    picture(20, 20, 0).save(tmp_path / "slow.png")
+    dataset = FolderDataset.from_samples([(str(tmp_path / "slow.png"), 0)], ["a"])
     engine = make(dataset, "raise")
 
     stream = engine.run(Plan(Order(1), 1), epoch=0, timeout_s=0.2)
-    out = io.BytesIO()
-    picture(20, 20, 0).save(out, "PNG")
-
     with pytest.raises(LoaderTimeout, match="batch 0"):
         next(stream)
-    fifo.write_bytes(out.getvalue())
-    assert len(next(stream).rows) == 1
+    arrived.set()
+    batch = None
+    while batch is None:
+        with suppress(LoaderTimeout):
+            batch = next(stream)
+    assert len(batch.rows) == 1
     engine.close()
 
 

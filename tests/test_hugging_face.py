@@ -39,7 +39,8 @@ import fastio
 from fastio import FolderDataset, Loader, RandomResizedCrop, Resize
 from fastio.errors import ImageError, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.formats.hugging_face import HuggingFaceDataset
-from fastio.formats.hugging_face.rows import Rows
+from fastio.formats.hugging_face.rows import Rows, StoredBatch
+from fastio.formats.tables.trust import Checks
 from tests.pictures import picture, save
 from tests.saved import (  # sets the environment before datasets is imported
     IMAGES,
@@ -531,7 +532,9 @@ def test_rows_beyond_what_narrow_offsets_reach(
     kinds += [pa.list_(pa.string(), 2), pa.string()]
     schema = pa.schema(list(zip(values[0], kinds, strict=True)))
     table = pa.Table.from_pylist(values, schema)
-    rows = Rows(schema, table.to_batches(max_chunksize=70 // batches), None)
+    checks = Checks("table")
+    parts = enumerate(table.to_batches(max_chunksize=70 // batches))
+    rows = Rows(schema, [StoredBatch(part, number, checks) for number, part in parts], None)
     for wanted in (rng.permutation(70), rng.integers(0, 70, 200), np.array([5])):
         taken = rows.take(schema.names, wanted)
         taken.validate(full=True)
@@ -774,7 +777,7 @@ def test_damaged_offsets_of_images_are_refused(tmp_path: Path) -> None:
         damaged = offsets.copy()
         damaged[place] = value
         path.write_bytes(whole.replace(offsets.tobytes(), damaged.tobytes()))
-        with pytest.raises(ShardCorrupt, match="image: the offsets of the images"):
+        with pytest.raises(ImageError, match="column 'image' is damaged"):
             batch_of(folder, transforms=CROP)
 
 

@@ -18,6 +18,8 @@ PACKAGE = Path(__file__).parent.parent / "fastio"
 
 # The flow, from left to right. A folder of modules stands in the place of its name.
 LAYERS = [
+    "shown",
+    "files",
     "errors",
     "_build",
     "sizes",
@@ -27,6 +29,7 @@ LAYERS = [
     "ragged",
     "store",
     "cache",
+    "ipc",
     "shard",
     "dataset",
     "formats",
@@ -67,17 +70,23 @@ LAYERS = [
 ]
 
 # Written on the public names alone, as users' own code is: examples to read. Two have a part in
-# common.
+# common; and all that writes files does it in one way.
 PUBLIC_ONLY = {"lightning_hooks", "lightning", "pytorch_lightning", "accelerate", "train"}
-COMMON = {"lightning": {"lightning_hooks"}, "pytorch_lightning": {"lightning_hooks"}}
+COMMON = {
+    "lightning": {"lightning_hooks"},
+    "pytorch_lightning": {"lightning_hooks"},
+    "train": {"files"},
+}
 
 # Who may import what; a dependency that is not named here is anybody's.
 OWNERS = {
     "fastio._native": {
         "_build",
+        "ipc",
         "shard",
         "dataset",
         "formats.tables.parquet_columns",
+        "formats.tables.mapped",
         "formats.tables.row_groups",
         "formats.tokens.segments",
         "order",
@@ -110,7 +119,7 @@ OWNERS = {
     "tensorboard": {"train"},
     "visdom": {"train"},
     "matplotlib": {"report"},
-    "pyarrow": {"schema", "shard", "dataset", "formats", "pack", "doctor"},
+    "pyarrow": {"schema", "ipc", "shard", "dataset", "formats", "pack", "doctor"},
     "PIL": {"dataset", "formats", "pack", "engine", "report", "bench", "doctor.images"},
     "typer": {"cli"},
     # Known by the names of their modules, never imported but for a model that is asked for.

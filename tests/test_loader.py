@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import os
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from PIL import Image
 
 import fastio
 from fastio import Loader, Resize
-from tests.support import flat, numbered_folder, tell, told
+from tests.support import flat, numbered_folder, slow_reads, tell, told
 
 ROWS = 24  # of numbered_folder
 SMALL = [Resize((8, 8))]
@@ -381,18 +379,16 @@ def test_worker_arguments_are_accepted_without_effect(folder: Path) -> None:
 
 
 def test_a_batch_that_takes_longer_than_the_timeout_is_an_error_and_comes_later(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipe = tmp_path / "class" / "slow.png"
-    pipe.parent.mkdir()
-    os.mkfifo(pipe)
+    arrived = slow_reads(monkeypatch)
+    (tmp_path / "class").mkdir()
+    Image.new("RGB", (9, 9), tell(7)).save(tmp_path / "class" / "slow.png")
     with loader(tmp_path, timeout=0.05) as batches:
         iterator = iter(batches)
         with pytest.raises(fastio.LoaderTimeout):
             next(iterator)
-        content = io.BytesIO()
-        Image.new("RGB", (9, 9), tell(7)).save(content, "PNG")
-        pipe.write_bytes(content.getvalue())
+        arrived.set()
         images = None
         while images is None:
             with contextlib.suppress(fastio.LoaderTimeout):

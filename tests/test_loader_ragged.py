@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import tarfile
 from itertools import pairwise
@@ -252,10 +253,11 @@ def test_a_row_that_leaves_its_shard_names_the_field_and_the_shard(
         with Loader(dataset, 4, fields=["mel"], num_workers=1) as loader:
             next(iter(loader))
             data = path.read_bytes()
-            begin = data.index(offsets.tobytes())
+            begin, times = data.index(offsets.tobytes()), path.stat()
             with open(path, "r+b") as file:
                 file.seek(begin)
                 file.write((offsets + len(data)).tobytes())
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # so nobody sees that it was
             with pytest.raises(fastio.ShardCorrupt, match=r"row [0-9]+ of .*'mel'") as caught:
                 next(iter(loader))
     assert str(path) in str(caught.value)

@@ -68,9 +68,5 @@ def test_a_shard_tells_the_crc_of_its_records(written: Path) -> None:
     assert about["schema"]["records"] is True
 
 
-def test_only_datasets_with_records_are_of_version_3(written: Path, tmp_path: Path) -> None:
-    with Writer(tmp_path / "plain", Schema(FIELDS)) as writer:
-        writer.write({"flag": True, "name": "", "x": np.zeros((2, 3)), "n": 0})
-    assert Manifest(tmp_path / "plain").version == 2
-    assert Manifest(written).version == 3
+def test_the_manifest_says_that_there_are_records(written: Path) -> None:
     assert Manifest(written).schema == Schema(FIELDS, records=True)

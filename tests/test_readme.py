@@ -1,4 +1,4 @@
-"""README.md runs: its Python, its commands, the two lines of its diff; its lists are whole."""
+"""README.md and docs/ run: their Python, their commands, the diff; their lists are whole."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from fastio.cli import main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN = "from fastio.cli import main; main()"
 
 
-def blocks() -> list[tuple[str, str, int]]:
-    """The fenced blocks: language, text, and the line of README.md that the text begins on."""
-    found = re.finditer(r"^```(\w+)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-    return [(m[1], m[2], README.count("\n", 0, m.start(2)) + 1) for m in found]
+def blocks(page: Path) -> list[tuple[str, str, int]]:
+    """The fenced blocks of a page: language, text, and the line that the text begins on."""
+    text = page.read_text()
+    found = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [(m[1], m[2], text.count("\n", 0, m.start(2)) + 1) for m in found]
 
 
 def of(language: str) -> list[str]:
-    return [text for name, text, _ in blocks() if name == language]
+    return [text for page in PAGES for name, text, _ in blocks(page) if name == language]
 
 
 def commands() -> list[list[str]]:
@@ -55,24 +57,29 @@ def make_photos(folder: Path) -> None:
 
 
 def run_all(folder: Path) -> dict[str, Any]:
-    """Runs README.md from top to bottom; returns what its Python leaves behind."""
+    """Runs README.md and then the pages of docs/ from top to bottom; returns what Python leaves."""
     names: dict[str, Any] = {"__name__": "readme"}
-    for language, text, line in blocks():
+    for page in PAGES:
+        run_page(page, folder, names)
+    return names
+
+
+def run_page(page: Path, folder: Path, names: dict[str, Any]) -> None:
+    for language, text, line in blocks(page):
         if language == "csv":
             (folder / "list.csv").write_text(text)
         elif language == "python":
-            # Empty lines before it, so that an error tells README.md's own line number.
-            exec(compile("\n" * (line - 1) + text, str(ROOT / "README.md"), "exec"), names)
+            # Empty lines before it, so that an error tells the page's own line number.
+            exec(compile("\n" * (line - 1) + text, str(page), "exec"), names)
         elif language == "sh":
             for command in re.findall(r"^fastio (.*?)(?:\s+#.*)?$", text, re.MULTILINE):
                 words = [word.strip('"') for word in command.split()]
                 subprocess.run([sys.executable, "-c", RUN, *words], check=True, timeout=120)
-    return names
 
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """All of README.md run in an empty folder with photos/, which stays the current one."""
+    """All pages run in an empty folder with photos/, which stays the current one."""
     folder = tmp_path_factory.mktemp("readme")
     make_photos(folder / "photos")
     with pytest.MonkeyPatch.context() as patch:
@@ -111,7 +118,7 @@ def test_records_lie_as_the_page_says(names: dict[str, Any]) -> None:
         found = rows[:, 4 * number : 4 * number + 4].copy().view(dtype)[:, 0]
         assert np.array_equal(found, columns[name])
     about = json.loads(shard.schema.metadata[b"fastio"])
-    assert (about["format_version"], about["schema"]["records"]) == (3, True)
+    assert (about["format_version"], about["schema"]["records"]) == (1, True)
     assert int(about["record_crc32c"], 16) == crc32c(rows.tobytes())
 
 
@@ -145,6 +152,13 @@ def write_file(path: Path, columns: dict[str, pa.Array], metadata: dict[str, str
     return path.read_bytes()
 
 
+def seal(path: Path, data: bytes) -> None:
+    """Puts the hash of a file in it, before its footer."""
+    footer = len(data) - 10 - struct.unpack_from("<i", data, len(data) - 10)[0]
+    digest = xxhash.xxh3_64(data).intdigest()
+    path.write_bytes(data[:footer] + struct.pack("<Q", digest) + data[footer:])
+
+
 def shard_columns(pixels: list[bytes], names: list[str]) -> dict[str, pa.Array]:
     """Raw gray images of 2 x 3 pixels, and a Text."""
     rows = len(pixels)
@@ -164,19 +178,40 @@ def test_a_dataset_written_as_the_page_says_is_read(tmp_path: Path) -> None:
     schema = {"structure": "dict", "fields": fields, "classes": None}
     pixels = [bytes(range(n, n + 6)) for n in (0, 6, 12)]
     columns = shard_columns(pixels, ["a", "", "c c"])
-    hashed = [buffer for column in columns.values() for buffer in buffers(column)]
-    hashed.remove(b"".join(pixels))
-    about: dict[str, Any] = {"format_version": 2, "schema": schema, "columns_xxh3": xxh3(hashed)}
+    about: dict[str, Any] = {"format_version": 1, "schema": schema}
     shard = write_file(tmp_path / "part one.arrow", columns, {"fastio": json.dumps(about)})
+    begin, end = shard.index(b"".join(pixels)), sum(map(len, pixels))
+    end += begin
+    (schema_bytes,) = struct.unpack_from("<i", shard, 12)
+    (batch_bytes,) = struct.unpack_from("<i", shard, 20 + schema_bytes)
+    (footer_bytes,) = struct.unpack_from("<i", shard, len(shard) - 10)
+    body, foot = 24 + schema_bytes + batch_bytes, len(shard) - 10 - footer_bytes - 8
+    assert shard[foot : foot + 8] == b"\xff\xff\xff\xff\0\0\0\0"
 
-    one = {"rows": 3, "first_row": 0, "bytes": len(shard)}
-    counts = {"image.jpeg": 0, "image.raw": 3, "image.encoded": 0, "image.blocks": 0}
-    manifest = {
-        "name": pa.array(["part one.arrow"], pa.large_utf8()),
-        **{name: pa.array([value], pa.int64()) for name, value in one.items()},
-        "xxh3": pa.array([xxh3([shard])], pa.large_utf8()),
-        **{name: pa.array([value], pa.int64()) for name, value in counts.items()},
+    numbers = {
+        "rows": 3,
+        "first_row": 0,
+        "bytes": len(shard),
+        "head_bytes": body,
+        "foot_bytes": len(shard) - foot,
+        "image.offset": begin,
+        "image.bytes": end - begin,
+        "image.jpeg": 0,
+        "image.raw": 3,
+        "image.encoded": 0,
+        "image.blocks": 0,
     }
+    texts = {
+        "name": "part one.arrow",
+        "xxh3": xxh3([shard]),
+        "head_xxh3": xxh3([shard[:body], shard[foot:]]),
+        "columns_xxh3": xxh3([shard[body:begin], shard[end:foot]]),
+    }
+    arrays = {name: pa.array([value], pa.int64()) for name, value in numbers.items()}
+    arrays |= {name: pa.array([value], pa.large_utf8()) for name, value in texts.items()}
+    order = ["name", "rows", "first_row", "bytes", "xxh3", "head_bytes", "foot_bytes"]
+    order += ["head_xxh3", "columns_xxh3"]
+    manifest = {name: arrays[name] for name in [*order, *list(numbers)[5:]]}
     about |= {
         "packing": {},
         "codebook": None,
@@ -188,7 +223,7 @@ def test_a_dataset_written_as_the_page_says_is_read(tmp_path: Path) -> None:
     about["columns_xxh3"] = xxh3(buffer for c in manifest.values() for buffer in buffers(c))
     text = json.dumps(about)
     metadata = {"fastio": text, "fastio.xxh3": xxh3([text.encode()])}
-    write_file(tmp_path / "manifest.arrow", manifest, metadata)
+    seal(tmp_path / "manifest.arrow", write_file(tmp_path / "manifest.arrow", manifest, metadata))
 
     with fastio.open(tmp_path) as dataset:
         assert [check.problem for check in dataset.verify()] == [None]
@@ -210,8 +245,12 @@ def test_a_file_is_laid_out_as_the_page_says(name: str) -> None:
     footer = len(data) - 10 - footer_bytes
     assert data[:12] == b"ARROW1\0\0\xff\xff\xff\xff"
     assert data[16 + schema_bytes :][:4] == b"\xff\xff\xff\xff"
-    assert (body % 64, (footer - 8) % 64) == (0, 0)
-    assert data[footer - 8 : footer] == b"\xff\xff\xff\xff\0\0\0\0"
+    end = footer - (16 if name == "manifest.arrow" else 8)
+    assert (body % 64, end % 64) == (0, 0)
+    assert data[end : end + 8] == b"\xff\xff\xff\xff\0\0\0\0"
+    if name == "manifest.arrow":
+        rest = data[: footer - 8] + data[footer:]
+        assert data[footer - 8 : footer] == struct.pack("<Q", xxhash.xxh3_64(rest).intdigest())
     assert data[-6:] == b"ARROW1"
     mapped = pa.py_buffer(data)
     columns = pa.ipc.open_file(mapped).get_batch(0).columns
@@ -282,11 +321,27 @@ def test_help_says_what_every_option_does() -> None:
         assert not silent, name
 
 
-def test_its_links_lead_to_its_sections() -> None:
-    text = re.sub(r"^```.*?^```$", "", README, flags=re.DOTALL | re.MULTILINE)
-    heads = [head.strip() for head in re.findall(r"^##+ (.*)$", text, re.MULTILINE)]
-    anchors = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
-    assert set(re.findall(r"\]\(#([^)]*)\)", text)) <= anchors
+def anchors(page: Path) -> set[str]:
+    """What links to a page may name behind #."""
+    heads = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.strip().lower()).replace(" ", "-") for head in heads}
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_links_lead_to_files_and_sections_that_are_there(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)]*)\)", prose(page)):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+def test_the_contents_name_every_section() -> None:
+    text = prose(ROOT / "README.md")
     contents = text.split("\n## ")[0]
     sections = re.findall(r"^## (.*)$", text, re.MULTILINE)
     missing = {s for s in sections if f"(#{s.lower().replace(' ', '-')})" not in contents}

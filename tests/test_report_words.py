@@ -115,9 +115,9 @@ def test_what_is_not_measured_is_a_dash(
     [
         ("plain", "plain"),
         ("two\nlines\tmore", "two lines more"),
-        ("\x1b[31mred\x07", "[31mred"),
-        ("turned \u202e round", "turned   round"),
-        ("\udcff half", "? half"),
+        ("\x1b[31mred\x07", r"\x1b[31mred\x07"),
+        ("turned \u202e round", r"turned \u202e round"),
+        ("\udcff half", r"\xff half"),
         ("größe 日本語", "größe 日本語"),
         ("", ""),
     ],

@@ -87,10 +87,10 @@ def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_writing_returns_size_and_checksum(tmp_path: Path) -> None:
-    nbytes, digest = write_shard(tmp_path / "a.arrow", batch(50))
+    file = write_shard(tmp_path / "a.arrow", batch(50))
     data = (tmp_path / "a.arrow").read_bytes()
-    assert nbytes == len(data)
-    assert digest == xxhash.xxh3_64(data).hexdigest() == checksum(tmp_path / "a.arrow")
+    assert file.nbytes == len(data)
+    assert file.xxh3 == xxhash.xxh3_64(data).hexdigest() == checksum(tmp_path / "a.arrow")
 
 
 def test_a_batch_without_rows_is_refused(tmp_path: Path) -> None:

@@ -141,6 +141,19 @@ def test_an_answer_that_stays_the_same_is_not_retried(
     assert proxy.struck()["status"] == 1
 
 
+def test_a_single_answer_without_the_range_is_not_believed(
+    proxy: FaultProxy, backend: str, request: pytest.FixtureRequest
+) -> None:
+    store = reach(proxy, backend, request)
+    proxy.storm(0.5, ["whole"], seed=4)  # of equal requests, the first is spoilt, and then no more
+    assert store.read("data", 1000, 50_000) == DATA[1000:51_000]
+    memory = bytearray(50_000)
+    store.read_into("data", 2000, [memoryview(memory)])
+    assert memory == DATA[2000:52_000]
+    assert proxy.struck()["whole"]
+    assert store.transfers.retries == proxy.struck()["whole"]
+
+
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_server_in_trouble_is_asked_again(
     proxy: FaultProxy, backend: str, status: int, request: pytest.FixtureRequest

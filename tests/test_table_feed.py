@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastio import Loader
-from fastio.errors import LoaderTimeout, SchemaError, ShardCorrupt, StateMismatch
+from fastio.errors import LoaderTimeout, SchemaError, ShardCorrupt, SourceChanged, StateMismatch
 from fastio.table_feed.run import TableRun
 
 ROWS = 5000
@@ -455,7 +455,7 @@ def test_a_file_that_changes_under_a_loader_is_noticed(tmp_path: Path) -> None:
     with loader(str(path)) as batches:
         path.unlink()
         pa.feather.write_feather(pa.table({"x": np.arange(7)}), path, compression="uncompressed")
-        with pytest.raises(ShardCorrupt, match="changed"):
+        with pytest.raises(SourceChanged, match="replaced"):
             next(iter(batches))
 
 

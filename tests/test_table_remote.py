@@ -35,6 +35,7 @@ from fastio.errors import (
     PackError,
     SchemaError,
     ShardCorrupt,
+    SourceChanged,
     SourceNotFound,
     StoreError,
 )
@@ -210,12 +211,13 @@ def test_only_the_columns_that_are_wanted_are_fetched(folder: Path, server: str)
             for n in range(3)
             for g in range(4)
         )
-        assert proxy.sent() == footers + column
+        # Footers have no checksums, and http has none for them: they come twice, to be compared.
+        assert proxy.sent() == 2 * footers + column
         gets = proxy.answers(method="GET")
-        assert len(gets) == 3 + 3 * 4
+        assert len(gets) == 2 * 3 + 3 * 4
         proxy.forget()
         rows_of(names, fields=["number"], filters=[("number", ">=", 880)])
-        assert len(proxy.answers(method="GET")) == 3 + 2  # counted, and read
+        assert len(proxy.answers(method="GET")) == 2 * 3 + 2  # counted, and read
 
 
 def test_broken_answers_are_mended(server: str, folder: Path) -> None:
@@ -246,9 +248,7 @@ def test_an_object_that_became_shorter_is_named(folder: Path, kind: str) -> None
         dataset = opened(f"memory://changing/0.{kind}", columns=("number", "wide"))
         assert read_all(dataset) == 300
         memory.pipe_file(f"/changing/0.{kind}", data[: len(data) // 4])
-        with pytest.raises(
-            (ShardCorrupt, StoreError), match=rf"memory://changing/0\.{kind}.*changed meanwhile"
-        ):
+        with pytest.raises(SourceChanged, match=rf"memory://changing/0\.{kind} was replaced"):
             read_all(dataset)
     finally:
         memory.rm("/changing", recursive=True)

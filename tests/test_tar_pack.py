@@ -103,11 +103,11 @@ def test_an_interrupted_pack_goes_on(
     write_shard = shards.write_shard
     calls: list[Path] = []
 
-    def fail_at_third(path: Path, batch: Any) -> Any:
+    def fail_at_third(path: Path, *given: Any) -> Any:
         calls.append(path)
         if len(calls) == 3:
             raise OSError(5, "Input/output error", str(path))
-        return write_shard(path, batch)
+        return write_shard(path, *given)
 
     monkeypatch.setattr(shards, "write_shard", fail_at_third)
     with pytest.raises(PackError, match="Input/output error"):

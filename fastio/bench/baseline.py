@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, default_collate
 
 from fastio.bench.subject import MEAN, STD
 from fastio.errors import BenchError, SourceNotFound
+from fastio.files import only_files
 from fastio.formats import FolderDataset
 from fastio.stats import Stats
 from fastio.tensors import Tail
@@ -55,7 +56,7 @@ class PillowFolder(Dataset[tuple[torch.Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         path, label = self.samples[index]
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=only_files) as file:
             image = Image.open(file).convert("RGB")
         image = random_crop(image, self._size) if self._augment else middle(image, self._size)
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()

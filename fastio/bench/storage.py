@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastio.diagnose import Storage
+from fastio.files import only_files
 from fastio.store import is_remote
 
 MOST_FILES = 100_000  # that are taken out of the page cache one by one, in a few seconds
@@ -61,7 +62,7 @@ def drop(files: list[Path]) -> None:
     """
     for path in files:
         with suppress(OSError):
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = only_files(path, os.O_RDONLY)
             try:
                 os.fdatasync(file)
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)

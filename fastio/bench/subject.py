@@ -25,6 +25,7 @@ from fastio.formats.hugging_face import HuggingFaceDataset
 from fastio.formats.tables import TableDataset
 from fastio.loader import Loader
 from fastio.schema import Schema
+from fastio.shown import without_secrets
 from fastio.train.parallel import Place
 from fastio.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
 
@@ -183,7 +184,7 @@ class Subject:
             sample_bytes: that were read for a sample.
         """
         return DatasetFacts(
-            path=str(self.options.data),
+            path=without_secrets(str(self.options.data)),
             kind=self.kind,
             codec=self.codec,
             rows=self.rows,

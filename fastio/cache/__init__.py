@@ -6,7 +6,7 @@ from fastio.cache.claims import Outcome
 from fastio.cache.direct import Aligned, Buffers, aligned_size
 from fastio.cache.eviction import NextUse, Run
 from fastio.cache.files import Written
-from fastio.cache.folder import CacheFolder, Source
+from fastio.cache.folder import CacheFolder, Source, State
 from fastio.cache.memory import MemoryFile, memory_file
 from fastio.cache.report import (
     CacheCheck,
@@ -33,6 +33,7 @@ __all__ = [
     "Removed",
     "Run",
     "Source",
+    "State",
     "Written",
     "aligned_size",
     "check_is_cache",

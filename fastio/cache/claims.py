@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from sqlite3 import Connection
 from typing import Literal
 
 from fastio.cache.files import Files, Written, on_disk
 from fastio.cache.index import LOADING, READY, Index, count
-from fastio.cache.members import is_alive, is_stopped, members, remove_unborn
+from fastio.cache.members import forget, is_alive, is_stopped, members, remove_unborn
 
 Outcome = Literal["ready", "mine", "others", "stopped", "no room"]
 
@@ -125,6 +124,16 @@ class Claims:
         if not claimed:
             self._files.unlink(key, number)
 
+    def drop_ready(self, db: Connection, source: int, key: str, number: int, xxh3: str) -> bool:
+        """Deletes a piece that is ready and has this hash in the index; False: there is none."""
+        gone = db.execute(
+            "DELETE FROM pieces WHERE source = ? AND number = ? AND state = ? AND xxh3 = ?",
+            (source, number, READY, xxh3),
+        ).rowcount
+        if gone:
+            self._files.unlink(key, number)
+        return bool(gone)
+
     # --- What is left of the dead -----------------------------------------------------------------
 
     def bury(self, db: Connection, token: str) -> None:
@@ -140,8 +149,7 @@ class Claims:
         db.execute("DELETE FROM runs WHERE owner = ?", (token,))
         self._files.discard(token)
         if token != self._token:
-            with suppress(OSError):
-                (self._files.members / token).unlink()
+            forget(self._files.members, token)
 
     def bury_dead(self, db: Connection) -> None:
         """Takes back what the dead have in the index."""

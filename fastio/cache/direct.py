@@ -13,7 +13,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+from fastio.cache.held import HeldFolder
 
 _ALIGNMENT = 4096  # of addresses, offsets and lengths; no disk asks for more
 _HUGE_PAGE = 2 << 20
@@ -79,11 +80,12 @@ def _pages(nbytes: int) -> memoryview:
     return memoryview(memory)
 
 
-def write_direct(path: Path, file: Aligned) -> bool:
+def write_direct(folder: HeldFolder, name: str, file: Aligned) -> bool:
     """Writes a file, if the file system can without its page cache.
 
     Args:
-        path: the file, which is made, or written anew.
+        folder: where it is made.
+        name: of the file, which is not there yet.
         file: what it is to hold.
 
     Returns:
@@ -95,9 +97,10 @@ def write_direct(path: Path, file: Aligned) -> bool:
     if not hasattr(os, "O_DIRECT"):
         return False
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o666)
+        descriptor = folder.create(name, os.O_WRONLY | os.O_DIRECT)
     except OSError as error:
         if error.errno in _REFUSED:
+            folder.unlink(name)  # some file systems make it first
             return False
         raise
     try:

@@ -23,19 +23,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any
+from typing import Any, Literal
+
+import xxhash
 
 from fastio.cache.claims import Claims, Outcome, piece_name
 from fastio.cache.direct import Aligned
 from fastio.cache.eviction import Evictor, NextUse, Run
-from fastio.cache.files import Files, Written, on_disk, take_folder
-from fastio.cache.index import Index, count, pieces_known, total_bytes
+from fastio.cache.files import Files, Stamp, Written, on_disk, take_folder
+from fastio.cache.held import Access
+from fastio.cache.index import READY, Index, count, pieces_known, total_bytes
 from fastio.cache.members import Member
 from fastio.errors import CacheError
 
 _INDEX_BYTES = 1 << 20  # of the budget, for the index and folders;
 _INDEX_MARGIN = 128 << 10  # of it for folders, and for what the index grows by in one transaction
 _LEFT_FREE = 0.05  # of the disk, where no budget is given
+State = Literal["whole", "missing", "damaged"]  # of a piece
 
 
 @dataclass(frozen=True)
@@ -60,31 +64,42 @@ class CacheFolder:
         budget: bytes that all pieces together may have; None: what is free on the disk, less a
             twentieth of it, and what the cache has already.
         next_use: ranks pieces for eviction; None: by last use.
+        shared: whether the group of the folder may use it too.
 
     Attributes:
         index: which pieces there are.
         files: where they are.
+        claims: who fetches what.
 
     Raises:
-        CacheError: the folder holds something else, or cannot be used.
+        CacheError: the folder holds something else, belongs to others, or cannot be used.
     """
 
     def __init__(
-        self, path: Path, budget: int | None = None, next_use: NextUse | None = None
+        self,
+        path: Path,
+        budget: int | None = None,
+        next_use: NextUse | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
         self.path = path
         try:
-            take_folder(path)
-            self._member = Member(path / "members")
-            self.files = Files(path, self._member.token)
-            self.index = Index(path / "index.sqlite")
+            top = take_folder(path, Access(shared))
+            entered = top.folder("members", make=True)
+            self._member = Member(entered)
+            self.files = Files(top, entered, self._member.token)
+            self.index = Index(top)
+        except CacheError:
+            raise
         except OSError as error:
             raise CacheError(f"the cache folder {path} cannot be used: {error}") from error
-        self._claims = Claims(self.files, self._member.token)
-        self._evictor = Evictor(self.files, self._claims, next_use)
+        self.claims = Claims(self.files, self._member.token)
+        self._evictor = Evictor(self.files, self.claims, next_use)
         self._owed: list[tuple[Source, int]] = []
         self._owed_lock = threading.Lock()
-        self._claims.bury_all(self.index)
+        self._whole: dict[tuple[int, int], Stamp] = {}  # pieces that were compared with the index
+        self.claims.bury_all(self.index)
         self.budget = self._all_room() if budget is None else budget
 
     def rank_by(self, next_use: NextUse) -> None:
@@ -103,7 +118,7 @@ class CacheFolder:
 
     def is_there(self) -> bool:
         """Whether the folder is still the one that was opened."""
-        return self.index.is_there() and (self.files.members / self.token).exists()
+        return self.index.is_there() and self.files.members.has(self.token)
 
     def source(self, url: str, fingerprint: str, rows: int, block_rows: int, size: int) -> Source:
         """Registers a dataset cut in blocks of so many rows.
@@ -115,6 +130,7 @@ class CacheFolder:
             CacheError: the index cannot be used.
         """
         key = f"{fingerprint}-{block_rows}"
+        self.files.piece(key, 0)  # refuses what cannot be a folder's name
         with self.index.transaction() as db:
             db.execute(
                 "INSERT OR IGNORE INTO sources (key, url, fingerprint, rows, block_rows, bytes) "
@@ -132,9 +148,70 @@ class CacheFolder:
         """`file` as a string, for those who ask often."""
         return self.files.piece(source.key, number)
 
-    def has(self, source: Source, number: int, size: int) -> bool:
-        """Whether a piece's file is there and has its size; asks the file system, not the index."""
-        return self.files.has(source.key, number, size)
+    def exists(self, source: Source, number: int, size: int) -> bool:
+        """Whether a piece's file is there and has its size; what is in it is not looked at."""
+        stamp = self.files.stamp(source.key, number)
+        return stamp is not None and stamp.size == size
+
+    def has(self, source: Source, number: int, size: int | None = None) -> bool:
+        """Whether a piece is there, and whole: `look` for those who do not ask what is wrong.
+
+        Raises:
+            CacheError: as `look`.
+        """
+        return self.look(source, number, size) == "whole"
+
+    def look(self, source: Source, number: int, size: int | None = None) -> State:
+        """Whether a piece is there to be read, and is what was written.
+
+        The first time that this process asks for a piece, and again when its file has changed, all
+        of it is compared with the hash in the index. A piece that is not what the index says is
+        deleted and counted; the next claim of it is the caller's.
+
+        Args:
+            size: the bytes that it must have; None: those that the index says.
+
+        Raises:
+            CacheError: the index cannot be used.
+        """
+        stamp = self.files.stamp(source.key, number)
+        if stamp is None:
+            return "missing"
+        if self._whole.get((source.number, number)) == stamp and size in (None, stamp.size):
+            return "whole"
+        expected = self._expected(source, number)
+        if expected is None:
+            return "missing"  # not said to be ready: whoever claims it writes it anew
+        digest = xxhash.xxh3_64()
+        try:
+            stamp = self.files.read(source.key, number, digest.update)
+        except FileNotFoundError:
+            return "missing"
+        except CacheError:
+            raise
+        except OSError:  # the disk does not give it back
+            stamp = Stamp(0, -1, 0, 0)
+        found = stamp.size, digest.hexdigest()
+        if found == expected and size in (None, stamp.size):
+            self._whole[source.number, number] = stamp
+            return "whole"
+        return "damaged" if self._drop_damaged(source, number, expected[1]) else "missing"
+
+    def _expected(self, source: Source, number: int) -> tuple[int, str] | None:
+        """Size and hash of a piece that the index says is ready."""
+        with self.index.reading() as db:
+            found = db.execute(
+                "SELECT size, xxh3 FROM pieces WHERE source = ? AND number = ? AND state = ?",
+                (source.number, number, READY),
+            ).fetchone()
+            return None if found is None else (int(found[0]), str(found[1]))
+
+    def _drop_damaged(self, source: Source, number: int, xxh3: str) -> bool:
+        """Deletes a piece that is not what the index says; False: it was replaced meanwhile."""
+        with self.index.transaction() as db:
+            dropped = self.claims.drop_ready(db, source.number, source.key, number, xxh3)
+            count(db, damaged=int(dropped))
+        return dropped
 
     def claim(
         self,
@@ -170,7 +247,7 @@ class CacheFolder:
             for run, at in (told or {}).items():
                 self._tell(db, run, at)
             for number in sizes:
-                found = self._claims.look(db, source.number, number, if_stopped)
+                found = self.claims.look(db, source.number, number, if_stopped)
                 if found is not None:
                     outcomes[number] = found
             needed = {n: on_disk(size) for n, size in sizes.items() if n not in outcomes}
@@ -190,7 +267,7 @@ class CacheFolder:
                     outcomes[number] = "no room"
                     continue
                 room -= size
-                self._claims.reserve(db, source.number, number, sizes[number])
+                self.claims.reserve(db, source.number, number, sizes[number])
                 outcomes[number] = "mine"
         return outcomes
 
@@ -210,6 +287,8 @@ class CacheFolder:
             OSError: it cannot be written; the claim is still the caller's to abandon.
             CacheError: the index cannot be used.
         """
+        if not self.index.is_there():
+            return False
         written = {number: self.write(source, number, parts)}
         return bool(self.publish(source, written, misses=misses))
 
@@ -247,12 +326,15 @@ class CacheFolder:
         try:
             if self.index.is_there():
                 with self.index.transaction() as db:
-                    ready = self._claims.publish(db, source.number, source.key, written)
+                    ready = self.claims.publish(db, source.number, source.key, written)
                     count(db, misses=len(ready) if misses else 0)
         finally:
             for number in set(written) - ready:
-                with suppress(OSError):
-                    written[number].path.unlink()
+                self.files.throw_away(written[number])
+        for number in ready:
+            stamp = self.files.stamp(source.key, number)
+            if stamp is not None and stamp.size == written[number].size:
+                self._whole[source.number, number] = stamp
         return ready
 
     def abandon(self, source: Source, numbers: Iterable[int]) -> None:
@@ -274,7 +356,7 @@ class CacheFolder:
         if self.index.is_there():  # nothing is owed to one that was deleted
             with self.index.transaction() as db:
                 for source, number in owed:
-                    self._claims.give_back(db, source.number, source.key, number)
+                    self.claims.give_back(db, source.number, source.key, number)
         with self._owed_lock:
             self._owed = [claim for claim in self._owed if claim not in owed]
 
@@ -286,7 +368,7 @@ class CacheFolder:
         """
         with self.index.transaction() as db:
             for number in numbers:
-                self._claims.drop(db, source.number, source.key, number)
+                self.claims.drop(db, source.number, source.key, number)
 
     def shrink(self, size: int) -> tuple[int, int]:
         """Deletes pieces until all of them have `size` bytes at most, those in use excepted.
@@ -352,7 +434,7 @@ class CacheFolder:
         """Leaves the cache; claims that are open are given back. Idempotent."""
         buried = False
         with suppress(CacheError), self.index.transaction() as db:
-            self._claims.bury(db, self.token)
+            self.claims.bury(db, self.token)
             buried = True
         self.index.close()
         self._member.leave(forgotten=buried)

@@ -3,23 +3,32 @@
 A piece is one file of staged bytes. Its row is there before its file: `loading` while its owner
 fetches it, `ready` from the commit that follows the file's rename. The sum of all rows' bytes is
 kept by triggers, so that it is right after a kill at any point.
+
+The database may be damaged, or written by somebody else: what it is made of and what its columns
+hold is compared with what fastio writes when it is opened, and whatever does not fit later ends in
+a CacheError.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import sqlite3
+import stat
 import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import closing, contextmanager, suppress
 
+from fastio.cache.files import MOST
+from fastio.cache.held import HeldFolder
 from fastio.errors import CacheError
 
-VERSION = 1
+VERSION = 2
+_NAME = "index.sqlite"
+_MOST = 1 << 60  # bytes, rows, positions
 LOADING, READY = 0, 1
 _BUSY_S = 20.0
 _CHECKPOINT_PAGES = 64
@@ -39,7 +48,7 @@ CREATE TABLE IF NOT EXISTS runs (
     position INTEGER NOT NULL, ahead INTEGER NOT NULL, PRIMARY KEY (owner, run));
 CREATE TABLE IF NOT EXISTS totals (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 INSERT OR IGNORE INTO totals VALUES
-    ('bytes', 0), ('hits', 0), ('misses', 0), ('fetched', 0), ('evicted', 0);
+    ('bytes', 0), ('hits', 0), ('misses', 0), ('fetched', 0), ('evicted', 0), ('damaged', 0);
 CREATE TRIGGER IF NOT EXISTS piece_added AFTER INSERT ON pieces BEGIN
     UPDATE totals SET value = value + NEW.bytes WHERE name = 'bytes'; END;
 CREATE TRIGGER IF NOT EXISTS piece_gone AFTER DELETE ON pieces BEGIN
@@ -48,25 +57,63 @@ PRAGMA user_version = {VERSION};
 """
 
 
+# What is wrong with rows: each condition finds those that fastio never writes.
+_WRONG_ROWS = {
+    "sources": f"""
+        typeof(id) <> 'integer' OR id < 0 OR typeof(key) <> 'text' OR typeof(url) <> 'text'
+        OR typeof(fingerprint) <> 'text' OR typeof(rows) <> 'integer'
+        OR rows NOT BETWEEN 0 AND {_MOST} OR typeof(block_rows) <> 'integer'
+        OR block_rows NOT BETWEEN 0 AND {_MOST} OR typeof(bytes) <> 'integer'
+        OR bytes NOT BETWEEN 0 AND {_MOST} OR key <> fingerprint || '-' || block_rows
+        OR length(fingerprint) NOT BETWEEN 16 AND 64 OR fingerprint GLOB '*[^0-9a-f]*'""",
+    "pieces": f"""
+        typeof(source) <> 'integer' OR typeof(number) <> 'integer'
+        OR number NOT BETWEEN 0 AND {MOST} OR typeof(bytes) <> 'integer'
+        OR bytes NOT BETWEEN 0 AND {_MOST} OR typeof(size) <> 'integer'
+        OR size NOT BETWEEN 0 AND {_MOST} OR typeof(owner) <> 'text' OR typeof(used) <> 'real'
+        OR NOT abs(used) < 1e15 OR typeof(state) <> 'integer' OR state NOT IN ({LOADING}, {READY})
+        OR (state = {READY} AND (typeof(xxh3) <> 'text' OR length(xxh3) <> 16))""",
+    "runs": f"""
+        typeof(owner) <> 'text' OR typeof(run) <> 'integer' OR typeof(source) <> 'integer'
+        OR typeof(forecast) <> 'text' OR typeof(position) <> 'integer'
+        OR abs(position) > {_MOST} OR typeof(ahead) <> 'integer' OR abs(ahead) > {_MOST}""",
+    "totals": f"""
+        typeof(value) <> 'integer' OR value NOT BETWEEN 0 AND {_MOST}""",
+}
+# What is wrong between tables.
+_WRONG_TOGETHER = {
+    "pieces of an unknown source": "SELECT 1 FROM pieces WHERE source NOT IN "
+    "(SELECT id FROM sources) LIMIT 1",
+    "a sum that is not that of its pieces": "SELECT 1 FROM totals WHERE name = 'bytes' AND value "
+    "<> (SELECT coalesce(sum(bytes), 0) FROM pieces)",
+    "totals that are not fastio's": "SELECT 1 FROM (SELECT group_concat(name) AS names FROM "
+    "(SELECT name FROM totals ORDER BY name)) WHERE names IS NOT "
+    "'bytes,damaged,evicted,fetched,hits,misses'",
+}
+# What a row that is not fastio's makes of the code that reads it.
+_NOT_OURS = (sqlite3.Error, TypeError, ValueError, OverflowError, LookupError, AttributeError)
+
+
 class Index:
     """The database of one cache folder. Thread-safe.
 
     Args:
-        path: the database's file; made if need be.
+        folder: the cache's; the database's file is made if need be.
 
     Raises:
-        CacheError: it cannot be opened or is of another version.
+        CacheError: it cannot be opened, is of another version, or is not what fastio writes.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: HeldFolder) -> None:
+        self.path = folder.path / _NAME
+        _check_files(folder)
         self._log_bound = _LOG_BYTES
         self._lock = threading.RLock()
         _hold_while_forking(self._lock)
         try:
             self._open()
-        except sqlite3.DatabaseError as error:
-            raise CacheError(f"the cache's index {path} cannot be opened: {error}") from error
+        except _NOT_OURS as error:
+            raise CacheError(f"the cache's index {self.path} cannot be opened: {error}") from error
 
     def _open(self) -> None:
         """Opens the database; of several that make it at once, some are told that it is locked at
@@ -85,6 +132,8 @@ class Index:
         self._db = sqlite3.connect(
             self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
         )
+        self._db.execute("PRAGMA trusted_schema=OFF")
+        self._db.execute("PRAGMA cell_size_check=ON")
         self._db.execute("PRAGMA journal_mode=WAL")
         # A lost commit after a power cut costs a download; the database itself stays whole.
         self._db.execute("PRAGMA synchronous=NORMAL")
@@ -98,7 +147,31 @@ class Index:
                 f"{self.path} is of version {version}, this fastio's caches are of version "
                 f"{VERSION}: choose another folder, or delete that one"
             )
+        self._check()
         self._inode = os.stat(self.path).st_ino
+
+    def _check(self) -> None:
+        """Compares what the database is made of and what its columns hold with what fastio writes.
+
+        Raises:
+            CacheError: it is something else.
+        """
+        made_of = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
+        wrong = None
+        if self._db.execute(made_of).fetchall() != _expected(made_of):
+            wrong = "tables, views or triggers that are not fastio's"
+        for table, condition in () if wrong else _WRONG_ROWS.items():
+            if self._db.execute(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1").fetchone():
+                wrong = wrong or f"rows of {table} that fastio never writes"
+        for what, found in () if wrong else _WRONG_TOGETHER.items():
+            if self._db.execute(found).fetchone():
+                wrong = wrong or what
+        if wrong is not None:
+            self._db.close()
+            raise CacheError(
+                f"the cache's index {self.path} has {wrong}: it is damaged, or somebody else made "
+                "it. Delete the folder, or choose another one"
+            )
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -118,7 +191,7 @@ class Index:
             except BaseException as error:  # Ctrl-C too: others would wait for the lock
                 with suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error):
+                if isinstance(error, _NOT_OURS):
                     raise CacheError(f"the cache's index {self.path}: {error}") from error
                 raise
 
@@ -153,7 +226,7 @@ class Index:
         with self._lock:
             try:
                 yield self._db
-            except sqlite3.Error as error:
+            except _NOT_OURS as error:
                 raise CacheError(f"the cache's index {self.path}: {error}") from error
 
     def is_there(self) -> bool:
@@ -167,6 +240,37 @@ class Index:
         """Closes the database. Idempotent."""
         with self._lock, suppress(sqlite3.Error):
             self._db.close()
+
+
+def _check_files(folder: HeldFolder) -> None:
+    """Sees to it that SQLite, which opens files by their paths, opens none but the cache's own.
+
+    Raises:
+        CacheError: one is a link or something else, belongs to others, or others may write to it.
+        OSError: the database's file cannot be made.
+    """
+    with suppress(FileExistsError):  # so that its mode is ours to choose: the log gets the same
+        os.close(folder.create(_NAME))
+    for end in ("", "-wal", "-shm", "-journal"):
+        try:
+            found = folder.stat(_NAME + end)
+        except FileNotFoundError:
+            continue
+        path = folder.path / (_NAME + end)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise CacheError(
+                f"the cache's index {path} is a link, or no file: somebody else made it. Delete "
+                "the folder, or choose another one"
+            )
+        folder.access.check(path, found)
+
+
+@functools.cache
+def _expected(made_of: str) -> list[tuple[str, ...]]:
+    """What a new database is made of."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_SCHEMA)
+        return db.execute(made_of).fetchall()
 
 
 def _size(path: str) -> int:

@@ -14,14 +14,17 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-_TOKEN = re.compile(r"\d+-[0-9a-f]{12}")
+from fastio.cache.held import HeldFolder
+from fastio.errors import CacheError
+
+_TOKEN = re.compile(r"[0-9]{1,10}-[0-9a-f]{12}")
 
 
 class Member:
     """This process, as others see it in a cache folder, until `leave` or its end.
 
     Args:
-        folder: where the files of the members are; made if need be.
+        folder: where the files of the members are.
 
     Attributes:
         token: its name, unique among all members of all times.
@@ -30,7 +33,7 @@ class Member:
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: HeldFolder) -> None:
         self._folder = folder
         self._descriptor = -1
         while self._descriptor < 0:
@@ -39,16 +42,17 @@ class Member:
                 self._descriptor = self._enter(folder)
         _close_in_children(self)
 
-    def _enter(self, folder: Path) -> int:
+    def _enter(self, folder: HeldFolder) -> int:
         """Makes the file, and returns its descriptor, which holds the lock."""
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_there():
+            raise CacheError(f"{folder.path} was deleted while the cache was opened")
         self.token = f"{os.getpid()}-{secrets.token_hex(6)}"
         # Locked before it has its name: nobody ever sees that unlocked while we live.
-        hidden = folder / f".{self.token}"
-        descriptor = os.open(hidden, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        hidden = f".{self.token}"
+        descriptor = folder.create(hidden, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            os.rename(hidden, folder / self.token)
+            folder.rename(hidden, folder, self.token)
         except BaseException:
             os.close(descriptor)
             raise
@@ -63,8 +67,7 @@ class Member:
         if self._descriptor < 0:
             return
         if forgotten:
-            with suppress(OSError):
-                (self._folder / self.token).unlink()
+            self._folder.unlink(self.token)
         os.close(self._descriptor)
         self._descriptor = -1
 
@@ -87,10 +90,12 @@ def _close_in_children(member: Member) -> None:
     os.register_at_fork(after_in_child=close)
 
 
-def is_alive(folder: Path, token: str) -> bool:
-    """Whether a member's process still runs."""
+def is_alive(folder: HeldFolder, token: str) -> bool:
+    """Whether a member's process still runs. What is no member's name is nobody alive."""
+    if not _TOKEN.fullmatch(token.removeprefix(".")):
+        return False
     try:
-        descriptor = os.open(folder / token, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = folder.open(token, os.O_RDWR)
     except FileNotFoundError:
         return False
     except OSError:
@@ -105,24 +110,33 @@ def is_alive(folder: Path, token: str) -> bool:
     return False
 
 
+def forget(folder: HeldFolder, token: str) -> None:
+    """Deletes the file of a member that is dead."""
+    if _TOKEN.fullmatch(token):
+        folder.unlink(token)
+
+
 def is_stopped(token: str) -> bool:
     """Whether a member's process is suspended (SIGSTOP, Ctrl-Z, a debugger), where that is told.
 
     The number of a process means another one in another container: who asks must be able to bear a
     wrong answer.
     """
+    process = token.partition("-")[0]
+    if not process.isdecimal():
+        return False
     try:
-        status = Path("/proc", token.partition("-")[0], "stat").read_bytes()
+        status = Path("/proc", process, "stat").read_bytes()
     except OSError:
         return False
     # Behind the program's name, which is in brackets and may hold anything.
     return status.rpartition(b") ")[2][:1] in (b"T", b"t")
 
 
-def members(folder: Path) -> list[str]:
+def members(folder: HeldFolder) -> list[str]:
     """The tokens of all members, of dead ones too."""
     try:
-        return [name for name in os.listdir(folder) if _TOKEN.fullmatch(name)]
+        return [name for name in folder.names() if _TOKEN.fullmatch(name)]
     except OSError:
         return []
 
@@ -133,11 +147,10 @@ def token_of(name: str) -> str | None:
     return token if _TOKEN.fullmatch(token) and token != name else None
 
 
-def remove_unborn(folder: Path) -> None:
+def remove_unborn(folder: HeldFolder) -> None:
     """Deletes what members have left that were killed before they had their name."""
     with suppress(OSError):
-        for name in os.listdir(folder):
+        for name in folder.names():
             born = name.startswith(".") and _TOKEN.fullmatch(name[1:])
             if born and not is_alive(folder, name):
-                with suppress(OSError):
-                    (folder / name).unlink()
+                folder.unlink(name)

@@ -5,12 +5,9 @@ All of it works while other processes use the folder. What they are fetching is 
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from sqlite3 import Connection
@@ -19,14 +16,14 @@ import xxhash
 
 from fastio.cache.files import MARKER
 from fastio.cache.folder import CacheFolder
-from fastio.cache.index import LOADING, READY
+from fastio.cache.index import LOADING, READY, count
 from fastio.cache.members import is_alive, members
 from fastio.errors import CacheError
-from fastio.store.urls import shown
+from fastio.shown import without_secrets
 
-_KEY = re.compile(r"[0-9a-f]{16}-[0-9]+")
-_READ_BYTES = 1 << 20
 _READERS = 4
+# Sources that are indexes of tars have neither samples nor bytes of their own.
+_IS_INDEX = "sources.rows = 0 AND sources.bytes = 0"
 _AT_ONCE = 1000  # pieces, of one transaction
 
 
@@ -66,6 +63,9 @@ class CacheStatus:
         misses: pieces that readers had to wait for.
         fetched_bytes: that came into the cache since it was made.
         evicted: pieces that were deleted to make room.
+        damaged: pieces that were not what their index said, and were deleted.
+        tar_indexes: pieces that are indexes of tars,
+        tar_index_bytes: and what they take.
         datasets: what there is of each.
     """
 
@@ -79,6 +79,9 @@ class CacheStatus:
     misses: int
     fetched_bytes: int
     evicted: int
+    damaged: int
+    tar_indexes: int
+    tar_index_bytes: int
     datasets: list[CachedDataset] = field(default_factory=list)
 
     @property
@@ -159,22 +162,29 @@ def status(folder: CacheFolder) -> CacheStatus:
     """
     with folder.index.reading() as db:
         totals = dict(db.execute("SELECT name, value FROM totals").fetchall())
-        count = "SELECT count(*) FROM pieces WHERE state = ?"
-        ((pieces,), (claims,)) = (db.execute(count, (s,)).fetchone() for s in (READY, LOADING))
-        datasets = _datasets(db)
-    return CacheStatus(
-        path=str(folder.path),
-        bytes=totals["bytes"],
-        pieces=pieces,
-        claims=claims,
-        processes=len(_others(folder)),
-        free_bytes=shutil.disk_usage(folder.path).free,
-        hits=totals["hits"],
-        misses=totals["misses"],
-        fetched_bytes=totals["fetched"],
-        evicted=totals["evicted"],
-        datasets=datasets,
-    )
+        counted = "SELECT count(*) FROM pieces WHERE state = ?"
+        ((pieces,), (claims,)) = (db.execute(counted, (s,)).fetchone() for s in (READY, LOADING))
+        indexes, index_bytes = db.execute(
+            "SELECT count(*), coalesce(sum(pieces.bytes), 0) FROM pieces JOIN sources "
+            f"ON sources.id = pieces.source WHERE state = ? AND {_IS_INDEX}",
+            (READY,),
+        ).fetchone()
+        return CacheStatus(
+            path=str(folder.path),
+            bytes=totals["bytes"],
+            pieces=pieces,
+            claims=claims,
+            processes=len(_others(folder)),
+            free_bytes=shutil.disk_usage(folder.path).free,
+            hits=totals["hits"],
+            misses=totals["misses"],
+            fetched_bytes=totals["fetched"],
+            evicted=totals["evicted"],
+            damaged=totals["damaged"],
+            tar_indexes=indexes,
+            tar_index_bytes=index_bytes,
+            datasets=_datasets(db),
+        )
 
 
 def _datasets(db: Connection) -> list[CachedDataset]:
@@ -182,18 +192,18 @@ def _datasets(db: Connection) -> list[CachedDataset]:
     rows = db.execute(
         "SELECT fingerprint, url, rows, block_rows, sources.bytes, count(pieces.number), "
         "total(pieces.bytes), total(size) FROM sources JOIN pieces ON pieces.source = sources.id "
-        "WHERE state = ? GROUP BY sources.id ORDER BY sources.id",
+        f"WHERE state = ? AND NOT ({_IS_INDEX}) GROUP BY sources.id ORDER BY sources.id",
         (READY,),
     ).fetchall()
     found: dict[str, CachedDataset] = {}
-    for fingerprint, url, count, block_rows, nbytes, pieces, on_disk, size in rows:
-        staged = pieces * block_rows / max(1, count) if block_rows else size / max(1, nbytes)
+    for fingerprint, url, total, block_rows, nbytes, pieces, on_disk, size in rows:
+        staged = pieces * block_rows / max(1, total) if block_rows else size / max(1, nbytes)
         share = min(1.0, staged)
         before = found.get(fingerprint)
         if before is not None:
             pieces, on_disk = pieces + before.pieces, on_disk + before.bytes
             share, url = max(share, before.share), before.url
-        found[fingerprint] = CachedDataset(url, fingerprint, count, pieces, int(on_disk), share)
+        found[fingerprint] = CachedDataset(url, fingerprint, total, pieces, int(on_disk), share)
     return sorted(found.values(), key=lambda dataset: dataset.url)
 
 
@@ -218,20 +228,20 @@ def clear(folder: CacheFolder, url: str | None = None) -> Removed:
         sources = [
             (number, key)
             for number, key, of in db.execute("SELECT id, key, url FROM sources").fetchall()
-            if url is None or of.rstrip("/") == shown(url).rstrip("/")
+            if url is None or of.rstrip("/") == without_secrets(url).rstrip("/")
         ]
         if url is not None and not sources:
             there = sorted({u for (u,) in db.execute("SELECT url FROM sources").fetchall()})
             raise CacheError(
-                f"{folder.path} has nothing of {shown(url)}; it has "
+                f"{folder.path} has nothing of {without_secrets(url)}; it has "
                 f"{', '.join(there) if there else 'no datasets'}"
             )
     pieces = freed = 0
     for number, key in sources:
         while True:
-            count, nbytes = _clear_some(folder, number, key)
-            pieces, freed = pieces + count, freed + nbytes
-            if count < _AT_ONCE:
+            gone, nbytes = _clear_some(folder, number, key)
+            pieces, freed = pieces + gone, freed + nbytes
+            if gone < _AT_ONCE:
                 break
     _forget_sources(folder, sources)
     return Removed(pieces, freed)
@@ -260,11 +270,7 @@ def _forget_sources(folder: CacheFolder, sources: list[tuple[int, str]]) -> None
             if db.execute("SELECT 1 FROM pieces WHERE source = ?", (number,)).fetchone():
                 continue
             db.execute("DELETE FROM sources WHERE id = ?", (number,))
-            top = folder.path / "data" / key
-            with suppress(OSError):
-                for inner in top.iterdir():
-                    inner.rmdir()  # fails where it holds something
-                top.rmdir()
+            folder.files.forget(key)
 
 
 def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) -> CacheCheck:
@@ -284,7 +290,10 @@ def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) 
             "JOIN sources ON sources.id = pieces.source WHERE state = ?",
             (READY,),
         ).fetchall()
-    pieces = [_Piece(*row) for row in rows]
+        pieces = [
+            _Piece(int(source), str(key), str(url), int(number), int(size), str(xxh3))
+            for source, key, url, number, size, xxh3 in rows
+        ]
     damaged = []
     with ThreadPoolExecutor(_READERS, "fastio-verify") as pool:
         problems = pool.map(lambda piece: _problem(folder, piece), pieces)
@@ -299,19 +308,15 @@ def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) 
 
 
 def _problem(folder: CacheFolder, piece: _Piece) -> str | None:
-    digest, size = xxhash.xxh3_64(), 0
+    digest = xxhash.xxh3_64()
     try:
-        with open(folder.files.piece(piece.key, piece.number), "rb", buffering=0) as file:
-            found = os.fstat(file.fileno()).st_size
-            if found != piece.size:
-                return f"it has {found:,} bytes, expected {piece.size:,}"
-            while data := file.read(_READ_BYTES):
-                digest.update(data)
-                size += len(data)
+        found = folder.files.read(piece.key, piece.number, digest.update).size
     except FileNotFoundError:
         return "it is missing"
     except OSError as error:
-        return f"it cannot be read: {error.strerror}"
+        return f"it cannot be read: {error.strerror or error}"
+    if found != piece.size:
+        return f"it has {found:,} bytes, expected {piece.size:,}"
     if digest.hexdigest() != piece.xxh3:
         return f"its xxh3 is {digest.hexdigest()}, expected {piece.xxh3}"
     return None
@@ -320,24 +325,15 @@ def _problem(folder: CacheFolder, piece: _Piece) -> str | None:
 def _drop(folder: CacheFolder, piece: _Piece) -> bool:
     """Whether a piece was still the one that was listed; it is not any more."""
     with folder.index.transaction() as db:
-        gone = db.execute(
-            "DELETE FROM pieces WHERE source = ? AND number = ? AND state = ? AND xxh3 = ?",
-            (piece.source, piece.number, READY, piece.xxh3),
-        ).rowcount
-        if gone:
-            folder.files.unlink(piece.key, piece.number)
-    return bool(gone)
+        gone = folder.claims.drop_ready(db, piece.source, piece.key, piece.number, piece.xxh3)
+        count(db, damaged=int(gone))
+    return gone
 
 
 def _strays(folder: CacheFolder) -> Iterator[str]:
     """Deletes files that lie where pieces do and have no entry; yields their paths."""
-    top = folder.path / "data"
-    for key in _names(top):
-        if not _KEY.fullmatch(key):
-            continue
-        for inner in filter(str.isdecimal, _names(top / key)):
-            numbers = [int(n) for n in _names(top / key / inner) if n.isdecimal()]
-            placed = [n for n in numbers if Path(folder.files.piece(key, n)).parent.name == inner]
+    for key in folder.files.sources():
+        for placed in folder.files.numbers(key):
             for number in _unknown(folder, key, placed):
                 yield folder.files.piece(key, number)
 
@@ -356,14 +352,7 @@ def _unknown(folder: CacheFolder, key: str, numbers: list[int]) -> list[int]:
     return unknown
 
 
-def _names(path: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []
-
-
 def _others(folder: CacheFolder) -> list[str]:
     """The tokens of the live members, this one apart."""
-    path = folder.path / "members"
+    path = folder.files.members
     return [token for token in members(path) if token != folder.token and is_alive(path, token)]

@@ -29,13 +29,24 @@ class Cache:
             empty.
         budget: bytes that it may take, as a number or as text such as "200GB". None: what is free
             on its disk, less a twentieth of the disk.
+        shared: whether the folder's group may use it too. By default it is the user's alone: it is
+            made with mode 0700, and refused where it belongs to somebody else or where others may
+            write to it. A shared one is made with mode 2770 and its files with 0660; all of its
+            group are trusted with what loaders read from it.
 
     Raises:
-        CacheError: the folder holds something else, or the budget is no size.
+        CacheError: the budget is no size.
     """
 
-    def __init__(self, path: str | os.PathLike[str], budget: int | str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        budget: int | str | None = None,
+        *,
+        shared: bool = False,
+    ) -> None:
         self.path = Path(path).absolute()
+        self.shared = shared
         self.budget = None if budget is None else parse_budget(budget)
         self._lock = threading.Lock()
         self._folder: CacheFolder | None = None
@@ -44,7 +55,8 @@ class Cache:
         self._told: set[tuple[str, int | None]] = set()
 
     def __repr__(self) -> str:
-        return f"Cache({str(self.path)!r}, budget={self.budget})"
+        shared = ", shared=True" if self.shared else ""
+        return f"Cache({str(self.path)!r}, budget={self.budget}{shared})"
 
     def folder(self, next_use: NextUse | None = None) -> CacheFolder:
         """The folder, opened by this process; opened anew where it was deleted meanwhile.
@@ -61,7 +73,7 @@ class Cache:
                 self._folder.close()
                 self._folder = None
             if self._folder is None:
-                self._folder = CacheFolder(self.path, self.budget)
+                self._folder = CacheFolder(self.path, self.budget, shared=self.shared)
             if next_use is not None:
                 self._folder.rank_by(next_use)
             return self._folder
@@ -129,10 +141,10 @@ class Cache:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "budget": self.budget}
+        return {"path": self.path, "budget": self.budget, "shared": self.shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["path"], state["budget"])  # type: ignore[misc]
+        self.__init__(**state)  # type: ignore[misc]
 
 
 def parse_budget(budget: int | str) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastio.cli.common import (
+    BadParameter,
     StorageOptions,
     check_there,
     clear_errors,
@@ -21,6 +22,8 @@ from fastio.cli.common import (
 )
 from fastio.cli.train_options import Amp
 from fastio.errors import BenchError
+from fastio.files import is_stream, write_output
+from fastio.shown import shown, shown_values
 
 if TYPE_CHECKING:
     from fastio.bench import Options
@@ -131,7 +134,7 @@ def bench(
     The model alone, the loader alone, and both together; with the data in memory, and without.
     """
     if copies not in ("stream", "blocking"):
-        raise typer.BadParameter(f"--copies is stream or blocking, got {copies!r}")
+        raise BadParameter(f"--copies is stream or blocking, got {copies!r}")
     found_options = parse_storage_options(storage_options)
     with clear_errors():
         check_there(data)
@@ -194,13 +197,11 @@ def _check_written(option: str, path: str | Path | None) -> None:
     target = Path(path)
     if target.is_dir():
         raise BenchError(f"{option} {path} is a folder: name a file in it")
-    if target.exists() and not target.is_file():
-        return  # a pipe, or a device
+    if is_stream(target):
+        return
     try:
-        with tempfile.TemporaryFile(dir=target.resolve().parent):
+        with tempfile.TemporaryFile(dir=target.absolute().parent):
             pass
-        if target.exists():
-            target.open("r+b").close()
     except OSError as error:
         reason = error.strerror or str(error)
         raise BenchError(f"{option} {path} cannot be written: {reason}") from error
@@ -255,11 +256,11 @@ def _write_json(where: str, measured: Measured, findings: tuple[Finding, ...]) -
 
 
 def _write(where: str, values: dict[str, Any]) -> None:
-    text = json.dumps(values, indent=1, allow_nan=False)
+    text = json.dumps(shown_values(values), indent=1, allow_nan=False)
     if where == "-":
         print(text)
     else:
-        Path(where).write_text(text + "\n")
+        write_output(where, text.encode() + b"\n")
 
 
 class _Spinner:
@@ -271,7 +272,9 @@ class _Spinner:
         self._status = Console(stderr=True).status("")
 
     def __call__(self, what: str) -> None:
-        self._status.update(f"measuring: {what}")
+        from rich.text import Text
+
+        self._status.update(Text(shown(f"measuring: {what}")))
 
 
 @contextmanager

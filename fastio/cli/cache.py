@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,8 @@ from fastio.cli.common import (
     counted,
     parse_storage_options,
     readable_bytes,
+    say,
+    say_json,
 )
 
 if TYPE_CHECKING:
@@ -32,18 +33,22 @@ cache = typer.Typer(
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The cache's folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Shared = Annotated[
+    bool,
+    typer.Option("--shared", help="The folder is, or is to be, shared with its group."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")]
 
 
 @cache.command()
-def status(folder: Folder, as_json: AsJson = False) -> None:
+def status(folder: Folder, shared: Shared = False, as_json: AsJson = False) -> None:
     """Show what a cache holds, and how often it had what was asked for."""
-    with clear_errors(), _opened(folder) as opened:
+    with clear_errors(), _opened(folder, shared) as opened:
         found = opened.status()
         if as_json:
-            print(json.dumps({**dataclasses.asdict(found), "hit_rate": found.hit_rate}))
+            say_json({**dataclasses.asdict(found), "hit_rate": found.hit_rate})
         else:
-            print("\n".join(_status_lines(found)))
+            say(*_status_lines(found))
 
 
 @cache.command()
@@ -63,6 +68,7 @@ def warm(
             "default."
         ),
     ] = None,
+    shared: Shared = False,
     storage_options: StorageOptions = None,
     parallel: Annotated[
         int | None,
@@ -82,7 +88,7 @@ def warm(
         from fastio.pack.progress import progress_bar
         from fastio.staging import warm as warm_dataset
 
-        opened = Cache(folder, budget)
+        opened = Cache(folder, budget, shared=shared)
         # With the cache, where the index of tars stays: making it costs a pass over them.
         with opened, closing(open_remote(url, options, opened, field or None)) as dataset:
             total = min(dataset.nbytes, opened.budget or dataset.nbytes)
@@ -100,9 +106,9 @@ def warm(
         for problem in report.damaged:
             complain(f"damaged at the source: {problem}")
         if as_json:
-            print(json.dumps({**dataclasses.asdict(report), "complete": report.complete}))
+            say_json({**dataclasses.asdict(report), "complete": report.complete})
         elif not quiet:
-            print(_warm_summary(report, folder))
+            say(_warm_summary(report, folder))
         if report.damaged:
             raise typer.Exit(EXIT_FAILED)
 
@@ -111,17 +117,18 @@ def warm(
 def prune(
     folder: Folder,
     to: Annotated[str, typer.Option(help="What may stay, as in 50GB.")],
+    shared: Shared = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Delete what was used longest ago until the rest has a size; what is in use stays."""
-    with clear_errors(), _opened(folder) as opened:
+    with clear_errors(), _opened(folder, shared) as opened:
         removed = opened.prune(to)
         if as_json:
-            print(json.dumps(dataclasses.asdict(removed)))
+            say_json(dataclasses.asdict(removed))
         elif not quiet:
             left = readable_bytes(opened.status().bytes)
-            print(f"{folder}: {_pieces(removed.pieces, removed.bytes)} deleted, {left} left")
+            say(f"{folder}: {_pieces(removed.pieces, removed.bytes)} deleted, {left} left")
 
 
 @cache.command()
@@ -130,50 +137,53 @@ def clear(
     dataset: Annotated[
         str | None, typer.Option(metavar="URL", help="Only what there is of this dataset.")
     ] = None,
+    shared: Shared = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Delete what a cache holds; what live processes are fetching is left to them."""
-    with clear_errors(), _opened(folder) as opened:
+    with clear_errors(), _opened(folder, shared) as opened:
         removed = opened.clear(dataset)
         if as_json:
-            print(json.dumps(dataclasses.asdict(removed)))
+            say_json(dataclasses.asdict(removed))
         elif not quiet:
-            print(f"{folder}: {_pieces(removed.pieces, removed.bytes)} deleted")
+            say(f"{folder}: {_pieces(removed.pieces, removed.bytes)} deleted")
 
 
 @cache.command()
-def verify(folder: Folder, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def verify(
+    folder: Folder, shared: Shared = False, as_json: AsJson = False, quiet: Quiet = False
+) -> None:
     """Compare what a cache holds with its checksums; the exit code is 1 if anything is damaged.
 
     Damaged pieces are deleted, and fetched again when they are needed; so are files that belong
     to nothing.
     """
-    with clear_errors(), _opened(folder) as opened:
+    with clear_errors(), _opened(folder, shared) as opened:
         from fastio.pack.progress import progress_bar
 
         with progress_bar("checking", "bytes", opened.status().bytes, not quiet) as advance:
             found = opened.verify(advance)
         if as_json:
-            print(json.dumps(dataclasses.asdict(found)))
+            say_json(dataclasses.asdict(found))
         for piece in found.damaged:
             complain(f"{piece.path} of {piece.url}: {piece.problem}: deleted")
         for path in found.strays:
             complain(f"{path} is in no index: deleted")
         if not (quiet or as_json):
             bad = f"; {counted(len(found.damaged), 'piece')} damaged" if found.damaged else ""
-            print(f"{folder}: {_pieces(found.pieces, found.bytes)} checked{bad}")
+            say(f"{folder}: {_pieces(found.pieces, found.bytes)} checked{bad}")
         if found.damaged:
             raise typer.Exit(EXIT_FAILED)
 
 
-def _opened(folder: Path) -> Cache:
+def _opened(folder: Path, shared: bool) -> Cache:
     """A cache that is there, opened so that what running loaders need is known."""
     from fastio.cache import Cache, check_is_cache
     from fastio.staging.forecast import next_use
 
     check_is_cache(folder)
-    opened = Cache(folder)
+    opened = Cache(folder, shared=shared)
     opened.folder(next_use)
     return opened
 
@@ -189,7 +199,11 @@ def _status_lines(found: CacheStatus) -> list[str]:
         _line("hit rate", f"{rate} ({found.hits:,} hits, {found.misses:,} misses)"),
         _line("fetched", readable_bytes(found.fetched_bytes)),
         _line("evicted", counted(found.evicted, "piece")),
+        _line("damaged", counted(found.damaged, "piece")),
     ]
+    if found.tar_indexes:
+        size = readable_bytes(found.tar_index_bytes)
+        lines.append(_line("tar indexes", f"{counted(found.tar_indexes, 'piece')}, {size}"))
     for dataset in found.datasets:
         lines.append(_line("dataset", dataset.url))
         size = _pieces(dataset.pieces, dataset.bytes)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastio.errors import FastioError, SourceNotFound
+from fastio.shown import shown, shown_lines, shown_values
 from fastio.store.urls import is_remote
 
 if TYPE_CHECKING:
@@ -66,11 +67,11 @@ def parse_storage_options(
             try:
                 found.update(json.loads(text))
             except ValueError as error:
-                raise typer.BadParameter(f"{option} is no JSON: {error}") from error
+                raise BadParameter(f"{option} is no JSON: {error}") from error
         elif mark and key:
             found[key.strip()] = {"true": True, "false": False}.get(value.lower(), value)
         else:
-            raise typer.BadParameter(f"{option} must read like KEY=VALUE or be JSON")
+            raise BadParameter(f"{option} must read like KEY=VALUE or be JSON")
     return found or None
 
 
@@ -84,7 +85,7 @@ def parse_pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
     for text in given or ():
         name, mark, value = text.partition("=")
         if not mark or not name.strip() or not value or name.strip() in found:
-            raise typer.BadParameter(f"{option} must read like NAME=..., once a name; got {text!r}")
+            raise BadParameter(f"{option} must read like NAME=..., once a name; got {text!r}")
         found[name.strip()] = value
     return found
 
@@ -113,7 +114,7 @@ def open_packed(path: str, storage_options: dict[str, Any] | None) -> Dataset:
             raise DatasetNotFound(f"{path} has tars, and this is for packed datasets")
         return opened
     if storage_options is not None:
-        raise typer.BadParameter(f"--storage-options is for URLs, and {path} is on this machine")
+        raise BadParameter(f"--storage-options is for URLs, and {path} is on this machine")
     return open_dataset(path)
 
 
@@ -131,11 +132,26 @@ def check_there(data: str | None) -> None:
     raise SourceNotFound(f"{data}: no such folder, file or pattern")
 
 
+class BadParameter(typer.BadParameter):
+    """Wrong usage; what it says may name what stands in data."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shown_lines(message))
+
+
 def complain(message: str) -> None:
     """One line on stderr."""
-    line = " ".join(message.split("\n"))
-    # File names may hold bytes that are no UTF-8.
-    print(f"fastio: {line}".encode("utf-8", "replace").decode(), file=sys.stderr)
+    print(shown(f"fastio: {' '.join(message.splitlines())}"), file=sys.stderr)
+
+
+def say(*lines: str) -> None:
+    """Lines on stdout; a name in one of them begins no other."""
+    print("\n".join(map(shown, lines)))
+
+
+def say_json(values: Any) -> None:
+    """A line of JSON on stdout."""
+    print(json.dumps(shown_values(values)))
 
 
 def readable_bytes(nbytes: int) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import typer
+from fastio.cli.common import BadParameter
 
 _COMPARED = re.compile(r"\s*([^<>=!\s][^<>=!]*?)\s*(==|!=|<=|>=|<|>|=)\s*([^<>=!\s].*?)\s*")
 _LISTED = re.compile(r"\s*(.+?)\s+(not\s+in|in)\s+(.+?)\s*")
@@ -38,7 +38,7 @@ def parse_condition(text: str) -> Condition:
         return found[1], operator, _value(found[3])
     found = _LISTED.fullmatch(text)
     if found is None:
-        raise typer.BadParameter(
+        raise BadParameter(
             f"--filter must read like 'COLUMN OP VALUE' with one of ==, !=, <, <=, >, >=, in, not "
             f"in; got {text!r}"
         )

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastio.cli.common import (
+    BadParameter,
     StorageOptions,
     check_there,
     clear_errors,
     counted,
     parse_storage_options,
     readable_bytes,
+    say,
+    say_json,
 )
 
 if TYPE_CHECKING:
@@ -97,9 +100,9 @@ def doctor(
             told = {"facts": facts.to_dict(), "stages": stages.stages if stages else {}}
             lines = _summary(facts, stages, use)
     if as_json:
-        print(json.dumps(told | {"findings": [finding.to_dict() for finding in found]}))
+        say_json(told | {"findings": [finding.to_dict() for finding in found]})
     else:
-        print("\n".join([*lines, *_advice(found)]))
+        say(*"\n".join([*lines, *_advice(found)]).split("\n"))
     if any((finding.gain or 0.0) >= fail_over for finding in found):
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -115,7 +118,7 @@ def _of_stats(path: Path, model_rate: float | None) -> tuple[Finding, ...]:
         values = json.loads(path.read_text())
         known = {field.name: values[field.name] for field in fields(Stats) if field.name in values}
     except (ValueError, TypeError) as error:
-        raise typer.BadParameter(f"{path} is no JSON of loader.stats().to_dict()") from error
+        raise BadParameter(f"{path} is no JSON of loader.stats().to_dict()") from error
     return diagnose_stats(Stats(**known), available_cores(), model_rate)
 
 

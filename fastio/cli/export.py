@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from enum import Enum
 from pathlib import Path
@@ -12,12 +11,15 @@ from typing import Annotated
 import typer
 
 from fastio.cli.common import (
+    BadParameter,
     StorageOptions,
     clear_errors,
     counted,
     open_packed,
     parse_storage_options,
     readable_bytes,
+    say,
+    say_json,
 )
 
 
@@ -81,12 +83,12 @@ def export(
                 progress=not quiet,
             )
         if as_json:
-            print(json.dumps(dataclasses.asdict(report)))
+            say_json(dataclasses.asdict(report))
         elif not quiet:
             images, size = counted(report.images, "image"), readable_bytes(report.bytes)
             index = "" if report.index is None else f", and {report.index}"
             tars = f" in {counted(report.tars, 'tar')}" if report.tars else ""
-            print(f"{dst}: {images}, {size}{tars}{index}, in {report.seconds:.1f} s")
+            say(f"{dst}: {images}, {size}{tars}{index}, in {report.seconds:.1f} s")
 
 
 def _parse_rows(text: str | None) -> slice | None:
@@ -94,6 +96,6 @@ def _parse_rows(text: str | None) -> slice | None:
         return None
     match = _ROWS.fullmatch(text)
     if match is None:
-        raise typer.BadParameter(f"--rows must read like 100:200, 100: or :200, got {text!r}")
+        raise BadParameter(f"--rows must read like 100:200, 100: or :200, got {text!r}")
     first, last = (int(part) if part else None for part in match.groups())
     return slice(first, last)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from fastio.cli.common import complain, counted, readable_bytes
+from fastio.cli.common import complain, counted, readable_bytes, say, say_json
 
 if TYPE_CHECKING:
     from fastio.dataset import BadImage, ShardCheck
@@ -64,7 +63,7 @@ def report(found: Findings, *, quiet: bool, as_json: bool) -> None:
         as_json: as a line of JSON too.
     """
     if as_json:
-        print(json.dumps(_as_json(found)))
+        say_json(_as_json(found))
     for item in found.damaged:
         complain(f"{item.name}: {item.problem}")
     for lack in found.lacked or ():
@@ -77,7 +76,7 @@ def report(found: Findings, *, quiet: bool, as_json: bool) -> None:
     for line in _sums(found):
         complain(f"{found.path}: {line}")
     if found.all_well and not (quiet or as_json):
-        print(_all_well(found))
+        say(_all_well(found))
 
 
 def _as_json(found: Findings) -> dict[str, Any]:

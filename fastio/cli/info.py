@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,8 +12,11 @@ from fastio.cli.common import (
     counted,
     parse_storage_options,
     readable_bytes,
+    say,
+    say_json,
 )
 from fastio.cli.info_tables import (
+    cell,
     describe_hugging_face,
     describe_table_files,
     line,
@@ -46,7 +48,7 @@ def info(
     options = parse_storage_options(storage_options)
     with clear_errors():
         description, lines = _described(dst, options)
-        print(json.dumps(description) if as_json else "\n".join(lines))
+        say_json(description) if as_json else say(*lines)
         if as_json:
             return
         if description.get("statistics"):
@@ -92,7 +94,7 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
         "shards": dataset.num_shards,
         "bytes": dataset.manifest.nbytes,
         "bytes_per_sample": dataset.manifest.nbytes / len(dataset),
-        "format_version": dataset.manifest.version,
+        "format_version": dataset.manifest.format_version,
         "codebook": _codebook(dataset),
         **schema,
         "packing": dataset.manifest.packing,
@@ -174,8 +176,6 @@ def _lines(description: dict[str, Any]) -> list[str]:
 
 def _print_statistics(statistics: list[dict[str, Any]]) -> None:
     """The columns of a packed table: a line each."""
-    from rich.markup import escape
-
     table = new_table("column")
     keys = ("count", "nulls", "nan", "min", "max", "mean", "std", "distinct")
     shown = [key for key in keys if any(column.get(key) for column in statistics)]
@@ -184,7 +184,7 @@ def _print_statistics(statistics: list[dict[str, Any]]) -> None:
     for column in statistics:
         cells = (_number(column.get(key)) for key in shown)
         field, name = column["field"], column["column"]
-        table.add_row(escape(name if name == field else f"{field}: {name}"), *cells)
+        table.add_row(cell(name if name == field else f"{field}: {name}"), *cells)
     print_table(table)
 
 

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from fastio.cli.common import counted, readable_bytes
+from fastio.shown import shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,6 +62,13 @@ def new_table(*headings: str) -> Table:
     return table
 
 
+def cell(text: str) -> str:
+    """What stands in a table: no markup, and no control characters."""
+    from rich.markup import escape
+
+    return escape(shown(text))
+
+
 def print_table(table: Table) -> None:
     """As wide as the terminal; where there is none, folded to lines that editors and logs hold."""
     from rich.console import Console
@@ -72,8 +80,6 @@ def print_table(table: Table) -> None:
 
 def print_columns(columns: list[dict[str, Any]]) -> None:
     """The columns of table files: a line each."""
-    from rich.markup import escape
-
     table = new_table("column", "type")
     table.add_column("field", no_wrap=True)
     stored = any(column["compression"] for column in columns)
@@ -87,7 +93,7 @@ def print_columns(columns: list[dict[str, Any]]) -> None:
             sizes = column["bytes"], column["uncompressed_bytes"]
             cells += ["" if size is None else readable_bytes(size) for size in sizes]
             cells.append("" if column["nulls"] is None else f"{column['nulls']:,}")
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(cell, cells))
     print_table(table)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastio.cli.common import (
+    BadParameter,
     StorageOptions,
     clear_errors,
     complain,
@@ -19,6 +19,8 @@ from fastio.cli.common import (
     parse_pairs,
     parse_storage_options,
     readable_bytes,
+    say,
+    say_json,
 )
 from fastio.cli.conditions import parse_conditions
 
@@ -152,6 +154,14 @@ def pack(
             "hold.",
         ),
     ] = None,
+    root: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Of a list, or a directory of save_to_disk: a folder, beside its own, that files "
+            "which it names may lie in. Several times.",
+        ),
+    ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
@@ -234,6 +244,7 @@ def pack(
             dtypes=parse_pairs("--dtype", dtype),
             nulls={name: _value(text) for name, text in parse_pairs("--null", null).items()},
             filters=parse_conditions(condition),
+            roots=root,
             tokenizer=tokenizer,
             separator="auto" if separator is None else _separator(separator),
             text_column=text_column,
@@ -244,12 +255,12 @@ def pack(
             staging=staging,
         )
         if as_json:
-            print(json.dumps(_as_json(report)))
+            say_json(_as_json(report))
             return
         for name, reason in report.skipped:
             complain(f"skipped {name}: {reason}")
         if not quiet:
-            print(_summary(report, dst))
+            say(_summary(report, dst))
 
 
 def _source(src: list[str], text: bool) -> str | list[str]:
@@ -264,7 +275,7 @@ def _source(src: list[str], text: bool) -> str | list[str]:
     if len(src) == 1:
         return src[0]
     if not text and not is_tars(src) and any(table_kind(path) is None for path in src):
-        raise typer.BadParameter(
+        raise BadParameter(
             f"there are {len(src)} sources ({src[0]}, {src[1]}, ...): several are possible for "
             "tars, for tables, and for text with --tokenizer"
         )

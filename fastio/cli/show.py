@@ -13,13 +13,16 @@ import typer
 
 from fastio.cli.common import (
     EXIT_FAILED,
+    BadParameter,
     StorageOptions,
     clear_errors,
     complain,
     counted,
     parse_storage_options,
+    say,
 )
 from fastio.errors import SchemaError
+from fastio.files import whole_file
 
 if TYPE_CHECKING:
     from fastio.engine import StagingPlan
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 _AHEAD_BYTES = 64 << 20  # of a remote dataset
 _SHOWN_TOKENS = 32  # of a document
-_IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
 def show(
@@ -65,9 +68,9 @@ def show(
             _print_tokens(dst, options, count, seed, tokenizer)
         return
     if tokenizer is not None:
-        raise typer.BadParameter("--tokenizer is for tokens, which are printed, without --out")
-    if out.suffix.lower() not in _IMAGE_SUFFIXES:
-        raise typer.BadParameter(f"--out must end in {', '.join(_IMAGE_SUFFIXES)}, got {out}")
+        raise BadParameter("--tokenizer is for tokens, which are printed, without --out")
+    if out.suffix.lower() not in _FORMATS:
+        raise BadParameter(f"--out must end in {', '.join(_FORMATS)}, got {out}")
     if not out.parent.is_dir():
         complain(f"cannot write {out}: there is no folder {out.parent}")
         raise typer.Exit(EXIT_FAILED)
@@ -82,8 +85,10 @@ def show(
             images: Iterable[Any] = (_image(dataset, field, row) for row in rows)
             if steps:
                 images = _transformed(dataset, field, rows, steps, seed, epoch)
-            contact_sheet(images, _captions(dataset, rows)).save(out)
-            print(f"{out}: {len(rows)} of {counted(len(dataset), 'sample')}")
+            sheet = contact_sheet(images, _captions(dataset, rows))
+            with whole_file(out) as file:
+                sheet.save(file, format=_FORMATS[out.suffix.lower()])
+            say(f"{out}: {len(rows)} of {counted(len(dataset), 'sample')}")
 
 
 def _print_tokens(
@@ -103,7 +108,7 @@ def _print_tokens(
 
     with open_any(dst, storage_options=storage_options) as dataset:
         if dataset.schema.image_fields:
-            raise typer.BadParameter("images are drawn to a file: give --out, as in sheet.png")
+            raise BadParameter("images are drawn to a file: give --out, as in sheet.png")
         if not dataset.schema.token_fields:
             raise SchemaError(f"{dataset.path} has neither images nor tokens to show")
         encoder = None if tokenizer is None else open_encoder(tokenizer, "none")
@@ -114,9 +119,9 @@ def _print_tokens(
     for caption, tokens in zip(captions, documents, strict=True):
         shown = tokens[:_SHOWN_TOKENS]
         more = " ..." if len(shown) < len(tokens) else ""
-        print(f"{caption} ({counted(len(tokens), 'token')}) {' '.join(map(str, shown))}{more}")
+        say(f"{caption} ({counted(len(tokens), 'token')}) {' '.join(map(str, shown))}{more}")
         if encoder is not None:
-            print(f"    {json.dumps(encoder.decode(shown), ensure_ascii=False)}{more}")
+            say(f"    {json.dumps(encoder.decode(shown), ensure_ascii=False)}{more}")
 
 
 def _parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
@@ -133,7 +138,7 @@ def _parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
         arguments = [ast.literal_eval(value) for value in call.args]
         named = {str(value.arg): ast.literal_eval(value.value) for value in call.keywords}
     except (SyntaxError, ValueError, AssertionError):
-        raise typer.BadParameter(
+        raise BadParameter(
             f"--transform must read like 'RandomResizedCrop(224)', got {text!r}"
         ) from None
     return call.func.id, arguments, named
@@ -157,11 +162,11 @@ def _transformed(
         kind = getattr(transforms, name, None)
         if kind not in transforms.GEOMETRIC:
             known = ", ".join(sorted(each.__name__ for each in transforms.GEOMETRIC))
-            raise typer.BadParameter(f"--transform {name!r} is not one of {known}")
+            raise BadParameter(f"--transform {name!r} is not one of {known}")
         try:
             made.append(kind(*arguments, **named))
         except TypeError as error:
-            raise typer.BadParameter(f"--transform {name}: {error}") from error
+            raise BadParameter(f"--transform {name}: {error}") from error
     stager, staging = _staging(dataset, epoch)
     engine = Engine(
         dataset,

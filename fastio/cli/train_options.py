@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from fastio.cli.common import check_there, clear_errors, complain
+from fastio.cli.common import check_there, clear_errors, complain, say, say_json
 
 if TYPE_CHECKING:
     from fastio.train import Options, Result, Task
@@ -242,10 +241,10 @@ def _run(make: Callable[[], Task], options: Options, output: Output) -> None:
 def _tell(result: Result, options: Options, output: Output) -> None:
     """The end, on standard output; of an interrupted run, how it goes on."""
     if output.as_json:
-        print(json.dumps(result.to_dict()))
+        say_json(result.to_dict())
     elif not output.quiet and result.best is not None:
         kept = f"; {options.checkpoint_dir}/best.pt" if options.checkpoint_dir else ""
-        print(
+        say(
             f"{result.reason} after step {result.steps:,}: best {result.metric} "
             f"{result.best:.4f} in epoch {result.best_epoch}{kept}"
         )

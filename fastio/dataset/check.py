@@ -134,8 +134,9 @@ def _check_rows(dataset: Dataset, shard: int, local_rows: range) -> ImagesCheck:
         for image_field in dataset.schema.image_fields:
             try:
                 _check_image(dataset, image_field, first + local)
-            except ValueError as error:
-                bad.append(BadImage(first + local, name, local, image_field, str(error)))
+            except Exception as error:  # MemoryError too: it is the image's
+                problem = str(error) or type(error).__name__
+                bad.append(BadImage(first + local, name, local, image_field, problem))
     return ImagesCheck(len(local_rows), bad)
 
 

@@ -7,20 +7,22 @@ One row describes one shard, in the order of the dataset's rows:
     first_row       int64        global number of its first row
     bytes           int64        size of the file
     xxh3            large_utf8   xxh3_64 of the file, 16 hexadecimal digits
+    head_bytes, foot_bytes
+                    int64        bytes before its columns and behind them
+    head_xxh3       large_utf8   xxh3_64 of those two together
+    columns_xxh3    large_utf8   xxh3_64 of all between them, but for the images' bytes
+    FIELD.offset, FIELD.bytes
+                    int64        for each image field: where its images' bytes lie in the file
     FIELD.jpeg, FIELD.raw, FIELD.encoded, FIELD.blocks
                     int64        for each image field: its rows by codec
+    FIELD.tokens    int64        for each field of tokens: how many all rows have
 
 The schema metadata has two keys. `fastio` is JSON with `format_version`, `schema`, `packing`, the
 `codebook` of the block codec in base64 or null, `statistics` of a packed table's columns where it
 was one, the sums `rows`, `bytes` and `shards`, and `columns_xxh3`, the hash of the columns above.
 `fastio.xxh3` is the xxh3_64 of that JSON's bytes, 16 hexadecimal digits. It is the dataset's
 fingerprint too: it stands for every byte of the dataset, and costs the same for any number of
-shards.
-
-Version 1, which is read for ever, had neither the block codec's column, nor its codebook, nor
-`fastio.xxh3`. Version 3 is version 2 with fields in a column of records, or fields of tokens and a
-column FIELD.tokens for each, how many a shard has, or with arrays some of whose axes are open, or
-of complex numbers; only datasets that have some are of it, and all others are written as version 2.
+shards. The file is sealed: it has a hash of all its bytes, see `fastio.ipc`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,20 +45,34 @@ from fastio.errors import (
     FormatVersionUnsupported,
     ManifestInvalid,
     SchemaError,
+    SourceChanged,
 )
-from fastio.schema import CODEC_NAMES, DTYPES, Array, Schema
-from fastio.shard import map_batch, write_shard
+from fastio.ipc import MappedFile, seal_is_whole, stamp
+from fastio.schema import CODEC_NAMES, Schema
+from fastio.shard import ShardFile, write_sealed
 
-FORMAT_VERSION = 3
-# The codecs that each version counts in columns, for the versions that can be read.
-_CODECS = {1: CODEC_NAMES[:3], 2: CODEC_NAMES, FORMAT_VERSION: CODEC_NAMES}
+FORMAT_VERSION = 1
 CODEBOOK_BYTES = 16_640
 MANIFEST_NAME = "manifest.arrow"
 JOURNAL_NAME = "pack.journal"
 METADATA_KEY = b"fastio"
 HASH_KEY = b"fastio.xxh3"
 
-# Manifests up to this size are hashed when opened, a few milliseconds; `fastio verify` hashes all.
+_TEXTS = ("name", "xxh3", "head_xxh3", "columns_xxh3")
+_COLUMNS = (
+    *("name", "rows", "first_row", "bytes", "xxh3"),
+    *("head_bytes", "foot_bytes", "head_xxh3", "columns_xxh3"),
+)
+_IMAGE_PARTS = ("offset", "bytes", *CODEC_NAMES)
+_COUNTS = (".tokens", *(f".{codec}" for codec in CODEC_NAMES))
+# What reading a description that was made up may end in.
+_DAMAGE = (
+    *(ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError),
+    *(SchemaError, pa.ArrowException, MemoryError),
+)
+_MOST = 2**63 - 1
+_SHARDS_AT_ONCE = 8192
+# Manifests up to this size are hashed when opened, a few milliseconds; larger ones afterwards.
 _CHECKED_BYTES = 16 << 20
 
 
@@ -67,27 +83,21 @@ class ShardEntry:
     Attributes:
         name: file name within the dataset's folder.
         rows: number of rows, at least 1.
-        nbytes: size of the file in bytes.
-        xxh3: xxh3_64 of the file, 16 hexadecimal digits.
+        file: what it consists of.
         codecs: for each image field, its rows by codec, in the order of `CODEC_NAMES`.
         tokens: for each field of tokens, how many it has in all rows.
     """
 
     name: str
     rows: int
-    nbytes: int
-    xxh3: str
+    file: ShardFile
     codecs: Mapping[str, tuple[int, ...]]
     tokens: Mapping[str, int] = field(default_factory=dict)
 
-
-def format_version(schema: Schema) -> int:
-    """The oldest format version that can hold datasets of a schema."""
-    arrays = [kind for kind in schema.fields.values() if isinstance(kind, Array)]
-    new = any(kind.open_axes or kind.dtype not in DTYPES for kind in arrays)
-    if new or schema.record_layout is not None or schema.token_fields:
-        return FORMAT_VERSION
-    return 2
+    @property
+    def nbytes(self) -> int:
+        """Size of the file in bytes."""
+        return self.file.nbytes
 
 
 def write_manifest(
@@ -111,21 +121,30 @@ def write_manifest(
     Raises:
         OSError: it cannot be written; there is no manifest then.
     """
-    columns: dict[str, pa.Array] = {
-        "name": pa.array([entry.name for entry in entries], pa.large_utf8()),
-        "rows": pa.array([entry.rows for entry in entries], pa.int64()),
-        "bytes": pa.array([entry.nbytes for entry in entries], pa.int64()),
-        "xxh3": pa.array([entry.xxh3 for entry in entries], pa.large_utf8()),
+    files = [entry.file for entry in entries]
+    texts = {
+        "name": [entry.name for entry in entries],
+        "xxh3": [file.xxh3 for file in files],
+        "head_xxh3": [file.head_xxh3 for file in files],
+        "columns_xxh3": [file.columns_xxh3 for file in files],
+    }
+    numbers = {
+        "rows": [entry.rows for entry in entries],
+        "bytes": [file.nbytes for file in files],
+        "head_bytes": [file.head_bytes for file in files],
+        "foot_bytes": [file.foot_bytes for file in files],
     }
     for name in schema.image_fields:
+        for number, part in enumerate(("offset", "bytes")):
+            numbers[f"{name}.{part}"] = [file.payloads[name][number] for file in files]
         for number, codec in enumerate(CODEC_NAMES):
-            counts = [entry.codecs[name][number] for entry in entries]
-            columns[f"{name}.{codec}"] = pa.array(counts, pa.int64())
+            numbers[f"{name}.{codec}"] = [entry.codecs[name][number] for entry in entries]
     for name in schema.token_fields:
-        counts = [entry.tokens[name] for entry in entries]
-        columns[f"{name}.tokens"] = pa.array(counts, pa.int64())
+        numbers[f"{name}.tokens"] = [entry.tokens[name] for entry in entries]
+    columns = {name: pa.array(values, pa.large_utf8()) for name, values in texts.items()}
+    columns |= {name: pa.array(values, pa.int64()) for name, values in numbers.items()}
     batch = manifest_batch(schema, packing, columns, codebook, statistics)
-    write_shard(Path(folder) / MANIFEST_NAME, batch)
+    write_sealed(Path(folder) / MANIFEST_NAME, batch)
 
 
 def manifest_batch(
@@ -139,13 +158,12 @@ def manifest_batch(
     rows = columns["rows"].to_numpy()
     first_row = np.zeros(len(rows), dtype=np.int64)
     np.cumsum(rows[:-1], out=first_row[1:])
-    version = format_version(schema)
     arrays = [
         pa.array(first_row) if name == "first_row" else columns[name]
-        for name in _column_names(schema, version)
+        for name in _column_names(schema)
     ]
     description = {
-        "format_version": version,
+        "format_version": FORMAT_VERSION,
         "schema": schema.to_json(),
         "packing": dict(packing),
         "codebook": None if codebook is None else base64.b64encode(codebook).decode(),
@@ -157,7 +175,7 @@ def manifest_batch(
     if statistics is not None:
         description["statistics"] = [dict(column) for column in statistics]
     return pa.RecordBatch.from_arrays(
-        arrays, schema=_arrow_schema(schema, version, manifest_metadata(description))
+        arrays, schema=_arrow_schema(schema).with_metadata(manifest_metadata(description))
     )
 
 
@@ -176,9 +194,11 @@ class Manifest:
 
     Attributes:
         folder: that folder.
+        path: of the manifest, or its URL.
+        stamp: which file was opened.
+        format_version: 1.
         schema: the samples' fields.
         packing: how the dataset was made.
-        version: of the format, 1 to 3.
         codebook: the block codec's, 16,640 bytes not yet looked at; None where there is none.
         statistics: of each column of the table that was packed, as JSON values; empty for others.
         fingerprint: 16 hexadecimal digits that stand for the dataset's contents.
@@ -188,6 +208,7 @@ class Manifest:
         shard_rows: int64 (shards,), rows of each shard.
         first_row: int64 (shards,), the global number of each shard's first row.
         shard_bytes: int64 (shards,), size of each shard's file.
+        checked: whether it was compared with its hashes already.
 
     Raises:
         DatasetNotFound: there is no manifest.
@@ -200,45 +221,63 @@ class Manifest:
         self.path = os.path.join(self.folder, MANIFEST_NAME)
         if file is None and not os.path.isfile(self.path):
             raise DatasetNotFound(_why_no_dataset(self.folder))
-        mapped, self._batch = map_batch(file or self.path, ManifestInvalid, self.path)
-        metadata = self._batch.schema.metadata or {}
-        if METADATA_KEY not in metadata:
-            raise ManifestInvalid(f"{self.path} is an Arrow file, but not a fastio manifest")
-        text = metadata[METADATA_KEY]
-        self.fingerprint: str = xxhash.xxh3_64(text).hexdigest()
-        expected = metadata.get(HASH_KEY)
-        if expected is not None and expected != self.fingerprint.encode():
-            raise self._damaged_description(f"expected {expected.decode('ascii', 'replace')}")
+        mapped = MappedFile(file or self.path, ManifestInvalid, self.path)
+        self._file = mapped
+        self.stamp = mapped.stamp
+        self.checked = file is not None or len(mapped.data) <= _CHECKED_BYTES
+        if self.checked and not seal_is_whole(mapped.data.data):
+            self._raise_damaged()
+        text = self._description(mapped.schema().metadata or {})
         description = self._parse(text)
-        if expected is None and self.version > 1:
-            raise self._damaged_description(f"and there is no {HASH_KEY.decode()} to expect")
         self.rows: int = description["rows"]
         self.shards: int = description["shards"]
         self.nbytes: int = description["bytes"]
         self._columns_xxh3: str = description["columns_xxh3"]
-        if not self._batch.schema.equals(_arrow_schema(self.schema, self.version, None)):
-            raise ManifestInvalid(f"{self.path} has other columns than its schema needs")
+        self._batch = mapped.batch(self._columns)[0]
         self.shard_rows = self._integers("rows")
         self.first_row = self._integers("first_row")
         self.shard_bytes = self._integers("bytes")
-        if len(self._batch) != self.shards or (
-            self.first_row[0] != 0 or self.first_row[-1] + self.shard_rows[-1] != self.rows
-        ):
+        if len(self._batch) != self.shards:
+            raise ManifestInvalid(
+                f"{self.path} has {len(self._batch)} shards, and says {self.shards}"
+            )
+        self._check_shards(0, 1)
+        self._check_shards(self.shards - 1, self.shards)
+        if int(self.first_row[-1]) + int(self.shard_rows[-1]) != self.rows:
             raise ManifestInvalid(f"{self.path}: its shards do not add up to {self.rows} rows")
-        if len(mapped.data) <= _CHECKED_BYTES:
-            self.check()
+        if self.checked:
+            self._check_rows()
 
     def check(self) -> None:
-        """Hash the columns. Opening does this by itself up to 16 MiB.
+        """Look at all of the file. Opening does this by itself up to 16 MiB.
+
+        Of a larger one, opening looks at the description, and `file` at what is said of a shard.
 
         Raises:
-            ManifestInvalid: they are not those that were written.
+            ManifestInvalid: it is not what was written, or says what is not possible.
         """
-        found = _hash_columns(self._batch.columns)
-        if found != self._columns_xxh3:
-            raise ManifestInvalid(
-                f"{self.path} is damaged: its columns have the xxh3 {found}, expected "
-                f"{self._columns_xxh3}; copy it again, or pack again"
+        if not seal_is_whole(self._file.data.data):
+            self._raise_damaged()
+        self._check_rows()
+        self.checked = True
+
+    def check_unchanged(self) -> None:
+        """Look at whether the folder still has the manifest that was opened.
+
+        Raises:
+            SourceChanged: it has another one, or none.
+        """
+        try:
+            found = stamp(self.path)
+        except OSError as error:
+            raise SourceChanged(
+                f"{self.path} was there when it was opened, and is not any more ({error}); open "
+                "the dataset again"
+            ) from error
+        if found != self.stamp:
+            raise SourceChanged(
+                f"{self.path} was replaced or written after it was opened: {self.folder} may be "
+                "another dataset now; open it again"
             )
 
     def name(self, shard: int) -> str:
@@ -247,14 +286,38 @@ class Manifest:
         Raises:
             ManifestInvalid: it is not a plain file name.
         """
-        name = str(self._batch.column("name")[shard].as_py())
-        if name in ("", ".", "..") or os.path.basename(name) != name:
+        name = self._text("name", shard)
+        if name in ("", ".", "..") or os.path.basename(name) != name or "\0" in name:
             raise ManifestInvalid(f"{self.path}: {name!r} is not the name of a shard")
         return name
 
     def xxh3(self, shard: int) -> str:
         """The xxh3_64 of a shard's file, 16 hexadecimal digits."""
-        return str(self._batch.column("xxh3")[shard].as_py())
+        return self._text("xxh3", shard)
+
+    def file(self, shard: int) -> ShardFile:
+        """What a shard's file consists of.
+
+        Raises:
+            ManifestInvalid: it cannot be what the manifest says.
+        """
+        if not self.checked:
+            self._check_shards(shard, min(shard + 2, self.shards))
+        return ShardFile(
+            int(self.shard_bytes[shard]),
+            self.xxh3(shard),
+            int(self._integers("head_bytes")[shard]),
+            int(self._integers("foot_bytes")[shard]),
+            self._text("head_xxh3", shard),
+            self._text("columns_xxh3", shard),
+            {
+                name: (
+                    int(self._integers(f"{name}.offset")[shard]),
+                    int(self._integers(f"{name}.bytes")[shard]),
+                )
+                for name in self.schema.image_fields
+            },
+        )
 
     def codec_counts(self) -> dict[str, dict[str, int]]:
         """For each image field, how many rows each codec holds: {"image": {"jpeg": 10, ...}}."""
@@ -268,41 +331,124 @@ class Manifest:
         return self._integers(f"{field}.tokens")
 
     def _count(self, column: str) -> int:
-        """The sum of a column; 0 of one that the manifest's version has not."""
-        there = column in self._batch.schema.names
-        return int(self._integers(column).sum()) if there else 0
+        return int(self._integers(column).sum())
 
-    def _damaged_description(self, expected: str) -> ManifestInvalid:
-        return ManifestInvalid(
-            f"{self.path} is damaged: its description has the xxh3 {self.fingerprint}, {expected}; "
-            "copy it again, or pack again"
+    def _text(self, column: str, shard: int) -> str:
+        try:
+            return str(self._batch.column(column)[shard].as_py())
+        except ValueError as error:
+            raise ManifestInvalid(
+                f"{self.path}: {column!r} of shard {shard} is no text: {error}"
+            ) from error
+
+    def _raise_damaged(self) -> None:
+        raise ManifestInvalid(
+            f"{self.path} is damaged, truncated or no manifest: its {len(self._file.data)} bytes "
+            "do not have the hash that stands among them; copy it again, or pack again"
         )
+
+    def _description(self, metadata: Mapping[bytes, bytes]) -> bytes:
+        """The description, whose hash is the fingerprint."""
+        text = metadata.get(METADATA_KEY)
+        if text is None:
+            raise ManifestInvalid(f"{self.path} is an Arrow file, but not a fastio manifest")
+        self.fingerprint: str = xxhash.xxh3_64(text).hexdigest()
+        expected = metadata.get(HASH_KEY, b"").decode("ascii", "replace")
+        if expected != self.fingerprint:
+            raise ManifestInvalid(
+                f"{self.path} is damaged: its description has the xxh3 {self.fingerprint}, "
+                f"expected {expected or 'some'}; copy it again, or pack again"
+            )
+        return text
 
     def _parse(self, text: bytes) -> dict[str, Any]:
         try:
-            description = json.loads(text)
+            description = dict(json.loads(text))
             version = description["format_version"]
-            if type(version) is not int or version not in _CODECS:
+            if type(version) is not int or version != FORMAT_VERSION:
                 raise FormatVersionUnsupported(
-                    f"{self.path} has the format version {version!r}; this fastio reads versions "
-                    f"{', '.join(map(str, _CODECS))}: update fastio, or pack again with this one"
+                    f"{self.path} has the format version {version!r}; this fastio reads version "
+                    f"{FORMAT_VERSION}: update fastio, or pack again with this one"
                 )
-            self.version = version
+            self.format_version = version
             self.schema = Schema.from_json(description["schema"])
+            self._columns = _arrow_schema(self.schema)
+            self.schema.arrow_schema()  # which refuses numbers that Arrow has no room for
             self.packing: dict[str, Any] = dict(description["packing"])
             for key in ("rows", "shards", "bytes"):
-                if not isinstance(description[key], int) or description[key] < 1:
-                    raise ValueError(f"{key} is {description[key]!r}")
-            str(description["columns_xxh3"])
-            self.codebook = _parse_codebook(description["codebook"]) if version > 1 else None
-            self.statistics: list[dict[str, Any]] = list(description.get("statistics", ()))
+                if type(description[key]) is not int or not 0 < description[key] <= _MOST:
+                    raise ValueError(f"{key} is {description[key]!r}"[:100])
+            if not isinstance(description["columns_xxh3"], str):
+                raise TypeError("columns_xxh3 is no text")
+            self.codebook = _parse_codebook(description["codebook"])
+            self.statistics: list[dict[str, Any]] = [
+                dict(each) for each in description.get("statistics", ())
+            ]
         except FormatVersionUnsupported:
             raise
-        except (KeyError, TypeError, ValueError, SchemaError) as error:
+        except _DAMAGE as error:
             raise ManifestInvalid(
-                f"{self.path}: its description is damaged ({type(error).__name__}: {error})"
+                f"{self.path}: its description is damaged ({type(error).__name__}: "
+                f"{str(error)[:300]})"
             ) from error
-        return dict(description)
+        return description
+
+    def _check_rows(self) -> None:
+        for begin in range(0, self.shards, _SHARDS_AT_ONCE):
+            self._check_shards(begin, min(begin + _SHARDS_AT_ONCE, self.shards))
+        found = _hash_columns(self._batch.columns)
+        if found != self._columns_xxh3:
+            raise ManifestInvalid(
+                f"{self.path} is damaged: its columns have the xxh3 {found}, expected "
+                f"{self._columns_xxh3}; copy it again, or pack again"
+            )
+
+    def _check_shards(self, begin: int, end: int) -> None:
+        """That what is said of shards [begin, end) is possible, whoever said it.
+
+        Raises:
+            ManifestInvalid: it is not.
+        """
+        for problem, wrong in self._rules(slice(begin, end)):
+            if wrong.any():
+                shard = begin + int(np.argmax(wrong))
+                raise ManifestInvalid(f"{self.path}: {problem} (shard {shard} of {self.shards})")
+
+    def _rules(self, some: slice) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """What may be wrong with some shards, and which of them it is wrong with."""
+        rows, first = self.shard_rows[some], self.first_row[some]
+        yield "it has no rows", rows < 1
+        yield "its first row is not behind the shard before", self._ends(some.start, first, rows)
+        size = self.shard_bytes[some]
+        yield "its size is not possible", (size < 1) | (size > self.nbytes)
+        end = size - self._integers("foot_bytes")[some]
+        at = self._integers("head_bytes")[some]
+        yield "its head and foot do not lie inside of it", (at < 8) | (end < at) | (end > size - 8)
+        for name in self.schema.image_fields:
+            offset, nbytes = (
+                self._integers(f"{name}.{part}")[some] for part in ("offset", "bytes")
+            )
+            wrong = (nbytes < 0) | (offset < at) | (offset > end)
+            yield f"the bytes of {name!r} do not lie inside of it", wrong | (nbytes > end - offset)
+            at = np.where(nbytes > 0, offset + nbytes, at)
+        for name in _TEXTS:
+            _, buffer, data = self._batch.column(name).buffers()
+            ends = np.frombuffer(buffer, np.int64, self.shards + 1)[some.start : some.stop + 1]
+            wrong = (ends[:-1] < 0) | (ends[1:] < ends[:-1])
+            yield f"its {name} is no text", wrong | (ends[1:] > (0 if data is None else data.size))
+        for name in self._batch.schema.names:
+            if name.endswith(_COUNTS):
+                yield f"{name} is negative", self._integers(name)[some] < 0
+
+    def _ends(
+        self, begin: int, first: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Whether shards from a number on do not begin where the one before ends."""
+        before = int(self.first_row[begin - 1]) + int(self.shard_rows[begin - 1]) if begin else 0
+        wrong = first < 0
+        wrong[0] |= int(first[0]) != before
+        wrong[1:] |= first[1:] - first[:-1] != rows[:-1]
+        return wrong
 
     def _integers(self, column: str) -> NDArray[np.int64]:
         values: NDArray[np.int64] = self._batch.column(column).to_numpy(zero_copy_only=True)
@@ -349,20 +495,19 @@ def _parse_codebook(text: Any) -> bytes | None:
     return data
 
 
-def _column_names(schema: Schema, version: int) -> list[str]:
-    codecs = [f"{field}.{codec}" for field in schema.image_fields for codec in _CODECS[version]]
-    tokens = [f"{field}.tokens" for field in schema.token_fields]
-    return ["name", "rows", "first_row", "bytes", "xxh3", *codecs, *tokens]
+def _column_names(schema: Schema) -> list[str]:
+    images = [f"{name}.{part}" for name in schema.image_fields for part in _IMAGE_PARTS]
+    tokens = [f"{name}.tokens" for name in schema.token_fields]
+    return [*_COLUMNS, *images, *tokens]
 
 
-def _arrow_schema(
-    schema: Schema, version: int, metadata: Mapping[bytes, bytes] | None
-) -> pa.Schema:
-    fields = [
-        pa.field(name, pa.large_utf8() if name in ("name", "xxh3") else pa.int64(), nullable=False)
-        for name in _column_names(schema, version)
-    ]
-    return pa.schema(fields, metadata=metadata)
+def _arrow_schema(schema: Schema) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field(name, pa.large_utf8() if name in _TEXTS else pa.int64(), nullable=False)
+            for name in _column_names(schema)
+        ]
+    )
 
 
 def _hash_columns(columns: Sequence[pa.Array]) -> str:

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastio import _native
+from fastio.dataset.compared import Comparisons, compare
 from fastio.dataset.manifest import Manifest
+from fastio.dataset.of_sample import of_sample
 from fastio.dataset.pixels import decode_image
 from fastio.dataset.rows import Rows
-from fastio.errors import FastioError, ImageError, ManifestInvalid, SchemaError, ShardCorrupt
+from fastio.errors import (
+    FastioError,
+    ImageError,
+    ManifestInvalid,
+    SchemaError,
+    ShardCorrupt,
+    SourceChanged,
+    SourceNotFound,
+)
 from fastio.schema import CODEC_BLOCKS, Array, Image, Scalar, Schema, Tokens
 from fastio.shard import ShardReader, checksum
 
-# Columns up to this size are hashed when their shard is opened; `fastio verify` hashes all.
+# Columns up to this size are hashed when their shard is opened, larger ones in the background.
 _CHECKED_BYTES = 16 << 20
+# How often files are looked at while an epoch goes on, and at how many shards each time: as many
+# as a file system behind a network can tell of without being felt.
+_LOOK_S = 0.25
+_LOOKS = 8
 # Maps are cheap, but a process may have only so many (65530 on Linux, as it comes).
 _KEPT_SHARDS = 4096
 
@@ -109,6 +124,9 @@ class Dataset(Rows):
         self.manifest = Manifest(self.path) if manifest is None else manifest
         self.schema: Schema = self.manifest.schema
         self._shards: OrderedDict[int, ShardReader] = OrderedDict()
+        self._comparisons = Comparisons(self.manifest.nbytes)
+        self._look_s, self._looks = 0.0, 0
+        self._manifest_asked = self.manifest.checked
         self._codebook: _native.Codebook | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -189,6 +207,7 @@ class Dataset(Rows):
 
         Raises:
             SourceNotFound: the file is missing.
+            SourceChanged: the folder holds another dataset by now.
             ShardCorrupt: it is damaged, or not the file that the manifest describes.
         """
         with self._lock:
@@ -238,6 +257,46 @@ class Dataset(Rows):
         self._check_undamaged(readers)
         return values
 
+    def check_unchanged(self) -> None:
+        """Look at whether the manifest and all shards that are open are those that were opened.
+
+        Raises:
+            SourceChanged: one of them was replaced or written since.
+            ShardCorrupt: columns that were compared in the background are damaged.
+        """
+        self._comparisons.raise_problem()
+        self.manifest.check_unchanged()
+        for reader in self._readers():
+            reader.check_unchanged(cut_off=False)
+
+    def look(self) -> None:
+        """As `check_unchanged`, but for a few of the shards in turn, and now and then; cheap."""
+        self._comparisons.raise_problem()
+        now_s = time.monotonic()
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + _LOOK_S
+        self.manifest.check_unchanged()
+        readers = self._readers()
+        for place in range(self._looks, self._looks + min(_LOOKS, len(readers))):
+            readers[place % len(readers)].check_unchanged(cut_off=False)
+        self._looks += _LOOKS
+
+    def finish_epoch(self) -> None:
+        """Wait for what is compared in the background, and look at all files that are open.
+
+        Raises:
+            SourceChanged, ShardCorrupt, ManifestInvalid: the rows that were read may be wrong.
+        """
+        self._comparisons.finish()
+        self.manifest.check_unchanged()
+        for reader in self._readers():
+            reader.check_unchanged()
+
+    def _readers(self) -> list[ShardReader]:
+        with self._lock:
+            return list(self._shards.values())
+
     def forget(self, shards: Iterable[int]) -> None:
         """Has shards opened anew when they are asked for next."""
         with self._lock:
@@ -278,12 +337,12 @@ class Dataset(Rows):
         stored = self.stored_image(field, row, data)
         codebook = self.codebook
         mode: Literal["RGB", "L"] = self._field(field).mode
-        try:
+        with of_sample(self, row, ImageError):
             if at_least is None or stored.codec != CODEC_BLOCKS:
                 stored.check()  # else the parts that are read have checksums of their own
-            return decode_image(*stored[:5], mode, codebook, at_least)
-        except ValueError as error:
-            raise ImageError(self.path, row, self.sample_name(row), error) from error
+            pixels = decode_image(*stored[:5], mode, codebook, at_least, self.max_pixels)
+        self._check_undamaged([self.shard(int(self.locate(np.array([row]))[0][0]))])
+        return pixels
 
     def stored_image(
         self, field: str, row: int, data: NDArray[np.uint8] | None = None
@@ -359,10 +418,11 @@ class Dataset(Rows):
         """Let go of the shards. Views taken before stay valid."""
         with self._lock:
             self._closed = True
+            self._comparisons.close()
             self._shards.clear()
 
-    def __reduce__(self) -> tuple[type[Dataset], tuple[str]]:
-        return Dataset, (self.path,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.path, self.fingerprint)
 
     def _stored_bytes(
         self, reader: ShardReader, field: str, row: int, local: int
@@ -371,35 +431,57 @@ class Dataset(Rows):
         return reader.view(field, local)
 
     def _open_shard(self, shard: int) -> ShardReader:
-        path = self.shard_path(shard)
-        return self._checked(ShardReader(path, layout=self.schema.record_layout), shard, path)
+        self.manifest.check_unchanged()
+        if not self._manifest_asked:
+            self._manifest_asked = True
+            self._comparisons.add(self.manifest.check)
+        try:
+            reader = self._opened(self.shard_path(shard), shard)
+            if reader.column_bytes <= _CHECKED_BYTES:
+                compare(reader)
+            else:
+                self._comparisons.add_shard(reader)
+        except (ShardCorrupt, SourceNotFound):
+            self.manifest.check_unchanged()  # which says more, where it is not the same one
+            raise
+        return reader
 
     def _check_undamaged(self, readers: Iterable[ShardReader]) -> None:
         """After values were read.
 
         Raises:
             ShardCorrupt: a shard was cut off while it was mapped.
+            SourceChanged: it was replaced or written.
         """
+        self._comparisons.raise_problem()
         for reader in readers:
             if reader.damaged:
                 raise ShardCorrupt(
                     f"{reader.path} was cut off while it was read: it had {reader.nbytes} bytes "
                     "when it was opened"
                 )
+            self._check_file(reader)
 
-    def _checked(self, reader: ShardReader, shard: int, path: str) -> ShardReader:
-        """A reader whose shard is the one that the manifest describes.
+    def _check_file(self, reader: ShardReader) -> None:
+        reader.check_unchanged()
+
+    def _opened(
+        self,
+        path: str | os.PathLike[str],
+        shard: int,
+        name: str | None = None,
+        columns_first: bool = False,
+    ) -> ShardReader:
+        """A reader whose head and foot are those that the manifest describes; see `ShardReader`.
 
         Raises:
-            ShardCorrupt: it is another.
+            SourceNotFound, ShardCorrupt: there is no such file, or another.
         """
-        expected = int(self.manifest.shard_bytes[shard])
-        if reader.nbytes != expected:
-            raise ShardCorrupt(f"{path} has {reader.nbytes} bytes, the manifest says {expected}")
+        file = self.manifest.file(shard)
+        reader = ShardReader(path, name, self.schema, file, columns_first=columns_first)
         rows = int(self.manifest.shard_rows[shard])
         if reader.rows != rows:
-            raise ShardCorrupt(f"{path} has {reader.rows} rows, the manifest says {rows}")
-        reader.check_columns(self.schema.image_fields, _CHECKED_BYTES)
+            raise ShardCorrupt(f"{reader.path} has {reader.rows} rows, the manifest says {rows}")
         return reader
 
     def _check_shard(self, shard: int) -> str | None:
@@ -429,6 +511,33 @@ class Dataset(Rows):
         if isinstance(kind, Scalar) and kind.dtype in ("int64", "float64", "bool"):
             return value.item()
         return value
+
+
+def _reopened(path: str, fingerprint: str) -> Dataset:
+    """A dataset in another process.
+
+    Raises:
+        SourceChanged: the folder holds another one by now.
+    """
+    return same_dataset(Dataset(path), fingerprint)
+
+
+_AnyDataset = TypeVar("_AnyDataset", bound=Dataset)
+
+
+def same_dataset(dataset: _AnyDataset, fingerprint: str) -> _AnyDataset:
+    """A dataset that was opened again.
+
+    Raises:
+        SourceChanged: it is not the one that was opened before.
+    """
+    if dataset.fingerprint != fingerprint:
+        dataset.close()
+        raise SourceChanged(
+            f"{dataset.path} is another dataset than when it was opened first: its fingerprint "
+            f"is {dataset.fingerprint}, and was {fingerprint}; open it again"
+        )
+    return dataset
 
 
 def _gathered(
@@ -467,6 +576,12 @@ def _variable_values(
     arrays = []
     for row, value in zip(local.tolist(), values, strict=True):
         # A copy, since arrays over bytes are read-only.
-        flat = np.frombuffer(value, dtype=kind.dtype).copy()
-        arrays.append(flat.reshape(reader.shape(field, row)))
+        try:
+            flat = np.frombuffer(value, dtype=kind.dtype).copy()
+            arrays.append(flat.reshape(reader.shape(field, row)))
+        except ValueError as error:
+            raise ShardCorrupt(
+                f"{reader.path} row {row}: the {len(value)} bytes of {field!r} are no array of "
+                f"{kind.dtype} of its shape: {error}"
+            ) from error
     return arrays

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -12,7 +15,11 @@ from PIL import Image as PillowImage
 from PIL import UnidentifiedImageError
 
 from fastio import _native
+from fastio.memory import Room
 from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, CODEC_RAW
+
+# Of an image that Pillow decodes, where nobody says: about what Pillow itself refuses.
+MAX_PIXELS = 178_956_970
 
 EXIF_ORIENTATION = 0x0112
 # What an image of the block codec can be shrunk by while it is decoded, and costs less for it.
@@ -25,6 +32,11 @@ _EIGHT_BIT_MODES = frozenset(
 # Pillow's raw modes of more than 8 bits a channel, such as "RGB;16B", and PPM's large maxima.
 # "BGR;15" and "BGR;16" are pixels of 16 bits, not channels.
 _DEEP_RAW_MODE = re.compile(r"(?<!BGR);(?:1[0-6]|32)|\b65535\b")
+# What a pixel takes while it is decoded: in Pillow, in another mode, and as an array.
+_PIXEL_BYTES = 12
+_ROOM = Room(freely=16 << 20)
+_PILLOW_LIMIT = threading.Lock()
+_LARGER = "Where you trust it, give fastio.open(..., max_pixels=) for more"
 
 
 def decode_image(
@@ -36,6 +48,7 @@ def decode_image(
     mode: Literal["RGB", "L"],
     codebook: _native.Codebook | None = None,
     at_least: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.uint8]:
     """The upright pixels of one stored image.
 
@@ -49,6 +62,7 @@ def decode_image(
         codebook: the dataset's, which the block codec needs.
         at_least: for thumbnails: the longer side may be smaller than it is stored, but not
             smaller than so many pixels. Only the block codec makes use of it.
+        max_pixels: refuse larger ones, where Pillow decodes it.
 
     Returns:
         uint8 (H, W, C), C-contiguous.
@@ -74,7 +88,7 @@ def decode_image(
             )
         pixels = stored.reshape(height, width, channels)
         return np.array(turn_upright(pixels, orientation), order="C")
-    return upright_pixels(stored.data, mode, orientation)
+    return upright_pixels(stored.data, mode, orientation, max_pixels)
 
 
 def _denominator(height: int, width: int, at_least: int | None) -> int:
@@ -86,7 +100,10 @@ def _denominator(height: int, width: int, at_least: int | None) -> int:
 
 
 def upright_pixels(
-    data: bytes | memoryview, mode: Literal["RGB", "L"], orientation: int | None = None
+    data: bytes | memoryview,
+    mode: Literal["RGB", "L"],
+    orientation: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.uint8]:
     """The upright pixels of an image file, uint8 (H, W, C), C-contiguous.
 
@@ -94,17 +111,27 @@ def upright_pixels(
         data: the file's bytes.
         mode: the wanted mode.
         orientation: EXIF orientation that turns it upright; None: as the file says.
+        max_pixels: refuse larger ones.
 
     Raises:
         ValueError: as `open_image`.
     """
-    with open_image(data) as image:
+    with open_image(data, max_pixels) as image:
         turn = exif_orientation(image) if orientation is None else orientation
         return np.ascontiguousarray(turn_upright(to_pixels(image, mode), turn))
 
 
-def open_image(data: bytes | memoryview) -> PillowImage.Image:
-    """An image file as a Pillow image, fully decoded.
+@contextmanager
+def open_image(
+    data: bytes | memoryview, max_pixels: int = MAX_PIXELS
+) -> Iterator[PillowImage.Image]:
+    """An image file as a Pillow image, fully decoded; a context, whose end closes it.
+
+    Large images are decoded as many at a time as there is memory for, in all threads together.
+
+    Args:
+        data: the file's bytes.
+        max_pixels: refuse larger ones, before any of their pixels is decoded.
 
     Raises:
         ValueError: Pillow does not know the format, the file is damaged or too large, or it has
@@ -112,18 +139,50 @@ def open_image(data: bytes | memoryview) -> PillowImage.Image:
     """
     if not len(data):
         raise ValueError("the file is empty (0 bytes)")
+    with _reasons(data):
+        image = _opened(data, max_pixels)
+    with image:
+        with _reasons(data):
+            pixels = image.width * image.height
+            if pixels > max_pixels:
+                raise _RefusedError(
+                    f"it has {image.width} x {image.height} pixels, and max_pixels is "
+                    f"{max_pixels:,}. {_LARGER}"
+                )
+            check_depth(image)
+        with _ROOM.taken(pixels * _PIXEL_BYTES):
+            with _reasons(data):
+                image.load()
+            yield image
+
+
+@contextmanager
+def _reasons(data: bytes | memoryview) -> Iterator[None]:
+    """Whatever Pillow raises, as a ValueError whose message is a reason."""
     try:
-        image = PillowImage.open(io.BytesIO(data))
-        check_depth(image)
-        image.load()
+        yield
     except UnidentifiedImageError as error:
         start = bytes(data[:8]).hex(" ")
         raise ValueError(f"not an image of a format that Pillow knows (begins {start})") from error
-    except (MemoryError, _TooDeepError):
+    except _RefusedError:
         raise
+    except PillowImage.DecompressionBombError as error:
+        raise ValueError(f"{error} {_LARGER}") from error
     except Exception as error:  # Pillow's plugins let parsers' errors of every kind through
         raise ValueError(f"cannot be decoded: {error or type(error).__name__}") from error
-    return image
+
+
+def _opened(data: bytes | memoryview, max_pixels: int) -> PillowImage.Image:
+    """A file of which the header is read; `max_pixels` counts, and not Pillow's own limit."""
+    own = PillowImage.MAX_IMAGE_PIXELS
+    if own is None or max_pixels <= 2 * own:
+        return PillowImage.open(io.BytesIO(data))
+    with _PILLOW_LIMIT:
+        own, PillowImage.MAX_IMAGE_PIXELS = PillowImage.MAX_IMAGE_PIXELS, None
+        try:
+            return PillowImage.open(io.BytesIO(data))
+        finally:
+            PillowImage.MAX_IMAGE_PIXELS = own
 
 
 def to_pixels(image: PillowImage.Image, mode: Literal["RGB", "L"]) -> NDArray[np.uint8]:
@@ -142,8 +201,8 @@ def to_pixels(image: PillowImage.Image, mode: Literal["RGB", "L"]) -> NDArray[np
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
-class _TooDeepError(ValueError):
-    """More bits a channel than 8."""
+class _RefusedError(ValueError):
+    """More bits a channel than 8, or too many pixels."""
 
 
 def check_depth(image: PillowImage.Image) -> None:
@@ -158,7 +217,7 @@ def check_depth(image: PillowImage.Image) -> None:
     tiles = [str(tile[3]) for tile in getattr(image, "tile", [])]
     deep = any(_DEEP_RAW_MODE.search(tile) for tile in tiles)
     if deep or image.mode not in _EIGHT_BIT_MODES:
-        raise _TooDeepError(
+        raise _RefusedError(
             f"it has more than 8 bits a channel (Pillow mode {image.mode!r}, raw mode "
             f"{', '.join(tiles) or 'unknown'}), which 8-bit pixels cannot hold without loss; "
             "convert it yourself, or pack its values as an Array"

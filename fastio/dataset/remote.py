@@ -20,13 +20,14 @@ from fastio import _native
 from fastio.cache import Cache, CacheFolder, Source, memory_file
 from fastio.dataset.heads import HEADS, Heads
 from fastio.dataset.manifest import MANIFEST_NAME, Manifest
-from fastio.dataset.packed import Dataset
+from fastio.dataset.packed import Dataset, same_dataset
 from fastio.errors import (
     CacheError,
     DatasetNotFound,
     FormatVersionUnsupported,
     ManifestInvalid,
     ShardCorrupt,
+    SourceChanged,
     SourceNotFound,
 )
 from fastio.shard import ShardReader
@@ -34,7 +35,7 @@ from fastio.store import Store, open_store
 
 _KEPT_HEADS = 4096
 _KEPT_WHOLE_BYTES = 256 << 20  # of shards that were fetched whole and nobody uses now
-_ATTEMPTS = 3  # to fetch a manifest that comes damaged
+_ATTEMPTS = 6  # to fetch what comes damaged
 _VERIFY_BYTES = 16 << 20
 
 
@@ -81,7 +82,7 @@ class RemoteDataset(Dataset):
         self._in_use: weakref.WeakValueDictionary[int, ShardReader] = weakref.WeakValueDictionary()
         self._heads_lock = threading.Lock()
         self._pid = os.getpid()
-        self._fetch = Heads(self.store, self.manifest, cache, self.whole, self._checked)
+        self._fetch = Heads(self.store, self.manifest, cache, self.whole, self._opened)
 
     def _fetch_manifest(self) -> Manifest:
         for attempt in range(_ATTEMPTS):
@@ -96,6 +97,7 @@ class RemoteDataset(Dataset):
             except ManifestInvalid as error:  # on the way, perhaps
                 if attempt + 1 == _ATTEMPTS or isinstance(error, FormatVersionUnsupported):
                     raise
+                self.store.transfers.note_refetch()
             else:
                 file.close()  # the manifest has mapped it
                 return manifest
@@ -114,7 +116,7 @@ class RemoteDataset(Dataset):
         future, ours = self._head_future(shard)
         if ours:
             try:
-                reader = self._fetch.open(shard)
+                reader = self._open_shard(shard)
                 self._in_use[shard] = reader
                 future.set_result(reader)
             except BaseException as error:
@@ -122,6 +124,35 @@ class RemoteDataset(Dataset):
                     self._heads.pop(shard, None)
                 future.set_exception(error)
         return future.result()
+
+    def _open_shard(self, shard: int) -> ShardReader:
+        try:
+            return self._fetch.open(shard)
+        except (ShardCorrupt, SourceNotFound):
+            self.check_manifest()  # which says more, where it is not the same one
+            raise
+
+    def check_manifest(self) -> None:
+        """Raises SourceChanged where the store has another manifest by now."""
+        with suppress(OSError, ManifestInvalid):
+            found = self._fetch_manifest().fingerprint
+            if found != self.fingerprint:
+                raise SourceChanged(
+                    f"{self.path} was replaced after it was opened: its fingerprint is {found}, "
+                    f"and was {self.fingerprint}; open it again"
+                )
+
+    def check_unchanged(self) -> None:
+        """Nothing: whatever comes is compared with the manifest that was opened."""
+
+    def look(self) -> None:
+        """Nothing, as `check_unchanged`."""
+
+    def finish_epoch(self) -> None:
+        """Nothing, as `check_unchanged`."""
+
+    def _check_file(self, reader: ShardReader) -> None:
+        """Nothing: the file is in memory, or in the cache, which may let go of it."""
 
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
@@ -277,7 +308,7 @@ class RemoteDataset(Dataset):
         self.store.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteDataset, self._given
+        return _reopened, (self._given, self.fingerprint)
 
     def _stored_bytes(
         self, reader: ShardReader, field: str, row: int, local: int
@@ -289,7 +320,15 @@ class RemoteDataset(Dataset):
         if begin == end:
             return np.empty(0, np.uint8)
         name, offset = self.manifest.name(shard), reader.data_offset(field) + begin
-        return np.frombuffer(self.store.read(name, offset, end - begin), np.uint8)
+        expected = int(reader.fixed(f"{field}.crc32c")[local])
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self.store.transfers.note_refetch()
+            data = np.frombuffer(self.store.read(name, offset, end - begin), np.uint8)
+            if _native.crc32c(data) == expected:
+                return data
+        self.check_manifest()
+        return data  # damaged at its source, which whoever decodes it says
 
     def _check_shard(self, shard: int) -> str | None:
         """Reads a shard from the store, in pieces, and compares it with the manifest."""
@@ -310,6 +349,17 @@ class RemoteDataset(Dataset):
         if digest.hexdigest() != expected:
             return f"its xxh3 is {digest.hexdigest()}, expected {expected}"
         return None
+
+
+def _reopened(
+    given: tuple[str, Mapping[str, Any] | None, Cache | None], fingerprint: str
+) -> RemoteDataset:
+    """A dataset in another process.
+
+    Raises:
+        SourceChanged: the store holds another one by now.
+    """
+    return same_dataset(RemoteDataset(*given), fingerprint)
 
 
 __all__ = ["HEADS", "Extent", "RemoteDataset"]

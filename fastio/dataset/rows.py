@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fastio.dataset.pixels import MAX_PIXELS
 from fastio.errors import SchemaError
 from fastio.schema import Schema
 
@@ -21,10 +22,18 @@ class Rows(ABC):
     Attributes:
         path: where they come from, for messages.
         schema: of a sample.
+        max_pixels: of an image that Pillow decodes; larger ones are refused.
     """
 
     path: str
     schema: Schema
+    max_pixels: int = MAX_PIXELS
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        found = super().__reduce_ex__(protocol)
+        if isinstance(found, tuple) and len(found) == 2 and "max_pixels" in self.__dict__:
+            return (*found, {"max_pixels": self.max_pixels})
+        return found
 
     @property
     def classes(self) -> tuple[str, ...] | None:

@@ -107,10 +107,10 @@ def _link(which: str, about: Any) -> tuple[int, int] | None:
     Args:
         which: of the two.
         about: the device's properties. nvidia-smi counts devices that CUDA_VISIBLE_DEVICES hides,
-            so the device is named by what is its alone (torch 2.4 does not know it: the first one).
+            so the device is named by what is its alone.
     """
     query = f"--query-gpu=pcie.link.gen.{which},pcie.link.width.{which}"
-    device = f"--id=GPU-{about.uuid}" if hasattr(about, "uuid") else "--id=0"
+    device = f"--id=GPU-{about.uuid}"
     with suppress(OSError, ValueError, subprocess.SubprocessError):
         done = subprocess.run(
             [*_NVIDIA_SMI, device, query], capture_output=True, text=True, timeout=10, check=True

@@ -30,6 +30,7 @@ from fastio.doctor.rates import (
     room,
 )
 from fastio.doctor.use import Use
+from fastio.files import read_file
 from fastio.formats.folder import FolderDataset
 from fastio.formats.tars import TarDataset
 from fastio.pack import pack
@@ -138,7 +139,7 @@ def _sample(data: Data, index: str) -> _Sample | None:
     kind = data.facts.kind
     if kind == "folder":
         paths = chosen(data.files, _SAMPLED)
-        files = _within_bytes(path.read_bytes() for path in paths)
+        files = _within_bytes(read_file(path) for path in paths)
         listed = [(str(path), number % 2) for number, path in enumerate(paths[: len(files)])]
         dataset = FolderDataset.from_samples(listed, ("a", "b"))
         return _Sample(dataset, "image", range(len(files)), files)

@@ -22,6 +22,7 @@ from fastio.bench.storage import file_system, storage_of
 from fastio.doctor.attempt import Attempts
 from fastio.doctor.data import Data, chosen
 from fastio.doctor.facts import StorageFacts
+from fastio.files import only_files
 
 _MOST_BYTES = 64 << 20  # of a measurement
 _MOST_S = 2.0
@@ -175,7 +176,7 @@ def sequential_rate(path: Path) -> float | None:
     give_back([Piece(path, 0, length)])
     end_s, done = time.monotonic() + _MOST_S, 0
     began_s = time.perf_counter()
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=only_files) as file:
         while done < length and time.monotonic() < end_s:
             read = len(file.read(_CHUNK_BYTES))
             if not read:
@@ -234,7 +235,7 @@ def _pieces(files: Sequence[Path], read_bytes: int) -> list[Piece]:
 
 
 def _opened(path: Path, then: Callable[[int], int]) -> int:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = only_files(path, os.O_RDONLY)
     try:
         return then(file)
     finally:

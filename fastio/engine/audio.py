@@ -13,6 +13,7 @@ from fastio.batch import AnyArray
 from fastio.dataset import Dataset
 from fastio.dataset.remote import RemoteDataset
 from fastio.errors import SchemaError, TransformError
+from fastio.files import check_file
 from fastio.formats import AudioFolder, Loadable
 from fastio.ragged import Form, RaggedBatch, of_rows
 from fastio.schema import Bytes
@@ -94,7 +95,9 @@ class AudioField:
     def _file(self, row: int) -> str | BinaryIO:
         dataset = self.dataset
         if isinstance(dataset, AudioFolder):
-            return dataset.paths[row]
+            path = dataset.paths[row]
+            check_file(path)  # libsndfile would wait for a pipe's writer
+            return path
         if isinstance(dataset, Dataset) and not isinstance(dataset, RemoteDataset):
             shards, local = dataset.locate(np.array([row]))
             data = dataset.shard(int(shards[0])).view(self.name, int(local[0]))

@@ -18,15 +18,16 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.batch import Allocate, AnyArray, Batch, Lease, SlotPool
 from fastio.dataset import Dataset
+from fastio.dataset.of_sample import NOT_OF_SAMPLES, of_sample
 from fastio.dataset.remote import RemoteDataset
 from fastio.engine.audio import Clip, audio_fields
 from fastio.engine.feeder import Feeder
 from fastio.engine.fields import ImageField, check_names, image_field
 from fastio.engine.mend import replace, skip
-from fastio.engine.pending import WAIT_S, Pending
+from fastio.engine.pending import PATIENCE_S, WAIT_S, Pending
 from fastio.engine.pillow import PillowThreads
 from fastio.engine.stream import BatchStream
-from fastio.errors import AudioError, ImageError, LoaderClosed, SampleError
+from fastio.errors import AudioError, FastioError, ImageError, LoaderClosed, SampleError, StoreError
 from fastio.fetch import ColdRows, ImageReads, SpanRead, Spans, columns
 from fastio.formats import Loadable, PaddedDataset, TokenDataset
 from fastio.plan import PlannedBatch
@@ -52,6 +53,13 @@ class StagingPlan:
     position: int
     ahead_bytes: int
     following: Callable[[], Iterator[PlannedBatch]] | None = None
+
+
+def _packed(dataset: Loadable) -> Dataset | None:
+    """The packed dataset that rows come from, if they come from one."""
+    if isinstance(dataset, (TokenDataset, PaddedDataset)):
+        return dataset.dataset
+    return dataset if isinstance(dataset, Dataset) else None
 
 
 def numpy_memory(shape: tuple[int, ...], dtype: str) -> AnyArray:
@@ -198,9 +206,13 @@ class Engine:
 
         Raises:
             LoaderClosed: after close().
+            SourceChanged: the data were replaced since they were opened.
         """
         if self._closed:
             raise LoaderClosed("the engine was closed")
+        packed = _packed(self.dataset)
+        if packed is not None:
+            packed.check_unchanged()
         self._start()
         batches = iter(plan)
         if self._stager is not None and staging is not None:
@@ -213,7 +225,7 @@ class Engine:
                 staging.ahead_bytes,
                 staging.following,
             )
-        stream = BatchStream(self, batches, epoch, max(1, ahead), timeout_s)
+        stream = BatchStream(self, batches, epoch, max(1, ahead), timeout_s, packed)
         self._streams.add(stream)
         return stream
 
@@ -240,7 +252,7 @@ class Engine:
         for stream in list(self._streams):
             stream.close()
         if self._feeder is not None and self._pid == os.getpid():
-            self._feeder.close()
+            self._feeder.close(PATIENCE_S)
         self._feeder = None
         for pool in self._pools.values():
             pool.clear()
@@ -346,8 +358,8 @@ class Engine:
             try:
                 self._begin(pending, epoch)
             except BaseException:  # an interrupt
-                pending.abandon()
-                self._release(pending)
+                if pending.abandon():
+                    self._release(pending)
                 raise
             return pending
         if self._feeder is None:
@@ -380,7 +392,7 @@ class Engine:
             elsewhere = {*self._images, *self._audio, *self._pools}
             others = [name for name in self.fields if name not in elsewhere]
             if others:
-                values = self.dataset.gather_all(others, planned.rows)
+                values = self._gathered(pending, others)
                 pending.values |= {name: self._in_form(name, values[name]) for name in others}
         except Exception as error:
             for slot in pending.native():
@@ -392,6 +404,35 @@ class Engine:
             while not pending.wait_for_pillow(WAIT_S):
                 pass
             pending.error = error
+
+    def _gathered(self, pending: Pending, fields: list[str]) -> Mapping[str, Any]:
+        """The values of fields that Python reads; of bad samples those of a good one.
+
+        What is wrong with single samples is noted in the batch, for `on_error` to decide.
+        """
+        rows, dataset = pending.planned.rows, self.dataset
+        try:
+            return dataset.gather_all(fields, rows)
+        except (*NOT_OF_SAMPLES, StoreError):
+            raise
+        except Exception as error:
+            if self.on_error == "raise" and isinstance(error, FastioError):
+                raise
+            whole = error
+        for index, row in enumerate(rows.tolist()):
+            try:
+                with of_sample(dataset, row):
+                    dataset.gather_all(fields, rows[index : index + 1])
+            except SampleError as error:
+                pending.failures[index] = error
+        if not pending.failures:
+            raise whole
+        good = np.setdiff1d(np.arange(len(rows)), list(pending.failures))
+        if not good.size:
+            return {name: [] for name in fields}
+        places = np.arange(len(rows))
+        places[list(pending.failures)] = good[0]
+        return dataset.gather_all(fields, rows[places])
 
     def _gather(self, pending: Pending, rows: npt.NDArray[np.int64]) -> None:
         if self._columns is not None:
@@ -490,7 +531,7 @@ class Engine:
         """The batch, all its threads done; None when every row of it was skipped."""
         planned = pending.planned
         self._fetch_s += pending.fetch_s
-        failures: dict[int, SampleError] = {}
+        failures = dict(pending.failures)
         for name, slot in pending.slots.items():
             self._finish_images(pending, self._images[name], slot, epoch, failures)
         self._finish_gathered(pending, failures)
@@ -546,6 +587,8 @@ class Engine:
         for index, future in enumerate(pending.audio[name]):
             try:
                 found.append(future.result())
+            except NOT_OF_SAMPLES:
+                raise
             except Exception as error:
                 row = int(pending.planned.rows[index])
                 cause = error.cause if isinstance(error, SampleError) else error
@@ -589,6 +632,8 @@ class Engine:
         for index, future in futures.items():
             try:
                 pixels = future.result()
+            except NOT_OF_SAMPLES:
+                raise
             except Exception as error:
                 cause = error.cause if isinstance(error, SampleError) else error
                 failures.setdefault(index, self._error(int(rows[index]), cause))
@@ -678,6 +723,11 @@ class Engine:
         """For `BatchStream`: takes the slot of a batch that is not delivered."""
         self._let_go(pending)
         self._release(pending)
+
+    def lose(self, pending: Pending) -> None:
+        """For `BatchStream`: a batch whose threads do not come back, and keep its slot."""
+        self._let_go(pending)
+        pending.memory = {}
 
     def _release(self, pending: Pending) -> None:
         for name, memory in pending.memory.items():

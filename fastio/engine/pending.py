@@ -16,10 +16,12 @@ import numpy.typing as npt
 from fastio import _native
 from fastio.batch import AnyArray
 from fastio.engine.audio import Clip
+from fastio.errors import SampleError
 from fastio.fetch import SpanRead
 from fastio.plan import PlannedBatch
 
 WAIT_S = 0.05  # between two looks at signals and the deadline
+PATIENCE_S = 2.0  # for what is in hand when a run is closed; as native/core/crew.h has it
 
 
 @dataclass
@@ -34,6 +36,7 @@ class Pending:
     spans: dict[str, SpanRead] = field(default_factory=dict)  # of rows that differ in size
     foreign: dict[str, dict[int, Future[AnyArray | None]]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    failures: dict[int, SampleError] = field(default_factory=dict)  # of `values`, by place
     sorted_out: bool = False  # every image that is Pillow's has its future
     error: Exception | None = None
     began_s: float = math.inf  # when the fetching of its blocks began that ended with `error`
@@ -84,14 +87,25 @@ class Pending:
         for slot in self.native():
             slot.cancel()
 
-    def abandon(self) -> None:
-        """Ends the work on it and waits for the rows in hand: its memory is free afterwards."""
+    def abandon(self, deadline_s: float | None = None) -> bool:
+        """Ends the work on it and waits for the rows in hand, which takes milliseconds.
+
+        Args:
+            deadline_s: of `time.monotonic`, until when to wait; None: `PATIENCE_S` from now.
+
+        Returns:
+            Whether its memory is free. Where a read hangs, the threads keep it.
+        """
         self.cancel()
+        deadline_s = time.monotonic() + PATIENCE_S if deadline_s is None else deadline_s
         if self.staged is not None:
             while not self.staged.wait(WAIT_S):
-                if sys.is_finalizing():
-                    return  # the thread that would set it has ended
+                if sys.is_finalizing() or time.monotonic() > deadline_s:
+                    return False  # the thread that would set it has ended, or hangs
             self.cancel()  # what was given to the threads meanwhile
         while not (self.wait(WAIT_S) and self.wait_for_pillow(WAIT_S)):
-            if sys.is_finalizing():
-                return
+            if sys.is_finalizing() or time.monotonic() > deadline_s:
+                for slot in self.native():
+                    slot.abandon()
+                return False
+        return True

@@ -6,11 +6,14 @@ import atexit
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
+
+from fastio.engine.pending import PATIENCE_S
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,11 +64,12 @@ class PillowThreads:
         self._gate.widen(count)
 
     def close(self) -> None:
-        """Cancels what is not begun and waits for what is. Idempotent."""
+        """Cancels what is not begun and waits for what is, unless it hangs. Idempotent."""
         self._end()
+        deadline_s = time.monotonic() + PATIENCE_S
         for thread in self._threads:
             if thread.is_alive() and thread is not threading.current_thread():
-                thread.join()
+                thread.join(max(0.0, deadline_s - time.monotonic()))
         self._cancel_all()  # what another thread put there meanwhile
 
     def _end_if_closed(self) -> None:

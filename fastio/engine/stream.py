@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from fastio.batch import Batch
-from fastio.engine.pending import WAIT_S, Pending
+from fastio.engine.pending import PATIENCE_S, WAIT_S, Pending
 from fastio.errors import LoaderClosed, LoaderTimeout, StoreError
 from fastio.plan import PlannedBatch
 from fastio.staging import Lookahead
@@ -38,6 +38,19 @@ class Decoder(Protocol):
     def give_back(self, pending: Pending) -> None:
         """Takes the slot of a batch that is not delivered."""
 
+    def lose(self, pending: Pending) -> None:
+        """Forgets the slot of a batch that hangs: its memory stays with the threads in it."""
+
+
+class Watched(Protocol):
+    """Data that may be replaced while they are read."""
+
+    def look(self) -> None:
+        """Raises SourceChanged where that is seen to have happened; called for every batch."""
+
+    def finish_epoch(self) -> None:
+        """Raises SourceChanged, or another error where rows that were read may be wrong."""
+
 
 class BatchStream:
     """The batches of one run, in order. An iterator; `close` ends it early.
@@ -53,6 +66,7 @@ class BatchStream:
         epoch: int,
         ahead: int,
         timeout_s: float,
+        watched: Watched | None = None,
     ) -> None:
         self._engine = engine
         self._plan: Iterator[PlannedBatch] | None = plan
@@ -60,6 +74,7 @@ class BatchStream:
         self._epoch = epoch
         self._ahead = ahead
         self._timeout_s = timeout_s
+        self._watched = watched
         self._pending: deque[Pending] = deque()
         self._left: PlannedBatch | None = None  # taken from the plan, and not put to work
         self._told_s = 0.0  # when next() last raised what could not be fetched
@@ -78,15 +93,21 @@ class BatchStream:
             LoaderClosed: another thread closed the stream meanwhile; or this is a forked child,
                 whose parent has the threads.
             StoreError: its bytes cannot be fetched; the next call tries the same batch again.
+            SourceChanged: the data were replaced; every further call says so too.
+            ShardCorrupt: rows that were delivered may be wrong; likewise.
             StopIteration: there are no more.
         """
         while True:
             self._check_process()
             self._fill(self._ahead + 1)
             if not self._pending:
+                if self._watched is not None:
+                    self._watched.finish_epoch()
                 raise StopIteration
             pending = self._pending[0]
             self._wait(pending)
+            if self._watched is not None:
+                self._watched.look()  # after the rows were read
             self._take(pending)
             try:
                 batch = self._finish(pending)
@@ -157,9 +178,12 @@ class BatchStream:
                 pending.append(self._pending.popleft())
         for batch in pending:
             batch.cancel()
+        deadline_s = time.monotonic() + PATIENCE_S
         for batch in pending:
-            batch.abandon()
-            self._engine.give_back(batch)
+            if batch.abandon(deadline_s):
+                self._engine.give_back(batch)
+            else:
+                self._engine.lose(batch)
 
     def __del__(self) -> None:
         # Not close(): garbage may be collected on any thread, also on one of those that Pillow

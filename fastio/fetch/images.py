@@ -133,6 +133,7 @@ class TarImages:
 
     def reads(self, rows: Rows) -> ImageReads:
         tar, offset, length, is_jpeg = self._dataset.extents(self._field, rows)
+        self._dataset.check_versions(tar)
         return _described_by_files(self._files, tar, offset, length, is_jpeg)
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:

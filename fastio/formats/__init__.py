@@ -10,6 +10,7 @@ from typing import Any
 from fastio.cache import Cache
 from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.dataset import open as open_packed
+from fastio.dataset.pixels import MAX_PIXELS
 from fastio.dataset.remote import RemoteDataset
 from fastio.errors import DatasetNotFound, SourceNotFound, StoreError
 from fastio.formats.audio_folder import AUDIO_EXTENSIONS, AudioFolder, folder_extension
@@ -79,6 +80,8 @@ def open(
     dtypes: Mapping[str, str] | None = None,
     nulls: Mapping[str, Any] | None = None,
     filters: Any = None,
+    roots: Iterable[str | os.PathLike[str]] | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> Dataset | TarDataset | HuggingFaceDataset | TableSamples:
     """Open a packed dataset or WebDataset tars, here or in a store; or what others wrote.
 
@@ -93,6 +96,10 @@ def open(
         columns, groups, dtypes, nulls: of table files and directories of `save_to_disk`, as for
             `Loader`: which columns, as which fields.
         filters: rows of table files that are wanted, as for `Loader`.
+        roots: of a directory of `save_to_disk`: folders, beside its own, that images and other
+            files which it names may lie in. Without them a path that leads elsewhere is an error,
+            for such data may come from others, and name any file of yours.
+        max_pixels: of images that Pillow decodes; a larger one is an error of its sample.
 
     Returns:
         The dataset; close it, or use it in a `with` statement, to let go of its files.
@@ -109,11 +116,17 @@ def open(
     options = TableOptions.of(columns, groups, dtypes, nulls)
     files = find_table_files(path, storage_options)
     if files is not None:
+        if roots is not None:
+            raise ValueError("roots are for directories of save_to_disk, and not for tables")
         return _open_tables(files, options, filters, cache)
     if is_hugging_face(path):
         if filters is not None:
             raise ValueError("filters are for table files: filter the dataset (ds.filter)")
-        return HuggingFaceDataset(path, options)
+        images = HuggingFaceDataset(path, options, roots)
+        images.max_pixels = max_pixels
+        return images
+    if roots is not None:
+        raise ValueError(f"roots are for directories of save_to_disk: {path} is something else")
     try:
         opened = _open_whole(path, storage_options, cache)
     except DatasetNotFound:
@@ -127,6 +140,7 @@ def open(
             "columns, groups, dtypes and nulls are for table files and directories of "
             f"save_to_disk, filters for table files: {path} is something else"
         )
+    opened.max_pixels = max_pixels
     return opened
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastio.errors import SampleError, SchemaError
+from fastio.dataset.of_sample import of_sample
+from fastio.errors import SchemaError, SourceNotFound
+from fastio.files import read_file, walk
 from fastio.formats.folder import FolderDataset, PathTable
 from fastio.schema import Bytes, Scalar, Schema
 
@@ -80,11 +82,8 @@ class AudioFolder(FolderDataset):
 
     def _read(self, row: int) -> bytes:
         path = self.paths[row]
-        try:
-            with open(path, "rb") as file:
-                return file.read()
-        except OSError as error:
-            raise SampleError(self.path, row, path, error) from error
+        with of_sample(self, row):
+            return read_file(path)
 
 
 def flat_files(root: str, extensions: Sequence[str]) -> list[str]:
@@ -105,11 +104,17 @@ def folder_extension(root: str | os.PathLike[str], kinds: Sequence[Sequence[str]
     Args:
         root: the folder.
         kinds: for each kind its endings, in lower case.
+
+    Raises:
+        SourceNotFound: links lead round in a circle.
     """
-    for _, folders, names in os.walk(root, followlinks=True):
-        folders.sort()
-        for name in sorted(names):
-            for number, endings in enumerate(kinds):
-                if name.lower().endswith(tuple(endings)):
-                    return number
+    try:
+        for _, folders, names in walk(root):
+            folders.sort()
+            for name in sorted(names):
+                for number, endings in enumerate(kinds):
+                    if name.lower().endswith(tuple(endings)):
+                        return number
+    except OSError as error:
+        raise SourceNotFound(f"{error.filename}: {error.strerror}: delete the link") from error
     return None

@@ -13,9 +13,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from fastio.dataset.of_sample import of_sample
 from fastio.dataset.pixels import upright_pixels
 from fastio.dataset.rows import Rows
 from fastio.errors import ImageError, SchemaError, SourceNotFound
+from fastio.files import read_file, walk
 from fastio.schema import Image, Scalar, Schema
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -204,12 +206,9 @@ class FolderDataset(Rows):
         """
         path = self.paths[index]
         row = index + len(self) if index < 0 else index
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-            pixels = upright_pixels(data, "RGB", None if self.upright else 1)
-        except (OSError, ValueError) as error:
-            raise ImageError(self.path, row, path, error) from error
+        with of_sample(self, row, ImageError):
+            data = read_file(path)
+            pixels = upright_pixels(data, "RGB", None if self.upright else 1, self.max_pixels)
         return pixels, int(self.labels[row])
 
     def __iter__(self) -> Iterator[tuple[NDArray[np.uint8], int]]:
@@ -246,7 +245,11 @@ def _find_classes(root: str, extensions: tuple[str, ...]) -> list[str]:
 def _find_files(root: str, name: str, extensions: tuple[str, ...]) -> list[str]:
     """Files below a class folder, relative to `root`, in torchvision's order."""
     files = []
-    for folder, _, names in sorted(os.walk(os.path.join(root, name), followlinks=True)):
+    try:
+        found = sorted(walk(os.path.join(root, name)))
+    except OSError as error:
+        raise SourceNotFound(f"{error.filename}: {error.strerror}: delete the link") from error
+    for folder, _, names in found:
         relative = os.path.relpath(folder, root)
         files += [
             os.path.join(relative, file)

@@ -98,6 +98,7 @@ def pack(
     dtypes: Mapping[str, str] | None = None,
     nulls: Mapping[str, Any] | None = None,
     filters: Any = None,
+    roots: Sequence[str | os.PathLike[str]] | None = None,
     tokenizer: Any = None,
     separator: int | str | None = AUTO,
     vocabulary_size: int | None = None,
@@ -191,6 +192,9 @@ def pack(
         filters: of a table, the rows that are wanted: a list of (column, operator, value), all of
             which hold; a list of such lists, one of which holds; or an expression of
             pyarrow.dataset. Row groups are left out by their statistics, files by their folders.
+        roots: of a list, or a directory of `save_to_disk`: folders, beside its own, that files
+            which it names may lie in. Without them a path that leads elsewhere is an error, for
+            such data may come from others, and name any file of yours.
         tokenizer: "bytes" (UTF-8, and 256 as the separator); the path of a tokenizer.json of
             Hugging Face, or of a folder with one; a name such as "gpt2", which is fetched; a
             tokenizer of `tokenizers` or `transformers`; or any function from a str to integers,
@@ -243,6 +247,7 @@ def pack(
         filters,
         on_error == "skip",
         source_options if source_options is not None else storage_options,
+        roots,
     )
     source = _open(src, schema, wanted, how, asked)
     if isinstance(source, (TableSource, TextSource)):

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from fastio.errors import FastioError, ImageError, SampleError, SchemaError
+from fastio.files import read_file
 from fastio.formats import HuggingFaceDataset, TarDataset
+from fastio.formats.named_files import NamedFiles
 from fastio.pack.images import (
     ImageCell,
     ImageOptions,
@@ -47,18 +49,24 @@ from fastio.schema import (
 
 @dataclass(frozen=True)
 class ImageFile:
-    """An image that still lies in a file."""
+    """An image that still lies in a file.
+
+    Attributes:
+        path: as it was given.
+        named: the files that it may be one of, where it stands in data; None: the user's own.
+    """
 
     path: str
+    named: NamedFiles | None = None
 
     def read(self) -> bytes:
         """Its bytes.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: it cannot be read, or may not be named.
+            ValueError: the path has a NUL.
         """
-        with open(self.path, "rb") as file:
-            return file.read()
+        return read_file(self.path) if self.named is None else self.named.read(self.path)
 
     def stamp(self) -> tuple[str, int]:
         """What changes when the file does, and its size in bytes.
@@ -66,7 +74,7 @@ class ImageFile:
         Raises:
             OSError: there is no such file.
         """
-        status = os.stat(self.path)
+        status = os.stat(self.path if self.named is None else self.named.find(self.path))
         return f"{status.st_size} {status.st_mtime_ns}", status.st_size
 
 
@@ -196,10 +204,11 @@ def encode_row(schema: Schema, images: ImageOptions, source: str, item: Item) ->
     for (name, field), value in zip(schema.fields.items(), item.values, strict=True):
         try:
             cell = _encode(field, value, images)
-        except (ValueError, OSError, OverflowError) as error:
+        except Exception as error:  # MemoryError and RecursionError are a sample's own too
             if isinstance(field, Image) and not isinstance(error, SchemaError):
                 raise ImageError(source, item.position, item.name, error) from error
-            raise SchemaError(f"{item.name}: field {name!r}: {error}") from error
+            problem = str(error) or type(error).__name__
+            raise SchemaError(f"{item.name}: field {name!r}: {problem}") from error
         cells.append(cell)
         nbytes += _cell_bytes(field, cell)
     return Row(cells, nbytes)

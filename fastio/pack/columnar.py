@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fastio.dataset import ShardEntry
-from fastio.dataset.manifest import format_version
+from fastio.dataset import FORMAT_VERSION, ShardEntry
 from fastio.errors import PackError
 from fastio.formats.tables import Column, Converted, Piece, Ragged
 from fastio.formats.tables.place import Place
@@ -307,7 +306,7 @@ class TablePacker:
 
     def _options(self) -> dict[str, Any]:
         return {
-            "format_version": format_version(self._schema),
+            "format_version": FORMAT_VERSION,
             "shard_size": self._shard_bytes,
             "source": self._source.name,
             **self._source.identity(),

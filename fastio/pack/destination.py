@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
 from fastio.errors import DatasetExists, FastioError, PackError
+from fastio.files import TEMPORARY_ENDING, flush_folder
 from fastio.pack.journal import FinishedShard, Journal, check_not_in_use
-from fastio.shard import TEMP_SUFFIX, sync_folder
 
 _OWN_NAME = re.compile(
-    rf"(?:shard-[0-9]{{6,}}\.arrow|{re.escape(MANIFEST_NAME)})(?:{re.escape(TEMP_SUFFIX)})?"
+    rf"(?:shard-[0-9]{{6,}}\.arrow|{re.escape(MANIFEST_NAME)})(?:{TEMPORARY_ENDING})?"
     rf"|{re.escape(JOURNAL_NAME)}"
 )
 _EXCLUDE = "resume and overwrite exclude each other: choose one"
@@ -222,4 +222,4 @@ def _remove(folder: Path, names: list[str]) -> None:
     for name in sorted(names, key=lambda name: name != MANIFEST_NAME):
         (folder / name).unlink()
         if name == MANIFEST_NAME:
-            sync_folder(folder)
+            flush_folder(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -17,6 +18,7 @@ from fastio.cores import available_cores
 from fastio.dataset import Dataset
 from fastio.dataset import open as open_dataset
 from fastio.errors import PackError
+from fastio.files import new_file, remove_leftovers, whole_file
 from fastio.pack.api import parse_size
 from fastio.pack.destination import writing_to
 from fastio.pack.export_rows import CLASS_FIELDS, digits_of, made_in_order
@@ -181,9 +183,9 @@ class _Exporter:
         if self._class_field is not None:
             label = int(values[self._class_field][0])
             stem = f"{self._class_folders.get(label, label)}/{stem}"
-            (self._folder / stem).parent.mkdir(exist_ok=True)
+            self._make_class_folder((self._folder / stem).parent)
         line[_PATH_KEY] = stem + suffix
-        (self._folder / (stem + suffix)).write_bytes(data)
+        self._new(stem + suffix, data)
         for name, kind in self._others.items():
             line[name] = self._value(name, kind, values[name][0], stem)
         return _Written(line, len(data))
@@ -192,16 +194,29 @@ class _Exporter:
         """A field as the list has it."""
         if isinstance(kind, Array):
             path = f"{stem}.{_file_name(name)}.npy"
-            np.save(self._folder / path, value)
+            file = io.BytesIO()
+            np.save(file, value, allow_pickle=False)
+            self._new(path, file.getbuffer())
             return path
         if isinstance(kind, Bytes):
             path = f"{stem}.{_file_name(name)}.bin"
-            (self._folder / path).write_bytes(value)
+            self._new(path, value)
             return path
         if name == self._class_field:
             classes = dict(enumerate(self._dataset.classes or ()))
             return classes.get(int(value), int(value))
         return value.item() if isinstance(kind, Scalar) else value
+
+    def _new(self, path: str, data: bytes | memoryview) -> None:
+        """Write a file in the place of one that is there."""
+        with open(self._folder / path, "wb", opener=new_file) as file:
+            file.write(data)
+
+    def _make_class_folder(self, path: Path) -> None:
+        """Make a folder where there is none; a link to one elsewhere is none of ours."""
+        path.mkdir(exist_ok=True)
+        if path.is_symlink():
+            raise PackError(f"{path} is a link: delete it, or choose another folder")
 
 
 def _export(
@@ -212,11 +227,11 @@ def _export(
     units = "images" if progress else None
     with (
         made_in_order(exporter.write, lambda _: 0, rows, workers, units) as results,
-        nullcontext() if index is None else open(index, "w", encoding="utf-8") as file,
+        nullcontext() if index is None else whole_file(index) as file,
     ):
         for written in results:
             if file is not None:
-                file.write(json.dumps(written.line) + "\n")
+                file.write(json.dumps(written.line).encode() + b"\n")
             nbytes += written.nbytes
     return nbytes
 
@@ -241,6 +256,7 @@ def _prepare(folder: Path, dataset: Dataset, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise PackError(f"{folder} is a file, and no folder to write to")
     folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
     if not overwrite and next(folder.iterdir(), None) is not None:
         raise PackError(
             f"{folder} is not empty; choose another folder, or write to this one with overwrite "

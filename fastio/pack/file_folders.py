@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -12,8 +11,10 @@ from typing import IO, Any
 import numpy as np
 
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
+from fastio.files import only_files, read_file
 from fastio.formats import AUDIO_EXTENSIONS, IMG_EXTENSIONS, AudioFolder, FolderDataset
 from fastio.formats.audio_folder import flat_files, folder_extension
+from fastio.formats.npy import read_header
 from fastio.pack.cells import Bad, Item
 from fastio.pack.spread import spread
 from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Field, Scalar, Schema
@@ -22,8 +23,7 @@ ARRAY_EXTENSIONS = (".npy", ".npz")
 ARRAY = "array"
 LABEL = "label"
 
-# What a damaged file may end in: NumPy lets the errors of zipfile and zlib through.
-_UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile)
+_MOST_DEFLATED = 1032  # bytes that zip makes of one, at most
 
 
 def open_file_folder(path: str, schema: Schema | None) -> FileSource | None:
@@ -89,7 +89,7 @@ class FileSource:
         try:
             status = os.stat(path)
             values = self._read(path)
-        except _UNREADABLE as error:
+        except Exception as error:  # MemoryError and RecursionError are a file's own too
             return Bad(row, path, SampleError(self.name, row, path, error), path)
         if self._labelled:
             values = (*values, int(self._labels[row]))
@@ -97,8 +97,7 @@ class FileSource:
 
 
 def _audio(path: str) -> tuple[bytes]:
-    with open(path, "rb") as file:
-        return (file.read(),)
+    return (read_file(path),)
 
 
 # Arrays
@@ -140,7 +139,10 @@ def _arrays_of(
 
 
 def _array(path: str) -> tuple[Any]:
-    return (np.load(path, allow_pickle=False),)
+    with open(path, "rb", opener=only_files) as file:
+        read_header(file, os.fstat(file.fileno()).st_size)
+        file.seek(0)
+        return (np.load(file, allow_pickle=False),)
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,11 @@ class _Members:
     names: Sequence[str]
 
     def __call__(self, path: str) -> tuple[Any, ...]:
-        with np.load(path, allow_pickle=False) as arrays:
+        _headers(path)  # which compares them with the bytes that there are
+        with (
+            open(path, "rb", opener=only_files) as file,
+            np.load(file, allow_pickle=False) as arrays,
+        ):
             if set(arrays.files) != set(self.names):
                 raise ValueError(
                     f"it has the arrays {', '.join(arrays.files)}, and the first file "
@@ -170,7 +176,7 @@ def _survey(paths: Sequence[str]) -> dict[str, Field]:
         try:
             for name, header in _headers(path).items():
                 found.setdefault(name, []).append((path, header))
-        except _UNREADABLE as error:
+        except Exception as error:  # as in `FileSource`
             first = first or error
     if not found:
         raise SourceNotFound(f"none of {len(paths)} files can be read: {first}") from first
@@ -179,26 +185,24 @@ def _survey(paths: Sequence[str]) -> dict[str, Field]:
 
 def _headers(path: str) -> dict[str, _Header]:
     if path.lower().endswith(".npy"):
-        with open(path, "rb") as file:
-            return {ARRAY: _header(file)}
+        with open(path, "rb", opener=only_files) as file:
+            return {ARRAY: _header(file, os.fstat(file.fileno()).st_size)}
     headers = {}
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            with archive.open(name) as member:
-                headers[name.removesuffix(".npy")] = _header(member)
+    with open(path, "rb", opener=only_files) as file, zipfile.ZipFile(file) as archive:
+        for about in archive.infolist():
+            if about.file_size > _MOST_DEFLATED * about.compress_size + _MOST_DEFLATED:
+                raise ValueError(
+                    f"{about.filename} is said to have {about.file_size:,} bytes, compressed to "
+                    f"{about.compress_size:,}, which cannot be"
+                )
+            with archive.open(about) as member:
+                headers[about.filename.removesuffix(".npy")] = _header(member, about.file_size)
     return headers
 
 
-def _header(file: IO[bytes]) -> _Header:
-    version = np.lib.format.read_magic(file)
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }.get(version)
-    if read is None:
-        raise ValueError(f".npy files of version {version} are not read")
-    shape, _, dtype = read(file)
-    return _Header(dtype.name, tuple(shape))
+def _header(file: IO[bytes], nbytes: int) -> _Header:
+    shape, _, dtype = read_header(file, nbytes)
+    return _Header(dtype.name, shape)
 
 
 def _field(name: str, headers: Sequence[tuple[str, _Header]]) -> Field:

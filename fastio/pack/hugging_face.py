@@ -23,6 +23,7 @@ from fastio.pack.tables import TableSource
 from fastio.schema import Image, Schema
 
 _ROWS_AT_ONCE = 256
+Roots = Sequence[str | os.PathLike[str]] | None
 
 
 class HuggingFaceRows(TableSource):
@@ -81,7 +82,7 @@ class HuggingFaceSamples:
     def _items(self, rows: Sequence[int]) -> list[Item | Bad]:
         try:
             columns = self._dataset.gather_all(self._values, np.array(rows, np.int64))
-        except SchemaError as error:
+        except Exception as error:  # MemoryError and RecursionError are a sample's own too
             if len(rows) > 1:
                 return [item for row in rows for item in self._items([row])]
             name = self._dataset.sample_name(rows[0])
@@ -103,7 +104,11 @@ class HuggingFaceSamples:
 
 
 def open_dataset(
-    src: Any, schema: Schema | None, options: TableOptions, filters: Any
+    src: Any,
+    schema: Schema | None,
+    options: TableOptions,
+    filters: Any,
+    roots: Roots = None,
 ) -> HuggingFaceRows | HuggingFaceSamples:
     """A dataset of the datasets package, or its directory, as a source.
 
@@ -112,6 +117,7 @@ def open_dataset(
         schema: None.
         options: what is wanted of it.
         filters: rows that are wanted; None for all.
+        roots: folders, beside its own, that files which it names may lie in.
 
     Raises:
         PackError: it makes its samples by a function, or it has images and there are filters.
@@ -128,7 +134,7 @@ def open_dataset(
             "the dataset's own features say what its fields are: say with columns, groups, dtypes "
             "and nulls what they are to be, instead of a schema"
         )
-    table = HuggingFaceTable(src, options)
+    table = HuggingFaceTable(src, options, roots)
     is_path = isinstance(src, (str, os.PathLike))
     name = os.path.basename(os.path.abspath(src)) if is_path else "Dataset"
     if not wants_rows(table, options):

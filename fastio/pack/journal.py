@@ -19,8 +19,9 @@ from typing import IO, Any
 
 from fastio.dataset import JOURNAL_NAME, ShardEntry
 from fastio.errors import PackError
+from fastio.files import flush_folder
 from fastio.pack.codebooks import open_codebook
-from fastio.shard import sync_folder
+from fastio.shard import ShardFile
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,14 @@ class Journal:
         self.finished: list[FinishedShard] = []
         self.codebook: bytes | None = None
         # Opened before it is locked, so without truncating what another pack may be writing.
-        self._file: IO[bytes] = open(self.path, "a+b")  # noqa: SIM115 - open until close()
+        self._file: IO[bytes] = open(self.path, "a+b", opener=_no_link)  # noqa: SIM115
         try:
             _lock(self._file, folder)
             good_bytes = self._read(options) if resume else 0
             self._file.truncate(good_bytes)
             if not good_bytes:
                 self._append({"journal": 1, "options": dict(options)})
-                sync_folder(folder)
+                flush_folder(folder)
         except BaseException:
             self.close()
             raise
@@ -101,7 +102,7 @@ class Journal:
     def remove(self) -> None:
         """Delete the journal: the manifest stands for the dataset now."""
         self.path.unlink()
-        sync_folder(self.path.parent)
+        flush_folder(self.path.parent)
         self.close()
 
     def close(self) -> None:
@@ -141,13 +142,18 @@ class Journal:
             self.finished.append(_parse(line))
 
 
+def _no_link(path: str, flags: int) -> int:
+    """Opens a journal, and no file elsewhere that somebody laid a link to."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
 def check_not_in_use(folder: Path) -> None:
     """See to it that no other process packs to a folder that has a journal.
 
     Raises:
         PackError: one does.
     """
-    with open(folder / JOURNAL_NAME, "rb") as file:
+    with open(folder / JOURNAL_NAME, "rb", opener=_no_link) as file:
         _lock(file, folder)
 
 
@@ -179,15 +185,10 @@ def _check_options(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
 def _parse(value: Any) -> FinishedShard:
     entry = value["entry"]
     codecs = {field: tuple(counts) for field, counts in entry["codecs"].items()}
+    payloads = {name: (offset, size) for name, (offset, size) in entry["file"]["payloads"].items()}
+    file = ShardFile(**{**entry["file"], "payloads": payloads})
     return FinishedShard(
-        ShardEntry(
-            entry["name"],
-            entry["rows"],
-            entry["nbytes"],
-            entry["xxh3"],
-            codecs,
-            entry.get("tokens", {}),
-        ),
+        ShardEntry(entry["name"], entry["rows"], file, codecs, entry["tokens"]),
         value["position"],
         value["source"],
         [(name, reason) for name, reason in value["skipped"]],

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fastio.errors import PackError, SchemaError, SourceNotFound
+from fastio.files import only_files
+from fastio.formats.named_files import NamedFiles
 from fastio.pack.cells import Bad, ImageFile, Item
+from fastio.pack.hugging_face import Roots
 from fastio.pack.spread import spread
 from fastio.schema import Field, Image, Scalar, Schema, Text
 
@@ -36,17 +39,19 @@ class ListSource:
     Args:
         path: a CSV file with a header, or a file of JSON objects, one a line.
         schema: the schema to use instead of one found out.
+        roots: folders, beside the list's own, that the images may lie in.
 
     Raises:
         PackError: it lists nothing.
         SchemaError: it has no column of paths, or a line does not fit the others.
     """
 
-    def __init__(self, path: str, schema: Schema | None) -> None:
+    def __init__(self, path: str, schema: Schema | None, roots: Roots = None) -> None:
         self.has_keys = True
         self.name = os.path.basename(os.path.abspath(path))
         self._path = path
         self._folder = os.path.dirname(path)
+        self._files = NamedFiles(self._folder or ".", roots)
         kind_of = _cell_kind if _is_csv(path) else _value_kind
         columns: dict[str, _Column] = {}
         count = 0
@@ -79,7 +84,8 @@ class ListSource:
                 yield Bad(position, where, named, key)
                 continue
             paths = [value.path for value in values if isinstance(value, ImageFile)]
-            yield Item(position, paths[0] if paths else where, values, key)
+            name = os.path.join(self._folder, paths[0]) if paths else where
+            yield Item(position, name, values, key)
 
     def sample(self, count: int) -> Iterator[Item | Bad]:
         """Some of the lines."""
@@ -113,7 +119,7 @@ class ListSource:
         """How to get a field's value from a record."""
         if isinstance(field, Image):
             column = name if name in columns else _path_column(self._path, columns)
-            return lambda record: ImageFile(os.path.join(self._folder, str(record[column])))
+            return lambda record: ImageFile(str(record[column]), self._files)
         if name not in columns:
             raise SchemaError(f"{self._path} has no column {name!r}; it has {', '.join(columns)}")
         if isinstance(field, Text):
@@ -193,7 +199,7 @@ class _Column:
 def _records(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line numbers and records of a list, all with the same columns in the same order."""
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open(path, encoding="utf-8-sig", newline="", opener=only_files) as file:
             lines = _csv_records(path, file) if _is_csv(path) else _json_records(path, file)
             yield from lines
     except UnicodeDecodeError as error:

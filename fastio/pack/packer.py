@@ -9,8 +9,7 @@ from typing import Any
 
 import xxhash
 
-from fastio.dataset import ShardEntry
-from fastio.dataset.manifest import format_version
+from fastio.dataset import FORMAT_VERSION, ShardEntry
 from fastio.errors import FastioError, PackError
 from fastio.pack.cells import (
     UNREAD,
@@ -272,7 +271,7 @@ class Packer:
     def _journal_options(self) -> dict[str, Any]:
         codebook = self._options.codebook
         return {
-            "format_version": format_version(self._schema),
+            "format_version": FORMAT_VERSION,
             "codec": self._options.codec,
             "codebook": None if codebook is None else codebook.identity,
             "max_side": self._options.max_side,

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from fastio import _native
 from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, write_manifest
-from fastio.dataset.manifest import METADATA_KEY, format_version
+from fastio.dataset.manifest import FORMAT_VERSION, METADATA_KEY
 from fastio.pack.destination import Destination, shard_name, writing_to
 from fastio.pack.journal import FinishedShard
 from fastio.schema import Schema
-from fastio.shard import hash_columns, write_shard
+from fastio.shard import write_shard
 
 RESUME = ", then go on with resume (--resume)"
 
@@ -103,9 +103,9 @@ class Shards:
         name = shard_name(len(self.entries))
         path = self._destination.folder / name
         with writing_to(path, RESUME):
-            nbytes, xxh3 = write_shard(path, batch)
+            file = write_shard(path, batch, self._schema.image_fields)
             tokens = {field: len(batch.column(field).values) for field in self._schema.token_fields}
-            entry = ShardEntry(name, filled.rows, nbytes, xxh3, filled.codecs, tokens)
+            entry = ShardEntry(name, filled.rows, file, filled.codecs, tokens)
             self._destination.add(
                 FinishedShard(
                     entry,
@@ -145,16 +145,9 @@ class Shards:
         self._destination.close(keep=bool(self.entries or self.journal.finished))
 
     def _metadata(self, arrays: Sequence[pa.Array]) -> dict[str, Any]:
-        """What makes a shard readable, and its small columns checkable, without its manifest."""
+        """What makes a shard readable without its manifest."""
         schema = replace(self._schema, classes=None, vocabularies={})
-        names = self._arrow_schema.names
-        # Images' bytes have checksums of their own.
-        payloads = [names.index(name) for name in self._schema.image_fields]
-        metadata = {
-            "format_version": format_version(self._schema),
-            "schema": schema.to_json(),
-            "columns_xxh3": hash_columns(arrays, payloads),
-        }
+        metadata: dict[str, Any] = {"format_version": FORMAT_VERSION, "schema": schema.to_json()}
         if self._schema.record_layout is not None:
             records = np.frombuffer(arrays[0].buffers()[1], np.uint8)
             metadata["record_crc32c"] = f"{_native.crc32c(records):08x}"

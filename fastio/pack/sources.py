@@ -16,7 +16,7 @@ from fastio.formats.hugging_face import is_hugging_face
 from fastio.formats.tables import TableFile, TableOptions, find_tables
 from fastio.pack.cells import Bad, ImageFile, Item
 from fastio.pack.file_folders import audio_source, open_file_folder
-from fastio.pack.hugging_face import open_dataset
+from fastio.pack.hugging_face import Roots, open_dataset
 from fastio.pack.infer import field_values, infer_schema
 from fastio.pack.lists import LIST_SUFFIXES, ListSource, is_image_list
 from fastio.pack.spread import spread
@@ -34,11 +34,13 @@ class TableRows:
         filters: as given.
         skip_damaged: on_error is "skip".
         storage_options: for URLs.
+        roots: folders, beside the source's own, that files which it names may lie in.
     """
 
     filters: Any = None
     skip_damaged: bool = False
     storage_options: Mapping[str, Any] | None = None
+    roots: Roots = None
 
 
 _ALL = TableRows()
@@ -95,8 +97,13 @@ def open_source(
     """
     options = options or TableOptions()
     if is_hugging_face(src):
-        return open_dataset(src, schema, options, asked.filters)
+        return open_dataset(src, schema, options, asked.filters, asked.roots)
     table = _open_table(src, schema, options, asked)
+    names_files = isinstance(src, (str, os.PathLike)) and _is_list(src, schema)
+    if asked.roots is not None and (table is not None or not names_files):
+        raise PackError(
+            "roots are for a list of images and a directory of save_to_disk, and the source is none"
+        )
     if table is not None:
         return table
     if options or asked.filters is not None:
@@ -105,7 +112,7 @@ def open_source(
             "columns, groups, dtypes, nulls and filters are for tables (Parquet, Arrow, CSV, "
             f"JSONL), and {given} is none"
         )
-    return _open_samples(src, schema)
+    return _open_samples(src, schema, asked.roots)
 
 
 def _open_table(
@@ -148,9 +155,9 @@ def _is_list(path: str | os.PathLike[str], schema: Schema | None) -> bool:
     return schema is not None or is_image_list(name)
 
 
-def _open_samples(src: Any, schema: Schema | None) -> Source:
+def _open_samples(src: Any, schema: Schema | None, roots: Roots) -> Source:
     if isinstance(src, (str, os.PathLike)):
-        return _open_path(os.fspath(src), schema)
+        return _open_path(os.fspath(src), schema, roots)
     if isinstance(src, TarDataset):
         return TarSource(src, schema)
     if is_tars(src):
@@ -316,13 +323,13 @@ def _ended(source: str, total: int, start: int) -> PackError:
     )
 
 
-def _open_path(path: str, schema: Schema | None) -> Source:
+def _open_path(path: str, schema: Schema | None, roots: Roots) -> Source:
     if is_dataset(path):
         raise PackError(f"{path} is packed already")
     if is_tars(path):
         return _open_tars(path, schema)
     if _is_list(path, schema):
-        return ListSource(path, schema)
+        return ListSource(path, schema, roots)
     if os.path.isfile(path):
         raise SourceNotFound(
             f"{path} is a file, but nothing that fastio packs ({', '.join(LIST_SUFFIXES)}, .tar, "

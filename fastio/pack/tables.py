@@ -26,7 +26,8 @@ from fastio.formats.tables import (
     stamp,
 )
 from fastio.schema import Schema
-from fastio.store import is_remote, shown
+from fastio.shown import without_secrets
+from fastio.store import is_remote
 
 # Rows that are converted at a time. Shards' statistics are summed up in pieces of it, so that it
 # is a part of what makes a dataset's bytes.
@@ -128,7 +129,7 @@ def open_table_files(
 
 def _base(path: str | os.PathLike[str]) -> str:
     if is_remote(path):
-        return shown(str(path)).rstrip("/").rpartition("/")[2]
+        return without_secrets(str(path)).rstrip("/").rpartition("/")[2]
     return os.path.basename(os.path.abspath(os.fspath(path)))
 
 

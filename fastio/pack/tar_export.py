@@ -8,20 +8,19 @@ import os
 import re
 import tarfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastio.dataset import Dataset
 from fastio.errors import PackError
+from fastio.files import WholeFile, flush_folder
 from fastio.formats.tars.samples import KEY_FIELD, split_name
 from fastio.formats.tars.values import category
 from fastio.pack.export_rows import CLASS_FIELDS, digits_of, made_in_order
 from fastio.pack.stored import image_file
 from fastio.schema import Array, Field, Image, Scalar, Text
-from fastio.shard import TEMP_SUFFIX, sync_folder
 
 _OWN_NAME = re.compile(r"[0-9]{6,}\.tar")
 # What an image's ending stands for before it is known, which is row by row.
@@ -183,16 +182,15 @@ class _Tars:
         self._tar_bytes = tar_bytes
         self._nbytes = 0
         self._last_key: str | None = None
-        self._file: IO[bytes] | None = None
+        self._file: WholeFile | None = None
         self._tar: tarfile.TarFile | None = None
 
     def add(self, key: str, files: Sequence[tuple[str, bytes]]) -> None:
         """Put a sample in. It ends its tar where that is large enough."""
         if self._tar is None:
-            # Closed by end() or discard().
-            self._file = open(self._path(TEMP_SUFFIX), "wb")  # noqa: SIM115
-            self._tar = tarfile.open(  # noqa: SIM115
-                fileobj=self._file, mode="w", format=tarfile.PAX_FORMAT
+            self._file = WholeFile(self._folder / f"{self.count:06d}.tar")
+            self._tar = tarfile.open(  # noqa: SIM115 - closed by end()
+                fileobj=self._file.file, mode="w", format=tarfile.PAX_FORMAT
             )
         for extension, data in files:
             member = tarfile.TarInfo(f"{key}.{extension}")  # owner, group and time are 0
@@ -214,10 +212,7 @@ class _Tars:
         if self._tar is None or self._file is None:
             return
         self._tar.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        os.replace(self._path(TEMP_SUFFIX), self._path())
+        self._file.finish()
         self._tar = self._file = None
         self._nbytes = 0
         self.count += 1
@@ -228,17 +223,12 @@ class _Tars:
         for name in os.listdir(self._folder):
             if _OWN_NAME.fullmatch(name) and int(name[:-4]) >= self.count:
                 (self._folder / name).unlink()
-        sync_folder(self._folder)
+        flush_folder(self._folder)
 
     def discard(self) -> None:
         """Delete the tar that is begun."""
         if self._file is not None:
-            self._file.close()
-            with suppress(OSError):
-                self._path(TEMP_SUFFIX).unlink()
-
-    def _path(self, suffix: str = "") -> Path:
-        return self._folder / f"{self.count:06d}.tar{suffix}"
+            self._file.discard()
 
 
 def export_tars(

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fastio.errors import SampleError, SchemaError
+from fastio.dataset.of_sample import NOT_OF_SAMPLES
+from fastio.errors import SampleError, SchemaError, StoreError
 from fastio.formats import TarDataset
 from fastio.pack.cells import Bad, Item, TarImage
 from fastio.pack.spread import spread
@@ -58,12 +59,16 @@ class TarSource:
     def _items(self, rows: Sequence[int]) -> list[Item | Bad]:
         try:
             columns = self._tars.gather_all(self._values, np.array(rows, np.int64))
-        except SampleError as error:
+        except (*NOT_OF_SAMPLES, StoreError):
+            raise
+        except Exception as error:  # MemoryError and RecursionError are a sample's own too
             if len(rows) > 1:
                 return [item for row in rows for item in self._items([row])]
-            named = SampleError(self.name, rows[0], error.name, error.cause)
+            name = self._tars.sample_name(rows[0])
+            cause = error.cause if isinstance(error, SampleError) else error
+            named = SampleError(self.name, rows[0], name, cause)
             named.__cause__ = error
-            return [Bad(rows[0], error.name, named, self._key(rows[0]))]
+            return [Bad(rows[0], name, named, self._key(rows[0]))]
         return [self._item(row, place, columns) for place, row in enumerate(rows)]
 
     def _item(self, row: int, place: int, columns: dict[str, Any]) -> Item:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ import xxhash
 
 from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
 from fastio.errors import PackError, SourceNotFound, StoreError
+from fastio.files import whole_file
 from fastio.pack.destination import check_may_pack, is_own, own_files, remove_strays
 from fastio.pack.journal import FinishedShard, Journal, check_not_in_use
 from fastio.store import open_store
@@ -85,7 +87,8 @@ class RemoteDestination:
         kept = b""
         if resume and JOURNAL_NAME in own:
             kept = _believed(bytes(self._store.read(JOURNAL_NAME)), own)
-        (self.folder / JOURNAL_NAME).write_bytes(kept)
+        with whole_file(self.folder / JOURNAL_NAME) as file:
+            file.write(kept)
         return Journal(self.folder, options, resume)
 
     def check(self, entry: ShardEntry) -> None:
@@ -190,7 +193,7 @@ class RemoteDestination:
     def _own_objects(self) -> dict[str, int]:
         """Names and sizes of the objects that only a pack can have written."""
         try:
-            return {name: size for name, size in self._store.list() if is_own(name)}
+            return {name: stamp.size for name, stamp in self._store.list() if is_own(name)}
         except SourceNotFound:
             return {}  # there is no such folder yet
 
@@ -211,7 +214,13 @@ class RemoteDestination:
             return Path(tempfile.mkdtemp(prefix="fastio-pack-"))
         # One for each destination: two packs never meet, and nothing of others is in it.
         folder = Path(self._staging) / f"fastio-{xxhash.xxh3_64_hexdigest(self.name.encode())}"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise PackError(
+                f"{folder} is a link, or belongs to somebody else: delete it, or choose another "
+                "folder (staging, --staging)"
+            )
         return folder
 
     def _leave_folder(self) -> None:
@@ -236,7 +245,7 @@ def _believed(journal: bytes, sizes: Mapping[str, int]) -> bytes:
         try:
             parsed = json.loads(line)
             entry = parsed.get("entry")
-            if entry is not None and sizes.get(entry["name"]) != entry["nbytes"]:
+            if entry is not None and sizes.get(entry["name"]) != entry["file"]["nbytes"]:
                 break
         except (AttributeError, KeyError, TypeError, ValueError):
             return journal  # whoever reads it says what is wrong with it

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+from fastio.files import write_output
 from fastio.report import palette, words
 
 SIZE, SMALL = 13.0, 11.5  # pixels, of text
@@ -149,7 +150,7 @@ class Canvas:
         title = self._axes.texts[-1]
         try:
             if Path(path).suffix.lower() == ".svg":
-                Path(path).write_text(self._file(), encoding="utf-8")
+                write_output(path, self._file().encode())
             else:
                 self._save(path)
         finally:
@@ -159,13 +160,16 @@ class Canvas:
         """The drawing in a format of matplotlib's."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of glyphs that its own font lacks
+            drawn = io.BytesIO()
             self._figure.savefig(
-                path,
+                drawn,
+                format=Path(path).suffix[1:].lower() or None,
                 dpi=144,
                 facecolor=palette.light("paper"),
                 bbox_inches="tight",
                 pad_inches=_MARGIN / 72,
             )
+        write_output(path, drawn.getvalue())
 
     def _file(self) -> str:
         """An SVG that knows its colours and fonts."""

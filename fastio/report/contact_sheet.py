@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from fastio.report import words
+
 TILE = 192  # pixels, of a contact sheet
 _GAP = 8
 _CAPTION_HEIGHT = 18
@@ -65,8 +67,8 @@ def _to_pillow(pixels: NDArray[np.uint8]) -> Image.Image:
 
 def _shorten(text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, width: int) -> str:
     """Text cut off at the end until it is not wider than `width` pixels."""
-    # Fonts have no glyphs for line ends and halves of surrogate pairs.
-    text = " ".join(text.encode("utf-8", "replace").decode().split())
+    # Fonts have no glyphs for line ends and control characters.
+    text = words.clean(" ".join(text.split()))
     if font.getlength(text) <= width:
         return text
     while text and font.getlength(text + _ELLIPSIS) > width:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from fastio.diagnose import Finding, Measured, by_gain
+from fastio.files import write_output
 from fastio.report import words
 from fastio.report.canvas import NARROW, WIDE, has_matplotlib
 from fastio.report.figures import Figure, figures, ladder_figure
@@ -50,7 +50,7 @@ def write_page(
     Raises:
         OSError: it cannot be written.
     """
-    _publish(page(measured, findings, rungs=rungs), path)
+    write_output(path, page(measured, findings, rungs=rungs).encode())
 
 
 def write_ladder(
@@ -74,17 +74,7 @@ def write_ladder(
         f'{_text(ladder_verdict(rungs))}</h1><dl class="facts">{_listed(facts)}</dl></header>\n'
     )
     parts = [head, _section("Rungs", drawn), _section("Numbers", _table(table))]
-    _publish("".join(_document("fastio bench --ladder", parts)), path)
-
-
-def _publish(text: str, path: str | os.PathLike[str]) -> None:
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_output(path, "".join(_document("fastio bench --ladder", parts)).encode())
 
 
 def page(measured: Measured, findings: Sequence[Finding], *, rungs: Sequence[Rung] = ()) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+from fastio.shown import shown
+
 NOTHING = "\N{EN DASH}"  # stands where a value was not measured
 TIMES = "\N{MULTIPLICATION SIGN}"
 _MINUTE, _HOUR = 60.0, 3600.0
@@ -15,18 +17,15 @@ _UNITS = (
     ("s", 1.0, _HOUR),
     ("min", _MINUTE, 10 * _HOUR),
 )
-_UNPRINTABLE = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffe\uffff]+"
-)
 
 
 def clean(text: str) -> str:
-    """One line that any terminal, font and XML reader takes.
+    """One line that any terminal, font and XML reader takes, and that may be shared.
 
-    Control characters (terminals obey some), marks that turn the direction of what follows, and
-    halves of surrogate pairs (file names that are no UTF-8) are replaced.
+    White space becomes single spaces, control characters their escapes, and URLs lose their
+    credentials: see `fastio.shown`.
     """
-    return _UNPRINTABLE.sub(" ", text.encode("utf-8", "replace").decode()).strip()
+    return shown(" ".join(text.split()))
 
 
 def sentence(text: str) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.shard import ShardReader
+from fastio.store import Stamp
 
 Numbers = npt.NDArray[np.int64]
 _ATTEMPTS = 6  # what comes damaged each time is damaged at the source
@@ -21,11 +22,19 @@ _KEPT_STARTS = 65536
 
 
 class Range(NamedTuple):
-    """Bytes of an object in the store: its name there, the first byte, and how many."""
+    """Bytes of an object in the store.
+
+    Attributes:
+        name: of the object.
+        offset: the first byte.
+        length: how many.
+        expect: the version that they must be of; None where something else tells what they are.
+    """
 
     name: str
     offset: int
     length: int
+    expect: Stamp | None = None
 
 
 class Places(NamedTuple):
@@ -112,15 +121,31 @@ class Blocks:
 
         Raises:
             StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
+            SourceChanged: they are damaged, and the dataset is another one by now.
         """
-        ranges, read = self.ranges(block), self.dataset.store.read
+        ranges, store = self.ranges(block), self.dataset.store
         problem = None
-        for _ in range(_ATTEMPTS):
-            parts: list[Any] = [read(*each) if each.length else b"" for each in ranges]
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                store.transfers.note_refetch()
+            parts: list[Any] = [
+                store.read(name, offset, length, expect=expect) if length else b""
+                for name, offset, length, expect in ranges
+            ]
             problem = self.check(block, parts)
             if problem is None:
                 break
+        else:
+            self.check_source()
         return parts, problem
+
+    def check_source(self) -> None:
+        """After bytes came wrong each time.
+
+        Raises:
+            SourceChanged: the dataset is another one by now.
+        """
+        self.dataset.check_manifest()
 
     def places(self, field: str, rows: Numbers) -> Places:
         """Where the images of global rows lie in their blocks."""

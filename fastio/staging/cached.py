@@ -104,8 +104,11 @@ class CachedBlocks:
             if opened is None:
                 return memory_file(fetch()[0])
             folder, source = opened
-            if folder.has(source, number, size):
+            found = folder.look(source, number, size)
+            if found == "whole":
                 return self._found(folder.path_of(source, number), number)
+            if found == "damaged":
+                self._blocks.dataset.store.transfers.note_refetch()
             now_s = time.monotonic()
             if waiting.since_s and now_s - waiting.asked_s < _OTHERS_S:
                 return None

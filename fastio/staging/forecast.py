@@ -138,7 +138,8 @@ def next_use(runs: Sequence[Run], numbers: Numbers) -> Distances:
     for run in runs:
         try:
             forecast = Forecast.from_json(run.forecast)
-        except (ValueError, KeyError, TypeError):
+            until = forecast.next_use(run.position, run.ahead, numbers)
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError):
             continue  # another version's: it says nothing to us
-        least = np.minimum(least, forecast.next_use(run.position, run.ahead, numbers))
+        least = np.minimum(least, until)
     return least

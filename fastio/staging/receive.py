@@ -17,19 +17,19 @@ def receive(store: Store, wanted: Iterable[tuple[Range, memoryview]]) -> None:
     Raises:
         StoreError, SourceNotFound: they cannot be read.
     """
-    ordered = sorted((each for each in wanted if each[0].length), key=lambda each: each[0])
+    ordered = sorted((each for each in wanted if each[0].length), key=lambda each: each[0][:3])
     at = 0
     while at < len(ordered):
-        name, begin, _ = ordered[at][0]
+        name, begin, _, expect = ordered[at][0]
         end, views = begin, list[memoryview]()
         while at < len(ordered) and _goes_on(name, end, ordered[at][0]):
-            (_, offset, length), view = ordered[at]
+            (_, offset, length, _), view = ordered[at]
             if offset > end:
                 views.append(memoryview(bytearray(offset - end)))
             views.append(view)
             end = offset + length
             at += 1
-        store.read_into(name, begin, views)
+        store.read_into(name, begin, views, expect=expect)
 
 
 def _goes_on(name: str, end: int, following: Range) -> bool:

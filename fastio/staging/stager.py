@@ -28,6 +28,7 @@ from fastio.shard import ShardReader
 from fastio.staging.blocks import Blocks
 from fastio.staging.cached import CachedBlocks, Fetched, Waiting
 from fastio.staging.forecast import Forecast
+from fastio.store import Transfers
 
 Numbers = npt.NDArray[np.int64]
 _PARALLEL = 16
@@ -75,6 +76,12 @@ class Stager:
     def bytes_fetched(self) -> int:
         """Bytes that came over the network, of blocks and of heads of shards."""
         return self._bytes_fetched + int(self.blocks.dataset.head_bytes_fetched)
+
+    @property
+    def transfers(self) -> Transfers:
+        """What went wrong on the way from the store, since the dataset was opened."""
+        found: Transfers = self.blocks.dataset.store.transfers
+        return found
 
     def _begin(self) -> None:
         self._pid = os.getpid()

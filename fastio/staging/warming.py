@@ -105,7 +105,9 @@ def warm(
     """
     start_s = time.monotonic()
     given = cache if isinstance(cache, Cache) else Cache(cache)
-    own = Cache(given.path, given.budget)  # with an idea of its own of what may go
+    own = Cache(
+        given.path, given.budget, shared=given.shared
+    )  # with an idea of its own of what may go
     try:
         folder = own.folder(_needed_by_none)
         with closing(open_remote(url, storage_options, own, fields)) as dataset:
@@ -284,7 +286,9 @@ class _Warming:
         claim = partial(folder.claim, source, keep=range(self._count), if_stopped="stopped")
         found: dict[int, str] = dict(claim(sizes))
         missing = [
-            n for n, how in found.items() if how == "ready" and not folder.has(source, n, sizes[n])
+            n
+            for n, how in found.items()
+            if how == "ready" and not folder.exists(source, n, sizes[n])
         ]
         if missing:
             folder.drop(source, missing)
@@ -388,11 +392,15 @@ class _Warming:
         assert kept is not None
         folder, source = kept
         sizes = [int(size) for size in dataset.manifest.shard_bytes]
-        there = [folder.has(source, shard, size) for shard, size in enumerate(sizes)]
-        for shard, _ in enumerate(pool.map(dataset.shard, range(len(sizes)))):
-            if not folder.has(source, shard, sizes[shard]):
-                break  # no room
-            self._note(shard, sizes[shard], fetched=not there[shard])
+        there = [folder.exists(source, shard, size) for shard, size in enumerate(sizes)]
+        missing = [shard for shard, found in enumerate(there) if not found]
+        opened = iter(pool.map(dataset.shard, missing))
+        for shard, size in enumerate(sizes):
+            if not there[shard]:
+                next(opened)
+                if not folder.exists(source, shard, size):
+                    break  # no room
+            self._note(shard, size, fetched=not there[shard])
 
 
 def _going_on(futures: list[Future[None]], most: int) -> list[Future[None]]:

@@ -4,16 +4,23 @@ The only part of fastio that imports obstore or fsspec. obstore takes s3, gs, az
 it is installed and the options are such that it understands them; fsspec takes everything else.
 
 - `api`: `Store`, and `open_store`
-- `urls`: which paths are URLs, joining, and what of them may be shown
+- `urls`: which paths are URLs, joining, and what is secret of them
+- `versions`: which version of an object an answer is of
+- `proxies`: the proxy that the environment names for a URL
 - `retry`: attempts, backoff, deadlines
+- `transfers`: counts of what was requested or fetched again
 - `ranges`: which ranges are fetched together, and how many at once
 - `options`: storage_options in the words of both libraries
 - `obstore_backend`, `fsspec_backend`: one attempt each
+- `web`: requests of fsspec's to web servers
+- `receive`: ranges over plain http, into memory of the caller's
 """
 
 from __future__ import annotations
 
 from fastio.store.api import Store, open_store
-from fastio.store.urls import is_remote, join, shown, split
+from fastio.store.transfers import Transfers
+from fastio.store.urls import is_remote, join, split
+from fastio.store.versions import Stamp
 
-__all__ = ["Store", "is_remote", "join", "open_store", "shown", "split"]
+__all__ = ["Stamp", "Store", "Transfers", "is_remote", "join", "open_store", "split"]

@@ -6,22 +6,29 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from fastio.errors import SourceNotFound, StoreError
+from fastio.errors import SourceChanged, SourceNotFound, StoreError
+from fastio.shown import without_secrets
 from fastio.store.options import family_of
 from fastio.store.ranges import Span, coalesce, parallel
 from fastio.store.receive import Receiver
-from fastio.store.retry import Failed, Limits, Permanent, attempt
-from fastio.store.urls import join, redact, scheme_of, secrets_of, shown
+from fastio.store.retry import Failed, Limits, OtherVersion, Permanent, attempt
+from fastio.store.transfers import Transfers
+from fastio.store.urls import join, redact, scheme_of, secrets_of
+from fastio.store.versions import Marks, Stamp
 
 T = TypeVar("T")
 
 # A write has this much more time for what it sends: a deadline for reads would cut large ones off.
 _WRITTEN_BYTES_PER_S = 1 << 20
+_SHORTEST_S = 0.01
+# A server that did not answer plainly so often is not asked for plain answers any more.
+_NOT_PLAIN = 3
 _LONGEST_CAUSE = 400  # characters; servers answer with whole pages
 
 
@@ -30,16 +37,20 @@ class Backend(Protocol):
 
     Raises:
         FileNotFoundError: there is no such object.
+        retry.OtherVersion: it is of another version than `expect`; the answer may say so instead.
         retry.Permanent: another attempt would end likewise.
         Exception: anything else, which another attempt may mend.
     """
 
     name: str
+    is_plain: bool
 
-    def size(self, name: str, limit_s: float) -> int: ...
-    def read(self, name: str, offset: int, length: int | None, limit_s: float) -> memoryview: ...
+    def stat(self, name: str, limit_s: float) -> Marks: ...
+    def read(
+        self, name: str, offset: int, length: int | None, limit_s: float, expect: Stamp | None
+    ) -> tuple[memoryview, Marks]: ...
     def write(self, name: str, data: memoryview | Path, limit_s: float) -> None: ...
-    def list(self, folder: str, limit_s: float) -> list[tuple[str, int]]: ...
+    def list(self, folder: str, limit_s: float) -> list[tuple[str, Marks]]: ...
     def delete(self, name: str, limit_s: float) -> None: ...
 
 
@@ -74,11 +85,13 @@ class Store:
     without the interpreter's lock and raises
 
     - SourceNotFound: there is no such object;
+    - SourceChanged: it is of another version than the one that was expected;
     - StoreError: every attempt until the deadline failed, or the answer would stay the same
       (permission denied, a range that the object does not have, a server that ignores ranges).
 
     Attributes:
         url: without credentials, for messages.
+        transfers: what went wrong on the way and was made again.
     """
 
     def __init__(
@@ -95,24 +108,38 @@ class Store:
         self._options = dict(storage_options or {})
         self._limits = Limits(deadline_s, timeout_s)
         self._secrets = secrets_of(url, self._options)
-        self.url = shown(url)
+        self.url = without_secrets(url)
+        self.transfers = Transfers()
         # With the process that it belongs to: a forked child makes its own.
         self._opened: tuple[int, Backend] | None = None
         self._receiver: Receiver | None = None
+        self._not_plain = 0  # answers that the receiver left to the backend
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether bytes come without TLS, as far as is known: then nothing vouches for the way."""
+        return self._backend().is_plain
 
     @property
     def backend(self) -> str:
         """The library that takes it: "obstore" or "fsspec"."""
         return self._backend().name
 
+    def stat(self, name: str) -> Stamp:
+        """Size and version of an object; one request.
+
+        Reads that are given it as `expect` are all of this version.
+        """
+        return self._call(name, lambda backend, left_s: backend.stat(name, left_s)).stamp()
+
     def size(self, name: str) -> int:
         """Bytes of an object; one request."""
-        return self._call(name, lambda backend, left_s: backend.size(name, left_s))
+        return self.stat(name).size
 
     def exists(self, name: str) -> bool:
         """Whether there is such an object; one request."""
         try:
-            self.size(name)
+            self.stat(name)
         except SourceNotFound:
             return False
         return True
@@ -123,6 +150,7 @@ class Store:
         offset: int = 0,
         length: int | None = None,
         *,
+        expect: Stamp | None = None,
         stop: threading.Event | None = None,
     ) -> memoryview:
         """Bytes of an object, in one request; uint8, read-only, not copied from what arrived.
@@ -131,42 +159,70 @@ class Store:
             name: of the object.
             offset: first byte.
             length: bytes, all of which the object must have; None: to its end.
+            expect: the version that the bytes must be of; None: whichever there is.
             stop: when set, a failed attempt is the last one.
         """
         if offset < 0 or (length is not None and length < 0):
             raise ValueError(f"offset {offset} and length {length} must not be negative")
         if length == 0:
             return memoryview(b"")
-        return self._call(
-            name, lambda backend, left_s: backend.read(name, offset, length, left_s), stop=stop
-        )
 
-    def read_into(self, name: str, offset: int, views: Sequence[memoryview]) -> None:
+        def request(backend: Backend, left_s: float) -> memoryview:
+            return _of_version(
+                backend,
+                name,
+                expect,
+                left_s,
+                lambda: backend.read(name, offset, length, left_s, expect),
+            )
+
+        return self._call(name, request, stop=stop, expect=expect)
+
+    def read_into(
+        self,
+        name: str,
+        offset: int,
+        views: Sequence[memoryview],
+        *,
+        expect: Stamp | None = None,
+    ) -> None:
         """Bytes of an object, in one request, into memory of the caller's.
 
         Args:
             name: of the object.
             offset: first byte.
             views: of writable bytes, filled one after the other. The object must have as many.
+                After an error they hold anything.
+            expect: as `read` takes it.
         """
         length = sum(view.nbytes for view in views)
 
-        def request(backend: Backend, left_s: float) -> None:
+        def receive(backend: Backend, left_s: float) -> tuple[None, Marks]:
             receiver = self._receiver
             if receiver is not None:
-                if receiver.receive(name, offset, views, left_s):
-                    return
-                self._receiver = None  # the server does not answer plainly, nor will it next time
-            data = backend.read(name, offset, length, left_s)
+                marks = receiver.receive(name, offset, views, left_s, expect)
+                if marks is not None:
+                    return None, marks
+                self.transfers.note_retry()
+                self._not_plain += 1
+                if self._not_plain >= _NOT_PLAIN:
+                    self._receiver = None
+            data, marks = backend.read(name, offset, length, left_s, expect)
             at = 0
             for view in views:
                 view[:] = data[at : at + view.nbytes]
                 at += view.nbytes
+            return None, marks
+
+        def request(backend: Backend, left_s: float) -> None:
+            _of_version(backend, name, expect, left_s, lambda: receive(backend, left_s))
 
         if length:
-            self._call(name, request)
+            self._call(name, request, expect=expect)
 
-    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+    def read_ranges(
+        self, name: str, ranges: Sequence[tuple[int, int]], *, expect: Stamp | None = None
+    ) -> list[memoryview]:
         """Several ranges (offset, length) of an object, in their order.
 
         Neighbours with small gaps are fetched in one request, and share its memory; up to 16
@@ -175,7 +231,7 @@ class Store:
         spans = coalesce(ranges)
 
         def read(span: Span, stop: threading.Event) -> memoryview:
-            return self.read(name, span.offset, span.length, stop=stop)
+            return self.read(name, span.offset, span.length, expect=expect, stop=stop)
 
         parts = [memoryview(b"")] * len(ranges)
         for span, data in zip(spans, parallel([partial(read, s) for s in spans]), strict=True):
@@ -201,13 +257,24 @@ class Store:
             deadline_s=deadline_s,
         )
 
-    def list(self, prefix: str = "") -> list[tuple[str, int]]:
-        """Names and sizes in bytes of all objects whose names begin with a prefix, sorted."""
+    def list(self, prefix: str = "") -> list[tuple[str, Stamp]]:
+        """Names and stamps of all objects whose names begin with a prefix, sorted.
+
+        Where a store lists no sizes, as web servers do, each object is a request of its own.
+        """
         folder = prefix.rpartition("/")[0]
         found = self._call(
             folder, lambda backend, left_s: backend.list(folder, left_s), doing="listed"
         )
-        return sorted(item for item in found if item[0].startswith(prefix))
+        wanted = sorted(
+            (item for item in found if item[0].startswith(prefix)), key=lambda item: item[0]
+        )
+
+        def stamp(name: str, marks: Marks, _: threading.Event) -> Stamp:
+            return self.stat(name) if marks.size is None else marks.stamp()
+
+        stamps = parallel([partial(stamp, *item) for item in wanted])
+        return [(name, each) for (name, _), each in zip(wanted, stamps, strict=True)]
 
     def delete(self, name: str) -> None:
         """Delete an object; whether deleting none is an error is up to the server."""
@@ -257,17 +324,27 @@ class Store:
         doing: str = "read",
         deadline_s: float | None = None,
         stop: threading.Event | None = None,
+        expect: Stamp | None = None,
     ) -> T:
         """What a request returns; errors are raised without the causes, which may have secrets."""
         backend = self._backend()
         problem: FileNotFoundError | Permanent | Failed
         try:
             return attempt(
-                lambda left_s: request(backend, left_s), deadline_s or self._limits.deadline_s, stop
+                lambda left_s: request(backend, left_s),
+                deadline_s or self._limits.deadline_s,
+                stop,
+                self.transfers.note_retry,
             )
         except (FileNotFoundError, Permanent, Failed) as error:
             problem = error
-        raise self._error(shown(join(self._location, name)) if name else self.url, doing, problem)
+        url = without_secrets(join(self._location, name)) if name else self.url
+        if isinstance(problem, OtherVersion):
+            raise SourceChanged(
+                f"{url} was replaced while it was being read: it was {expect} when it was opened, "
+                f"and {problem}. Open it again; what is read must not be written to"
+            )
+        raise self._error(url, doing, problem)
 
     def _error(
         self, url: str, doing: str, problem: FileNotFoundError | Permanent | Failed
@@ -284,6 +361,46 @@ class Store:
         if len(text) > _LONGEST_CAUSE:
             text = text[:_LONGEST_CAUSE] + " ..."
         return StoreError(f"{url} {how}{text}")
+
+
+def _of_version(
+    backend: Backend,
+    name: str,
+    expect: Stamp | None,
+    limit_s: float,
+    ask: Callable[[], tuple[T, Marks]],
+) -> T:
+    """What a request brought, if it is of the version that is expected.
+
+    The object is asked for its version once more where an answer is of another one, or does not
+    say of which, or is refused: bytes that came between two equal stamps are of that version.
+
+    Raises:
+        OtherVersion: the object has changed; says what it is now.
+        OSError: it has not, but the answer was of something else.
+        Exception: what `ask` raised, of an object that has not changed.
+    """
+    if expect is None:
+        return ask()[0]
+    until_s = time.monotonic() + limit_s
+    problem: Permanent | None = None
+    try:
+        value, marks = ask()
+        agrees = marks.agrees(expect)
+        if agrees:
+            return value
+    except OtherVersion:
+        agrees = False
+    except Permanent as error:
+        agrees, problem = None, error
+    now = backend.stat(name, max(until_s - time.monotonic(), _SHORTEST_S))
+    if now.agrees(expect) is False:
+        raise OtherVersion(f"is {now.stamp()} now")
+    if problem is not None:
+        raise problem
+    if agrees is False:
+        raise OSError(f"the answer was not of the object's version: {expect}")
+    return value
 
 
 class Unopened(Exception):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -14,8 +16,9 @@ from fsspec.asyn import sync as run_in_loop
 from fsspec.core import url_to_fs
 
 from fastio.store.options import for_fsspec
-from fastio.store.retry import Limits, Permanent
+from fastio.store.retry import Doubtful, Limits, Permanent
 from fastio.store.urls import join, scheme_of
+from fastio.store.versions import Marks, Stamp
 
 # fsspec does not say how far a transfer is: one that is slower than this counts as stalled.
 _SLOWEST_BYTES_PER_S = 1 << 20
@@ -50,37 +53,52 @@ class FsspecBackend:
         if "::" not in url and hasattr(self._fs, "retries"):
             self._fs.retries = 1
         self._on_the_web = urlsplit(self._root).scheme in ("http", "https")  # its paths are URLs
+        self.is_plain = urlsplit(self._root).scheme == "http"
+        self._web = _web_rules(self._fs) if "::" not in url else None
         self._limits = limits
         self._connected = False
 
-    def size(self, name: str, limit_s: float) -> int:
-        """Bytes of an object."""
-        info = self._call("info", self._limits.timeout_s, limit_s, self._path(name))
+    def stat(self, name: str, limit_s: float) -> Marks:
+        """Size and version of an object."""
+        path, allowed_s = self._path(name), self._limits.timeout_s
+        if self._web is not None:
+            found: Marks = self._run(self._web.stat(self._fs, path), allowed_s, limit_s)
+            return found
+        info = self._call("info", allowed_s, limit_s, path)
         if info.get("type") == "directory":
             raise FileNotFoundError(name)
         if info.get("size") is None:
             raise Permanent("the server does not say how many bytes it has")
-        return int(info["size"])
+        return Marks.of_info(info)
 
-    def read(self, name: str, offset: int, length: int | None, limit_s: float) -> memoryview:
-        """A range of an object, or from an offset on; one request."""
+    def read(
+        self, name: str, offset: int, length: int | None, limit_s: float, expect: Stamp | None
+    ) -> tuple[memoryview, Marks]:
+        """A range of an object, or from an offset on; one request.
+
+        Only of web servers the version is known that bytes came of.
+        """
         if length is None:
             allowed_s = max(self._limits.timeout_s, limit_s / 2)
         else:
             allowed_s = self._limits.timeout_s + length / _SLOWEST_BYTES_PER_S
         path = self._path(name)
+        if self._web is not None:
+            request = self._web.fetch(self._fs, path, offset, length, expect)
+            body, marks = self._run(request, allowed_s, limit_s)
+            return memoryview(body), marks
         start = offset if offset or length is not None else None
         end = None if length is None else offset + length
         data = memoryview(self._call("cat_file", allowed_s, limit_s, path, start=start, end=end))
         if length is not None and data.nbytes != length:
             self._complain(name, offset, length, data.nbytes, limit_s)
-        return data
+        return data, Marks()
 
     def _complain(self, name: str, offset: int, length: int, came: int, limit_s: float) -> None:
         asked = f"bytes {offset} to {offset + length}"
         if came > length:
-            raise Permanent(f"{asked} were asked for, and {came} bytes came: ranges are ignored")
-        size = self.size(name, limit_s)
+            raise Doubtful(f"{asked} were asked for, and {came} bytes came: ranges are ignored")
+        size = self.stat(name, limit_s).size or 0
         if offset + length > size:
             raise Permanent(f"{asked} were asked for, of an object of {size} bytes")
         raise OSError(f"{came} bytes came instead of {length}")
@@ -97,8 +115,8 @@ class FsspecBackend:
         else:
             self._call("pipe_file", allowed_s, limit_s, path, bytes(data))
 
-    def list(self, folder: str, limit_s: float) -> list[tuple[str, int]]:
-        """Names and sizes of all objects below a folder."""
+    def list(self, folder: str, limit_s: float) -> list[tuple[str, Marks]]:
+        """Names, sizes and versions of all objects below a folder, as far as they are listed."""
         root = str(self._fs._strip_protocol(self._root)).rstrip("/")
         found = self._call("find", limit_s / 2, limit_s, self._path(folder), detail=True)
         if not isinstance(found, dict):
@@ -106,8 +124,7 @@ class FsspecBackend:
         names = [path[len(root) :].lstrip("/") for path in found]
         if self._on_the_web:
             names = [unquote(name) for name in names]
-        sizes = [int(info.get("size") or 0) for info in found.values()]
-        return list(zip(names, sizes, strict=True))
+        return list(zip(names, map(Marks.of_info, found.values()), strict=True))
 
     def delete(self, name: str, limit_s: float) -> None:
         """One object."""
@@ -126,21 +143,29 @@ class FsspecBackend:
         """A method of the file system within a time, without what it remembers of listings."""
         seconds = min(allowed_s, limit_s)
         fs = self._fs
+        if method in ("info", "find"):
+            fs.invalidate_cache()
+        if fs.async_impl and hasattr(fs, "_" + method):
+            return self._run(getattr(fs, "_" + method)(*args, **options), seconds, limit_s)
         try:
-            if method in ("info", "find"):
-                fs.invalidate_cache()
-            if fs.async_impl and hasattr(fs, "_" + method):
-                # A coroutine can be given up: its connection is closed.
-                self._connect(limit_s)
-                function = getattr(fs, "_" + method)
-                return run_in_loop(fs.loop, function, *args, timeout=seconds, **options)
             return _in_thread(lambda: getattr(fs, method)(*args, **options), seconds)
-        except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
-            raise TimeoutError(f"no answer within {seconds:.3g} s") from None
-        except FileNotFoundError:
-            raise
         except Exception as error:
-            raise _translated(error) from None
+            raise _translated(error, seconds) from None
+
+    def _run(self, request: Coroutine[Any, Any, Any], allowed_s: float, limit_s: float) -> Any:
+        """What a coroutine returns within a time; one that is given up closes its connection."""
+        seconds = min(allowed_s, limit_s)
+        try:
+            self._connect(limit_s)
+
+            async def run() -> Any:
+                return await request
+
+            return run_in_loop(self._fs.loop, run, timeout=seconds)
+        except Exception as error:
+            raise _translated(error, seconds) from None
+        finally:
+            request.close()  # where it never began
 
     def _connect(self, limit_s: float) -> None:
         """Let a file system make its client, which may take longer than a request may."""
@@ -170,8 +195,23 @@ def _in_thread(function: Callable[[], Any], seconds: float) -> Any:
     return value
 
 
-def _translated(error: Exception) -> Exception:
+def _web_rules(fs: Any) -> ModuleType | None:
+    """The module that makes a file system's requests, where it is fsspec's for http(s)."""
+    http = sys.modules.get("fsspec.implementations.http")
+    if http is None or type(fs) is not http.HTTPFileSystem:
+        return None
+    from fastio.store import web  # which needs aiohttp, as that file system does
+
+    fs.get_client = web.client_maker(fs.get_client)
+    return web
+
+
+def _translated(error: Exception, seconds: float) -> Exception:
     """An error as the retries know it: Permanent, or one that may pass."""
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # two classes in Python 3.10
+        return TimeoutError(f"no answer within {seconds:.3g} s")
+    if isinstance(error, (FileNotFoundError, Permanent)):
+        return error
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     status = getattr(error, "status", None)
     if isinstance(error, PermissionError) or status in (401, 403):

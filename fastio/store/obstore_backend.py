@@ -14,8 +14,9 @@ import obstore.exceptions as errors
 import obstore.store as stores
 
 from fastio.store.options import Settings, family_of, for_obstore
-from fastio.store.retry import Limits, Permanent
+from fastio.store.retry import Doubtful, Limits, OtherVersion, Permanent
 from fastio.store.urls import scheme_of
+from fastio.store.versions import Marks, Stamp
 
 # obstore's threads do not survive a fork, and a call in a forked child waits for ever. This module
 # is imported with the first client, so a process with another number is such a child.
@@ -29,7 +30,6 @@ _SLOWEST_BYTES_PER_S = 1 << 20
 _SHORTEST_S = 0.01
 
 _PERMANENT = (
-    errors.NotSupportedError,
     errors.InvalidPathError,
     errors.UnknownConfigurationKeyError,
     errors.PreconditionError,
@@ -44,6 +44,9 @@ _DENIED = (errors.PermissionDeniedError, errors.UnauthenticatedError)
 # early, too many requests.
 _STATUS = re.compile(r"status code: ([34]\d\d|501|505)\b")
 _TRANSIENT_STATUS = frozenset({"408", "425", "429"})
+# What stands behind obstore's "error following redirect", where https would go on as http.
+_NOT_FOLLOWED = "error following redirect"
+_INSECURE = "source: BadScheme"
 _PAGE = re.compile(r"<!doctype html|<html", re.IGNORECASE)
 _TRANSIENT_CODE = re.compile(r"RequestTimeout|SlowDown|InternalError|Throttl")
 
@@ -72,27 +75,37 @@ class ObstoreBackend:
         family = family_of(scheme_of(url))
         assert family is not None
         self._family = family
-        self._url = url
         self._limits = limits
-        self._settings = for_obstore(family, options)
+        self._settings = for_obstore(family, url, options)
+        self._url = self._settings.url
+        self.is_plain = self._settings.allow_http
         # By total timeout and whether reads are timed. Two threads may make the same one: no harm.
         self._clients: dict[tuple[float, bool], Any] = {}
         self._client(limits.deadline_s)
 
-    def size(self, name: str, limit_s: float) -> int:
-        """Bytes of an object."""
+    def stat(self, name: str, limit_s: float) -> Marks:
+        """Size and version of an object."""
         with _Translated():
-            return int(obstore.head(self._client(limit_s), name)["size"])
+            return Marks.of_info(obstore.head(self._client(limit_s), name))
 
-    def read(self, name: str, offset: int, length: int | None, limit_s: float) -> memoryview:
+    def read(
+        self, name: str, offset: int, length: int | None, limit_s: float, expect: Stamp | None
+    ) -> tuple[memoryview, Marks]:
         """A range of an object, or from an offset on; one request."""
-        wanted: Any = None
+        wanted: Any = {}
         if length is not None:
-            wanted = {"range": (offset, offset + length)}
+            wanted["range"] = (offset, offset + length)
         elif offset:
-            wanted = {"range": {"offset": offset}}
+            wanted["range"] = {"offset": offset}
+        if expect is not None and expect.etag is not None:
+            wanted["if_match"] = expect.etag
+        elif expect is not None and expect.version_id is not None:
+            wanted["version"] = expect.version_id
         with _Translated():
-            answer = obstore.get(self._client(limit_s), name, options=wanted)
+            try:
+                answer = obstore.get(self._client(limit_s), name, options=wanted or None)
+            except errors.PreconditionError as error:
+                raise OtherVersion(_summary(error)) from None
             size = int(answer.meta["size"])
             start, end = answer.range
             expected = size - offset if length is None else length
@@ -101,7 +114,7 @@ class ObstoreBackend:
             data = memoryview(answer.bytes())
         if data.nbytes != expected:
             raise OSError(f"{data.nbytes} bytes came instead of {expected}")
-        return data
+        return data, Marks.of_info(answer.meta)
 
     def write(self, name: str, data: memoryview | Path, limit_s: float) -> None:
         """A whole object, in parts where it is large; each request has a time of its own."""
@@ -118,11 +131,11 @@ class ObstoreBackend:
                 max_concurrency=_WRITES_AT_ONCE,
             )
 
-    def list(self, folder: str, limit_s: float) -> list[tuple[str, int]]:
-        """Names and sizes of all objects below a folder."""
+    def list(self, folder: str, limit_s: float) -> list[tuple[str, Marks]]:
+        """Names, sizes and versions of all objects below a folder."""
         with _Translated():
             pages = obstore.list(self._client(limit_s), folder or None, chunk_size=1000)
-            return [(str(item["path"]), int(item["size"])) for page in pages for item in page]
+            return [(str(item["path"]), Marks.of_info(item)) for page in pages for item in page]
 
     def delete(self, name: str, limit_s: float) -> None:
         """One object."""
@@ -153,7 +166,7 @@ class ObstoreBackend:
     def _make(self, total_s: float, timed_reads: bool) -> Any:
         timeout_s = min(self._limits.timeout_s, total_s)
         options: dict[str, Any] = {
-            "allow_http": True,
+            "allow_http": self._settings.allow_http,
             "timeout": timedelta(seconds=total_s),
             "connect_timeout": timedelta(seconds=timeout_s),
             **self._settings.client,
@@ -203,8 +216,14 @@ class _Translated:
         text = _summary(error)
         if isinstance(error, _DENIED):
             raise Permanent(f"permission denied: {text}") from None
+        if isinstance(error, errors.NotSupportedError):  # a whole object came, and not a range
+            raise Doubtful(text) from None
         if isinstance(error, _PERMANENT):
             raise Permanent(text) from None
+        if _NOT_FOLLOWED in text:
+            insecure = _INSECURE in str(error)
+            why = "the server redirects from https to http: not followed"
+            raise Permanent(why if insecure else text) from None
         status = _STATUS.search(text)
         final = status and status[1] not in _TRANSIENT_STATUS and not _TRANSIENT_CODE.search(text)
         if final:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from fastio.store.proxies import proxy_of
+from fastio.store.urls import basic_authorization
 
 # s3fs, gcsfs and adlfs on the left, obstore on the right. Names that are not here pass through,
 # and obstore says which it does not know.
@@ -49,10 +54,19 @@ class Untranslatable(Exception):
 
 @dataclass
 class Settings:
-    """What an obstore client is made with: its store's options, and its HTTP client's."""
+    """What an obstore client is made with.
 
+    Attributes:
+        url: without credentials.
+        config: its store's options.
+        client: its HTTP client's.
+        allow_http: whether requests and redirects may go without TLS.
+    """
+
+    url: str
     config: dict[str, Any] = field(default_factory=dict)
     client: dict[str, Any] = field(default_factory=dict)
+    allow_http: bool = False
 
 
 def family_of(scheme: str) -> str | None:
@@ -60,20 +74,64 @@ def family_of(scheme: str) -> str | None:
     return _FAMILY.get(scheme)
 
 
-def for_obstore(family: str, options: Mapping[str, Any]) -> Settings:
-    """Options as obstore takes them.
+def for_obstore(family: str, url: str, options: Mapping[str, Any]) -> Settings:
+    """A URL and options as obstore takes them.
 
     Raises:
         Untranslatable: they are for another library; the message says which option.
     """
-    settings = Settings()
+    settings = Settings(url)
     options = {key: value for key, value in options.items() if key not in _WITHOUT_MEANING}
     client = options.pop("client_options", None)
     if client is not None:
         settings.client.update(client)
     translate = {"s3": _s3, "gs": _gs, "az": _az, "http": _http}[family]
     translate(options, settings)
+    if family == "http":
+        _web(settings)
+    else:
+        settings.allow_http = _is_plain_somewhere(settings.config)
     return settings
+
+
+def _web(settings: Settings) -> None:
+    """Credentials, proxies and redirects, as all backends understand them."""
+    parts = urlsplit(settings.url)
+    if parts.query:
+        raise Untranslatable("a query, which it would name to other hosts that it is redirected to")
+    headers = dict(settings.client.get("default_headers") or {})
+    netloc = parts.netloc
+    if "@" in netloc:
+        user, _, netloc = netloc.rpartition("@")
+        settings.url = urlunsplit(parts._replace(netloc=netloc))
+        if not any(name.lower() == "authorization" for name in headers):
+            headers["Authorization"] = basic_authorization(*user.partition(":")[::2])
+    for name in headers:
+        # Redirected to another host, it takes this header away, and sends all others along.
+        if name.lower() != "authorization":
+            raise Untranslatable(f"the header {name!r}, which it would send on to other hosts")
+    if headers:
+        settings.client["default_headers"] = headers
+    settings.allow_http = parts.scheme.lower() == "http"
+    proxies = urllib.request.getproxies()
+    environments = proxies.get(parts.scheme.lower()) or proxies.get("all")
+    if environments and "proxy_url" not in settings.client:
+        found = proxy_of(settings.url)
+        settings.client["proxy_url"] = found or "http://127.0.0.1:9"
+        if found is None:
+            settings.client["proxy_excludes"] = parts.hostname or ""
+
+
+def _is_plain_somewhere(config: Mapping[str, Any]) -> bool:
+    """Whether options or the environment name an endpoint of a cloud without TLS."""
+    prefixes = "AWS_", "GOOGLE_", "AZURE_"
+    said = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
+    for name, value in {**said, **config}.items():
+        if str(value).lower().startswith("http://"):
+            return True
+        if "emulator" in str(name).lower() or str(name).lower().endswith("allow_http"):
+            return True
+    return False
 
 
 def _s3(options: dict[str, Any], settings: Settings) -> None:
@@ -147,7 +205,9 @@ def _plain(options: Mapping[str, Any], settings: Settings, names: Mapping[str, s
 
 
 def for_fsspec(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as fsspec's file systems take them: untouched, but for obstore's names for S3."""
+    """Options as fsspec's file systems take them: untouched, but for obstore's names."""
+    if family_of(scheme) == "http":
+        return _web_for_fsspec(dict(options))
     if family_of(scheme) != "s3":
         return dict(options)
     back = {theirs: ours for ours, theirs in _S3.items()}
@@ -156,3 +216,16 @@ def for_fsspec(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if region is not None:
         found["client_kwargs"] = {"region_name": region, **(found.get("client_kwargs") or {})}
     return found
+
+
+def _web_for_fsspec(options: dict[str, Any]) -> dict[str, Any]:
+    """What `client_options` says of headers and certificates, in aiohttp's words."""
+    client = dict(options.pop("client_options", None) or {})
+    headers = {**(client.pop("default_headers", None) or {}), **(options.get("headers") or {})}
+    if headers:
+        options["headers"] = headers
+    if client.pop("allow_invalid_certificates", False):
+        options["ssl"] = False
+    if client:
+        raise ValueError(f"client_options[{next(iter(client))!r}], which is obstore's")
+    return options

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import http.client
 import re
+import socket
 import time
-import urllib.request
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
-from fastio.store.retry import Limits
+from fastio.store.proxies import proxy_of
+from fastio.store.retry import Limits, OtherVersion
 from fastio.store.urls import join
+from fastio.store.versions import Marks, Stamp
 
 _KEPT = 64  # connections
 _IDLE_S = 20.0  # servers close what is idle for longer, some after half a minute
@@ -53,24 +56,31 @@ class Receiver:
             _ = parts.port  # checked when it is asked for
         except ValueError:
             return False
-        proxies = urllib.request.getproxies()
-        through = "http" in proxies or "all" in proxies
-        return not through or bool(urllib.request.proxy_bypass(parts.netloc))
+        return proxy_of(url) is None
 
-    def receive(self, name: str, offset: int, views: Sequence[memoryview], limit_s: float) -> bool:
+    def receive(
+        self,
+        name: str,
+        offset: int,
+        views: Sequence[memoryview],
+        limit_s: float,
+        expect: Stamp | None = None,
+    ) -> Marks | None:
         """Receives a range of an object.
 
         Args:
             name: of the object.
             offset: first byte.
             views: of writable bytes, filled one after the other; together not empty.
-            limit_s: seconds that it may take.
+            limit_s: seconds that it may take: connecting, the answer's head and its body together.
+            expect: the version that is asked for.
 
         Returns:
-            Whether all of it was received; False: the server answered in another way.
+            What the answer says of its version; None: the server answered in another way.
 
         Raises:
             FileNotFoundError: the server says that there is no such object.
+            OtherVersion: it has another version than the one that is asked for.
             OSError: another attempt may help.
         """
         until_s = time.monotonic() + limit_s
@@ -81,24 +91,24 @@ class Receiver:
             "Range": f"bytes={offset}-{offset + length - 1}",
             "Accept-Encoding": "identity",
         }
-        connection, kept = self._connection(limit_s)
+        if expect is not None and expect.etag is not None:
+            headers["If-Match"] = expect.etag
+        connection, kept = self._connection(until_s)
         answer = None
         reusable = False
         try:
             try:
                 answer = _ask(connection, target, headers)
-            except (ConnectionError, http.client.BadStatusLine):
+            except ConnectionError:
                 if not kept:  # which the server may have closed meanwhile
                     raise
                 connection.close()
-                if time.monotonic() > until_s:
-                    raise
-                connection.connect()
+                connection = self._connected(until_s)
                 answer = _ask(connection, target, headers)
             if not _is_plain(answer, offset, length):
-                return False
+                return None
             for view in views:
-                _fill(view, answer, until_s)
+                _fill(view, answer)
             reusable = not answer.will_close
         except http.client.HTTPException as error:
             raise OSError(f"{type(error).__name__}: {error}") from None
@@ -109,7 +119,8 @@ class Receiver:
                 self._idle.append((time.monotonic(), connection))
             else:
                 connection.close()
-        return True
+        total = answer.getheader("Content-Range", "").rpartition("/")[2]
+        return Marks.of_headers(answer.headers, int(total) if total.isdecimal() else None)
 
     def close(self) -> None:
         """Closes idle connections."""
@@ -121,27 +132,72 @@ class Receiver:
     def __del__(self) -> None:
         self.close()
 
-    def _connection(self, limit_s: float) -> tuple[http.client.HTTPConnection, bool]:
+    def _connection(self, until_s: float) -> tuple[http.client.HTTPConnection, bool]:
         """One that is connected, and whether it was used before."""
-        timeout_s = max(0.001, min(self._limits.timeout_s, limit_s))
         with suppress(IndexError):
             while True:
                 since_s, connection = self._idle.pop()
                 if time.monotonic() - since_s < _IDLE_S and connection.sock is not None:
-                    connection.timeout = timeout_s  # of a socket that is opened again
-                    connection.sock.settimeout(timeout_s)
+                    assert isinstance(connection.sock, _TimedSocket)
+                    connection.sock.until_s = until_s
                     return connection, True
                 connection.close()
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
-        try:
-            connection.connect()
-        except BaseException:
-            connection.close()
-            raise
-        return connection, False
+        return self._connected(until_s), False
+
+    def _connected(self, until_s: float) -> http.client.HTTPConnection:
+        problem: OSError = OSError(f"{self._host} has no address")
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            self._host, self._port, type=socket.SOCK_STREAM
+        ):
+            sock = _TimedSocket(family, kind, protocol)
+            sock.stall_s, sock.until_s = self._limits.timeout_s, until_s
+            try:
+                sock.connect(address)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as error:
+                sock.close()
+                problem = error
+                continue
+            connection = http.client.HTTPConnection(self._host, self._port)
+            connection.sock = sock
+            return connection
+        raise problem
 
 
-def _fill(view: memoryview, answer: http.client.HTTPResponse, until_s: float) -> None:
+class _TimedSocket(socket.socket):
+    """A socket on which nothing goes on behind a deadline, however slowly bytes drip.
+
+    A socket's own timeout begins anew with each byte, and http.client waits for many of them: the
+    status line, headers, any number of "100 Continue" before them.
+
+    Attributes:
+        stall_s: seconds that one call may take.
+        until_s: the deadline, by time.monotonic().
+    """
+
+    stall_s = 0.0
+    until_s = 0.0
+
+    def connect(self, address: Any) -> None:
+        self._limit()
+        super().connect(address)
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        self._limit()
+        super().sendall(data, flags)
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        self._limit()
+        return super().recv_into(buffer, nbytes, flags)
+
+    def _limit(self) -> None:
+        left_s = self.until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("it took too long")
+        self.settimeout(min(self.stall_s, left_s))
+
+
+def _fill(view: memoryview, answer: http.client.HTTPResponse) -> None:
     """Receives as many bytes as a view has; what stalls ends with the socket's timeout."""
     at = 0
     while at < view.nbytes:
@@ -149,8 +205,6 @@ def _fill(view: memoryview, answer: http.client.HTTPResponse, until_s: float) ->
         if not count:
             raise OSError(f"the connection ended {view.nbytes - at} bytes too early")
         at += count
-        if time.monotonic() > until_s:
-            raise TimeoutError("it took too long")
 
 
 def _ask(
@@ -164,10 +218,12 @@ def _is_plain(answer: http.client.HTTPResponse, offset: int, length: int) -> boo
     """Whether an answer's body is the range that was asked for, and nothing else.
 
     Raises:
-        FileNotFoundError, OSError: as `receive`.
+        FileNotFoundError, OtherVersion, OSError: as `receive`.
     """
     if answer.status == 404:
         raise FileNotFoundError
+    if answer.status == 412:
+        raise OtherVersion("HTTP status 412: the object has another version")
     if answer.status in _TRANSIENT:
         raise OSError(f"HTTP status {answer.status} {answer.reason}")
     unit, _, found = answer.getheader("Content-Range", "").partition(" ")

@@ -13,10 +13,22 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
+_BELIEVED = 3  # times that a doubtful answer comes
 
 
 class Permanent(Exception):
     """An answer that will be the same next time; its message says what it was."""
+
+
+class Doubtful(Permanent):
+    """An answer that a server gives every time or, where something between spoils one, only once.
+
+    It is believed when it comes for the third time.
+    """
+
+
+class OtherVersion(Permanent):
+    """The object is of another version than the one that was asked for."""
 
 
 class Failed(Exception):
@@ -49,7 +61,10 @@ class Limits:
 
 
 def attempt(
-    request: Callable[[float], T], deadline_s: float, stop: threading.Event | None = None
+    request: Callable[[float], T],
+    deadline_s: float,
+    stop: threading.Event | None = None,
+    note_retry: Callable[[], None] = lambda: None,
 ) -> T:
     """What a request returns, tried again with exponential backoff and full jitter.
 
@@ -60,18 +75,24 @@ def attempt(
         request: one attempt; gets the seconds that it may take, and keeps to them.
         deadline_s: for all attempts.
         stop: when set, there is no further attempt.
+        note_retry: called before each further attempt.
 
     Raises:
-        FileNotFoundError, Permanent: from the request, at once.
+        FileNotFoundError, Permanent: from the request, at once; a Doubtful one for the third time.
         Failed: the deadline came.
     """
     start = time.monotonic()
     left_s = deadline_s
-    attempts = 0
+    attempts = doubts = 0
     while True:
         attempts += 1
         try:
             return request(left_s)
+        except Doubtful as error:
+            doubts += 1
+            if doubts == _BELIEVED:
+                raise
+            cause: Exception = error
         except (FileNotFoundError, Permanent):
             raise
         except Exception as error:
@@ -85,4 +106,5 @@ def attempt(
             time.sleep(pause_s)
         elif stop.wait(pause_s):
             break
+        note_retry()
     raise Failed(cause, attempts, time.monotonic() - start) from None

@@ -1,19 +1,18 @@
-"""Which paths are URLs, joining them with names, and what of them may be shown."""
+"""Which paths are URLs, joining them with names, and what is secret of them."""
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
+from fastio.shown import without_secrets
+
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
 _LOCAL = frozenset({"file", "local"})
 _HTTP = frozenset({"http", "https"})
-# What stands before an "@" is a container's name here, no credential.
-_CONTAINER_BEFORE_AT = re.compile(r"^(abfss?|az|adl|wasbs?)$")
-_USERINFO = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]+)://[^/\s@'\"]*@")
-_QUERY = re.compile(r"(https?://[^\s?'\"<>]*)\?[^\s'\"<>)]*", re.IGNORECASE)
 _SECRET_OPTION = re.compile(
     r"secret|token|password|passwd|credential|sas|signature|auth|cookie|connection_string|key",
     re.IGNORECASE,
@@ -91,21 +90,12 @@ def _first_with_path(url: str) -> tuple[str, str, str]:
     return head, parts[at], "".join("::" + part for part in parts[at + 1 :])
 
 
-def shown(text: str) -> str:
-    """A URL, or a text with URLs in it, without credentials and query strings."""
-
-    def without_user(found: re.Match[str]) -> str:
-        keep = _CONTAINER_BEFORE_AT.match(found[1]) and ":" not in found[0].split("://")[1]
-        return found[0] if keep else f"{found[1]}://"
-
-    return _QUERY.sub(r"\1", _USERINFO.sub(without_user, text))
-
-
 def secrets_of(url: str, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Every string of a URL and its options that no message may contain, longest first."""
     found = set(_secret_values(options, inside=False))
     for user in re.findall(r"://([^/\s@]*)@", url):
         found.update(user.split(":")[1:] or [user])
+        found.add(basic_authorization(*user.partition(":")[::2]).partition(" ")[2])
     for query in re.findall(r"https?://[^\s?]*\?([^#]*)", url):
         found.update(pair.partition("=")[2] for pair in query.split("&"))
     found |= {quote(secret, safe="") for secret in found}
@@ -125,9 +115,15 @@ def _secret_values(value: Any, inside: bool) -> Iterator[str]:
         yield from (word for word in value.split() if word != value)
 
 
+def basic_authorization(user: str, password: str) -> str:
+    """The header for a user and a password as URLs have them, percent-encoded (RFC 7617)."""
+    text = f"{unquote(user)}:{unquote(password)}"
+    return "Basic " + base64.b64encode(text.encode()).decode("ascii")
+
+
 def redact(text: str, secrets: tuple[str, ...]) -> str:
     """A text without URLs' credentials and without these secrets."""
-    text = shown(text)
+    text = without_secrets(text)
     for secret in secrets:
         text = text.replace(secret, "***")
     return text

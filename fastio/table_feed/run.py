@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from fastio import _native
 from fastio.batch import AnyArray, Lease, SlotPool
+from fastio.engine.pending import PATIENCE_S
 from fastio.errors import LoaderTimeout
 from fastio.formats.tables import Rows, TableDataset
 from fastio.ragged import Forms
@@ -224,11 +225,12 @@ class TableRun:
                 self._work.notify_all()
         return dealt, begin, end
 
-    def close(self, timeout_s: float | None = None) -> None:
+    def close(self, timeout_s: float = PATIENCE_S) -> None:
         """Ends the threads and gives the memory back. Idempotent.
 
         Args:
-            timeout_s: longest wait for each thread; None: until it has ended.
+            timeout_s: longest wait for all of them; one whose read hangs is left to itself, and the
+                memory too.
         """
         if self._pid != os.getpid():
             return
@@ -236,8 +238,9 @@ class TableRun:
             self._ended = True
             self._work.notify_all()
             self._news.notify_all()
+        end_s = time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(timeout_s)
+            thread.join(max(0.0, end_s - time.monotonic()))
         if not any(thread.is_alive() for thread in self._threads):
             self._give_all_back()
         self._threads = []
@@ -338,7 +341,10 @@ class TableRun:
         last = (window.first + window.rows - 1 - self._start) // rows
         chunks = [self._partial] if self._partial is not None else []
         needed = last + 1 - first - len(chunks)
-        if self._open and self._blocks_used + needed > self._settings.blocks:
+        # A window that needs more blocks than there are is opened when all others are free: chunks
+        # that wait to be dealt have theirs still.
+        others = self._blocks_used > len(chunks)
+        if others and self._blocks_used + needed > self._settings.blocks:
             return None
         for number in range(first + len(chunks), last + 1):
             size = min(rows, self._rows - number * rows)

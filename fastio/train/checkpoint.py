@@ -6,21 +6,20 @@ that `torch.load(path, weights_only=True)` reads it. Its key "model" is a plain 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 import random
 import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 import fastio
+from fastio.files import remove_leftovers, second_name, whole_file
 
 VERSION = 1
 
@@ -50,22 +49,14 @@ def finite(content: Any) -> Any:
 
 
 def _publish(path: Path, write: Any) -> None:
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "wb") as file:
+        with whole_file(path) as file:
             write(file)
-            _flush(file)
-        os.replace(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        # torch has errors of its own for those of the file that it writes to.
-        if isinstance(error, (OSError, RuntimeError)):
-            raise fastio.CheckpointError(
-                f"{path} cannot be written ({_cause(error)}); what was there before stays"
-            ) from error
-        raise
-    with _directory(path.parent) as descriptor:
-        os.fsync(descriptor)
+    # torch has errors of its own for those of the file that it writes to.
+    except (OSError, RuntimeError) as error:
+        raise fastio.CheckpointError(
+            f"{path} cannot be written ({_cause(error)}); what was there before stays"
+        ) from error
 
 
 def _cause(error: BaseException) -> str:
@@ -94,6 +85,7 @@ def check_folder(folder: Path, last: str, resume: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+        remove_leftovers(folder)
         there = (folder / last).exists()
     except OSError as error:
         raise fastio.TrainError(
@@ -112,17 +104,11 @@ def keep(path: Path, name: Path) -> None:
     Raises:
         CheckpointError: it cannot be written; what had the name stays.
     """
-    temporary = name.with_name(name.name + ".tmp")
-    temporary.unlink(missing_ok=True)
     try:
-        os.link(path, temporary)
+        second_name(path, name)
     except OSError:  # this file system has no second names
         content = path.read_bytes()
         _publish(name, lambda file: file.write(content))
-        return
-    os.replace(temporary, name)
-    with _directory(name.parent) as descriptor:
-        os.fsync(descriptor)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -197,17 +183,3 @@ def restore_rng_state(state: Mapping[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
-
-
-def _flush(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-@contextlib.contextmanager
-def _directory(path: Path) -> Any:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -229,13 +229,8 @@ def sync_buffers(model: nn.Module, place: Place) -> None:
 def _shard(model: nn.Module, place: Place, options: Options) -> None:
     """FSDP2: each block of a list of blocks is gathered when it is needed, then all else."""
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    try:
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    except ImportError as error:
-        raise fastio.TrainError(
-            f"parallel=fsdp needs torch 2.6 or newer, and this is {torch.__version__}"
-        ) from error
     dtype = torch.bfloat16 if options.amp == "bf16" else None
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     mesh = init_device_mesh(place.device.type, (place.world_size,))

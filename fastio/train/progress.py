@@ -52,7 +52,7 @@ class Bar(Monitor):
     def __init__(self, advises: bool = False, console: Console | None = None) -> None:
         self._advises = advises
         self._usage = Usage.now()
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),

@@ -16,6 +16,7 @@ Crop = Literal["random", "center", "start"]
 _CROPS = ("random", "center", "start")
 _DTYPES = ("float32", "int16")
 _WORD = 1 << 64
+_READ_FRAMES = 1 << 21  # at a time, of files whose header may claim anything
 # A frame of MP3 needs bits of those before it: behind a seek, libmpg123 gives other samples.
 _INEXACT = ("MP3", "MPEG")
 
@@ -130,9 +131,23 @@ class AudioDecode:
         if begin and sound.seekable() and sound.format not in _INEXACT:
             sound.seek(begin)
             left_out = 0
-        count = -1 if wanted is None else left_out + wanted
-        clip: npt.NDArray[Any] = sound.read(count, dtype=self.dtype, always_2d=True)
-        return clip[left_out:]
+        count = sound.frames if wanted is None else left_out + wanted
+        return self._frames_of(sound, count)[left_out:]
+
+    def _frames_of(self, sound: Any, count: int) -> npt.NDArray[Any]:
+        """So many frames, fewer where the file ends: memory is taken for what there is.
+
+        The header may claim any number of frames, and soundfile takes memory for all of them.
+        """
+        parts: list[npt.NDArray[Any]] = []
+        while count > 0 or not parts:
+            frames = min(max(count, 0), _READ_FRAMES)
+            part = sound.read(frames, dtype=self.dtype, always_2d=True)
+            parts.append(part)
+            if len(part) < frames:
+                break
+            count -= frames
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _frames(self, rate: int) -> int | None:
         """Frames to read of a file of a rate; None for all."""

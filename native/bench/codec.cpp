@@ -64,13 +64,13 @@ double since(std::chrono::steady_clock::time_point start) {
 // A tile with what the decoder knows of it when it expands it.
 struct Tile {
   BlockRuns runs;
-  RecordPart part;
+  TilePart part;
   std::uint8_t classes[kTileBlocks];
 };
 
 struct TileRow {
   BlockRuns runs;
-  RecordPart part;
+  RowPart part;
 };
 
 struct Photo {
@@ -98,10 +98,11 @@ void find_parts(const Codebook& book, Photo& photo) {
     const std::uint8_t* classes = decode_dc(book, whole.runs, whole.part, dc.data());
     if (!classes) fail(photo.path + ": its record does not decode");
     for (std::int32_t t = 0; t < header.shape.tiles_x(); ++t) {
-      const std::size_t k = photo.tiles.size();
+      const std::size_t k = header.shape.tile_number(r, t);
       Tile& tile = photo.tiles.emplace_back();
       tile.runs.set_tile(header.shape, r, t);
-      tile.part = {record + header.ac_begin[k], header.ac_begin[k + 1] - header.ac_begin[k]};
+      tile.part = {record + header.ac_begin[k], header.ac_begin[k + 1] - header.ac_begin[k],
+                   header.exceptions[k]};
       classes_of_tile(header.shape, whole.runs, classes, tile.runs, t, tile.classes);
     }
   }
@@ -345,11 +346,11 @@ void Bench::count_moved(const Photo& photo, const CropPlan& plan, Moved& moved) 
     moved.planes += taken * 64;
   }
   BlockDecoder decoder;
-  ByteRange dc, ac;
   require(decoder.open(book_, photo.record.data(), photo.record.size(), photo.record.size()),
           photo.path);
-  decoder.plan(region, dc, ac);
-  moved.record += double(photo.header.bytes + dc.size() + ac.size());
+  const RecordReads& reads = decoder.plan(region);
+  moved.record += double(photo.header.bytes + reads.dc.size());
+  for (const ByteRange& range : reads.ac) moved.record += double(range.size());
 }
 
 Bench::Moved Bench::moved() const {

@@ -5,6 +5,9 @@
 #include <nanobind/ndarray.h>
 
 #include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "core/codebook.h"
 #include "core/geometry.h"
@@ -25,12 +28,34 @@ using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::dev
 // What Python holds of objects that worker threads share. Never a nanobind shared_ptr of a Python
 // object: dropping the last one on a worker thread would take the interpreter's lock.
 struct SharedGeometry {
-  std::shared_ptr<Geometry> value = std::make_shared<Geometry>();
+  // The chain as it is now, which nobody changes any more.
+  std::shared_ptr<const Geometry> get() const {
+    const std::lock_guard lock(mutex_);
+    return value_;
+  }
+  Status add(const GeometryStep& step) {
+    const std::lock_guard lock(mutex_);
+    auto longer = std::make_shared<Geometry>(*value_);
+    Status status = longer->add(step);
+    if (status.ok()) value_ = std::move(longer);
+    return status;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Geometry> value_ = std::make_shared<Geometry>();
 };
 struct SharedCodebook {
   std::shared_ptr<const Codebook> value;
 };
+// In a forked child, what the parent's threads may have been changing is never destroyed.
 struct SharedFiles {
+  explicit SharedFiles(std::shared_ptr<FileSet> files) : value(std::move(files)) {}
+  SharedFiles(SharedFiles&&) = default;
+  ~SharedFiles() {
+    if (value && value->forked()) static_cast<void>(new std::shared_ptr<FileSet>(std::move(value)));
+  }
+
   std::shared_ptr<FileSet> value;
 };
 struct SharedMapping {
@@ -40,7 +65,13 @@ struct SharedTable {
   explicit SharedTable(std::shared_ptr<Table> table) : value(std::move(table)) {}
   SharedTable(SharedTable&&) = default;
   ~SharedTable() {
-    if (value && value->forked()) static_cast<void>(new std::shared_ptr<Table>(std::move(value)));
+    if (!value) return;
+    if (value->forked()) {
+      static_cast<void>(new std::shared_ptr<Table>(std::move(value)));
+      return;
+    }
+    const nb::gil_scoped_release unlocked;  // its thread is waited for
+    value->close();
   }
 
   std::shared_ptr<Table> value;
@@ -52,8 +83,14 @@ void raise_for(const Status& status);
 // Raises ValueError unless `given` == `wanted`.
 void check_length(const char* name, std::size_t given, std::size_t wanted);
 
+// A copy, which nobody changes while it is checked and used.
+template <typename T>
+std::vector<T> copied(const Vector<T>& array) {
+  return std::vector<T>(array.data(), array.data() + array.size());
+}
+
 // Raises IndexError unless every row is in [0, table.rows()).
-void check_rows(const Table& table, const Vector<std::int64_t>& rows);
+void check_rows(const Table& table, const std::vector<std::int64_t>& rows);
 
 void bind_cpu(nb::module_& m);
 void bind_order(nb::module_& m);

@@ -10,9 +10,11 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "bind.h"
 #include "core/gather_slot.h"
@@ -21,11 +23,6 @@
 
 namespace fastio {
 namespace {
-
-template <typename T>
-std::vector<T> copied(const Vector<T>& array) {
-  return std::vector<T>(array.data(), array.data() + array.size());
-}
 
 struct OutArray {
   std::uint8_t* data = nullptr;
@@ -45,13 +42,17 @@ OutArray check_out(const nb::ndarray<nb::c_contig, nb::device::cpu>& out, const 
           static_cast<std::int32_t>(out.shape(hwc ? 2 : 3))};
 }
 
-// How many threads work or wait for an engine without the interpreter's lock.
-using Away = std::shared_ptr<std::atomic<int>>;
+// What an engine and its slots share.
+struct Away {
+  std::atomic<int> threads{0};     // that work or wait without the interpreter's lock
+  std::atomic<bool> hangs{false};  // a worker did not come back: waiting is of no use
+};
+using SharedAway = std::shared_ptr<Away>;
 
 // Lets go of the interpreter's lock for a scope.
 class Unlocked {
  public:
-  explicit Unlocked(const Away& away) : away_(*away) {
+  explicit Unlocked(const SharedAway& away) : away_(away->threads) {
     ++away_;
     release_.emplace();
   }
@@ -70,73 +71,160 @@ class Unlocked {
 // Memory that threads write to.
 using Memory = nb::ndarray<nb::c_contig, nb::device::cpu>;
 
-// A slot as Python holds it, with its memory: should Python let go of it early (an exception
-// between two lines will do), the rows in hand are waited for.
-class HeldSlot {
+// A slot with its memory, made before the slot is queued.
+struct SlotMemory {
+  std::shared_ptr<Slot> slot;
+  std::vector<Memory> memory;
+  SlotMemory* next = nullptr;
+
+  bool done() const { return slot->wait(std::chrono::nanoseconds(0)); }
+};
+
+// Slots whose threads did not come back, when Python let go of them: they and their memory stay
+// until the threads do. Never destroyed, as such a thread may outlive everything else.
+class Orphans {
  public:
-  HeldSlot(std::shared_ptr<ImageSlot> images, std::optional<Memory> memory, Away away)
-      : HeldSlot(images, std::vector<Memory>(), std::move(away)) {
-    images_ = images.get();
-    if (memory) memory_.push_back(std::move(*memory));
+  static Orphans& all() {
+    static Orphans& kept = *new Orphans;
+    return kept;
   }
-  HeldSlot(std::shared_ptr<Slot> slot, std::vector<Memory> memory, Away away)
-      : slot_(std::move(slot)),
-        memory_(std::move(memory)),
-        away_(std::move(away)),
-        pid_(::getpid()) {}
-  HeldSlot(HeldSlot&&) = default;
-  ~HeldSlot() {
-    if (!slot_) return;  // moved from
-    if (::getpid() != pid_) {
-      // A forked child: no thread will finish it, and its lock may look held.
-      static_cast<void>(new std::shared_ptr<Slot>(std::move(slot_)));
-      return;
-    }
-    slot_->cancel();
-    while (!slot_->wait(std::chrono::hours(1))) {
-    }
+  void add(std::unique_ptr<SlotMemory> slot) noexcept {
+    const std::lock_guard lock(mutex_);
+    slot->next = first_;
+    first_ = slot.release();
+    any_.store(true, std::memory_order_relaxed);
   }
-
-  Slot* operator->() const { return slot_.get(); }
-  ImageSlot* images() const { return images_; }  // null: there are none
-
-  // The interpreter's lock is not let go of where there is nothing to wait for.
-  bool wait(std::chrono::nanoseconds timeout) const {
-    if (slot_->wait(std::chrono::nanoseconds(0))) return true;
-    const Unlocked unlocked(away_);
-    return slot_->wait(timeout);
+  // Lets go of those that are done by now. With the interpreter's lock.
+  void look() {
+    if (!any_.load(std::memory_order_relaxed)) return;
+    SlotMemory* done = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      for (SlotMemory** at = &first_; *at;) {
+        SlotMemory* const slot = *at;
+        if (slot->done()) {
+          *at = slot->next;
+          slot->next = done;
+          done = slot;
+        } else {
+          at = &slot->next;
+        }
+      }
+      any_.store(first_ != nullptr, std::memory_order_relaxed);
+    }
+    while (done) delete std::exchange(done, done->next);
   }
 
  private:
-  std::shared_ptr<Slot> slot_;
+  std::mutex mutex_;
+  std::atomic<bool> any_{false};
+  SlotMemory* first_ = nullptr;
+};
+
+// A slot as Python holds it, with its memory: should Python let go of it early (an exception
+// between two lines will do), the rows in hand are waited for. That takes milliseconds; where a
+// thread does not come back, the memory is kept for it, and Python goes on.
+class HeldSlot {
+ public:
+  HeldSlot(std::shared_ptr<Slot> slot, std::vector<Memory> memory, SharedAway away)
+      : kept_(new SlotMemory{std::move(slot), std::move(memory)}),
+        away_(std::move(away)),
+        pid_(::getpid()) {}
+  HeldSlot(std::shared_ptr<ImageSlot> images, std::vector<Memory> memory, SharedAway away)
+      : HeldSlot(std::shared_ptr<Slot>(images), std::move(memory), std::move(away)) {
+    images_ = images.get();
+  }
+  HeldSlot(HeldSlot&&) = default;
+  ~HeldSlot() {
+    if (!kept_) return;  // moved from
+    if (forked()) {
+      static_cast<void>(kept_.release());  // no thread will finish it, and its lock may look held
+      return;
+    }
+    if (kept_->done()) return;
+    kept_->slot->cancel();
+    if (kept_->done() || (!away_->hangs && wait(kPatience))) return;
+    abandon();
+    Orphans::all().add(std::move(kept_));
+  }
+
+  Slot& slot() const {
+    if (forked()) throw std::runtime_error("this slot belongs to the parent process");
+    return *kept_->slot;
+  }
+  const std::shared_ptr<Slot>& shared() const { return kept_->slot; }
+  ImageSlot* images() const { return images_; }  // null: there are none
+  bool forked() const { return ::getpid() != pid_; }
+
+  // The interpreter's lock is not let go of where there is nothing to wait for.
+  bool wait(std::chrono::nanoseconds timeout) const {
+    if (slot().wait(std::chrono::nanoseconds(0))) return true;
+    const Unlocked unlocked(away_);
+    return slot().wait(timeout);
+  }
+
+  void cancel() const {
+    if (!forked()) kept_->slot->cancel();
+  }
+
+  // Nothing waits for this slot any more, nor for others of its engine when they go.
+  void abandon() const {
+    if (forked()) return;
+    kept_->slot->cancel();
+    kept_->slot->abandon();
+    if (!kept_->done()) away_->hangs = true;
+  }
+
+ private:
+  std::unique_ptr<SlotMemory> kept_;
   ImageSlot* images_ = nullptr;
-  std::vector<Memory> memory_;
-  Away away_;
+  SharedAway away_;
   pid_t pid_;
 };
 
 // An engine as Python holds it.
 struct HeldEngine {
-  explicit HeldEngine(int threads) : engine(threads) {}
+  explicit HeldEngine(int threads) : engine(checked(threads)) {}
+  ~HeldEngine() { close(); }
+  HeldEngine(const HeldEngine&) = delete;
+  HeldEngine& operator=(const HeldEngine&) = delete;
+
+  static int checked(int threads) {
+    constexpr int kMostThreads = 1 << 14;
+    if (threads < 1 || threads > kMostThreads)
+      throw nb::value_error("threads must be in [1, 16384]");
+    return threads;
+  }
 
   // Returns when all threads that were away have the interpreter's lock back. A daemon thread that
-  // asked for it after the interpreter's end would end the process with an error.
+  // asked for it after the interpreter's end would end the process with an error. One that waits
+  // for a worker that does not come back is not waited for.
   void close() {
+    if (engine.forked()) return;
     const nb::gil_scoped_release release;
     engine.close();
-    while (!engine.forked() && *away > 0)
+    if (engine.hangs()) away->hangs = true;
+    const auto last = std::chrono::steady_clock::now() + kPatience;
+    while (away->threads > 0 && !(away->hangs && std::chrono::steady_clock::now() > last))
       std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 
   Engine engine;
-  Away away = std::make_shared<std::atomic<int>>(0);
+  SharedAway away = std::make_shared<Away>();
 };
 
-// Queueing takes locks that threads hold. A closed engine is not to be left for: see close().
-void queue(HeldEngine& held, std::shared_ptr<Slot> slot) {
-  if (held.engine.closed()) return held.engine.submit(std::move(slot));
-  const Unlocked unlocked(held.away);
-  held.engine.submit(std::move(slot));
+// Gives a slot to the threads. What Python holds of it is made first: memory that threads write to
+// is held whatever fails from here on. Queueing takes locks that threads hold; a closed engine is
+// not to be left for: see close().
+HeldSlot queue(HeldEngine& engine, HeldSlot slot) {
+  Orphans::all().look();
+  if (engine.engine.closed() || engine.engine.forked()) {
+    engine.engine.submit(slot.shared());
+  } else {
+    const Unlocked unlocked(engine.away);
+    engine.engine.submit(slot.shared());
+  }
+  return slot;
 }
 
 HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry& geometry,
@@ -181,10 +269,11 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry
   std::shared_ptr<const Codebook> book = codebook ? codebook->value : nullptr;
 
   auto slot =
-      std::make_shared<ImageSlot>(files.value, geometry.value, std::move(book), task,
+      std::make_shared<ImageSlot>(files.value, geometry.get(), std::move(book), task,
                                   std::move(reads), memory.data, memory.height, memory.width);
-  queue(held, slot);
-  return HeldSlot(std::move(slot), std::move(out), held.away);
+  std::vector<Memory> kept;
+  if (out) kept.push_back(std::move(*out));
+  return queue(held, HeldSlot(std::move(slot), std::move(kept), held.away));
 }
 
 // Where rows of each field go; the arrays are of any type, and large enough.
@@ -194,7 +283,7 @@ std::vector<std::uint8_t*> check_outs(const Table& table,
   check_length("out", outs.size(), table.fields().size());
   std::vector<std::uint8_t*> pointers;
   for (std::size_t i = 0; i < outs.size(); ++i) {
-    if (outs[i] && outs[i]->nbytes() < rows * table.fields()[i].out_bytes())
+    if (outs[i] && outs[i]->nbytes() / table.fields()[i].out_bytes() < rows)
       throw nb::value_error("out has no room for these rows");
     pointers.push_back(outs[i] ? static_cast<std::uint8_t*>(outs[i]->data()) : nullptr);
   }
@@ -203,14 +292,14 @@ std::vector<std::uint8_t*> check_outs(const Table& table,
 
 HeldSlot gather(HeldEngine& held, const SharedTable& table, const Vector<std::int64_t>& rows,
                 std::vector<std::optional<Memory>> out) {
-  check_rows(*table.value, rows);
-  auto slot = std::make_shared<GatherSlot>(table.value, copied(rows),
-                                           check_outs(*table.value, out, rows.size()));
-  queue(held, slot);
+  std::vector<std::int64_t> kept = copied(rows);
+  check_rows(*table.value, kept);
+  std::shared_ptr<Slot> slot = std::make_shared<GatherSlot>(
+      table.value, std::move(kept), check_outs(*table.value, out, rows.size()));
   std::vector<Memory> memory;
   for (auto& array : out)
     if (array) memory.push_back(std::move(*array));
-  return HeldSlot(std::shared_ptr<Slot>(std::move(slot)), std::move(memory), held.away);
+  return queue(held, HeldSlot(std::move(slot), std::move(memory), held.away));
 }
 
 HeldSlot copy(HeldEngine& held, const std::vector<const SharedMapping*>& sources,
@@ -223,18 +312,20 @@ HeldSlot copy(HeldEngine& held, const std::vector<const SharedMapping*>& sources
   check_length("target", target.size(), count);
   check_length("room", room.size(), count);
   SpanSlot::Sources kept;
-  for (const SharedMapping* mapping : sources) kept.push_back(mapping->value);
+  for (const SharedMapping* mapping : sources) {
+    if (!mapping) throw nb::type_error("a source is None");
+    kept.push_back(mapping->value);
+  }
   std::vector<Span> spans(count);
   for (std::size_t i = 0; i < count; ++i)
     spans[i] = {source.data()[i], begin.data()[i], bytes.data()[i], target.data()[i],
                 room.data()[i]};
   raise_for(SpanSlot::check(kept, spans, out.nbytes()));
-  auto slot = std::make_shared<SpanSlot>(std::move(kept), std::move(spans),
-                                         static_cast<std::uint8_t*>(out.data()));
-  queue(held, slot);
+  std::shared_ptr<Slot> slot = std::make_shared<SpanSlot>(std::move(kept), std::move(spans),
+                                                          static_cast<std::uint8_t*>(out.data()));
   std::vector<Memory> memory;
   memory.push_back(std::move(out));
-  return HeldSlot(std::shared_ptr<Slot>(std::move(slot)), std::move(memory), held.away);
+  return queue(held, HeldSlot(std::move(slot), std::move(memory), held.away));
 }
 
 bool wait(const HeldSlot& slot, double timeout_s) {
@@ -244,7 +335,7 @@ bool wait(const HeldSlot& slot, double timeout_s) {
 }
 
 void check_done(const HeldSlot& slot) {
-  if (!slot->wait(std::chrono::nanoseconds(0)))
+  if (!slot.slot().wait(std::chrono::nanoseconds(0)))
     throw std::runtime_error("threads are at work on this slot: wait() first");
 }
 
@@ -252,7 +343,7 @@ void check_done(const HeldSlot& slot) {
 nb::list failures(const HeldSlot& slot) {
   check_done(slot);
   nb::list found;
-  for (const auto& [row, status] : slot->failures())
+  for (const auto& [row, status] : slot.slot().failures())
     found.append(nb::make_tuple(row, static_cast<int>(status.code), status.message));
   return found;
 }
@@ -262,7 +353,7 @@ using Image = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<3>>;
 // An image of its own size, whose memory goes over to the array. None where the row failed.
 std::optional<Image> take(const HeldSlot& slot, std::size_t row) {
   check_done(slot);
-  if (!slot.images() || row >= slot->rows()) throw nb::index_error("no such row");
+  if (!slot.images() || row >= slot.slot().rows()) throw nb::index_error("no such row");
   OwnedImage image = slot.images()->take(row);
   if (!image.pixels) return std::nullopt;
   std::uint8_t* pixels = image.pixels.release();
@@ -286,7 +377,7 @@ void bind_engine(nb::module_& m) {
       .def(
           "__init__",
           [](SharedFiles* self, bool keep_open, std::size_t max_open) {
-            new (self) SharedFiles{std::make_shared<FileSet>(keep_open, max_open)};
+            new (self) SharedFiles(std::make_shared<FileSet>(keep_open, max_open));
           },
           nb::arg("keep_open"), nb::arg("max_open") = 256)
       .def(
@@ -300,8 +391,10 @@ void bind_engine(nb::module_& m) {
 
   nb::class_<HeldSlot>(m, "Slot", "A part of a batch while it is filled; see slot.h.")
       .def("wait", &wait, nb::arg("timeout_s"), "True once no thread touches the slot any more.")
-      .def("cancel", [](const HeldSlot& slot) { slot->cancel(); })
-      .def_prop_ro("cancelled", [](const HeldSlot& slot) { return slot->cancelled(); })
+      .def("cancel", &HeldSlot::cancel)
+      .def_prop_ro("cancelled", [](const HeldSlot& slot) { return slot.shared()->cancelled(); })
+      .def("abandon", &HeldSlot::abandon,
+           "Cancels it for good: where a thread does not come back, the memory stays the slot's.")
       .def("failures", &failures, "Rows that failed, as (row, code, message). After wait().")
       .def("take", &take, nb::arg("row"),
            "An image that keeps its own size, as uint8 (H, W, C), once; None where the row failed. "
@@ -312,7 +405,7 @@ void bind_engine(nb::module_& m) {
       .def(
           "set_threads",
           [](HeldEngine& held, int threads) {
-            if (threads < 1) throw nb::value_error("threads must be at least 1");
+            HeldEngine::checked(threads);
             if (held.engine.closed()) return threads;
             const Unlocked unlocked(held.away);
             return held.engine.set_threads(threads);
@@ -327,8 +420,9 @@ void bind_engine(nb::module_& m) {
           nb::arg("crc32c").none(), nb::arg("codebook").none(), nb::arg("channels"),
           nb::arg("channels_last"), nb::arg("normalize"), nb::arg("out").noconvert().none(),
           "Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for "
-          "that. normalize: (scale, bias) a channel for float32, None for uint8.")
-      .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out"),
+          "that, unless a thread hangs. normalize: (scale, bias) a channel for float32, None for "
+          "uint8.")
+      .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out").noconvert(),
            "Queues rows of a table, in [0, rows). `out`: of each of its fields an array with room "
            "for them, or None; they are the slot's as in submit().")
       .def("copy", &copy, nb::arg("sources"), nb::arg("source"), nb::arg("begin"), nb::arg("bytes"),

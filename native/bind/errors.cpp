@@ -24,6 +24,9 @@ void raise_for(const Status& status) {
     case Code::foreign:
       PyErr_SetString(PyExc_ValueError, text);
       break;
+    case Code::unforeseen:
+      PyErr_SetString(PyExc_RuntimeError, text);
+      break;
     case Code::cancelled:  // by a signal, whose handler has raised already
       break;
   }

@@ -9,7 +9,7 @@ using Kind = GeometryStep::Kind;
 using Out = nb::ndarray<std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 constexpr std::size_t kColumns = 12;
 
-void add(SharedGeometry& self, const GeometryStep& step) { raise_for(self.value->add(step)); }
+void add(SharedGeometry& self, const GeometryStep& step) { raise_for(self.add(step)); }
 
 GeometryStep sized(Kind kind, std::int32_t height, std::int32_t width) {
   constexpr std::int32_t kLargest = 65535;
@@ -35,12 +35,12 @@ void plans(const SharedGeometry& self, std::uint64_t seed, std::uint64_t epoch,
   check_length("heights", heights.size(), rows.size());
   check_length("widths", widths.size(), rows.size());
   check_length("out", out.size(), rows.size() * kColumns);
+  const std::vector<std::int32_t> height = copied(heights), width = copied(widths);
+  const std::shared_ptr<const Geometry> geometry = self.get();
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (heights.data()[i] < 1 || widths.data()[i] < 1)
-      throw nb::value_error("a height or width is less than 1");
+    if (height[i] < 1 || width[i] < 1) throw nb::value_error("a height or width is less than 1");
     CropPlan p;
-    raise_for(
-        self.value->plan(heights.data()[i], widths.data()[i], seed, epoch, rows.data()[i], p));
+    raise_for(geometry->plan(height[i], width[i], seed, epoch, rows.data()[i], p));
     const std::int32_t values[kColumns] = {p.crop_y,       p.crop_x,          p.crop_height,
                                            p.crop_width,   p.out_height,      p.out_width,
                                            p.window_y,     p.window_x,        p.window_height,

@@ -55,8 +55,9 @@ void* place(void* context, std::int32_t height, std::int32_t width) {
 
 void transform(const SharedGeometry& geometry, std::uint64_t seed, std::uint64_t epoch,
                std::int64_t row, const Pixels& pixels, OutPixels out) {
+  const std::shared_ptr<const Geometry> kept = geometry.get();
   ImageTask task;
-  task.geometry = geometry.value.get();
+  task.geometry = kept.get();
   task.seed = seed;
   task.epoch = epoch;
   task.channels = static_cast<int>(out.shape(2));

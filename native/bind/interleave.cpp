@@ -27,21 +27,25 @@ std::uint32_t width_of(std::size_t bytes, std::size_t rows, std::size_t offset,
 Cut checked_cut(std::int64_t rows, int shift, std::size_t stride) {
   if (rows < 1 || rows > std::int64_t{1} << 40 || shift < 0 || shift > 31)
     throw nb::value_error("rows must be in [1, 2**40], shift in [0, 31]");
-  if (stride < 8 || stride % 8) throw nb::value_error("stride must be a multiple of 8");
+  if (stride < 8 || stride % 8 || stride > std::size_t{1} << 31)
+    throw nb::value_error("stride must be a multiple of 8, at most 2**31");
   return {rows, shift};
 }
 
 // The buckets of a chunk, in its memory: the records of one, behind them the place of each, then
-// the next bucket's. `add(bucket, rows)` is called for each, with the most rows that it can have.
+// the next bucket's. `add(bucket)` is called for each.
 template <typename Add>
 void each_bucket(const Memory& memory, const Cut& cut, std::size_t stride, const Add& add) {
-  if (memory.size() < static_cast<std::size_t>(cut.rows) * (stride + sizeof(std::uint32_t)))
+  // Divided, not multiplied: the product may have more than 64 bits.
+  if (memory.size() / (stride + sizeof(std::uint32_t)) < static_cast<std::size_t>(cut.rows))
     throw nb::value_error("a chunk's memory is too small");
+  if (reinterpret_cast<std::uintptr_t>(memory.data()) % alignof(std::uint32_t))
+    throw nb::value_error("a chunk's memory must begin at a multiple of 4 bytes");
   std::uint8_t* at = memory.data();
   for (std::int64_t left = cut.rows; left > 0; left -= std::int64_t{1} << cut.shift) {
     const std::int64_t rows = std::min(left, std::int64_t{1} << cut.shift);
     std::uint8_t* const places = at + static_cast<std::size_t>(rows) * stride;
-    add(Bucket{at, reinterpret_cast<std::uint32_t*>(places), 0}, rows);
+    add(Bucket{at, reinterpret_cast<std::uint32_t*>(places), 0, rows});
     at = places + static_cast<std::size_t>(rows) * sizeof(std::uint32_t);
   }
 }
@@ -72,18 +76,24 @@ void bound_interleave(const std::vector<std::tuple<Bytes, std::uint32_t>>& colum
   for (const auto& [values, offset] : columns)
     parts.push_back(
         {values.data(), width_of(values.size(), positions.size(), offset, stride), offset});
+  const std::vector<std::int64_t> begin = copied(starts), most = copied(counts);
   std::vector<Bucket> buckets;
   for (const Memory& chunk : memory)
-    each_bucket(chunk, cut, stride, [&](Bucket bucket, std::int64_t room) {
-      bucket.next = starts.data()[buckets.size()];
-      if (bucket.next < 0 || bucket.next + counts.data()[buckets.size()] > room)
+    each_bucket(chunk, cut, stride, [&](Bucket bucket) {
+      const std::int64_t start = begin[buckets.size()], count = most[buckets.size()];
+      if (start < 0 || start > bucket.room || count < 0 || count > bucket.room - start)
         throw nb::index_error("a bucket has no room for so many rows");
+      bucket.next = start;
       buckets.push_back(bucket);
     });
   const std::int64_t* const data = positions.data();
   const std::size_t n = positions.size();
-  const nb::gil_scoped_release unlocked;
-  interleave(parts, stride, data, n, cut, first, buckets.data());
+  bool inside;
+  {
+    const nb::gil_scoped_release unlocked;
+    inside = interleave(parts, stride, data, n, cut, first, buckets);
+  }
+  if (!inside) throw nb::index_error("a position is in none of the buckets, or one has no room");
 }
 
 void bound_deal(const Memory& memory, std::size_t count, std::int64_t rows, int shift,
@@ -94,16 +104,20 @@ void bound_deal(const Memory& memory, std::size_t count, std::int64_t rows, int 
   for (const auto& [out, offset] : fields)
     parts.push_back({out.data(), width_of(out.size(), count, offset, stride), offset});
   std::vector<std::pair<Bucket, std::size_t>> buckets;
-  each_bucket(memory, cut, stride, [&](const Bucket& bucket, std::int64_t room) {
-    const std::size_t some = std::min(count, static_cast<std::size_t>(room));
+  each_bucket(memory, cut, stride, [&](const Bucket& bucket) {
+    const std::size_t some = std::min(count, static_cast<std::size_t>(bucket.room));
     buckets.emplace_back(bucket, some);
     count -= some;
   });
-  const nb::gil_scoped_release unlocked;
-  for (const auto& [bucket, some] : buckets) {
-    deal(bucket.records, bucket.places, some, stride, parts);
-    for (RecordField& part : parts) part.data += some * part.width;
+  bool inside = true;
+  {
+    const nb::gil_scoped_release unlocked;
+    for (const auto& [bucket, some] : buckets) {
+      inside = inside && deal(bucket.records, bucket.places, some, stride, parts);
+      for (RecordField& part : parts) part.data += some * part.width;
+    }
   }
+  if (!inside) throw nb::index_error("a record's place is not in its bucket");
 }
 
 }  // namespace
@@ -116,12 +130,12 @@ void bind_interleave(nb::module_& m) {
       "one,); chunks have `rows` positions, buckets 2**shift. Those below 0 are left out.");
   m.def("interleave", &bound_interleave, nb::arg("columns"), nb::arg("stride"),
         nb::arg("positions"), nb::arg("rows"), nb::arg("shift"), nb::arg("first"),
-        nb::arg("memory"), nb::arg("starts"), nb::arg("counts"),
+        nb::arg("memory").noconvert(), nb::arg("starts"), nb::arg("counts"),
         "Appends rows to buckets; see interleave.h. columns: (uint8 of all rows, offset in a "
         "record). memory: of chunk first + c, rows * (stride + 4) bytes. counts: what "
         "count_buckets found. starts: records that are there.");
-  m.def("deal", &bound_deal, nb::arg("memory"), nb::arg("count"), nb::arg("rows"), nb::arg("shift"),
-        nb::arg("stride"), nb::arg("fields"),
+  m.def("deal", &bound_deal, nb::arg("memory").noconvert(), nb::arg("count"), nb::arg("rows"),
+        nb::arg("shift"), nb::arg("stride"), nb::arg("fields").noconvert(),
         "Puts a full chunk's records in their places. fields: (uint8 of `count` rows, offset).");
 }
 

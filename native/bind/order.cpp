@@ -20,50 +20,58 @@ class Unlocked {
   std::optional<nb::gil_scoped_release> release_;
 };
 
-// Every value of `from` must be in [0, n).
-void check_array(const char* name, std::uint64_t n, const Vector<std::int64_t>& from,
-                 const Out& to) {
+void check_rows(std::uint64_t n) {
   if (n < 1 || n > kMaxRows) throw nb::value_error("n must be in [1, 2**48]");
-  check_length(name, to.size(), from.size());
-  for (std::size_t i = 0; i < from.size(); ++i)
-    if (static_cast<std::uint64_t>(from.data()[i]) >= n)
-      throw nb::value_error("a position or row is not in [0, rows)");
+}
+
+void check_inside(bool inside) {
+  if (!inside) throw nb::value_error("a position or row is not in [0, rows)");
 }
 
 void check_window(std::uint64_t block, std::uint64_t window) {
   if (block < 1 || window < 1) throw nb::value_error("block and window must be at least 1");
 }
 
-using Function = void (*)(std::uint64_t n, std::uint64_t key, const std::int64_t* from,
+using Function = bool (*)(std::uint64_t n, std::uint64_t key, const std::int64_t* from,
                           std::size_t count, std::int64_t* to);
-using WindowFunction = void (*)(std::uint64_t n, std::uint64_t block, std::uint64_t window,
+using WindowFunction = bool (*)(std::uint64_t n, std::uint64_t block, std::uint64_t window,
                                 std::uint64_t key, const std::int64_t* from, std::size_t count,
                                 std::int64_t* to);
 
 template <Function function>
 void bound(std::uint64_t n, std::uint64_t key, const Vector<std::int64_t>& from, Out to) {
-  check_array("out", n, from, to);
+  check_rows(n);
+  check_length("out", to.size(), from.size());
   const std::int64_t* in = from.data();
   std::int64_t* out = to.data();
   const std::size_t count = from.size();
-  const Unlocked unlocked(count);
-  function(n, key, in, count, out);
+  bool inside;
+  {
+    const Unlocked unlocked(count);
+    inside = function(n, key, in, count, out);
+  }
+  check_inside(inside);
 }
 
 template <WindowFunction function>
 void bound_window(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
                   const Vector<std::int64_t>& from, Out to) {
-  check_array("out", n, from, to);
+  check_rows(n);
+  check_length("out", to.size(), from.size());
   check_window(block, window);
   const std::int64_t* in = from.data();
   std::int64_t* out = to.data();
   const std::size_t count = from.size();
-  const Unlocked unlocked(count);
-  function(n, block, window, key, in, count, out);
+  bool inside;
+  {
+    const Unlocked unlocked(count);
+    inside = function(n, block, window, key, in, count, out);
+  }
+  check_inside(inside);
 }
 
 void check_range(std::uint64_t n, std::uint64_t first, const Out& rows) {
-  if (n < 1 || n > kMaxRows) throw nb::value_error("n must be in [1, 2**48]");
+  check_rows(n);
   if (first > n || rows.size() > n - first) throw nb::value_error("a position is not in [0, rows)");
 }
 
@@ -92,14 +100,18 @@ void bound_window_range(std::uint64_t n, std::uint64_t block, std::uint64_t wind
 void bound_windows_of(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
                       const Vector<std::int64_t>& blocks, Out begins, Out ends) {
   check_window(block, window);
-  if (n < 1 || n > kMaxRows) throw nb::value_error("n must be in [1, 2**48]");
-  check_array("begins", (n - 1) / block + 1, blocks, begins);
+  check_rows(n);
+  check_length("begins", begins.size(), blocks.size());
   check_length("ends", ends.size(), blocks.size());
   const std::int64_t* in = blocks.data();
   std::int64_t *out = begins.data(), *out_ends = ends.data();
   const std::size_t count = blocks.size();
-  const Unlocked unlocked(count);
-  windows_of(n, block, window, key, in, count, out, out_ends);
+  bool inside;
+  {
+    const Unlocked unlocked(count);
+    inside = windows_of(n, block, window, key, in, count, out, out_ends);
+  }
+  check_inside(inside);
 }
 
 }  // namespace

@@ -14,14 +14,25 @@ struct LockedDecoder {
   ColumnDecoder value;
 };
 
+// Whether two ranges of memory have bytes in common.
+bool overlap(const std::uint8_t* a, std::size_t a_bytes, const std::uint8_t* b,
+             std::size_t b_bytes) {
+  return a_bytes && b_bytes && a < b + b_bytes && b < a + a_bytes;
+}
+
 // The number of nulls; -1: not for us.
 std::int64_t decode(LockedDecoder& self, const Bytes& data, std::size_t rows, int width,
-                    bool nullable, bool snappy, const Memory& values, const Memory& validity) {
+                    bool nullable, bool snappy, const Memory& values, const Memory& validity,
+                    bool checked) {
   if (width != 4 && width != 8) throw nb::value_error("width must be 4 or 8");
   if (rows >> 48) throw nb::value_error("rows must be less than 2**48");
   check_length("values", values.size(), rows * static_cast<std::size_t>(width));
   check_length("validity", validity.size(), nullable ? (rows + 7) / 8 : 0);
-  const ColumnChunk chunk{data.data(), data.size(), rows, width, nullable, snappy};
+  const ColumnChunk chunk{data.data(), data.size(), rows, width, nullable, snappy, checked};
+  if (overlap(data.data(), data.size(), values.data(), values.size()) ||
+      overlap(data.data(), data.size(), validity.data(), validity.size()) ||
+      overlap(values.data(), values.size(), validity.data(), validity.size()))
+    throw nb::value_error("data, values and validity must not share memory");
   std::uint8_t *const to = values.data(), *const valid = validity.data();
   std::size_t nulls = 0;
   Status status;
@@ -41,10 +52,12 @@ void bind_parquet(nb::module_& m) {
   nb::class_<LockedDecoder>(m, "ColumnDecoder", "Column chunks of Parquet; see parquet_column.h.")
       .def(nb::init<>())
       .def("decode", &decode, nb::arg("data"), nb::arg("rows"), nb::arg("width"),
-           nb::arg("nullable"), nb::arg("snappy"), nb::arg("values"), nb::arg("validity"),
+           nb::arg("nullable"), nb::arg("snappy"), nb::arg("values").noconvert(),
+           nb::arg("validity").noconvert(), nb::arg("checked") = false,
            "The pages in `data` to `rows` numbers of `width` bytes, and Arrow's bitmap where they "
            "are nullable. Returns how many are null; -1: not decoded, as pages are of a kind that "
-           "this does not know. Raises ValueError: they are damaged.");
+           "this does not know. Raises ValueError: they are damaged, which with `checked` their "
+           "checksums tell too.");
 }
 
 }  // namespace fastio

@@ -37,20 +37,14 @@ using FieldTuple = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::
 // (offset, bytes, CRC-32C), see ColumnPlace.
 using ColumnTuple = std::tuple<std::uint64_t, std::uint64_t, std::optional<std::uint32_t>>;
 
-template <typename T>
-std::vector<T> copied(const Vector<T>& array) {
-  return std::vector<T>(array.data(), array.data() + array.size());
-}
-
 void make_table(SharedTable* self, const Vector<std::int64_t>& first_row,
                 std::vector<std::uint64_t> strides, const std::vector<FieldTuple>& fields) {
   std::vector<TableField> parts;
   for (const auto& [column, offset, width, kind, from, to, fill] : fields)
     parts.push_back({column, offset, width, static_cast<FieldKind>(kind), from, to, fill});
-  std::vector<std::int64_t> rows(first_row.data(), first_row.data() + first_row.size());
   try {
-    new (self)
-        SharedTable{std::make_shared<Table>(std::move(rows), std::move(strides), std::move(parts))};
+    new (self) SharedTable{
+        std::make_shared<Table>(copied(first_row), std::move(strides), std::move(parts))};
   } catch (const std::invalid_argument& error) {
     throw nb::value_error(error.what());
   }
@@ -71,8 +65,9 @@ void set_shard(SharedTable& self, std::size_t shard, const SharedMapping& mappin
 }
 
 Numbers missing(const SharedTable& self, const Vector<std::int64_t>& rows) {
-  check_rows(*self.value, rows);
-  auto* const found = new std::vector<std::int64_t>(self.value->missing(rows.data(), rows.size()));
+  const std::vector<std::int64_t> kept = copied(rows);
+  check_rows(*self.value, kept);
+  auto* const found = new std::vector<std::int64_t>(self.value->missing(kept.data(), kept.size()));
   const nb::capsule owner(
       found, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
   return {found->data(), {found->size()}, owner};
@@ -80,17 +75,15 @@ Numbers missing(const SharedTable& self, const Vector<std::int64_t>& rows) {
 
 Numbers best_fit_of(const Vector<std::int32_t>& sizes, std::int32_t room) {
   if (room < 1 || room > 1 << 24) throw nb::value_error("room must be in [1, 2**24]");
-  for (std::size_t i = 0; i < sizes.size(); ++i)
-    if (sizes.data()[i] < 1 || sizes.data()[i] > room)
-      throw nb::value_error("a size is not in [1, room]");
-  const std::int32_t* const data = sizes.data();
-  const std::size_t count = sizes.size();
+  const std::vector<std::int32_t> kept = copied(sizes);
+  for (const std::int32_t size : kept)
+    if (size < 1 || size > room) throw nb::value_error("a size is not in [1, room]");
   auto* const found = new std::vector<std::int64_t>;
   const nb::capsule owner(
       found, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
   {
     const nb::gil_scoped_release unlocked;
-    *found = best_fit(data, count, room);
+    *found = best_fit(kept.data(), kept.size(), room);
   }
   return {found->data(), {found->size()}, owner};
 }
@@ -102,7 +95,7 @@ void close(SharedTable& self) {
 
 }  // namespace
 
-void check_rows(const Table& table, const Vector<std::int64_t>& rows) {
+void check_rows(const Table& table, const std::vector<std::int64_t>& rows) {
   std::int64_t outside = 0;  // a sign bit: one pass without branches
   const std::int64_t* const data = rows.data();
   const std::int64_t last = table.rows() - 1;

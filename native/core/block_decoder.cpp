@@ -14,18 +14,45 @@ Status corrupt(std::string what) {
   return Status::error(Code::corrupt, "block record: " + std::move(what));
 }
 
-Status row_damaged(const char* section, std::size_t row) {
-  return corrupt("tile row " + std::to_string(row) + " of the " + section +
-                 " section is damaged: its CRC-32C is another");
+std::string number(std::int64_t value) { return std::to_string(value); }
+
+// The part of a tile row in the DC section, `begin` of the record standing at `bytes`. Its checksum
+// is compared.
+Status dc_part(const BlockHeader& header, std::int32_t row, const std::uint8_t* bytes,
+               std::size_t begin, RowPart& out) {
+  const auto r = static_cast<std::size_t>(row);
+  out = {bytes + (header.dc_begin[r] - begin), header.dc_begin[r + 1] - header.dc_begin[r]};
+  if (crc32c(out.data, out.size) == header.dc_crc[r]) return Status::okay();
+  return corrupt("tile row " + number(row) +
+                 " of the DC section is damaged: its CRC-32C is another");
 }
 
-Status dc_damaged(std::size_t row) {
-  return corrupt("tile row " + std::to_string(row) + " of the DC section contradicts the format");
+Status dc_damaged(std::int32_t row) {
+  return corrupt("tile row " + number(row) + " of the DC section contradicts the format");
 }
 
-Status tile_damaged(std::size_t row, std::size_t tile) {
-  return corrupt("tile " + std::to_string(tile) + " of row " + std::to_string(row) +
-                 " contradicts the format");
+// Compares the checksum of group (row, g), whose bytes these are.
+Status check_group(const BlockHeader& header, std::int32_t row, std::int32_t g,
+                   const std::uint8_t* bytes) {
+  const std::size_t size = header.group_end(row, g) - header.group_begin(row, g);
+  if (crc32c(bytes, size) == header.ac_crc[header.shape.group_number(row, g)])
+    return Status::okay();
+  const std::int32_t first = g * kGroupTiles;
+  return corrupt("tiles " + number(first) + " to " +
+                 number(first + header.shape.group_tiles(g) - 1) + " of row " + number(row) +
+                 " of the AC section are damaged: their CRC-32C is another");
+}
+
+// Tile (row, t), whose group's bytes these are.
+TilePart ac_part(const BlockHeader& header, std::int32_t row, std::int32_t t,
+                 const std::uint8_t* group) {
+  const std::size_t k = header.shape.tile_number(row, t);
+  return {group + (header.ac_begin[k] - header.group_begin(row, t / kGroupTiles)),
+          header.ac_begin[k + 1] - header.ac_begin[k], header.exceptions[k]};
+}
+
+Status tile_damaged(std::int32_t row, std::int32_t t) {
+  return corrupt("tile " + number(t) + " of row " + number(row) + " contradicts the format");
 }
 
 std::int16_t product(std::int16_t a, std::int16_t b) {
@@ -54,7 +81,7 @@ Status BlockDecoder::open(const Codebook& book, const std::uint8_t* data, std::s
   return status;
 }
 
-void BlockDecoder::plan(const PlaneRegion& region, ByteRange& dc, ByteRange& ac) {
+const RecordReads& BlockDecoder::plan(const PlaneRegion& region) {
   const BlockShape& shape = header_.shape;
   region_ = region;
   dc_only_ = true;
@@ -70,17 +97,31 @@ void BlockDecoder::plan(const PlaneRegion& region, ByteRange& dc, ByteRange& ac)
     tile_rows_.first = std::min(tile_rows_.first, block_y_[c].first / down);
     tile_rows_.last = std::max(tile_rows_.last, (block_y_[c].last - 1) / down + 1);
   }
-  const auto first = static_cast<std::size_t>(tile_rows_.first);
-  const auto last = static_cast<std::size_t>(tile_rows_.last);
-  const auto tiles = static_cast<std::size_t>(shape.tiles_x());
-  dc = {header_.dc_begin[first], header_.dc_begin[last]};
-  ac = {header_.ac_begin[first * tiles], header_.ac_begin[last * tiles]};
-  if (dc_only_) ac = {};
-  dc_range_ = dc;
-  ac_range_ = ac;
+  reads_.dc = {header_.dc_begin[static_cast<std::size_t>(tile_rows_.first)],
+               header_.dc_begin[static_cast<std::size_t>(tile_rows_.last)]};
+  reads_.ac.clear();
+  range_of_column_.clear();
+  if (!dc_only_) plan_ac();
+  return reads_;
 }
 
-Status BlockDecoder::decode(const std::uint8_t* dc, const std::uint8_t* ac, PlaneView* planes) {
+// The region's rows of each column of groups are one range.
+void BlockDecoder::plan_ac() {
+  std::vector<ByteRange>& ranges = reads_.ac;
+  for (std::int32_t g = tiles_.first / kGroupTiles; g * kGroupTiles < tiles_.last; ++g) {
+    const ByteRange range{header_.group_begin(tile_rows_.first, g),
+                          header_.group_end(tile_rows_.last - 1, g)};
+    if (!ranges.empty() && ranges.back().end == range.begin) {
+      ranges.back().end = range.end;
+    } else {
+      ranges.push_back(range);
+    }
+    range_of_column_.push_back(ranges.size() - 1);
+  }
+}
+
+Status BlockDecoder::decode(const std::uint8_t* dc, const std::uint8_t* const* ac,
+                            PlaneView* planes) {
   for (int c = 0; c < region_.components; ++c) {
     const int size = 8 / region_.reduce[c];
     const std::int32_t width = (block_x_[c].last - block_x_[c].first) * size;
@@ -100,48 +141,44 @@ Status BlockDecoder::decode(const std::uint8_t* dc, const std::uint8_t* ac, Plan
   return status;
 }
 
-Status BlockDecoder::decode_row(std::int32_t row, const std::uint8_t* dc, const std::uint8_t* ac) {
+Status BlockDecoder::decode_row(std::int32_t row, const std::uint8_t* dc,
+                                const std::uint8_t* const* ac) {
   const BlockShape& shape = header_.shape;
-  const auto r = static_cast<std::size_t>(row);
-  const RecordPart dc_part{dc + (header_.dc_begin[r] - dc_range_.begin),
-                           header_.dc_begin[r + 1] - header_.dc_begin[r]};
-  if (crc32c(dc_part.data, dc_part.size) != header_.dc_crc[r]) return row_damaged("DC", r);
+  RowPart part;
+  Status status = dc_part(header_, row, dc, reads_.dc.begin, part);
+  if (!status.ok()) return status;
   row_.set_row(shape, row);
   if (row_dc_.size() < static_cast<std::size_t>(row_.blocks))
     row_dc_.resize(static_cast<std::size_t>(row_.blocks));
-  const std::uint8_t* classes = decode_dc(*book_, row_, dc_part, row_dc_.data());
-  if (!classes) return dc_damaged(r);
-  if (!dc_only_) {
-    const std::size_t begin = header_.ac_begin[r * static_cast<std::size_t>(shape.tiles_x())];
-    const std::size_t end = header_.ac_begin[(r + 1) * static_cast<std::size_t>(shape.tiles_x())];
-    if (crc32c(ac + (begin - ac_range_.begin), end - begin) != header_.ac_crc[r])
-      return row_damaged("AC", r);
-  }
+  const std::uint8_t* classes = decode_dc(*book_, row_, part, row_dc_.data());
+  if (!classes) return dc_damaged(row);
+  const std::uint8_t* group = nullptr;
   for (std::int32_t t = tiles_.first; t < tiles_.last; ++t) {
     if (t == tiles_.first || t == shape.tiles_x() - 1) tile_.set_tile(shape, row, t);
     if (!dc_only_) {
-      const Status status = expand(row, t, ac, classes);
+      if (t == tiles_.first || t % kGroupTiles == 0) {
+        const std::int32_t g = t / kGroupTiles;
+        const std::size_t range =
+            range_of_column_[static_cast<std::size_t>(g - tiles_.first / kGroupTiles)];
+        group = ac[range] + (header_.group_begin(row, g) - reads_.ac[range].begin);
+        status = check_group(header_, row, g, group);
+      }
+      if (status.ok()) status = expand(row, t, group, classes);
       if (!status.ok()) return status;
     }
     write_tile(t);
   }
-  return Status::okay();
+  return status;
 }
 
 // The AC coefficients of a tile, as far as the region takes them.
-Status BlockDecoder::expand(std::int32_t row, std::int32_t tile, const std::uint8_t* ac,
+Status BlockDecoder::expand(std::int32_t row, std::int32_t tile, const std::uint8_t* group,
                             const std::uint8_t* classes) {
-  const std::size_t k =
-      static_cast<std::size_t>(row) * static_cast<std::size_t>(header_.shape.tiles_x()) +
-      static_cast<std::size_t>(tile);
-  const RecordPart part{ac + (header_.ac_begin[k] - ac_range_.begin),
-                        header_.ac_begin[k + 1] - header_.ac_begin[k]};
   std::uint8_t own[kTileBlocks];
   classes_of_tile(header_.shape, row_, classes, tile_, tile, own);
-  const bool sound =
-      expand_tile(*book_, tile_, part, own, quant_, wanted(tile), coefficients_[0].value);
-  return sound ? Status::okay()
-               : tile_damaged(static_cast<std::size_t>(row), static_cast<std::size_t>(tile));
+  const bool sound = expand_tile(*book_, tile_, ac_part(header_, row, tile, group), own, quant_,
+                                 wanted(tile), coefficients_[0].value);
+  return sound ? Status::okay() : tile_damaged(row, tile);
 }
 
 // The blocks of a tile whose AC coefficients the region takes.
@@ -196,13 +233,13 @@ void BlockDecoder::shrink(std::size_t keep) {
 namespace {
 
 // The blocks of one tile, in their places among all blocks of each component.
-void place_blocks(const BlockShape& shape, std::int32_t number, const BlockRuns& tile,
+void place_blocks(const BlockShape& shape, std::int32_t t, const BlockRuns& tile,
                   const BlockRuns& whole, const std::int16_t* dc, std::int16_t* blocks,
                   JpegCoefficients& out) {
   for (int k = 0; k < tile.runs; ++k) {
     const BlockRuns::Run& run = tile.run[k];
     const int c = run.component;
-    const std::int32_t x = number * shape.tile_blocks_x(c);
+    const std::int32_t x = t * shape.tile_blocks_x(c);
     const std::size_t at =
         static_cast<std::size_t>(run.y) * static_cast<std::size_t>(shape.blocks_x(c)) +
         static_cast<std::size_t>(x);
@@ -212,37 +249,35 @@ void place_blocks(const BlockShape& shape, std::int32_t number, const BlockRuns&
   }
 }
 
-Status unpack_row(const Codebook& book, const BlockHeader& header, std::size_t r,
+Status unpack_row(const Codebook& book, const BlockHeader& header, std::int32_t row,
                   const std::uint8_t* record, std::vector<std::int16_t>& dc,
                   JpegCoefficients& out) {
   const BlockShape& shape = header.shape;
-  const auto tiles = static_cast<std::size_t>(shape.tiles_x());
-  const auto row = static_cast<std::int32_t>(r);
-  const RecordPart dc_part{record + header.dc_begin[r],
-                           header.dc_begin[r + 1] - header.dc_begin[r]};
-  const std::size_t ac_at = header.ac_begin[r * tiles];
-  if (crc32c(dc_part.data, dc_part.size) != header.dc_crc[r]) return row_damaged("DC", r);
-  if (crc32c(record + ac_at, header.ac_begin[(r + 1) * tiles] - ac_at) != header.ac_crc[r])
-    return row_damaged("AC", r);
+  RowPart part;
+  Status status = dc_part(header, row, record, 0, part);
+  if (!status.ok()) return status;
   BlockRuns whole, tile;
   whole.set_row(shape, row);
   dc.resize(static_cast<std::size_t>(whole.blocks));
-  const std::uint8_t* classes = decode_dc(book, whole, dc_part, dc.data());
-  if (!classes) return dc_damaged(r);
+  const std::uint8_t* classes = decode_dc(book, whole, part, dc.data());
+  if (!classes) return dc_damaged(row);
   Dequantisers ones;
   ones.set_ones();
   std::uint8_t own[kTileBlocks];
   alignas(64) std::int16_t blocks[64 * kTileBlocks];
   for (std::int32_t t = 0; t < shape.tiles_x(); ++t) {
-    const std::size_t k = r * tiles + static_cast<std::size_t>(t);
+    const std::int32_t g = t / kGroupTiles;
+    const std::uint8_t* group = record + header.group_begin(row, g);
+    if (t % kGroupTiles == 0) status = check_group(header, row, g, group);
+    if (!status.ok()) return status;
     tile.set_tile(shape, row, t);
     classes_of_tile(shape, whole, classes, tile, t, own);
-    const RecordPart part{record + header.ac_begin[k], header.ac_begin[k + 1] - header.ac_begin[k]};
-    if (!expand_tile(book, tile, part, own, ones, ~std::uint64_t{0}, blocks))
-      return tile_damaged(r, static_cast<std::size_t>(t));
+    if (!expand_tile(book, tile, ac_part(header, row, t, group), own, ones, ~std::uint64_t{0},
+                     blocks))
+      return tile_damaged(row, t);
     place_blocks(shape, t, tile, whole, dc.data(), blocks, out);
   }
-  return Status::okay();
+  return status;
 }
 
 }  // namespace
@@ -266,8 +301,8 @@ Status unpack_record(const Codebook& book, const std::uint8_t* record, std::size
                          0);
   }
   std::vector<std::int16_t> dc;
-  for (std::size_t r = 0; status.ok() && r < header.dc_crc.size(); ++r)
-    status = unpack_row(book, header, r, record, dc, out);
+  for (std::int32_t row = 0; status.ok() && row < header.shape.tile_rows(); ++row)
+    status = unpack_row(book, header, row, record, dc, out);
   return status;
 }
 

@@ -2,7 +2,8 @@
 //
 // A record need not be in memory as a whole: plan() says which of its bytes a region takes. That is
 // the header, which open() reads, the region's tile rows of the DC section, and, unless every plane
-// is wanted at an eighth of its size, the same rows of the AC section.
+// is wanted at an eighth of its size, the groups of tiles of the AC section that the region
+// touches.
 //
 // The bytes are not trusted: checksums, sizes and counts are checked before they are used.
 #pragma once
@@ -28,6 +29,14 @@ struct ByteRange {
   std::size_t size() const { return end - begin; }
 };
 
+// What a region takes of a record behind its header.
+struct RecordReads {
+  ByteRange dc;
+  // One range for each column of groups, or fewer: ranges that follow each other are one. None
+  // where the DC section suffices.
+  std::vector<ByteRange> ac;
+};
+
 // Samples of each plane that are wanted, at 1 / reduce[c] of the component's size (1, 2, 4 or 8;
 // sizes round up). Components from `components` on are not wanted at all.
 struct PlaneRegion {
@@ -46,14 +55,14 @@ class BlockDecoder {
   const BlockShape& shape() const { return header_.shape; }
   const BlockHeader& header() const { return header_; }
 
-  // Where the bytes of a region stand. `ac` is empty where the DC section suffices. A region that
-  // does not lie in the image is the caller's mistake.
-  void plan(const PlaneRegion& region, ByteRange& dc, ByteRange& ac);
+  // Where the bytes of a region stand; valid until the next call. A region that does not lie in the
+  // image is the caller's mistake.
+  const RecordReads& plan(const PlaneRegion& region);
 
-  // Decodes the planned region from those bytes, each followed by kExpandPad readable ones.
-  // planes[c].first is the region's first sample; rows are padded by kReadPad readable bytes. They
-  // live until the next call.
-  Status decode(const std::uint8_t* dc, const std::uint8_t* ac, PlaneView* planes);
+  // Decodes the planned region from those bytes; ac: of each range. kExpandPad readable bytes
+  // follow those of the DC section and of each range. planes[c].first is the region's first sample;
+  // rows are padded by kReadPad readable bytes. They live until the next call.
+  Status decode(const std::uint8_t* dc, const std::uint8_t* const* ac, PlaneView* planes);
 
   // Gives memory back that a large image took.
   void shrink(std::size_t keep);
@@ -62,8 +71,9 @@ class BlockDecoder {
   struct Extent {
     std::int32_t first, last;
   };
-  Status decode_row(std::int32_t row, const std::uint8_t* dc, const std::uint8_t* ac);
-  Status expand(std::int32_t row, std::int32_t tile, const std::uint8_t* ac,
+  void plan_ac();
+  Status decode_row(std::int32_t row, const std::uint8_t* dc, const std::uint8_t* const* ac);
+  Status expand(std::int32_t row, std::int32_t tile, const std::uint8_t* group,
                 const std::uint8_t* classes);
   void write_tile(std::int32_t tile);
   std::uint64_t wanted(std::int32_t tile) const;
@@ -72,7 +82,8 @@ class BlockDecoder {
   BlockHeader header_;
   Dequantisers quant_;
   PlaneRegion region_;
-  ByteRange dc_range_, ac_range_;
+  RecordReads reads_;
+  std::vector<std::size_t> range_of_column_;  // of groups, from the first one that the region takes
   bool dc_only_ = false;
   Extent tile_rows_{}, tiles_{};
   Extent block_x_[3], block_y_[3];  // of each component: the blocks that the region takes

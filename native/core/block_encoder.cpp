@@ -47,7 +47,8 @@ Kernels choose_kernels() {
 int value_cost(const Codebook& codebook, int c, int z, int width) {
   const int has = codebook.width[c][z];
   if (z > codebook.mask_bits[c] || (z == 0 && has == 0 && width > 0)) return -1;
-  return has + (width <= has ? 0 : z == 0 ? kEscapeBits : kExceptionBits);
+  if (width <= has) return has;
+  return z == 0 ? has + kEscapeBits : kExceptionBits;
 }
 
 void build_costs(const Codebook& codebook, ClassCosts& costs) {
@@ -142,6 +143,9 @@ std::uint64_t exceptions(const Codebook& codebook, int c, const BlockBits& bits,
   return out | (bits.half & ~plane_positions(codebook, c, 8));
 }
 
+// Zeros up to the next multiple of 4 bytes, from where a part begins.
+void pad_part(std::vector<std::uint8_t>& bytes) { bytes.resize(part_bytes(bytes.size())); }
+
 // Differences of DCs along each block row; the first block's is that to the block row above, and of
 // the first block row, whose base is its first DC, 0.
 void take_differences(const JpegCoefficients& in, const BlockRuns& row, std::int16_t* out) {
@@ -166,11 +170,20 @@ void take_differences(const JpegCoefficients& in, const BlockRuns& row, std::int
 struct BlockEncoder::State {
   explicit State(const Codebook& book) : codebook(book) { build_costs(book, costs); }
 
+  // Tiles come row by row, but stand in the record one column of groups after the other.
+  struct GroupColumn {
+    std::vector<std::uint8_t> bytes;
+    std::vector<std::uint16_t> words;
+    std::vector<std::uint8_t> exceptions;
+  };
+
+  void begin(const BlockShape& shape);
   Status add_block(const std::int16_t* block, std::int16_t difference);
   Status add_tile(const JpegCoefficients& in, std::int32_t r, std::int32_t t);
   Status add_row(const JpegCoefficients& in, std::int32_t r);
-  void finish_ac();
+  void finish_ac(GroupColumn& column);
   void finish_dc(const JpegCoefficients& in, std::int32_t r);
+  void join_columns();
 
   const Codebook& codebook;
   ClassCosts costs;
@@ -186,13 +199,13 @@ struct BlockEncoder::State {
   // The tile row at work: its blocks in the order of the DC section.
   BlockRuns row;
   std::vector<std::uint8_t> row_classes;
-  std::vector<std::int16_t> row_differences;
+  std::vector<std::int16_t> row_differences, row_escapes;
   std::vector<std::uint8_t> row_bits;
 
   // The record's parts.
   std::vector<std::uint8_t> dc, ac;
-  std::vector<std::uint32_t> dc_bytes;
-  std::vector<std::uint16_t> ac_bytes;
+  std::vector<GroupColumn> columns;
+  BlockLengths lengths;
 };
 
 // Takes the next block of the tile apart and chooses its class.
@@ -209,11 +222,13 @@ Status BlockEncoder::State::add_block(const std::int16_t* block, std::int16_t di
     c = 0;
     outside = 0;
   }
+  // An exception needs no bits in the stream: to that, its position is 0.
+  b.mask &= ~outside;
   for (int j = 0; outside && j < kPlanes; ++j) b.plane[j] &= ~outside;
   for (; outside; outside &= outside - 1) {
     const int z = std::countr_zero(outside), value = block[kZigzag[z]] & 0xFFF;
-    exceptions.push_back(static_cast<std::uint8_t>(count | z << 6));
-    exceptions.push_back(static_cast<std::uint8_t>(z >> 2 | value << 4));
+    exceptions.push_back(static_cast<std::uint8_t>(z | count << 6));
+    exceptions.push_back(static_cast<std::uint8_t>(count >> 2 | value << 4));
     exceptions.push_back(static_cast<std::uint8_t>(value >> 4));
   }
   classes[count++] = static_cast<std::uint8_t>(c);
@@ -241,7 +256,7 @@ Status BlockEncoder::State::add_tile(const JpegCoefficients& in, std::int32_t r,
     }
     std::copy_n(classes + run.first, run.count, row_classes.data() + place);
   }
-  finish_ac();
+  finish_ac(columns[static_cast<std::size_t>(t / kGroupTiles)]);
   return Status::okay();
 }
 
@@ -259,42 +274,72 @@ Status BlockEncoder::State::add_row(const JpegCoefficients& in, std::int32_t r) 
 }
 
 void BlockEncoder::State::finish_dc(const JpegCoefficients& in, std::int32_t r) {
-  const std::size_t before = dc.size();
-  for (int c = 0; c < in.shape.components; ++c) {
-    const std::size_t first = std::size_t{64} *
-                              static_cast<std::size_t>(r * in.shape.tile_blocks_y(c)) *
-                              static_cast<std::size_t>(in.shape.blocks_x(c));
-    const std::int16_t base = in.blocks[c][first];
-    dc.push_back(static_cast<std::uint8_t>(base));
-    dc.push_back(static_cast<std::uint8_t>(base >> 8));
-  }
-  dc.insert(dc.end(), row_classes.begin(), row_classes.end());
-  row_bits.resize(row_classes.size() * (kPlanes + kEscapeBits) / 8 + kWriterPad);
-  BitWriter to(row_bits.data());
   const auto fits = [&](std::size_t i) {
     return dc_width(row_differences[i]) <= codebook.dc_bits[row_classes[i]];
   };
+  const std::size_t before = dc.size();
+  const auto put16 = [&](std::int16_t number) {
+    dc.push_back(static_cast<std::uint8_t>(number));
+    dc.push_back(static_cast<std::uint8_t>(number >> 8));
+  };
+  row_escapes.clear();
+  row_bits.resize(row_classes.size() * kPlanes / 8 + kWriterPad);
+  BitWriter to(row_bits.data());
   for (std::size_t i = 0; i < row_classes.size(); ++i) {
     const int has = codebook.dc_bits[row_classes[i]];
     const std::uint64_t one = 1;
     const auto difference = static_cast<std::uint64_t>(std::int64_t{row_differences[i]});
     to.put(fits(i) ? difference & ((one << has) - 1) : one << (has - 1), has);
+    if (!fits(i)) row_escapes.push_back(row_differences[i]);
   }
-  for (std::size_t i = 0; i < row_classes.size(); ++i)
-    if (!fits(i)) to.put(static_cast<std::uint16_t>(row_differences[i]), kEscapeBits);
+  put16(static_cast<std::int16_t>(row_escapes.size()));
+  for (int c = 0; c < in.shape.components; ++c)
+    put16(in.blocks[c][std::size_t{64} * static_cast<std::size_t>(r * in.shape.tile_blocks_y(c)) *
+                       static_cast<std::size_t>(in.shape.blocks_x(c))]);
+  dc.insert(dc.end(), row_classes.begin(), row_classes.end());
+  pad_part(dc);
   dc.insert(dc.end(), row_bits.data(), to.finish());
-  dc_bytes.push_back(static_cast<std::uint32_t>(dc.size() - before));
+  pad_part(dc);
+  for (const std::int16_t difference : row_escapes) put16(difference);
+  pad_part(dc);
+  lengths.dc_words.push_back(static_cast<std::uint16_t>((dc.size() - before) / 4));
 }
 
-void BlockEncoder::State::finish_ac() {
-  const std::size_t before = ac.size();
-  ac.push_back(static_cast<std::uint8_t>(exceptions.size() / 3));
-  ac.insert(ac.end(), exceptions.begin(), exceptions.end());
+void BlockEncoder::State::finish_ac(GroupColumn& column) {
+  const std::size_t before = column.bytes.size();
   BitWriter to(scratch);
   for (int i = 0; i < count; ++i) to.put(bits[i].mask >> 1, codebook.mask_bits[classes[i]]);
   kernels.put_values(codebook, bits, classes, count, to);
-  ac.insert(ac.end(), scratch, to.finish());
-  ac_bytes.push_back(static_cast<std::uint16_t>(ac.size() - before));
+  column.bytes.insert(column.bytes.end(), scratch, to.finish());
+  pad_part(column.bytes);
+  column.bytes.insert(column.bytes.end(), exceptions.begin(), exceptions.end());
+  pad_part(column.bytes);
+  column.words.push_back(static_cast<std::uint16_t>((column.bytes.size() - before) / 4));
+  column.exceptions.push_back(static_cast<std::uint8_t>(exceptions.size() / 3));
+}
+
+void BlockEncoder::State::begin(const BlockShape& shape) {
+  kernels = choose_kernels();
+  dc.clear();
+  ac.clear();
+  lengths.dc_words.clear();
+  lengths.ac_words.clear();
+  lengths.exceptions.clear();
+  columns.resize(static_cast<std::size_t>(shape.group_columns()));
+  for (GroupColumn& column : columns) {
+    column.bytes.clear();
+    column.words.clear();
+    column.exceptions.clear();
+  }
+}
+
+void BlockEncoder::State::join_columns() {
+  for (const GroupColumn& column : columns) {
+    ac.insert(ac.end(), column.bytes.begin(), column.bytes.end());
+    lengths.ac_words.insert(lengths.ac_words.end(), column.words.begin(), column.words.end());
+    lengths.exceptions.insert(lengths.exceptions.end(), column.exceptions.begin(),
+                              column.exceptions.end());
+  }
 }
 
 BlockEncoder::BlockEncoder(const Codebook& codebook) : state_(std::make_unique<State>(codebook)) {}
@@ -307,15 +352,13 @@ Status BlockEncoder::encode(const JpegCoefficients& in, std::vector<std::uint8_t
     if (in.blocks[c].size() !=
         std::size_t{64} * in.shape.blocks_x(c) * static_cast<std::size_t>(in.shape.blocks_y(c)))
       status = Status::error(Code::corrupt, "coefficients of another number of blocks");
+  if (!status.ok()) return status;
   State& s = *state_;
-  s.kernels = choose_kernels();
-  s.dc.clear();
-  s.ac.clear();
-  s.dc_bytes.clear();
-  s.ac_bytes.clear();
+  s.begin(in.shape);
   for (std::int32_t r = 0; status.ok() && r < in.shape.tile_rows(); ++r) status = s.add_row(in, r);
-  if (status.ok())
-    status = write_header(in.shape, s.dc_bytes, s.ac_bytes, s.dc, s.ac, in.metadata, record);
+  if (!status.ok()) return status;
+  s.join_columns();
+  status = write_header(in.shape, s.lengths, s.dc, s.ac, in.metadata, record);
   if (!status.ok()) return status;
   record.reserve(record.size() + s.dc.size() + s.ac.size() + in.metadata.size());
   record.insert(record.end(), s.dc.begin(), s.dc.end());

@@ -1,4 +1,4 @@
-// The encoder of the block record (README.md, "The block record").
+// The encoder of the block record (docs/block_record.md).
 #pragma once
 
 #include <cstdint>

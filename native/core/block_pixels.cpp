@@ -61,16 +61,19 @@ Status BlockPixels::open(const Codebook& book, const std::uint8_t* record, std::
 }
 
 Status BlockPixels::read(std::uint8_t* out) {
-  ByteRange dc, ac;
-  decoder_.plan(region_, dc, ac);
-  if (dc.end > size_ || ac.end > size_)
+  const RecordReads& reads = decoder_.plan(region_);
+  const std::size_t end = reads.ac.empty() ? reads.dc.end : reads.ac.back().end;
+  if (end > size_)
     return Status::error(Code::truncated, "block record: " + std::to_string(size_) +
                                               " bytes of it do not hold what is wanted");
-  Buffer dc_bytes, ac_bytes;
-  if (!copy_part(record_, dc, dc_bytes) || !copy_part(record_, ac, ac_bytes))
+  // The whole image: its groups follow each other, and its AC section is one range.
+  Buffer dc, ac;
+  if (!copy_part(record_, reads.dc, dc) ||
+      !copy_part(record_, reads.ac.empty() ? ByteRange{} : reads.ac.front(), ac))
     return Status::error(Code::memory, "no memory for a block record");
   PlaneView planes[3] = {};
-  const Status status = decoder_.decode(dc_bytes.data(), ac_bytes.data(), planes);
+  const std::uint8_t* const ac_bytes = ac.data();
+  const Status status = decoder_.decode(dc.data(), &ac_bytes, planes);
   if (!status.ok()) return status;
   const std::ptrdiff_t stride = std::ptrdiff_t{columns_} * channels_;
   if (orientation_ == 1) {

@@ -35,9 +35,16 @@ void put32(std::vector<std::uint8_t>& out, std::uint32_t value) {
   put16(out, value >> 16);
 }
 
-// Bytes of the index: lengths of the tiles' parts, checksums of the rows and of the metadata.
-std::size_t index_bytes(std::size_t tile_rows, std::size_t tiles_x) {
-  return tile_rows * tiles_x * 2 + tile_rows * 12 + 4;
+// Bytes of the index: lengths of the parts, numbers of exceptions; checksums of rows and groups,
+// and of the metadata.
+std::size_t index_bytes(std::size_t rows, std::size_t tiles_x) {
+  const std::size_t group_columns = (tiles_x + kGroupTiles - 1) / kGroupTiles;
+  return part_bytes(rows * (2 + 3 * tiles_x)) + 4 * rows * (1 + group_columns) + 4;
+}
+
+// Bytes before the DC section's classes: the number of escapes, and the bases.
+std::size_t dc_head_bytes(const BlockShape& shape) {
+  return 2 + 2 * static_cast<std::size_t>(shape.components);
 }
 
 bool allowed_subsampling(int x, int y) {
@@ -49,8 +56,9 @@ Status parse_shape(const std::uint8_t* data, BlockShape& shape) {
   if (data[0] != kBlocksVersion)
     return Status::error(Code::unsupported, "block record of version " + std::to_string(data[0]) +
                                                 ": a newer fastio wrote it, or it is damaged");
-  shape.components = data[1];
+  if (data[1] != 0) return corrupt("flags of " + std::to_string(data[1]) + ", expected 0");
   shape.colour = static_cast<Colour>(data[2]);
+  shape.components = shape.colour == Colour::gray ? 1 : 3;
   shape.sub_x = data[3] >> 4;
   shape.sub_y = data[3] & 15;
   shape.width = static_cast<std::int32_t>(get16(data + 4));
@@ -121,7 +129,9 @@ std::size_t dc_bytes_bound(std::int32_t height, std::int32_t width) {
   // class and a difference that may be an escape.
   constexpr std::size_t kMostBlocks = std::size_t{3} * kTileColumns;
   constexpr std::size_t kMostBits = 8 + kPlanes + 16;
-  return header_bytes_bound(height, width) + rows * (6 + tiles * kMostBlocks * kMostBits / 8);
+  constexpr std::size_t kHead = 8, kPadding = 3 * 3;
+  return header_bytes_bound(height, width) +
+         rows * (kHead + kPadding + tiles * kMostBlocks * kMostBits / 8);
 }
 
 Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t record_size,
@@ -151,34 +161,46 @@ Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t reco
       if (value == 0) return corrupt("a quantiser of 0");
     }
 
+  const std::uint8_t* const dc_words = p;
+  const std::uint8_t* const ac_words = dc_words + 2 * rows;
+  const std::uint8_t* const exceptions = ac_words + 2 * tiles;
+  const std::uint8_t* const lengths_end = exceptions + tiles;
+  p += part_bytes(static_cast<std::size_t>(lengths_end - p));
+  if (std::any_of(lengths_end, p, [](std::uint8_t byte) { return byte != 0; }))
+    return corrupt("bits set behind the lengths of its parts");
   out.dc_begin.resize(rows + 1);
   out.ac_begin.resize(tiles + 1);
-  const std::uint8_t* ac = p + 4 * rows;
   std::size_t at = out.bytes;
-  const std::size_t components = static_cast<std::size_t>(shape.components);
   for (std::size_t r = 0; r < rows; ++r) {
     const auto blocks = static_cast<std::size_t>(shape.blocks_in_row(static_cast<std::int32_t>(r)));
-    out.dc_begin[r] = at;
-    if (get32(p + 4 * r) < 2 * components + blocks)
+    const std::size_t bytes = 4 * std::size_t{get16(dc_words + 2 * r)};
+    if (bytes < dc_head_bytes(shape) + part_bytes(blocks))
       return corrupt("tile row " + std::to_string(r) + " has fewer bytes than blocks");
-    at += get32(p + 4 * r);
+    out.dc_begin[r] = at;
+    at += bytes;
   }
   out.dc_begin[rows] = at;
   for (std::size_t k = 0; k < tiles; ++k) {
+    const std::size_t bytes = 4 * std::size_t{get16(ac_words + 2 * k)};
+    if (bytes < part_bytes(3 * std::size_t{exceptions[k]}))
+      return corrupt("tile " + std::to_string(k) + " has fewer bytes than its exceptions need");
     out.ac_begin[k] = at;
-    at += get16(ac + 2 * k);
-    if (out.ac_begin[k] == at) return corrupt("tile " + std::to_string(k) + " has no bytes");
+    at += bytes;
   }
   out.ac_begin[tiles] = at;
+  out.exceptions.assign(exceptions, lengths_end);
 
-  p = ac + 2 * tiles;
   out.dc_crc.resize(rows);
-  out.ac_crc.resize(rows);
-  for (std::size_t r = 0; r < rows; ++r) {
-    out.dc_crc[r] = get32(p + 4 * r);
-    out.ac_crc[r] = get32(p + 4 * rows + 4 * r);
+  for (std::uint32_t& crc : out.dc_crc) {
+    crc = get32(p);
+    p += 4;
   }
-  out.metadata_crc = get32(p + 8 * rows);
+  out.ac_crc.resize(rows * static_cast<std::size_t>(shape.group_columns()));
+  for (std::uint32_t& crc : out.ac_crc) {
+    crc = get32(p);
+    p += 4;
+  }
+  out.metadata_crc = get32(p);
   out.metadata_bytes = get32(data + 16);
   if (out.record_bytes() != record_size)
     return corrupt("its parts add up to " + std::to_string(out.record_bytes()) +
@@ -186,15 +208,15 @@ Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t reco
   return status;
 }
 
-Status write_header(const BlockShape& shape, const std::vector<std::uint32_t>& dc_bytes,
-                    const std::vector<std::uint16_t>& ac_bytes, const std::vector<std::uint8_t>& dc,
-                    const std::vector<std::uint8_t>& ac, const std::vector<std::uint8_t>& metadata,
-                    std::vector<std::uint8_t>& out) {
+Status write_header(const BlockShape& shape, const BlockLengths& lengths,
+                    const std::vector<std::uint8_t>& dc, const std::vector<std::uint8_t>& ac,
+                    const std::vector<std::uint8_t>& metadata, std::vector<std::uint8_t>& out) {
   const Status status = shape.check();
   if (!status.ok()) return status;
   const auto rows = static_cast<std::size_t>(shape.tile_rows());
-  const auto tiles_x = static_cast<std::size_t>(shape.tiles_x());
-  if (dc_bytes.size() != rows || ac_bytes.size() != rows * tiles_x || metadata.size() > 0xFFFFFFFFu)
+  const std::size_t tiles = rows * static_cast<std::size_t>(shape.tiles_x());
+  if (lengths.dc_words.size() != rows || lengths.ac_words.size() != tiles ||
+      lengths.exceptions.size() != tiles || metadata.size() > 0xFFFFFFFFu)
     return corrupt("parts that do not make an image of this size");
   unsigned wide = 0;
   for (int k = 0; k < shape.tables; ++k)
@@ -202,7 +224,7 @@ Status write_header(const BlockShape& shape, const std::vector<std::uint32_t>& d
 
   out.clear();
   out.push_back(kBlocksVersion);
-  out.push_back(static_cast<std::uint8_t>(shape.components));
+  out.push_back(0);  // flags
   out.push_back(static_cast<std::uint8_t>(shape.colour));
   out.push_back(static_cast<std::uint8_t>(shape.sub_x << 4 | shape.sub_y));
   put16(out, static_cast<std::uint32_t>(shape.width));
@@ -217,20 +239,25 @@ Status write_header(const BlockShape& shape, const std::vector<std::uint32_t>& d
       out.push_back(static_cast<std::uint8_t>(value));
       if (wide >> k & 1) out.push_back(static_cast<std::uint8_t>(value >> 8));
     }
-  for (const std::uint32_t bytes : dc_bytes) put32(out, bytes);
-  for (const std::uint16_t bytes : ac_bytes) put16(out, bytes);
-  std::size_t at = 0, tile = 0;
-  for (const std::uint32_t bytes : dc_bytes) {
+  for (const std::uint16_t words : lengths.dc_words) put16(out, words);
+  for (const std::uint16_t words : lengths.ac_words) put16(out, words);
+  out.insert(out.end(), lengths.exceptions.begin(), lengths.exceptions.end());
+  out.resize(part_bytes(out.size()));
+  std::size_t at = 0;
+  for (const std::uint16_t words : lengths.dc_words) {
+    const std::size_t bytes = 4 * std::size_t{words};
     put32(out, crc32c(dc.data() + at, bytes));
     at += bytes;
   }
   at = 0;
-  for (std::size_t r = 0; r < rows; ++r) {
-    std::size_t bytes = 0;
-    for (std::size_t t = 0; t < tiles_x; ++t) bytes += ac_bytes[tile++];
-    put32(out, crc32c(ac.data() + at, bytes));
-    at += bytes;
-  }
+  for (std::int32_t g = 0; g < shape.group_columns(); ++g)
+    for (std::int32_t r = 0; r < shape.tile_rows(); ++r) {
+      std::size_t bytes = 0, k = shape.tile_number(r, g * kGroupTiles);
+      for (std::int32_t t = 0; t < shape.group_tiles(g); ++t)
+        bytes += 4 * std::size_t{lengths.ac_words[k++]};
+      put32(out, crc32c(ac.data() + at, bytes));
+      at += bytes;
+    }
   put32(out, crc32c(metadata.data(), metadata.size()));
   put32(out, crc32c(out.data(), out.size()));
   return status;

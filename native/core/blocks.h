@@ -1,4 +1,4 @@
-// The layout of a block record (README.md, "The block record"): its header, checked, and where its
+// The layout of a block record (docs/block_record.md): its header, checked, and where its
 // parts stand. Nothing here decodes a coefficient.
 #pragma once
 
@@ -12,7 +12,11 @@ namespace fastio {
 
 inline constexpr int kTileBlocks = 64;   // the most blocks of a tile
 inline constexpr int kTileColumns = 16;  // of component 0: 128 samples
+inline constexpr int kGroupTiles = 4;    // of a tile row, which share a checksum of the AC section
 inline constexpr std::uint8_t kBlocksVersion = 1;
+
+// Bytes of a part that has `bytes`: parts begin at multiples of 4 bytes of the record.
+constexpr std::size_t part_bytes(std::size_t bytes) { return (bytes + 3) / 4 * 4; }
 
 // How components become pixels.
 enum class Colour : std::uint8_t { gray = 0, ycbcr = 1, rgb = 2 };
@@ -37,6 +41,24 @@ struct BlockShape {
   // Tiles, and the blocks of component `c` in a tile that is not cut short.
   std::int32_t tile_rows() const { return (height + 8 * sub_y - 1) / (8 * sub_y); }
   std::int32_t tiles_x() const { return (width + 127) / 128; }
+  // Columns of groups, and the tiles across one of them.
+  std::int32_t group_columns() const { return (tiles_x() + kGroupTiles - 1) / kGroupTiles; }
+  std::int32_t group_tiles(std::int32_t g) const {
+    const std::int32_t left = tiles_x() - g * kGroupTiles;
+    return left < kGroupTiles ? left : kGroupTiles;
+  }
+  // The number of tile (r, t) and of group (r, g) in the AC section, which has one column of groups
+  // after the other, each from top to bottom.
+  std::size_t tile_number(std::int32_t r, std::int32_t t) const {
+    const std::int32_t g = t / kGroupTiles, before = g * kGroupTiles;
+    return static_cast<std::size_t>(before) * static_cast<std::size_t>(tile_rows()) +
+           static_cast<std::size_t>(r) * static_cast<std::size_t>(group_tiles(g)) +
+           static_cast<std::size_t>(t - before);
+  }
+  std::size_t group_number(std::int32_t r, std::int32_t g) const {
+    return static_cast<std::size_t>(g) * static_cast<std::size_t>(tile_rows()) +
+           static_cast<std::size_t>(r);
+  }
   int tile_blocks_x(int c) const { return c ? kTileColumns / sub_x : kTileColumns; }
   int tile_blocks_y(int c) const { return c ? 1 : sub_y; }
 
@@ -50,6 +72,13 @@ struct BlockShape {
   Status check() const;
 };
 
+// How long the parts of a record are, in words of 4 bytes, and how many exceptions tiles have.
+struct BlockLengths {
+  std::vector<std::uint16_t> dc_words;   // of each tile row
+  std::vector<std::uint16_t> ac_words;   // of each tile, by number
+  std::vector<std::uint8_t> exceptions;  // likewise
+};
+
 // A record's header with its index. The vectors keep their memory from one record to the next.
 struct BlockHeader {
   BlockShape shape;
@@ -59,8 +88,18 @@ struct BlockHeader {
   // Where parts begin in the record: tile row r's of the DC section, tile k's of the AC section.
   // The last entry is the section's end.
   std::vector<std::size_t> dc_begin, ac_begin;
-  std::vector<std::uint32_t> dc_crc, ac_crc;  // of each tile row
+  std::vector<std::uint8_t> exceptions;  // of each tile, by number
+  std::vector<std::uint32_t> dc_crc;     // of each tile row
+  std::vector<std::uint32_t> ac_crc;     // of each group, by number
 
+  // Where group (r, g) of the AC section begins and ends in the record.
+  std::size_t group_begin(std::int32_t r, std::int32_t g) const {
+    return ac_begin[shape.tile_number(r, g * kGroupTiles)];
+  }
+  std::size_t group_end(std::int32_t r, std::int32_t g) const {
+    return ac_begin[shape.tile_number(r, g * kGroupTiles) +
+                    static_cast<std::size_t>(shape.group_tiles(g))];
+  }
   std::size_t record_bytes() const { return ac_begin.back() + metadata_bytes; }
 };
 
@@ -78,11 +117,10 @@ std::size_t dc_bytes_bound(std::int32_t height, std::int32_t width);
 Status parse_header(const std::uint8_t* data, std::size_t size, std::size_t record_size,
                     BlockHeader& out);
 
-// The header of a record whose tiles have these parts: the one that parse_header() reads.
-// dc_bytes: of each tile row; ac_bytes: of each tile; dc, ac, metadata: the sections.
-Status write_header(const BlockShape& shape, const std::vector<std::uint32_t>& dc_bytes,
-                    const std::vector<std::uint16_t>& ac_bytes, const std::vector<std::uint8_t>& dc,
-                    const std::vector<std::uint8_t>& ac, const std::vector<std::uint8_t>& metadata,
-                    std::vector<std::uint8_t>& out);
+// The header of a record whose parts have these lengths: the one that parse_header() reads.
+// dc, ac, metadata: the sections.
+Status write_header(const BlockShape& shape, const BlockLengths& lengths,
+                    const std::vector<std::uint8_t>& dc, const std::vector<std::uint8_t>& ac,
+                    const std::vector<std::uint8_t>& metadata, std::vector<std::uint8_t>& out);
 
 }  // namespace fastio

@@ -2,7 +2,7 @@
 // position a block may have coefficients and how many bits the value at each position takes.
 //
 // One codebook serves a whole dataset and lies in its manifest: 256 records of 65 bytes, L and then
-// W[0] to W[63]. README.md, "The block record", has the rules.
+// W[0] to W[63]. docs/block_record.md, has the rules.
 #pragma once
 
 #include <cstddef>

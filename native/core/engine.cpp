@@ -2,9 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
-
-#include "signals.h"
+#include <new>
+#include <optional>
 
 namespace fastio {
 namespace {
@@ -16,10 +17,8 @@ constexpr int kReadAhead = 8;
 
 Engine::Engine(int threads)
     : pid_(::getpid()),
-      counters_(std::make_unique<ImageCounters>()),
-      queue_(std::make_unique<SlotQueue>(static_cast<std::size_t>(threads))) {
-  const SignalsBlocked blocked;
-  ahead_ = std::make_unique<ReadAhead>(kReadAhead);
+      shared_(std::make_shared<Shared>(static_cast<std::size_t>(threads))),
+      ahead_(std::make_unique<ReadAhead>(kReadAhead)) {
   try {
     start(static_cast<std::size_t>(threads));
   } catch (...) {
@@ -31,16 +30,13 @@ Engine::Engine(int threads)
 Engine::~Engine() {
   close();
   if (!forked()) return;
-  // The threads cannot be joined, and the queue cannot go while its lock looks held and waited for.
-  static_cast<void>(new std::vector<std::thread>(std::move(threads_)));
-  static_cast<void>(queue_.release());
-  static_cast<void>(ahead_.release());
+  // The queue cannot go while its lock looks held and waited for.
+  static_cast<void>(new std::shared_ptr<Shared>(std::move(shared_)));
 }
 
 void Engine::start(std::size_t threads) {
-  threads_.reserve(threads);
-  while (threads_.size() < threads)
-    threads_.emplace_back([this, number = threads_.size()] { work(number); });
+  while (crew_.size() < threads)
+    crew_.start([shared = shared_, number = crew_.size()] { work(*shared, number); });
 }
 
 int Engine::set_threads(int threads) {
@@ -49,12 +45,11 @@ int Engine::set_threads(int threads) {
   if (closed()) return threads;
   std::size_t wanted = static_cast<std::size_t>(threads);
   try {
-    const SignalsBlocked blocked;
     start(wanted);
   } catch (const std::exception&) {
-    wanted = threads_.size();
+    wanted = crew_.size();
   }
-  queue_->limit(wanted);
+  shared_->queue.limit(wanted);
   return static_cast<int>(wanted);
 }
 
@@ -63,24 +58,44 @@ bool Engine::forked() const { return ::getpid() != pid_; }
 void Engine::submit(std::shared_ptr<Slot> slot) {
   if (forked() || closed()) return slot->cancel();
   ahead_->push(slot);
-  queue_->push(std::move(slot));
+  try {
+    shared_->queue.push(slot);
+  } catch (...) {
+    slot->cancel();  // ReadAhead leaves it out then
+    throw;
+  }
 }
 
-void Engine::close() {
+void Engine::close(std::chrono::nanoseconds patience) {
   if (forked()) return;
   const std::lock_guard lock(starting_);
   closed_.store(true);
-  queue_->close();
-  ahead_->close();
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  const auto last = std::chrono::steady_clock::now() + patience;
+  shared_->queue.close();
+  ahead_->close(patience);
+  const auto left = last - std::chrono::steady_clock::now();
+  if (crew_.end(std::max(left, decltype(left)::zero())) > 0) hangs_.store(true);
 }
 
-void Engine::work(std::size_t thread) {
-  Worker worker(*counters_);
+// The one place where what a slot's code throws becomes its rows' status: a thread that threw would
+// end the process.
+void Engine::work(Shared& shared, std::size_t thread) {
+  std::optional<Worker> worker;
   std::size_t begin = 0, end = 0;
-  while (const std::shared_ptr<Slot> slot = queue_->claim(thread, begin, end)) {
-    slot->fill(begin, end, worker);
+  while (const std::shared_ptr<Slot> slot = shared.queue.claim(thread, begin, end)) {
+    try {
+      if (!worker) worker.emplace(shared.counters);
+      slot->fill(begin, end, *worker);
+    } catch (const std::bad_alloc& error) {
+      slot->broke(begin, Code::memory, error.what());
+      worker.reset();  // it may have been left halfway through a row
+    } catch (const std::exception& error) {
+      slot->broke(begin, Code::unforeseen, error.what());
+      worker.reset();
+    } catch (...) {
+      slot->broke(begin, Code::unforeseen, "something that is no std::exception");
+      worker.reset();
+    }
     slot->finish(end - begin);
   }
 }

@@ -4,11 +4,11 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
-#include <thread>
-#include <vector>
 
+#include "crew.h"
 #include "queue.h"
 #include "readahead.h"
 #include "slot.h"
@@ -29,31 +29,41 @@ class Engine {
   // the system has no more threads. Does nothing after close() and in a forked child.
   int set_threads(int threads);
 
-  // Queues a slot. After close(), and in a forked child, it is cancelled at once.
+  // Queues a slot. After close(), and in a forked child, it is cancelled at once. Where this throws
+  // (std::bad_alloc), it is cancelled too, and no thread has it.
   void submit(std::shared_ptr<Slot> slot);
 
-  // Cancels what waits, lets the rows in hand finish, joins every thread. May be called again. Does
-  // nothing in a forked child, where the threads do not exist.
-  void close();
+  // Cancels what waits, lets the rows in hand finish, joins every thread. One that does not come
+  // back within `patience` (its file system does not answer) is left alone, and its slot is never
+  // done. May be called again. Does nothing in a forked child, where the threads do not exist.
+  void close(std::chrono::nanoseconds patience = kPatience);
+
+  // Whether close() left a thread alone.
+  bool hangs() const { return hangs_.load(); }
 
   bool closed() const { return closed_.load(); }
 
   // Whether this is a child of the process that the engine was made in.
   bool forked() const;
 
-  const ImageCounters& counters() const { return *counters_; }
+  const ImageCounters& counters() const { return shared_->counters; }
 
  private:
+  // What the threads use: the last of them lets go.
+  struct Shared {
+    explicit Shared(std::size_t threads) : queue(threads) {}
+    ImageCounters counters;
+    SlotQueue queue;
+  };
   void start(std::size_t threads);
-  void work(std::size_t thread);
+  static void work(Shared& shared, std::size_t thread);
 
   const pid_t pid_;
-  std::unique_ptr<ImageCounters> counters_;
-  std::unique_ptr<SlotQueue> queue_;
+  std::shared_ptr<Shared> shared_;
   std::unique_ptr<ReadAhead> ahead_;
-  std::atomic<bool> closed_{false};
-  std::mutex starting_;               // and ending
-  std::vector<std::thread> threads_;  // guarded by starting_
+  std::atomic<bool> closed_{false}, hangs_{false};
+  std::mutex starting_;  // and ending
+  Crew crew_;            // guarded by starting_
 };
 
 }  // namespace fastio

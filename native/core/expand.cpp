@@ -13,11 +13,13 @@ namespace {
 struct Exception {
   unsigned block, position;
   std::int16_t value;
+
+  unsigned order() const { return block << 6 | position; }
 };
 
 Exception get_exception(const std::uint8_t* p) {
   const std::uint32_t bits = p[0] | std::uint32_t{p[1]} << 8 | std::uint32_t{p[2]} << 16;
-  return {bits & 63, bits >> 6 & 63,
+  return {bits >> 6 & 63, bits & 63,
           static_cast<std::int16_t>(static_cast<std::int32_t>(bits << 8) >> 20)};
 }
 
@@ -52,38 +54,54 @@ SumKernel* sum_kernel() {
   return sum_portable;
 }
 
-// The differences of n blocks, and which of them are escapes. Returns the bits that they took;
-// stops where these are more than `end`, and has read no more than kExpandPad past it.
+std::uint32_t load32(const std::uint8_t* p) {
+  return p[0] | std::uint32_t{p[1]} << 8 | std::uint32_t{p[2]} << 16 | std::uint32_t{p[3]} << 24;
+}
+
+// Whether `used` bits are all that a part of `end` bits, a multiple of 32, has, but for zeros in
+// the last word.
+bool is_whole(const std::uint8_t* bits, std::uint64_t used, std::uint64_t end) {
+  if (used > end || end - used > 31) return false;
+  return used == end || load32(bits + (end >> 3) - 4) >> (used & 31) == 0;
+}
+
+// Whether zeros fill up what `bytes` bytes of a part begin, to a multiple of 4.
+bool is_filled(const std::uint8_t* begin, std::size_t bytes) {
+  return is_whole(begin, 8 * bytes, 8 * part_bytes(bytes));
+}
+
+// The numbers that escapes stand for, two bytes each.
+struct Escapes {
+  const std::uint8_t *next, *end;
+
+  // Replaces each escape among n differences by its number. False: there are too few of them.
+  bool replace(const Codebook& book, const std::uint8_t* classes, std::int32_t n,
+               std::int16_t* diff) {
+    for (std::int32_t i = 0; i < n; ++i) {
+      if (diff[i] != book.dc_escape[classes[i]]) continue;
+      if (next == end) return false;
+      diff[i] = static_cast<std::int16_t>(next[0] | next[1] << 8);
+      next += 2;
+    }
+    return true;
+  }
+};
+
+// The differences of n blocks, escapes replaced. Returns the bits that they took; stops where these
+// are more than `end`, and has read no more than kExpandPad past it. More than `end` is what it
+// returns, too, where there are too few escapes.
 std::uint64_t read_differences(const Codebook& book, const std::uint8_t* classes, std::int32_t n,
-                               const std::uint8_t* bits, std::uint64_t end, std::int16_t* diff,
-                               bool& escapes) {
+                               const std::uint8_t* bits, std::uint64_t end, Escapes& escapes,
+                               std::int16_t* diff) {
   DcKernel* const kernel = dc_kernel();
   std::uint64_t position = 0;
-  for (std::int32_t i = 0; i < n && position <= end; i += kDcBlocks)
-    position =
-        kernel(book, classes + i, std::min(n - i, kDcBlocks), bits, position, diff + i, escapes);
-  return position;
-}
-
-// Whether `used` bits are all that a part of `end` bits has, but for zeros in the last byte.
-bool is_whole(const std::uint8_t* bits, std::uint64_t used, std::uint64_t end) {
-  if (used > end || end - used > 7) return false;
-  return used == end || bits[used >> 3] >> (used & 7) == 0;
-}
-
-// Replaces each escape by the 16 bits that stand for it behind the differences. False: damaged.
-bool replace_escapes(const Codebook& book, const std::uint8_t* classes, std::int32_t n,
-                     const std::uint8_t* bits, std::uint64_t& position, std::uint64_t end,
-                     std::int16_t* diff) {
-  for (std::int32_t i = 0; i < n; ++i) {
-    if (diff[i] != book.dc_escape[classes[i]]) continue;
-    if (position + 16 > end) return false;
-    const std::uint8_t* p = bits + (position >> 3);
-    const std::uint32_t word = p[0] | std::uint32_t{p[1]} << 8 | std::uint32_t{p[2]} << 16;
-    diff[i] = static_cast<std::int16_t>(word >> (position & 7));
-    position += 16;
+  for (std::int32_t i = 0; i < n && position <= end; i += kDcBlocks) {
+    const std::int32_t some = std::min(n - i, kDcBlocks);
+    bool any = false;
+    position = kernel(book, classes + i, some, bits, position, diff + i, any);
+    if (any && !escapes.replace(book, classes + i, some, diff + i)) return end + 1;
   }
-  return true;
+  return position;
 }
 
 // Differences to DCs, modulo 2^16, in place.
@@ -133,20 +151,24 @@ void Dequantisers::set_ones() {
     for (int z = 0; z < 64; ++z) value[c][z] = zigzag[c][z] = 1;
 }
 
-const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const RecordPart& part,
+const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const RowPart& part,
                               std::int16_t* dc) {
   const int components = row.run[row.runs - 1].component + 1;
-  const auto fixed = static_cast<std::size_t>(2 * components + row.blocks);
-  if (part.size < fixed) return nullptr;
-  const std::uint8_t* classes = part.data + 2 * components;
-  const std::uint8_t* bits = part.data + fixed;
-  const std::uint64_t end = 8 * (part.size - fixed);
-  bool escapes = false;
-  std::uint64_t used = read_differences(book, classes, row.blocks, bits, end, dc, escapes);
-  if (used > end) return nullptr;
-  if (escapes && !replace_escapes(book, classes, row.blocks, bits, used, end, dc)) return nullptr;
-  if (!is_whole(bits, used, end)) return nullptr;
-  sum_differences(row, part.data, dc);
+  const auto blocks = static_cast<std::size_t>(row.blocks);
+  const auto head = static_cast<std::size_t>(2 + 2 * components);
+  if (part.size % 4 != 0 || part.size < head + part_bytes(blocks)) return nullptr;
+  const std::size_t count = part.data[0] | std::size_t{part.data[1]} << 8;
+  const std::uint8_t* classes = part.data + head;
+  const std::uint8_t* bits = classes + part_bytes(blocks);
+  const auto left = static_cast<std::size_t>(part.data + part.size - bits);
+  if (left < part_bytes(2 * count)) return nullptr;
+  const std::uint64_t end = 8 * (left - part_bytes(2 * count));
+  const std::uint8_t* numbers = bits + end / 8;
+  Escapes escapes{numbers, numbers + 2 * count};
+  const std::uint64_t used = read_differences(book, classes, row.blocks, bits, end, escapes, dc);
+  if (!is_whole(bits, used, end) || escapes.next != escapes.end) return nullptr;
+  if (!is_filled(classes, blocks) || !is_filled(numbers, 2 * count)) return nullptr;
+  sum_differences(row, part.data + 2, dc);
   return classes;
 }
 
@@ -160,19 +182,16 @@ void classes_of_tile(const BlockShape& shape, const BlockRuns& row, const std::u
   }
 }
 
-bool expand_tile(const Codebook& book, const BlockRuns& tile, const RecordPart& part,
+bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& part,
                  const std::uint8_t* classes, const Dequantisers& quant, std::uint64_t wanted,
                  std::int16_t* out) {
-  if (part.size < 1) return false;
-  const std::uint8_t* exceptions = part.data + 1;
-  const int count = part.data[0];
-  const std::size_t fixed = 1 + 3 * static_cast<std::size_t>(count);
-  if (part.size < fixed) return false;
+  const std::size_t exception_bytes = 3 * static_cast<std::size_t>(part.exceptions);
+  if (part.size % 4 != 0 || part.size < part_bytes(exception_bytes)) return false;
 
   ExpandJob job;
   job.book = &book;
-  job.bits = part.data + fixed;
-  job.end = 8 * (part.size - fixed);
+  job.bits = part.data;
+  job.end = 8 * (part.size - part_bytes(exception_bytes));
   job.mask_bits = 0;
   for (int i = 0; i < tile.blocks; ++i) job.mask_bits += book.mask_bits[classes[i]];
   if (job.mask_bits > job.end) return false;
@@ -189,16 +208,20 @@ bool expand_tile(const Codebook& book, const BlockRuns& tile, const RecordPart& 
   }
   if (!is_whole(job.bits, expand_kernel()(job), job.end)) return false;
 
-  for (int k = 0; k < count; ++k) {
+  const std::uint8_t* exceptions = part.data + job.end / 8;
+  unsigned before = 0;  // what an exception for the first block's DC, which there is none of, has
+  int c = 0;
+  for (int k = 0; k < part.exceptions; ++k) {
     const Exception e = get_exception(exceptions + 3 * k);
-    if (e.position == 0 || static_cast<int>(e.block) >= tile.blocks) return false;
+    if (e.order() <= before || e.position == 0 || static_cast<int>(e.block) >= tile.blocks)
+      return false;
+    before = e.order();
     if (!(wanted >> e.block & 1)) continue;
-    int c = 0;
     while (static_cast<int>(e.block) >= job.last[c]) ++c;
     const int natural = kZigzag[e.position];
     out[64 * e.block + static_cast<unsigned>(natural)] = product(e.value, quant.value[c][natural]);
   }
-  return true;
+  return is_filled(exceptions, exception_bytes);
 }
 
 }  // namespace fastio

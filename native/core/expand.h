@@ -1,4 +1,4 @@
-// From the bits of a tile to dequantised coefficients (README.md, "The block record").
+// From the bits of a tile to dequantised coefficients (docs/block_record.md).
 //
 // expand_tile() writes whole blocks but for their DC, which decode_dc() gives from the DC section.
 // Both check every count against the bytes that are there: damaged bits give false, and no byte
@@ -18,10 +18,17 @@ namespace fastio {
 // A part may be read this far past its end (values there do not matter).
 inline constexpr std::size_t kExpandPad = 128;
 
-// A part of a record: the bytes of one tile row in the DC section, of one tile in the AC section.
-struct RecordPart {
+// The part of a tile row in the DC section.
+struct RowPart {
   const std::uint8_t* data = nullptr;
   std::size_t size = 0;
+};
+
+// The part of a tile in the AC section, and how many exceptions it has: the header knows both.
+struct TilePart {
+  const std::uint8_t* data = nullptr;
+  std::size_t size = 0;
+  int exceptions = 0;
 };
 
 // The blocks of a tile, or of a tile row, as they are numbered: runs of them, one a block row of a
@@ -55,7 +62,7 @@ struct Dequantisers {
 
 // The classes of a tile row's blocks and their DCs, not dequantised, in the order of blocks.
 // dc: room for all blocks. The classes are where they stand in `part`. Null: damaged.
-const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const RecordPart& part,
+const std::uint8_t* decode_dc(const Codebook& book, const BlockRuns& row, const RowPart& part,
                               std::int16_t* dc);
 
 // The classes of one tile's blocks, from those of its row.
@@ -65,7 +72,7 @@ void classes_of_tile(const BlockShape& shape, const BlockRuns& row, const std::u
 // Writes those blocks of a tile that `wanted` has (bit i: block i) to out + 64 i, 64-byte aligned:
 // natural order, dequantised, the DC left 0. `part`: the tile's part of the AC section. False:
 // damaged; some blocks may be written.
-bool expand_tile(const Codebook& book, const BlockRuns& tile, const RecordPart& part,
+bool expand_tile(const Codebook& book, const BlockRuns& tile, const TilePart& part,
                  const std::uint8_t* classes, const Dequantisers& quant, std::uint64_t wanted,
                  std::int16_t* out);
 

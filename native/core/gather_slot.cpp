@@ -270,12 +270,9 @@ void GatherSlot::note_failures(std::size_t begin, std::size_t end) {
   }
 }
 
-std::vector<Failure> GatherSlot::failures() const {
+std::vector<Failure> GatherSlot::noted() const {
   const std::lock_guard lock(failing_);
-  std::vector<Failure> found = failures_;
-  std::sort(found.begin(), found.end(),
-            [](const Failure& a, const Failure& b) { return a.first < b.first; });
-  return found;
+  return failures_;
 }
 
 }  // namespace fastio

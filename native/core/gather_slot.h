@@ -20,7 +20,9 @@ class GatherSlot : public Slot {
              std::vector<std::uint8_t*> out);
 
   void fill(std::size_t begin, std::size_t end, Worker& worker) override;
-  std::vector<Failure> failures() const override;
+
+ protected:
+  std::vector<Failure> noted() const override;
 
  private:
   // A wanted field of the column that is copied.

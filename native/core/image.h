@@ -133,7 +133,9 @@ class ImageDecoder {
   PlanarResampler planar_;
   PlaneRegion planned_;
   Buffer block_, upright_, packed_, result_, framed_;
-  Buffer header_, dc_, ac_;  // parts of a block record
+  Buffer header_, dc_;      // parts of a block record
+  std::vector<Buffer> ac_;  // ... ranges of its AC section
+  std::vector<const std::uint8_t*> ac_bytes_;
 };
 
 }  // namespace fastio

@@ -51,8 +51,8 @@ Status ImageDecoder::decode_blocks(const ImageTask& task, const ImageRequest& re
     if (status.ok()) status = finish_blocks(task, reading, planes, out);
   }
   blocks_.shrink(kKeep);
-  for (Buffer* buffer : {&upright_, &result_, &framed_, &header_, &dc_, &ac_})
-    buffer->shrink(kKeep);
+  for (Buffer* buffer : {&upright_, &result_, &framed_, &header_, &dc_}) buffer->shrink(kKeep);
+  for (Buffer& buffer : ac_) buffer.shrink(kKeep / ac_.size());
   if (status.ok()) counters_.images.fetch_add(1, std::memory_order_relaxed);
   return status;
 }
@@ -140,14 +140,16 @@ Status ImageDecoder::plan_blocks(const ImageTask& task, const ImageRequest& requ
 }
 
 Status ImageDecoder::read_planes(const ImageRequest& request, PlaneView* planes) {
-  ByteRange dc, ac;
-  blocks_.plan(planned_, dc, ac);
-  const std::uint8_t *dc_bytes = nullptr, *ac_bytes = nullptr;
-  Status status = fetch(request, dc, dc_, dc_bytes);
-  if (status.ok() && ac.size() > 0) status = fetch(request, ac, ac_, ac_bytes);
+  const RecordReads& reads = blocks_.plan(planned_);
+  const std::uint8_t* dc = nullptr;
+  Status status = fetch(request, reads.dc, dc_, dc);
+  if (ac_.size() < reads.ac.size()) ac_.resize(reads.ac.size());
+  ac_bytes_.resize(reads.ac.size());
+  for (std::size_t i = 0; status.ok() && i < reads.ac.size(); ++i)
+    status = fetch(request, reads.ac[i], ac_[i], ac_bytes_[i]);
   if (!status.ok()) return status;
   const Stopwatch watch(counters_.decode_ns);
-  return blocks_.decode(dc_bytes, ac_bytes, planes);
+  return blocks_.decode(dc, ac_bytes_.data(), planes);
 }
 
 Status ImageDecoder::finish_blocks(const ImageTask& task, const Reading& reading,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "crc32c.h"
 
@@ -36,6 +37,7 @@ std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
 
 // What place() needs to know of the row that is being filled.
 struct Target {
+  const Slot* slot;
   const ImageTask* task;
   std::uint8_t* fixed;  // null: allocate
   std::int32_t height, width;
@@ -66,6 +68,10 @@ ImageSlot::ImageSlot(std::shared_ptr<FileSet> files, std::shared_ptr<const Geome
 
 void* ImageSlot::place(void* context, std::int32_t height, std::int32_t width) {
   auto& target = *static_cast<Target*>(context);
+  if (target.slot->abandoned()) {
+    target.refused = Status::error(Code::cancelled, "given up");
+    return nullptr;
+  }
   if (target.fixed) {
     if (height == target.height && width == target.width) return target.fixed;
     target.refused =
@@ -86,17 +92,8 @@ void* ImageSlot::place(void* context, std::int32_t height, std::int32_t width) {
 }
 
 void ImageSlot::fill(std::size_t begin, std::size_t end, Worker& worker) {
-  for (std::size_t row = begin; row < end; ++row) fill_row(row, worker);
+  for (std::size_t row = begin; row < end; ++row) status_[row] = decode(row, worker);
   worker.bytes.shrink(kKeepScratch);
-}
-
-void ImageSlot::fill_row(std::size_t row, Worker& worker) {
-  try {
-    status_[row] = decode(row, worker);
-  } catch (const std::bad_alloc&) {
-    // Short enough to need no memory itself.
-    status_[row] = Status::error(Code::memory, "out of memory");
-  }
 }
 
 // All bytes of a row, checked. Block records have checksums within.
@@ -135,8 +132,9 @@ Status ImageSlot::decode(std::size_t row, Worker& worker) {
   request.width = reads_.width[row];
   request.channels = task_.channels;
   request.row = reads_.row[row];
-  Target target{&task_,     out_ ? out_ + row * row_bytes_ : nullptr, out_height_,
-                out_width_, out_ ? nullptr : &images_[row],           Status::okay()};
+  Target target{this,          &task_,     out_ ? out_ + row * row_bytes_ : nullptr,
+                out_height_,   out_width_, out_ ? nullptr : &images_[row],
+                Status::okay()};
   const Status status = worker.decoder.decode(task_, request, &ImageSlot::place, &target);
   return target.refused.ok() ? status : target.refused;
 }
@@ -175,7 +173,12 @@ void ImageSlot::ask_for(const WantedRange& range) const {
   files_->advise(range.file, range.offset, range.length);
 }
 
-std::vector<Failure> ImageSlot::failures() const {
+OwnedImage ImageSlot::take(std::size_t row) {
+  const std::lock_guard lock(taking_);
+  return row < images_.size() ? std::exchange(images_[row], OwnedImage()) : OwnedImage();
+}
+
+std::vector<Failure> ImageSlot::noted() const {
   std::vector<Failure> found;
   for (std::size_t row = 0; row < status_.size(); ++row)
     if (!status_[row].ok()) found.emplace_back(row, status_[row]);

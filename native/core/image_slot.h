@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "slot.h"
@@ -45,15 +46,14 @@ class ImageSlot : public Slot {
   std::vector<WantedRange> wanted() const override;
   void ask_for(const WantedRange& range) const override;
 
-  // After wait() said true.
-  std::vector<Failure> failures() const override;
+  // After wait() said true. take(): an image goes to the first who asks, from whatever thread.
   const Status& status(std::size_t row) const { return status_[row]; }
-  OwnedImage take(std::size_t row) {
-    return row < images_.size() ? std::move(images_[row]) : OwnedImage();
-  }
+  OwnedImage take(std::size_t row);
+
+ protected:
+  std::vector<Failure> noted() const override;
 
  private:
-  void fill_row(std::size_t row, Worker& worker);
   Status read(std::size_t row, Buffer& bytes, ImageCounters& counters) const;
   Status decode(std::size_t row, Worker& worker);
   static void* place(void* context, std::int32_t height, std::int32_t width);
@@ -68,7 +68,8 @@ class ImageSlot : public Slot {
   std::size_t row_bytes_;
 
   std::vector<Status> status_;
-  std::vector<OwnedImage> images_;
+  std::mutex taking_;
+  std::vector<OwnedImage> images_;  // guarded by taking_, once all are there
 };
 
 }  // namespace fastio

@@ -13,12 +13,15 @@ constexpr std::size_t kTileBytes = 16 << 10;  // half of the first cache
 constexpr std::size_t kTileRows = 64;
 constexpr std::size_t kLine = 64;
 
+// Beyond it, numbers have no exact place among doubles.
+constexpr std::int64_t kMostPositions = std::int64_t{1} << 52;
+
 // Which chunk positions are in, without a division.
 class Divider {
  public:
   explicit Divider(std::int64_t rows) : rows_(rows), inverse_(1.0 / static_cast<double>(rows)) {}
 
-  // position in [0, 2**52).
+  // position in [0, kMostPositions).
   std::int64_t operator()(std::int64_t position) const {
     const auto near = static_cast<std::int64_t>(static_cast<double>(position) * inverse_);
     const std::int64_t rest = position - near * rows_;
@@ -132,6 +135,11 @@ void put_field(const std::uint8_t* in, const std::uint32_t* places, std::size_t 
     std::memcpy(out + std::size_t{places[i]} * width, in + i * stride, width);
 }
 
+// A number that another thread may change: what was looked at is what is used.
+std::int64_t read_once(const std::int64_t& number) {
+  return *static_cast<const volatile std::int64_t*>(&number);
+}
+
 void fetch_ahead(const std::uint8_t* begin, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(begin + i);
 }
@@ -140,12 +148,16 @@ void fetch_to_write(const std::uint8_t* begin, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += kLine) __builtin_prefetch(begin + i, 1);
 }
 
-void append(const std::uint8_t* tile, std::size_t stride, const std::int64_t* positions,
-            std::size_t n, const Places& places, Bucket* buckets) {
+bool append(const std::uint8_t* tile, std::size_t stride, const std::int64_t* positions,
+            std::size_t n, const Places& places, std::vector<Bucket>& buckets) {
   for (std::size_t i = 0; i < n; ++i) {
-    if (positions[i] < 0) continue;
-    const auto [number, place] = places(positions[i]);
-    Bucket& bucket = buckets[number];
+    const std::int64_t position = read_once(positions[i]);
+    if (position < 0) continue;
+    if (position >= kMostPositions) return false;
+    const auto [number, place] = places(position);
+    if (static_cast<std::uint64_t>(number) >= buckets.size()) return false;
+    Bucket& bucket = buckets[static_cast<std::size_t>(number)];
+    if (bucket.next >= bucket.room) return false;
     const auto next = static_cast<std::size_t>(bucket.next++);
     bucket.places[next] = place;
     std::uint8_t* const to = bucket.records + next * stride;
@@ -153,6 +165,7 @@ void append(const std::uint8_t* tile, std::size_t stride, const std::int64_t* po
     fetch_to_write(to + 2 * stride, stride);
     std::memcpy(to, tile + i * stride, stride);
   }
+  return true;
 }
 
 }  // namespace
@@ -163,17 +176,19 @@ bool count_buckets(const std::int64_t* positions, std::size_t n, const Cut& cut,
   const auto count = static_cast<std::int64_t>(chunks * cut.buckets());
   std::fill(counts, counts + count, 0);
   for (std::size_t i = 0; i < n; ++i) {
-    if (positions[i] < 0) continue;
-    const std::int64_t number = places(positions[i]).first;
+    const std::int64_t position = read_once(positions[i]);
+    if (position < 0) continue;
+    if (position >= kMostPositions) return false;
+    const std::int64_t number = places(position).first;
     if (number < 0 || number >= count) return false;
     ++counts[number];
   }
   return true;
 }
 
-void interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
+bool interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
                 const std::int64_t* positions, std::size_t n, const Cut& cut, std::int64_t first,
-                Bucket* buckets) {
+                std::vector<Bucket>& buckets) {
   const Places places(cut, first);
   const std::size_t tile_rows = std::clamp<std::size_t>(kTileBytes / stride, 1, kTileRows);
   std::vector<std::uint8_t> tile(tile_rows * stride);
@@ -184,21 +199,28 @@ void interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
     for (const RecordColumn& column : columns)
       fetch_ahead(column.data + (begin + some) * column.width, next * column.width);
     fill_tile(columns, begin, some, tile.data(), stride);
-    append(tile.data(), stride, positions + begin, some, places, buckets);
+    if (!append(tile.data(), stride, positions + begin, some, places, buckets)) return false;
   }
+  return true;
 }
 
-void deal(const std::uint8_t* records, const std::uint32_t* places, std::size_t count,
+bool deal(const std::uint8_t* records, const std::uint32_t* places, std::size_t count,
           std::size_t stride, const std::vector<RecordField>& fields) {
   const std::size_t tile_rows = std::clamp<std::size_t>(kTileBytes / stride, 1, kTileRows);
   // Touched in no order, the lines would come one by one.
   for (const RecordField& field : fields) fetch_to_write(field.data, count * field.width);
+  std::uint32_t checked[kTileRows];  // places: nobody else writes to these
   for (std::size_t begin = 0; begin < count; begin += tile_rows) {
     const std::size_t some = std::min(tile_rows, count - begin);
+    std::memcpy(checked, places + begin, some * sizeof checked[0]);
+    bool inside = true;
+    for (std::size_t i = 0; i < some; ++i) inside &= checked[i] < count;
+    if (!inside) return false;
     for (const RecordField& field : fields)
-      put_field(records + begin * stride + field.offset, places + begin, some, stride, field.width,
+      put_field(records + begin * stride + field.offset, checked, some, stride, field.width,
                 field.data);
   }
+  return true;
 }
 
 void transpose8_portable(const std::uint8_t* const* columns, std::size_t n, std::uint8_t* out,

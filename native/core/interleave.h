@@ -43,11 +43,11 @@ struct Cut {
 };
 
 // Where the records of one bucket go: the next ones to records + next * stride, and to places[next]
-// the position of each in its bucket.
+// the position of each in its bucket. It has room for `room` of them.
 struct Bucket {
   std::uint8_t* records;
   std::uint32_t* places;
-  std::int64_t next;
+  std::int64_t next, room;
 };
 
 // counts[c * cut.buckets() + b]: how many of `positions` are in bucket b of chunk first + c.
@@ -56,14 +56,17 @@ bool count_buckets(const std::int64_t* positions, std::size_t n, const Cut& cut,
                    std::size_t chunks, std::int64_t* counts);
 
 // Appends the record of each of n rows to the bucket of its position, and moves its `next`.
-// Positions as count_buckets accepted them, buckets in the order of its counts. The columns' bytes,
-// without overlap, lie in [0, stride) of a record; what no column covers has anything in it.
-void interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
+// Positions as count_buckets accepted them, buckets in the order of its counts: false where a
+// position is in none of them, or a bucket has no room, as somebody changed them meanwhile. Each is
+// read once and looked at then. The columns' bytes, without overlap, lie in [0, stride) of a
+// record; what no column covers has anything in it.
+bool interleave(const std::vector<RecordColumn>& columns, std::size_t stride,
                 const std::int64_t* positions, std::size_t n, const Cut& cut, std::int64_t first,
-                Bucket* buckets);
+                std::vector<Bucket>& buckets);
 
-// Puts the `count` records of a full bucket to their places in the fields' arrays of `count` rows.
-void deal(const std::uint8_t* records, const std::uint32_t* places, std::size_t count,
+// Puts the `count` records of a full bucket to their places in the fields' arrays of `count` rows;
+// false where a place is not in [0, count).
+bool deal(const std::uint8_t* records, const std::uint32_t* places, std::size_t count,
           std::size_t stride, const std::vector<RecordField>& fields);
 
 // The kernels of `interleave`, for tests: eight columns of 4 bytes to 32 bytes of each of n rows,

@@ -20,9 +20,10 @@ struct JpegCoefficients {
   std::vector<std::int16_t> blocks[3];  // (blocks_y, blocks_x, 64), natural order, not dequantised
 };
 
-// Reads all of a file. Code::foreign: no block record can hold it (README.md), or libjpeg could not
-// write it again; the message says why. Damage is what JpegDecoder::check() has for it: a file that
-// is read here is sound, and one that is not foreign fails here as it does there.
+// Reads all of a file. Code::foreign: no block record can hold it (docs/block_record.md), or
+// libjpeg could not write it again; the message says why. Damage is what JpegDecoder::check() has
+// for it: a file that is read here is sound, and one that is not foreign fails here as it does
+// there.
 Status read_coefficients(const std::uint8_t* data, std::size_t size, JpegCoefficients& out);
 
 // A JPEG file with these coefficients, quantisers, component identifiers and metadata segments,

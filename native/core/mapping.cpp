@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,6 +51,18 @@ std::atomic<pid_t> passing_on{0};  // the thread that is in the handler before o
 std::uintptr_t page_bytes = 0;
 std::atomic<bool> once_damaged{false};
 
+// Puts zeros in the place of [begin, end).
+bool put_zeros(std::uintptr_t begin, std::uintptr_t end) {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+#if defined(__SANITIZE_THREAD__)
+  // Its mmap() counts as a write to pages that other threads may be reading, as they may here.
+  return ::syscall(SYS_mmap, begin, end - begin, PROT_READ, kFlags, -1, 0) != -1;
+#else
+  return ::mmap(reinterpret_cast<void*>(begin), end - begin, PROT_READ, kFlags, -1, 0) !=
+         MAP_FAILED;
+#endif
+}
+
 // Async-signal-safe: atomics and mmap. True where the fault was one of ours and is mended.
 bool mend(std::uintptr_t address) {
   GuardTable& guards = *the_table;
@@ -59,15 +72,19 @@ bool mend(std::uintptr_t address) {
     const std::uintptr_t begin = guard.begin.load(std::memory_order_acquire);
     if (begin == 0 || address < begin || address >= guard.end.load(std::memory_order_acquire))
       continue;
-    void* const page = reinterpret_cast<void*>(address / page_bytes * page_bytes);
+    // Of an entry that is being used again, the two may not belong together.
+    if (guard.begin.load(std::memory_order_acquire) != begin) continue;
+    // Before there are zeros: who reads some finds the flags set (see damaged()).
+    guard.damaged.store(true, std::memory_order_relaxed);
+    once_damaged.store(true, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const std::uintptr_t end =
+        (guard.end.load(std::memory_order_relaxed) + page_bytes - 1) / page_bytes * page_bytes;
     const int saved = errno;
-    const bool mapped = ::mmap(page, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-                               -1, 0) != MAP_FAILED;
+    // In one piece, up to the end: a process may have 65530 of them. Where this one, which cuts the
+    // mapping in two, is one too many, all of it becomes zeros: no row of it counts any more.
+    const bool mapped = put_zeros(address / page_bytes * page_bytes, end) || put_zeros(begin, end);
     errno = saved;
-    if (mapped) {
-      guard.damaged.store(true, std::memory_order_release);
-      once_damaged.store(true, std::memory_order_release);
-    }
     return mapped;
   }
   return false;
@@ -154,7 +171,9 @@ Status failed(const char* what) {
 
 class Descriptor {
  public:
-  explicit Descriptor(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  // Non-blocking: opening a pipe would wait for its writer.
+  explicit Descriptor(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   ~Descriptor() {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -212,12 +231,19 @@ void Mapping::expect_scattered() const {
   if (data_) ::madvise(const_cast<std::uint8_t*>(data_), size_, MADV_RANDOM);
 }
 
+// The fence keeps the processor from looking at the flag before it has read the bytes that the flag
+// is asked about; an acquiring load only orders what comes behind it. The handler set the flag
+// before there were zeros, so that no thread has read some and finds it unset.
 bool Mapping::damaged() const {
-  return guard_ != kUnguarded && table().at(guard_).damaged.load(std::memory_order_acquire);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return guard_ != kUnguarded && table().at(guard_).damaged.load(std::memory_order_relaxed);
 }
 
 void Mapping::keep_guards() { install(); }
 
-bool Mapping::any_damaged() { return once_damaged.load(std::memory_order_acquire); }
+bool Mapping::any_damaged() {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return once_damaged.load(std::memory_order_relaxed);
+}
 
 }  // namespace fastio

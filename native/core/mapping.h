@@ -41,7 +41,8 @@ class Mapping {
   void expect_scattered() const;
 
   // Whether a page was read that the file did not have any more. What was read up to then may be
-  // zeros, and goes on being zeros there.
+  // zeros, and goes on being zeros from there to the end. Asked after the bytes were read: false
+  // says that they were the file's, whichever thread met the missing page first.
   bool damaged() const;
 
   // Puts the handler back that turns a cut-off file into an error, where somebody else's took its

@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 
+#include "crc32.h"
 #include "parquet_runs.h"
 #include "snappy.h"
 
@@ -132,6 +133,8 @@ Status ColumnDecoder::decode_pages() {
     }
     if (status.ok() && header.bytes > static_cast<std::size_t>(end - at))
       status = Status::error(Code::truncated, "it has more bytes than its column chunk");
+    if (status.ok() && chunk_.checked && header.has_crc && crc32(at, header.bytes) != header.crc)
+      status = corrupt("its bytes are not those of its CRC-32");
     if (status.ok()) {
       const Part body{at, header.bytes};
       at += header.bytes;

@@ -20,6 +20,7 @@ struct ColumnChunk {
   int width;      // bytes of a number: 4 or 8
   bool nullable;  // it has definition levels, of 1 at most
   bool snappy;
+  bool checked = false;  // pages are compared with their checksums, where they have any
 };
 
 // Decodes column chunks, one after the other: not thread-safe. It keeps the memory that it took, up

@@ -68,6 +68,14 @@ class ThriftReader {
     return true;
   }
 
+  // An i32 that stands for 32 bits.
+  bool bits(int type, std::uint32_t& out) {
+    std::int32_t value = 0;
+    if (!i32(type, value)) return false;
+    out = static_cast<std::uint32_t>(value);
+    return true;
+  }
+
   bool boolean(int type, bool& out) {
     if (type != kTrue && type != kFalse) return false;
     out = type == kTrue;
@@ -234,6 +242,8 @@ Status read_page_header(const Byte*& at, const Byte* end, PageHeader& header) {
         return sizes[0] = in.size(kind, header.full_bytes);
       case 3:
         return sizes[1] = in.size(kind, header.bytes);
+      case 4:
+        return header.has_crc = in.bits(kind, header.crc);
       case 5:
       case 7:
       case 8:

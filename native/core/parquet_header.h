@@ -26,6 +26,8 @@ struct PageHeader {
   std::size_t bytes = 0;       // of the page behind its header, as stored
   std::size_t full_bytes = 0;  // the same, not compressed
   std::size_t values = 0;      // nulls among them
+  bool has_crc = false;
+  std::uint32_t crc = 0;  // CRC-32 of the page behind its header, as stored
   Encoding encoding = Encoding::plain;
   Encoding level_encoding = Encoding::rle;  // of definition levels
   // Of version 2 alone.

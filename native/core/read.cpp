@@ -74,7 +74,7 @@ class FileSet::Descriptor {
 };
 
 FileSet::FileSet(bool keep_open, std::size_t max_open)
-    : keep_open_(keep_open), max_open_(std::max<std::size_t>(1, max_open)) {}
+    : keep_open_(keep_open), pid_(::getpid()), max_open_(std::max<std::size_t>(1, max_open)) {}
 
 std::int64_t FileSet::add(std::vector<std::string> paths) {
   const std::lock_guard lock(mutex_);
@@ -115,11 +115,18 @@ Status FileSet::open(std::int64_t file, std::shared_ptr<Descriptor>& out) {
     fd = ::open(path.c_str(), kFlags);
   }
   if (fd < 0) return system_error("cannot open", errno);
-  out = std::make_shared<Descriptor>(fd);
+  try {
+    out = std::make_shared<Descriptor>(fd);
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
   if (!keep_open_) return Status::okay();
 
   // Two threads may have opened the same file meanwhile: the first to come back is kept.
   const std::lock_guard lock(mutex_);
+  if (open_order_.size() == open_order_.capacity())  // first, since it may throw
+    open_order_.reserve(std::min(2 * open_order_.size() + 8, max_open_));
   const auto [entry, inserted] = open_.try_emplace(file, out);
   if (!inserted) {
     out = entry->second;
@@ -185,7 +192,10 @@ void FileSet::advise(std::int64_t file, std::int64_t offset, std::int64_t length
                     POSIX_FADV_WILLNEED);
 }
 
+bool FileSet::forked() const { return ::getpid() != pid_; }
+
 void FileSet::close() {
+  if (forked()) return;
   const std::lock_guard lock(mutex_);
   open_.clear();
   open_order_.clear();

@@ -2,6 +2,8 @@
 // bound) or whole small files (opened, read, closed).
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -61,14 +63,20 @@ class FileSet {
   static constexpr std::int64_t kMostAhead = 32 << 20;
   void advise(std::int64_t file, std::int64_t offset, std::int64_t length);
 
-  // Closes every kept descriptor; reads in flight finish first on their own reference.
+  // Closes every kept descriptor; reads in flight finish first on their own reference. Does nothing
+  // in a forked child, where a thread of the parent may have left the lock held.
   void close();
+
+  // Whether this is a child of the process that the set was made in: neither to be used nor
+  // destroyed there.
+  bool forked() const;
 
  private:
   class Descriptor;
   Status open(std::int64_t file, std::shared_ptr<Descriptor>& out);
 
   const bool keep_open_;
+  const pid_t pid_;
   const std::size_t max_open_;
   mutable std::mutex mutex_;
   std::vector<std::string> paths_;

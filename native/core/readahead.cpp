@@ -1,62 +1,77 @@
 #include "readahead.h"
 
-#include <system_error>
+#include <unistd.h>
+
+#include <exception>
 #include <utility>
 
 namespace fastio {
 
-ReadAhead::ReadAhead(int threads) {
+ReadAhead::ReadAhead(int threads) : pid_(::getpid()), shared_(std::make_shared<Shared>()) {
   try {
-    threads_.reserve(static_cast<std::size_t>(threads));
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
-  } catch (const std::system_error&) {
+    for (int i = 0; i < threads; ++i) crew_.start([shared = shared_] { shared->work(); });
+  } catch (const std::exception&) {
     // As many as there are.
   }
-  if (threads_.empty()) closed_ = true;  // workers read what nobody asked for ahead
+  if (crew_.size() == 0) shared_->closed = true;  // workers read what nobody asked for ahead
 }
 
-void ReadAhead::push(std::shared_ptr<const Slot> slot) {
-  std::vector<WantedRange> ranges = slot->wanted();
-  if (ranges.empty()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_) return;
-    jobs_.push_back({std::move(slot), std::move(ranges)});
+ReadAhead::~ReadAhead() {
+  if (::getpid() == pid_) {
+    close();
+  } else {
+    // The threads do not exist here, and their lock may look held and waited for.
+    static_cast<void>(new std::shared_ptr<Shared>(std::move(shared_)));
   }
-  ready_.notify_one();
 }
 
-void ReadAhead::close() {
+void ReadAhead::push(const std::shared_ptr<const Slot>& slot) noexcept {
+  try {
+    std::vector<WantedRange> ranges = slot->wanted();
+    if (ranges.empty()) return;
+    const std::lock_guard lock(shared_->mutex);
+    if (shared_->closed) return;
+    shared_->jobs.push_back({slot, std::move(ranges)});
+  } catch (const std::exception&) {
+    return;
+  }
+  shared_->ready.notify_one();
+}
+
+void ReadAhead::close(std::chrono::nanoseconds patience) {
   std::deque<Job> forgotten;  // goes after the lock: it may hold the last of a slot
   {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-    forgotten.swap(jobs_);
+    const std::lock_guard lock(shared_->mutex);
+    shared_->closed = true;
+    forgotten.swap(shared_->jobs);
   }
-  ready_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  shared_->ready.notify_all();
+  crew_.end(patience);
 }
 
 // Waits for the next range; false once closed.
-bool ReadAhead::claim(std::shared_ptr<const Slot>& slot, WantedRange& range) {
-  std::unique_lock lock(mutex_);
-  ready_.wait(lock, [this] { return closed_ || !jobs_.empty(); });
-  if (closed_) return false;
-  Job& job = jobs_.front();
+bool ReadAhead::Shared::claim(std::shared_ptr<const Slot>& slot, WantedRange& range) {
+  std::unique_lock lock(mutex);
+  ready.wait(lock, [this] { return closed || !jobs.empty(); });
+  if (closed) return false;
+  Job& job = jobs.front();
   slot = job.slot;
   range = job.ranges[job.next++];
-  if (job.next == job.ranges.size()) jobs_.pop_front();
+  if (job.next == job.ranges.size()) jobs.pop_front();
   // One thread wakes the next: what is cached takes so little time that one or two are enough.
-  if (!jobs_.empty()) ready_.notify_one();
+  if (!jobs.empty()) ready.notify_one();
   return true;
 }
 
-void ReadAhead::work() {
+void ReadAhead::Shared::work() {
   std::shared_ptr<const Slot> slot;
   WantedRange range;
   while (claim(slot, range)) {
-    slot->ask_for(range);
+    try {
+      slot->ask_for(range);
+    } catch (const std::exception&) {
+      // The worker that reads it meets the same, and tells it.
+    }
     slot.reset();
   }
 }

@@ -5,14 +5,17 @@
 // can fail or be wrong, only useless. A range that is cached already costs a look.
 #pragma once
 
+#include <sys/types.h>
+
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
+#include "crew.h"
 #include "slot.h"
 
 namespace fastio {
@@ -24,14 +27,16 @@ class ReadAhead {
   // Starts `threads` threads, or as many as the system has. They wait for the disk where a file is
   // opened whose directory entry is not cached; what is asked for of open files does not wait.
   explicit ReadAhead(int threads);
-  ~ReadAhead() { close(); }
+  ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  void push(std::shared_ptr<const Slot> slot);
+  // Never throws: where there is no memory, the slot's bytes are read when workers come to them.
+  void push(const std::shared_ptr<const Slot>& slot) noexcept;
 
-  // Forgets what waits, joins the threads. May be called again; not from two threads at once.
-  void close();
+  // Forgets what waits, joins the threads, and leaves those alone that do not come back within
+  // `patience`. May be called again; not from two threads at once.
+  void close(std::chrono::nanoseconds patience = kPatience);
 
  private:
   struct Job {
@@ -39,14 +44,20 @@ class ReadAhead {
     std::vector<WantedRange> ranges;
     std::size_t next = 0;
   };
-  void work();
-  bool claim(std::shared_ptr<const Slot>& slot, WantedRange& range);
+  // What the threads use: the last of them lets go.
+  struct Shared {
+    bool claim(std::shared_ptr<const Slot>& slot, WantedRange& range);
+    void work();
 
-  std::mutex mutex_;
-  std::condition_variable ready_;
-  std::deque<Job> jobs_;  // guarded by mutex_
-  bool closed_ = false;   // likewise
-  std::vector<std::thread> threads_;
+    std::mutex mutex;
+    std::condition_variable ready;
+    std::deque<Job> jobs;  // guarded by mutex
+    bool closed = false;   // likewise
+  };
+
+  const pid_t pid_;
+  std::shared_ptr<Shared> shared_;
+  Crew crew_;
 };
 
 }  // namespace fastio

@@ -61,17 +61,22 @@ std::uint64_t divide(std::uint64_t a, std::uint64_t b) {
   return a / b;
 }
 
-// to[i] = from[i], changed by `change(values, count)` a chunk at a time.
+// to[i] = from[i], changed by `change(values, count)` a chunk at a time. False: one is not in
+// [0, n). Each is copied and looked at then, so that nobody can change it in between.
 template <typename Change>
-void in_chunks(const std::int64_t* from, std::size_t count, std::int64_t* to,
+bool in_chunks(std::uint64_t n, const std::int64_t* from, std::size_t count, std::int64_t* to,
                const Change& change) {
   std::uint64_t values[kChunk];
   for (std::size_t begin = 0; begin < count; begin += kChunk) {
     const std::size_t now = std::min(kChunk, count - begin);
     std::memcpy(values, from + begin, now * sizeof(values[0]));
+    bool inside = true;
+    for (std::size_t i = 0; i < now; ++i) inside &= values[i] < n;
+    if (!inside) return false;
     change(values, now);
     std::memcpy(to + begin, values, now * sizeof(values[0]));
   }
+  return true;
 }
 
 // to[i] = first + i, changed likewise.
@@ -292,11 +297,11 @@ void WindowPermutation::invert(std::uint64_t* rows, std::size_t count) const {
   mix_windows(true, rows, count);
 }
 
-void permute(std::uint64_t n, std::uint64_t key, const std::int64_t* positions, std::size_t count,
+bool permute(std::uint64_t n, std::uint64_t key, const std::int64_t* positions, std::size_t count,
              std::int64_t* rows) {
   const Permutation order(n, key);
-  in_chunks(positions, count, rows,
-            [&](std::uint64_t* values, std::size_t now) { order.apply(values, now); });
+  return in_chunks(n, positions, count, rows,
+                   [&](std::uint64_t* values, std::size_t now) { order.apply(values, now); });
 }
 
 void permute_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, std::size_t count,
@@ -317,37 +322,41 @@ void permute_window_range(std::uint64_t n, std::uint64_t block, std::uint64_t wi
                   [&](std::uint64_t* values, std::size_t now) { order.apply(values, now); });
 }
 
-void permute_inverse(std::uint64_t n, std::uint64_t key, const std::int64_t* rows,
+bool permute_inverse(std::uint64_t n, std::uint64_t key, const std::int64_t* rows,
                      std::size_t count, std::int64_t* positions) {
   const Permutation order(n, key);
-  in_chunks(rows, count, positions,
-            [&](std::uint64_t* values, std::size_t now) { order.invert(values, now); });
+  return in_chunks(n, rows, count, positions,
+                   [&](std::uint64_t* values, std::size_t now) { order.invert(values, now); });
 }
 
-void permute_window(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
+bool permute_window(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
                     const std::int64_t* positions, std::size_t count, std::int64_t* rows) {
   const WindowPermutation order(n, block, window, key);
-  in_chunks(positions, count, rows,
-            [&](std::uint64_t* values, std::size_t now) { order.apply(values, now); });
+  return in_chunks(n, positions, count, rows,
+                   [&](std::uint64_t* values, std::size_t now) { order.apply(values, now); });
 }
 
-void permute_window_inverse(std::uint64_t n, std::uint64_t block, std::uint64_t window,
+bool permute_window_inverse(std::uint64_t n, std::uint64_t block, std::uint64_t window,
                             std::uint64_t key, const std::int64_t* rows, std::size_t count,
                             std::int64_t* positions) {
   const WindowPermutation order(n, block, window, key);
-  in_chunks(rows, count, positions,
-            [&](std::uint64_t* values, std::size_t now) { order.invert(values, now); });
+  return in_chunks(n, rows, count, positions,
+                   [&](std::uint64_t* values, std::size_t now) { order.invert(values, now); });
 }
 
-void windows_of(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
+bool windows_of(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
                 const std::int64_t* blocks, std::size_t count, std::int64_t* begins,
                 std::int64_t* ends) {
   const WindowPermutation order(n, block, window, key);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto span = order.window_of(static_cast<std::uint64_t>(blocks[i]));
+    std::uint64_t number;
+    std::memcpy(&number, blocks + i, sizeof number);
+    if (number >= order.blocks()) return false;
+    const auto span = order.window_of(number);
     begins[i] = static_cast<std::int64_t>(span.begin);
     ends[i] = static_cast<std::int64_t>(span.end);
   }
+  return true;
 }
 
 }  // namespace fastio

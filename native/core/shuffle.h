@@ -93,6 +93,8 @@ class WindowPermutation {
 
 // Arrays of `count`: rows at consecutive positions from `first` on, first + count <= n, or
 // positions of consecutive rows; rows at positions, positions of rows, and the window of blocks.
+// Those that are given an array read each of its numbers once; false: one of them is out of range,
+// and what is in the other array then is of no use.
 void permute_range(std::uint64_t n, std::uint64_t key, std::uint64_t first, std::size_t count,
                    std::int64_t* rows);
 void permute_inverse_range(std::uint64_t n, std::uint64_t key, std::uint64_t first,
@@ -100,16 +102,16 @@ void permute_inverse_range(std::uint64_t n, std::uint64_t key, std::uint64_t fir
 void permute_window_range(std::uint64_t n, std::uint64_t block, std::uint64_t window,
                           std::uint64_t key, std::uint64_t first, std::size_t count,
                           std::int64_t* rows);
-void permute(std::uint64_t n, std::uint64_t key, const std::int64_t* positions, std::size_t count,
+bool permute(std::uint64_t n, std::uint64_t key, const std::int64_t* positions, std::size_t count,
              std::int64_t* rows);
-void permute_inverse(std::uint64_t n, std::uint64_t key, const std::int64_t* rows,
+bool permute_inverse(std::uint64_t n, std::uint64_t key, const std::int64_t* rows,
                      std::size_t count, std::int64_t* positions);
-void permute_window(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
+bool permute_window(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
                     const std::int64_t* positions, std::size_t count, std::int64_t* rows);
-void permute_window_inverse(std::uint64_t n, std::uint64_t block, std::uint64_t window,
+bool permute_window_inverse(std::uint64_t n, std::uint64_t block, std::uint64_t window,
                             std::uint64_t key, const std::int64_t* rows, std::size_t count,
                             std::int64_t* positions);
-void windows_of(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
+bool windows_of(std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t key,
                 const std::int64_t* blocks, std::size_t count, std::int64_t* begins,
                 std::int64_t* ends);
 

@@ -46,7 +46,7 @@ using Failure = std::pair<std::size_t, Status>;
 class Slot {
  public:
   // chunk: rows that a thread claims at a time.
-  Slot(std::size_t rows, std::size_t chunk) : rows_(rows), chunk_(chunk), left_(rows) {}
+  Slot(std::size_t rows, std::size_t chunk);
   virtual ~Slot() = default;
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
@@ -60,8 +60,11 @@ class Slot {
     end = std::min(begin + chunk_, rows_);
     return true;
   }
-  // May be called once for claimed rows; what goes wrong is the rows' status. Never throws.
+  // May be called once for claimed rows; what goes wrong is the rows' status.
   virtual void fill(std::size_t begin, std::size_t end, Worker& worker) = 0;
+  // Claimed rows were not filled, or not all of them, since fill() threw: `what` it said. Called in
+  // a catch clause; needs no memory.
+  void broke(std::size_t begin, Code code, const char* what) noexcept;
   // So many claimed rows are done.
   void finish(std::size_t rows) {
     // Notified under the lock: the consumer may free the slot as soon as it sees left_ == 0.
@@ -87,19 +90,29 @@ class Slot {
     return done_.wait_for(lock, timeout, [this] { return left_ == 0; });
   }
   bool cancelled() const { return cancelled_.load(); }
+  // The consumer waits no longer for a thread that does not come back: rows that it has not begun
+  // to write are not written any more.
+  void abandon() { abandoned_.store(true); }
+  bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
 
-  // After wait() said true: by row.
-  virtual std::vector<Failure> failures() const = 0;
+  // After wait() said true: by row, those that broke() told of included.
+  std::vector<Failure> failures() const;
 
  protected:
+  // What fill() noted, a row at most once, in any order.
+  virtual std::vector<Failure> noted() const = 0;
   // Whether a thread has begun with this row and all before it.
   bool begun(std::size_t row) const { return row < next_.load(std::memory_order_relaxed); }
 
  private:
   const std::size_t rows_, chunk_;
+  // Of each claim the code of what fill() threw, else ok. Made before the slot is queued.
+  const std::unique_ptr<std::atomic<std::uint8_t>[]> broken_;
+  std::atomic<bool> any_broken_{false};
+  char what_[200] = "";  // the first of them said; guarded by mutex_
   std::atomic<std::size_t> next_{0};
-  std::atomic<bool> cancelled_{false};
-  std::mutex mutex_;
+  std::atomic<bool> cancelled_{false}, abandoned_{false};
+  mutable std::mutex mutex_;
   std::condition_variable done_;
   std::size_t left_;  // rows neither finished nor cancelled; guarded by mutex_
 };

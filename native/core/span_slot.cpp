@@ -66,12 +66,9 @@ void SpanSlot::fill(std::size_t begin, std::size_t end, Worker&) {
           i, Status::error(Code::truncated, "its shard was cut off while it was read"));
 }
 
-std::vector<Failure> SpanSlot::failures() const {
+std::vector<Failure> SpanSlot::noted() const {
   const std::lock_guard lock(failing_);
-  std::vector<Failure> found = failures_;
-  std::sort(found.begin(), found.end(),
-            [](const Failure& a, const Failure& b) { return a.first < b.first; });
-  return found;
+  return failures_;
 }
 
 }  // namespace fastio

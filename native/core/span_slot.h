@@ -33,7 +33,9 @@ class SpanSlot : public Slot {
   SpanSlot(Sources sources, std::vector<Span> spans, std::uint8_t* out);
 
   void fill(std::size_t begin, std::size_t end, Worker& worker) override;
-  std::vector<Failure> failures() const override;
+
+ protected:
+  std::vector<Failure> noted() const override;
 
  private:
   const Sources sources_;

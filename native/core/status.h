@@ -19,6 +19,7 @@ enum class Code : std::int32_t {
   foreign = 6,      // not a JPEG that libjpeg turns into gray or RGB: Pillow's turn
   memory = 7,       // an allocation failed
   cancelled = 8,    // the caller wanted no more of it
+  unforeseen = 9,   // an exception that nothing here should have thrown
 };
 
 struct [[nodiscard]] Status {

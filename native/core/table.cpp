@@ -5,11 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <stdexcept>
-#include <system_error>
 
 #include "crc32c.h"
-#include "signals.h"
 
 namespace fastio {
 namespace {
@@ -127,7 +126,11 @@ Status Table::set(std::size_t shard, std::shared_ptr<const Mapping> mapping,
   {
     const std::lock_guard lock(mutex_);
     if (!copying_ || closed_) return Status::okay();
-    to_copy_.push_back({shard, made, places});
+    try {
+      to_copy_.push_back({shard, made, places});
+    } catch (const std::bad_alloc&) {
+      return Status::okay();  // it stays mapped
+    }
   }
   wanted_.notify_one();
   return Status::okay();
@@ -163,14 +166,14 @@ void Table::replace(std::size_t shard, const ShardColumns* expected,
   const std::lock_guard lock(mutex_);
   const ShardColumns* const there = state_->known.shards[shard].get();
   if (expected && there != expected) return;
-  known_ += std::size_t{columns != nullptr} - std::size_t{there != nullptr};
-  const bool ok = columns && columns->status.ok();
-  if (expected && ok) ++resident_;
-  if (state_->snapshots.load(std::memory_order_acquire)) {
+  if (state_->snapshots.load(std::memory_order_acquire)) {  // first, since it may throw
     old = std::make_shared<State>();
     old->known = state_->known;
     state_.swap(old);
   }
+  known_ += std::size_t{columns != nullptr} - std::size_t{there != nullptr};
+  const bool ok = columns && columns->status.ok();
+  if (expected && ok) ++resident_;
   const auto first = static_cast<std::uint64_t>(first_row_[shard]);
   for (std::size_t i = 0; i < strides_.size(); ++i)
     state_->known.origins[i][shard] =
@@ -214,31 +217,27 @@ std::size_t Table::resident() const {
 void Table::make_resident() {
   const std::lock_guard lock(mutex_);
   if (copying_ || closed_) return;
-  const SignalsBlocked blocked;
   try {
-    copier_ = std::thread([this] { copy_all(); });
+    crew_.start([self = shared_from_this()] { self->copy_all(); });
     copying_ = true;
-  } catch (const std::system_error&) {
-    // No thread, no copies.
+  } catch (const std::exception&) {
+    // No thread, or no memory for one: no copies.
   }
 }
 
-Table::~Table() {
-  close();
-  // A forked child cannot join it.
-  if (forked()) static_cast<void>(new std::thread(std::move(copier_)));
-}
+Table::~Table() { close(); }
 
 bool Table::forked() const { return ::getpid() != pid_; }
 
-void Table::close() {
+void Table::close(std::chrono::nanoseconds patience) {
   if (forked()) return;
   {
     const std::lock_guard lock(mutex_);
     closed_ = true;
   }
   wanted_.notify_all();
-  if (copier_.joinable()) copier_.join();
+  const std::lock_guard ending(ending_);
+  crew_.end(patience);
 }
 
 void Table::copy_all() {
@@ -251,9 +250,13 @@ void Table::copy_all() {
       copy = std::move(to_copy_.front());
       to_copy_.pop_front();
     }
-    std::shared_ptr<const ShardColumns> columns = copied(copy);
-    if (!columns) continue;
-    replace(copy.shard, copy.from.get(), std::move(columns));
+    try {
+      std::shared_ptr<const ShardColumns> columns = copied(copy);
+      if (!columns) continue;
+      replace(copy.shard, copy.from.get(), std::move(columns));
+    } catch (const std::exception&) {
+      continue;  // there was no memory: it stays mapped
+    }
     // Its pages stay in the page cache; this process has no more use for them.
     advise(copy.from->mapping->data(), copy.from->mapping->size(), MADV_DONTNEED);
   }

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -16,9 +17,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
+#include "crew.h"
 #include "mapping.h"
 #include "status.h"
 
@@ -85,8 +86,8 @@ struct KnownShards {
   std::vector<std::vector<std::uintptr_t>> origins;
 };
 
-// Thread-safe.
-class Table {
+// Thread-safe. Kept by a shared_ptr, of which the copying thread has one: close() lets it go.
+class Table : public std::enable_shared_from_this<Table> {
  public:
   // first_row: of each shard, and the number of all rows at the end; ascending, from 0.
   // strides: bytes from row to row of each column. Throws std::invalid_argument where they, or the
@@ -127,7 +128,8 @@ class Table {
   std::shared_ptr<const KnownShards> snapshot() const;
 
   // Has a thread copy the shards that become known from now on, one after the other. A shard that
-  // there is no memory for stays mapped. Nothing happens the second time.
+  // there is no memory for stays mapped. Nothing happens the second time. Whoever calls this calls
+  // close() in the end.
   void make_resident();
 
   // How many shards were copied.
@@ -137,8 +139,9 @@ class Table {
   // changing stays half-changed: neither to be used nor destroyed there.
   bool forked() const;
 
-  // Ends the copying. May be called again. Does nothing in a forked child, which has no thread.
-  void close();
+  // Ends the copying; where its thread does not come back within `patience`, it is left alone. May
+  // be called again. Does nothing in a forked child, which has no thread.
+  void close(std::chrono::nanoseconds patience = kPatience);
 
  private:
   struct Copy {
@@ -173,8 +176,9 @@ class Table {
   std::condition_variable wanted_;
   bool copying_ = false;
   std::atomic<bool> closed_{false};
-  std::thread copier_;
   const pid_t pid_;
+  std::mutex ending_;
+  Crew crew_;  // guarded by ending_ (and mutex_ where it starts)
 };
 
 }  // namespace fastio

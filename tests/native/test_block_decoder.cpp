@@ -100,16 +100,21 @@ Status decode(BlockDecoder& decoder, const Codebook& book, const Bytes& record,
   const PaddedBytes head(record.data(), header.bytes);
   Status status = decoder.open(book, head.data(), head.size(), record.size());
   REQUIRE(status.ok());
-  ByteRange dc, ac;
-  decoder.plan(region, dc, ac);
-  REQUIRE(dc.begin >= header.bytes);
-  REQUIRE(dc.end <= header.ac_begin[0]);
-  REQUIRE((ac.size() == 0 || ac.begin >= header.ac_begin[0]));
-  REQUIRE(ac.end <= header.ac_begin.back());
-  const PaddedBytes dc_bytes(record.data() + dc.begin, dc.size());
-  const PaddedBytes ac_bytes(record.data() + ac.begin, ac.size());
+  const RecordReads reads = decoder.plan(region);
+  REQUIRE(reads.dc.begin >= header.bytes);
+  REQUIRE(reads.dc.end <= header.ac_begin[0]);
+  const PaddedBytes dc_bytes(record.data() + reads.dc.begin, reads.dc.size());
+  std::vector<PaddedBytes> ac_bytes;
+  std::vector<const std::uint8_t*> ac;
+  std::size_t end = header.ac_begin[0];
+  for (const ByteRange& range : reads.ac) {
+    REQUIRE(range.begin >= end);
+    end = range.end;
+    ac.push_back(ac_bytes.emplace_back(record.data() + range.begin, range.size()).data());
+  }
+  REQUIRE(end <= header.ac_begin.back());
   PlaneView views[3] = {};
-  status = decoder.decode(dc_bytes.data(), ac_bytes.data(), views);
+  status = decoder.decode(dc_bytes.data(), ac.data(), views);
   if (!planes || !status.ok()) return status;
   planes->clear();
   for (int c = 0; c < region.components; ++c) {
@@ -144,13 +149,14 @@ void set_crc(Bytes& record, std::size_t at, std::size_t begin, std::size_t end) 
 // Makes all checksums fit what the record has.
 void mend(Bytes& record) {
   const BlockHeader header = test::header_of(record);
-  const std::size_t rows = header.dc_crc.size(), tiles = header.ac_begin.size() - 1;
-  std::size_t at = header.bytes - 8 - 8 * rows;
-  for (std::size_t r = 0; r < rows; ++r) {
+  const std::size_t rows = header.dc_crc.size(), groups = header.ac_crc.size();
+  const std::size_t at = header.bytes - 8 - 4 * (rows + groups);
+  for (std::size_t r = 0; r < rows; ++r)
     set_crc(record, at + 4 * r, header.dc_begin[r], header.dc_begin[r + 1]);
-    set_crc(record, at + 4 * (rows + r), header.ac_begin[r * tiles / rows],
-            header.ac_begin[(r + 1) * tiles / rows]);
-  }
+  for (std::int32_t g = 0; g < header.shape.group_columns(); ++g)
+    for (std::int32_t r = 0; r < header.shape.tile_rows(); ++r)
+      set_crc(record, at + 4 * (rows + header.shape.group_number(r, g)), header.group_begin(r, g),
+              header.group_end(r, g));
   set_crc(record, header.bytes - 8, header.ac_begin.back(), record.size());
   set_crc(record, header.bytes - 4, 0, header.bytes - 4);
 }
@@ -224,32 +230,74 @@ TEST_CASE("an eighth of every plane takes no byte of the AC section") {
   const Sample s(small_picture(), 4);
   BlockDecoder decoder;
   REQUIRE(decoder.open(*s.book, s.record.data(), s.record.size(), s.record.size()).ok());
-  ByteRange dc, ac;
-  decoder.plan(whole_region(decoder.shape(), 8, 8), dc, ac);
-  CHECK(ac.size() == 0);
-  CHECK(dc.begin == decoder.header().bytes);
-  CHECK(dc.end == decoder.header().ac_begin[0]);
-  decoder.plan(whole_region(decoder.shape(), 8, 4), dc, ac);
-  CHECK(ac.size() > 0);
+  const RecordReads& reads = decoder.plan(whole_region(decoder.shape(), 8, 8));
+  CHECK(reads.ac.empty());
+  CHECK(reads.dc.begin == decoder.header().bytes);
+  CHECK(reads.dc.end == decoder.header().ac_begin[0]);
+  CHECK(decoder.plan(whole_region(decoder.shape(), 8, 4)).ac.size() == 1);
 }
 
-TEST_CASE("a region takes the tile rows that it lies in") {
+TEST_CASE(
+    "a region takes its tile rows of the DC section, and the groups of four tiles it touches") {
   JpegOptions o = small_picture();
   o.height = 16 * 9;
+  o.width = 128 * 4 * 3 + 60;  // four columns of groups, the last of one tile
   const Sample s(o, 5);
   BlockDecoder decoder;
   REQUIRE(decoder.open(*s.book, s.record.data(), s.record.size(), s.record.size()).ok());
   const BlockHeader& header = decoder.header();
+  const auto plan = [&](SampleRange x, SampleRange y) {
+    PlaneRegion region;
+    region.x[0] = x;
+    region.y[0] = y;
+    return decoder.plan(region);
+  };
+  const auto same = [](const ByteRange& range, std::size_t begin, std::size_t end) {
+    return range.begin == begin && range.end == end;
+  };
+
+  const RecordReads one = plan({520, 530}, {16 * 3, 16 * 5});
+  CHECK(same(one.dc, header.dc_begin[3], header.dc_begin[5]));
+  REQUIRE(one.ac.size() == 1);
+  CHECK(same(one.ac[0], header.group_begin(3, 1), header.group_end(4, 1)));
+
+  const RecordReads two = plan({1023, 1025}, {16 * 8, 16 * 9});
+  REQUIRE(two.ac.size() == 2);
+  CHECK(same(two.ac[0], header.group_begin(8, 1), header.group_end(8, 1)));
+  CHECK(same(two.ac[1], header.group_begin(8, 2), header.group_end(8, 2)));
+
+  // All rows of columns that follow each other are one range, and so is all of the record.
+  const RecordReads tall = plan({600, 1100}, {0, 16 * 9});
+  REQUIRE(tall.ac.size() == 1);
+  CHECK(same(tall.ac[0], header.group_begin(0, 1), header.group_end(8, 2)));
+  const RecordReads all = plan({0, o.width}, {0, o.height});
+  REQUIRE(all.ac.size() == 1);
+  CHECK(same(all.ac[0], header.ac_begin[0], header.ac_begin.back()));
+}
+
+TEST_CASE("only the groups of tiles that a region touches are read and checked") {
+  JpegOptions o = small_picture();
+  o.width = 1200;
+  const Sample s(o, 13);
+  const BlockHeader header = test::header_of(s.record);
   PlaneRegion region;
-  region.x[0] = {20, 30};
-  region.y[0] = {16 * 3, 16 * 5};
-  ByteRange dc, ac;
-  decoder.plan(region, dc, ac);
-  CHECK(dc.begin == header.dc_begin[3]);
-  CHECK(dc.end == header.dc_begin[5]);
-  const auto tiles = static_cast<std::size_t>(header.shape.tiles_x());
-  CHECK(ac.begin == header.ac_begin[3 * tiles]);
-  CHECK(ac.end == header.ac_begin[5 * tiles]);
+  region.x[0] = {530, 1020};
+  region.y[0] = {0, 20};
+  BlockDecoder decoder;
+  std::vector<Plane> sound, planes;
+  REQUIRE(decode(decoder, *s.book, s.record, region, &sound).ok());
+  for (std::int32_t r = 0; r < header.shape.tile_rows(); ++r)
+    for (std::int32_t g = 0; g < header.shape.group_columns(); ++g)
+      for (const std::size_t at : {header.group_begin(r, g), header.group_end(r, g) - 1}) {
+        Bytes damaged = s.record;
+        damaged[at] ^= 4;
+        const Status status = decode(decoder, *s.book, damaged, region, &planes);
+        REQUIRE(status.code == (g == 1 && r < 2 ? Code::corrupt : Code::ok));
+        if (status.ok()) REQUIRE(planes == sound);
+        JpegCoefficients out;
+        const PaddedBytes bytes(damaged);
+        REQUIRE(unpack_record(*s.book, bytes.data(), bytes.size(), out).code == Code::corrupt);
+      }
 }
 
 TEST_CASE("every damaged byte of the parts that a region takes is noticed, others do no harm") {
@@ -260,12 +308,15 @@ TEST_CASE("every damaged byte of the parts that a region takes is noticed, other
   for (int c = 0; c < 3; ++c) region.y[c] = {8, c == 0 ? 24 : 12};  // the first two tile rows
   std::vector<Plane> sound, planes;
   REQUIRE(decode(decoder, *s.book, s.record, region, &sound).ok());
-  ByteRange dc, ac;
-  decoder.plan(region, dc, ac);
+  const RecordReads reads = decoder.plan(region);
+  REQUIRE(reads.ac.size() == 1);
+  const auto within = [](const ByteRange& range, std::size_t at) {
+    return at >= range.begin && at < range.end;
+  };
   for (std::size_t at = header.bytes; at < s.record.size(); ++at) {
     Bytes damaged = s.record;
     damaged[at] ^= 0x10;
-    const bool taken = (at >= dc.begin && at < dc.end) || (at >= ac.begin && at < ac.end);
+    const bool taken = within(reads.dc, at) || within(reads.ac[0], at);
     const Status status = decode(decoder, *s.book, damaged, region, &planes);
     REQUIRE(status.code == (taken ? Code::corrupt : Code::ok));
     if (!taken) REQUIRE(planes == sound);

@@ -74,10 +74,11 @@ class BitReader {
     return value;
   }
 
-  // The part ends with the byte of its last bit, and zeros fill it up.
+  // The part ends with the word of its last bit, and zeros fill it up.
   void finish() {
     while (used_ != 0) REQUIRE(bit() == 0);
-    REQUIRE(at_ == end_);
+    REQUIRE(end_ - at_ < 4);
+    while (at_ < end_) REQUIRE(*at_++ == 0);
   }
 
  private:
@@ -105,10 +106,16 @@ TileRow decode_dc(const Codebook& book, const std::uint8_t* begin, const std::ui
                   int components, int blocks) {
   TileRow row;
   const std::uint8_t* p = begin;
-  REQUIRE(end - begin >= 2 * components + blocks);
+  REQUIRE((end - begin) % 4 == 0);
+  REQUIRE(end - begin >= 2 + 2 * components + blocks);
+  row.escapes = p[0] | p[1] << 8;
+  p += 2;
   for (int c = 0; c < components; ++c, p += 2) row.bases.push_back(p[0] | p[1] << 8);
   row.classes.assign(p, p + blocks);
-  BitReader bits(p + blocks, end);
+  const std::uint8_t* escapes = end - part_bytes(2 * static_cast<std::size_t>(row.escapes));
+  const std::uint8_t* stream = p + part_bytes(static_cast<std::size_t>(blocks));
+  REQUIRE(stream <= escapes);
+  BitReader bits(stream, escapes);
   std::vector<std::size_t> escaped;
   for (std::size_t i = 0; i < row.classes.size(); ++i) {
     const int width = book.width[row.classes[i]][0];
@@ -116,18 +123,21 @@ TileRow decode_dc(const Codebook& book, const std::uint8_t* begin, const std::ui
     if (width != 0 && value == -(1 << (width - 1))) escaped.push_back(i);
     row.differences.push_back(static_cast<std::int16_t>(value));
   }
-  for (const std::size_t i : escaped) row.differences[i] = static_cast<std::int16_t>(bits.bits(16));
-  row.escapes = static_cast<int>(escaped.size());
   bits.finish();
+  REQUIRE(row.escapes == static_cast<int>(escaped.size()));
+  BitReader numbers(escapes, end);
+  for (const std::size_t i : escaped)
+    row.differences[i] = static_cast<std::int16_t>(numbers.bits(16));
+  numbers.finish();
   return row;
 }
 
 void decode_ac(const Codebook& book, const std::uint8_t* begin, const std::uint8_t* end,
                Tile& tile) {
-  tile.exceptions = *begin;
-  const std::uint8_t* exceptions = begin + 1;
-  REQUIRE(end - exceptions >= 3 * tile.exceptions);
-  BitReader bits(exceptions + 3 * tile.exceptions, end);
+  const auto count = static_cast<std::size_t>(tile.exceptions);
+  REQUIRE(static_cast<std::size_t>(end - begin) >= part_bytes(3 * count));
+  const std::uint8_t* exceptions = end - part_bytes(3 * count);
+  BitReader bits(begin, exceptions);
   std::vector<std::vector<int>> masks;
   for (const int c : tile.classes) {
     masks.emplace_back();
@@ -149,15 +159,21 @@ void decode_ac(const Codebook& book, const std::uint8_t* begin, const std::uint8
     }
   }
   bits.finish();
+  BitReader packed(exceptions, end);
+  int before = -1;
   for (int i = 0; i < tile.exceptions; ++i) {
-    const std::uint8_t* p = exceptions + 3 * i;
-    const int packed = p[0] | p[1] << 8 | p[2] << 16;
-    const auto block = static_cast<std::size_t>(packed & 63);
-    const auto z = static_cast<std::size_t>(packed >> 6 & 63);
+    const auto z = static_cast<std::size_t>(packed.bits(6));
+    const auto block = static_cast<std::size_t>(packed.bits(6));
     REQUIRE(block < tile.values.size());
     REQUIRE(z != 0);
-    tile.values[block][z] = sign_extended(packed >> 12, 12);
+    REQUIRE(static_cast<int>(64 * block + z) > before);
+    before = static_cast<int>(64 * block + z);
+    // The stream has no value where there is an exception.
+    REQUIRE(std::find(masks[block].begin(), masks[block].end(), static_cast<int>(z)) ==
+            masks[block].end());
+    tile.values[block][z] = sign_extended(packed.bits(12), 12);
   }
+  packed.finish();
 }
 
 struct Decoded {
@@ -219,23 +235,28 @@ Decoded decode(const Codebook& book, const Bytes& record) {
                                       static_cast<std::size_t>(shape.blocks_x(c)) *
                                       static_cast<std::size_t>(shape.blocks_y(c)));
   const std::vector<std::size_t>&dc = out.header.dc_begin, &ac = out.header.ac_begin;
-  std::size_t k = 0;
   for (std::int32_t r = 0; r < shape.tile_rows(); ++r) {
     const auto row_number = static_cast<std::size_t>(r);
-    const std::size_t next_row = k + static_cast<std::size_t>(shape.tiles_x());
     const auto crc = [&](std::size_t begin, std::size_t end) {
       return crc32c(record.data() + begin, end - begin);
     };
     REQUIRE(crc(dc[row_number], dc[row_number + 1]) == out.header.dc_crc[row_number]);
-    REQUIRE(crc(ac[k], ac[next_row]) == out.header.ac_crc[row_number]);
+    for (std::int32_t g = 0; 4 * g < shape.tiles_x(); ++g) {
+      const std::size_t number = static_cast<std::size_t>(g * shape.tile_rows() + r);
+      REQUIRE(crc(out.header.group_begin(r, g), out.header.group_end(r, g)) ==
+              out.header.ac_crc[number]);
+    }
     std::int32_t blocks = 0;
     for (std::int32_t t = 0; t < shape.tiles_x(); ++t) blocks += shape.blocks_in_tile(r, t);
     const TileRow row = decode_dc(book, record.data() + dc[row_number],
                                   record.data() + dc[row_number + 1], shape.components, blocks);
     place_dc(row, r, out.coefficients);
     out.escapes += row.escapes;
-    for (std::int32_t t = 0; t < shape.tiles_x(); ++t, ++k) {
+    for (std::int32_t t = 0; t < shape.tiles_x(); ++t) {
+      const std::int32_t across = std::min(4, shape.tiles_x() - t / 4 * 4);
+      const auto k = static_cast<std::size_t>(t / 4 * 4 * shape.tile_rows() + r * across + t % 4);
       Tile tile;
+      tile.exceptions = out.header.exceptions[k];
       const std::vector<std::int16_t*> places = take_tile(row, r, t, out.coefficients, tile);
       decode_ac(book, record.data() + ac[k], record.data() + ac[k + 1], tile);
       for (std::size_t i = 0; i < places.size(); ++i)
@@ -349,7 +370,7 @@ int block_cost(const Codebook& book, int c, const std::vector<int>& values, int 
     if (value == 0) continue;
     if (z > book.mask_bits[c]) return -1;
     const int need = std::abs(value) == 128 ? 9 : 1 + bit_length(std::abs(value) - 1);
-    cost += width[z] + (need > width[z] ? 24 : 0);
+    cost += need > width[z] ? 24 : width[z];
   }
   return cost;
 }

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "block_records.h"
@@ -16,8 +17,7 @@ namespace {
 
 struct Parts {
   BlockShape shape;
-  std::vector<std::uint32_t> dc_bytes;
-  std::vector<std::uint16_t> ac_bytes;
+  BlockLengths lengths;
   Bytes dc, ac, metadata;
 };
 
@@ -27,28 +27,39 @@ Bytes random_bytes(std::mt19937& rng, std::size_t size) {
   return bytes;
 }
 
+// Words that the DC part of a tile row has at least: escapes and bases, and classes.
+int least_dc_words(const BlockShape& shape, std::int32_t r) {
+  return (2 + 2 * shape.components + shape.blocks_in_row(r) + 3) / 4;
+}
+
 // Parts of the shortest lengths and a little more, with anything in them.
 Parts make_parts(const BlockShape& shape, std::mt19937& rng) {
   Parts parts;
   parts.shape = shape;
+  BlockLengths& lengths = parts.lengths;
+  std::size_t dc_words = 0, ac_words = 0;
   for (std::int32_t r = 0; r < shape.tile_rows(); ++r) {
-    const int least = 2 * shape.components + shape.blocks_in_row(r);
-    parts.dc_bytes.push_back(static_cast<std::uint32_t>(least + test::random_int(rng, 0, 3)));
-    const Bytes bytes = random_bytes(rng, parts.dc_bytes.back());
-    parts.dc.insert(parts.dc.end(), bytes.begin(), bytes.end());
+    const int words = least_dc_words(shape, r) + test::random_int(rng, 0, 3);
+    lengths.dc_words.push_back(static_cast<std::uint16_t>(words));
+    dc_words += lengths.dc_words.back();
     for (std::int32_t t = 0; t < shape.tiles_x(); ++t) {
-      parts.ac_bytes.push_back(static_cast<std::uint16_t>(test::random_int(rng, 1, 9)));
-      const Bytes of_tile = random_bytes(rng, parts.ac_bytes.back());
-      parts.ac.insert(parts.ac.end(), of_tile.begin(), of_tile.end());
+      const int exceptions = rng() % 9 ? test::random_int(rng, 0, 5) : 255;
+      lengths.exceptions.push_back(static_cast<std::uint8_t>(exceptions));
+      lengths.ac_words.push_back(
+          static_cast<std::uint16_t>((3 * exceptions + 3) / 4 + test::random_int(rng, 0, 9)));
+      ac_words += lengths.ac_words.back();
     }
   }
+  parts.dc = random_bytes(rng, 4 * dc_words);
+  parts.ac = random_bytes(rng, 4 * ac_words);
   parts.metadata = random_bytes(rng, static_cast<std::size_t>(test::random_int(rng, 0, 20)));
   return parts;
 }
 
 Bytes header_bytes(const Parts& p) {
   Bytes out;
-  REQUIRE(write_header(p.shape, p.dc_bytes, p.ac_bytes, p.dc, p.ac, p.metadata, out).ok());
+  REQUIRE(write_header(p.shape, p.lengths, p.dc, p.ac, p.metadata, out).ok());
+  REQUIRE(out.size() % 4 == 0);
   return out;
 }
 
@@ -114,19 +125,32 @@ void check_round_trip(const BlockShape& shape, std::mt19937& rng) {
   CHECK(out.metadata_bytes == p.metadata.size());
   CHECK(out.metadata_crc == crc32c(p.metadata.data(), p.metadata.size()));
 
-  const auto tiles_x = static_cast<std::size_t>(shape.tiles_x());
-  std::size_t dc = header.size(), ac = dc + p.dc.size();
-  REQUIRE(out.dc_begin.size() == p.dc_bytes.size() + 1);
-  REQUIRE(out.ac_begin.size() == p.ac_bytes.size() + 1);
-  for (std::size_t r = 0; r < p.dc_bytes.size(); ++r) {
+  std::size_t dc = header.size(), ac = dc + p.dc.size(), k = 0, group = 0;
+  REQUIRE(out.dc_begin.size() == p.lengths.dc_words.size() + 1);
+  REQUIRE(out.ac_begin.size() == p.lengths.ac_words.size() + 1);
+  REQUIRE(out.exceptions == p.lengths.exceptions);
+  for (std::size_t r = 0; r < p.lengths.dc_words.size(); ++r) {
+    const std::size_t bytes = 4 * std::size_t{p.lengths.dc_words[r]};
     REQUIRE(out.dc_begin[r] == dc);
-    REQUIRE(out.dc_crc[r] == crc32c(p.dc.data() + dc - header.size(), p.dc_bytes[r]));
-    dc += p.dc_bytes[r];
-    const std::size_t row = ac;
-    for (std::size_t k = r * tiles_x; k < (r + 1) * tiles_x; ac += p.ac_bytes[k++])
-      REQUIRE(out.ac_begin[k] == ac);
-    REQUIRE(out.ac_crc[r] == crc32c(p.ac.data() + (row - header.size() - p.dc.size()), ac - row));
+    REQUIRE(out.dc_crc[r] == crc32c(p.dc.data() + dc - header.size(), bytes));
+    dc += bytes;
   }
+  // Groups of four tiles of a row, one column of groups after the other.
+  for (std::int32_t first = 0; first < shape.tiles_x(); first += 4)
+    for (std::int32_t r = 0; r < shape.tile_rows(); ++r, ++group) {
+      const std::size_t begin = ac;
+      for (std::int32_t t = first; t < std::min(first + 4, shape.tiles_x()); ++t, ++k) {
+        REQUIRE(shape.tile_number(r, t) == k);
+        REQUIRE(out.ac_begin[k] == ac);
+        ac += 4 * std::size_t{p.lengths.ac_words[k]};
+      }
+      REQUIRE(shape.group_number(r, first / 4) == group);
+      REQUIRE(out.group_begin(r, first / 4) == begin);
+      REQUIRE(out.group_end(r, first / 4) == ac);
+      const std::uint8_t* bytes = p.ac.data() + (begin - header.size() - p.dc.size());
+      REQUIRE(out.ac_crc[group] == crc32c(bytes, ac - begin));
+    }
+  REQUIRE(out.ac_crc.size() == group);
   CHECK(out.dc_begin.back() == dc);
   CHECK(out.ac_begin.back() == ac);
   CHECK(out.record_bytes() == record_bytes(p, header));
@@ -203,8 +227,9 @@ TEST_CASE("the bound of header and DC section holds whatever the sampling") {
           std::size_t dc = 0;
           for (std::int32_t r = 0; r < shape.tile_rows(); ++r) {
             const auto blocks = static_cast<std::size_t>(shape.blocks_in_row(r));
-            const std::size_t bits = blocks * (kPlanes + 16);  // all of them escapes
-            dc += 2 * static_cast<std::size_t>(components) + blocks + (bits + 7) / 8;
+            // All of them escapes.
+            dc += 2 + 2 * static_cast<std::size_t>(components) + part_bytes(blocks) +
+                  part_bytes((blocks * kPlanes + 7) / 8) + part_bytes(2 * blocks);
           }
           CHECK(sample.header.size() <= header_bytes_bound(height, width));
           CHECK(sample.header.size() + dc <= dc_bytes_bound(height, width));
@@ -259,9 +284,10 @@ TEST_CASE("fields of the header out of their ranges are corrupt") {
   const Sample gray(test::make_shape(8, 8, 1, {1, 1})), colour(test::make_shape(8, 8, 3, {1, 1}));
   for (int value = 0; value < 256; ++value) {
     CAPTURE(value);
-    CHECK((gray.with(1, value).ok()) == (value == 1));  // components
-    CHECK((colour.with(1, value).ok()) == (value == 3));
-    CHECK((gray.with(2, value).ok()) == (value == 0));  // colour
+    CHECK((gray.with(1, value).ok()) == (value == 0));  // flags
+    CHECK((colour.with(1, value).ok()) == (value == 0));
+    if (value == 0 || value > 2)  // colour, and with it the number of components
+      CHECK((gray.with(2, value).ok()) == (value == 0));
     CHECK((colour.with(2, value).ok()) == (value == 1 || value == 2));
     const bool sampling =
         value == 0x11 || value == 0x21 || value == 0x22 || value == 0x12 || value == 0x41;
@@ -309,30 +335,47 @@ TEST_CASE("a quantiser of 0 is corrupt") {
   }
 }
 
-TEST_CASE("parts shorter than their blocks need are corrupt, though the sum is right") {
+TEST_CASE(
+    "parts shorter than their blocks or exceptions need are corrupt, though the sum is right") {
   Parts parts = Sample(test::make_shape(24, 300, 3, {1, 1})).parts;
-  parts.metadata.assign(100, 7);
   const auto status = [&](Parts p) {
+    std::size_t dc = 0, ac = 0;
+    for (const std::size_t words : p.lengths.dc_words) dc += 4 * words;
+    for (const std::size_t words : p.lengths.ac_words) ac += 4 * words;
+    p.dc.resize(dc);
+    p.ac.resize(ac);
     const Bytes header = header_bytes(p);
     BlockHeader out;
     return parse(header, record_bytes(p, header), out);
   };
   for (std::size_t r = 0; r < 3; ++r) {
-    const auto least =
-        static_cast<std::uint32_t>(6 + parts.shape.blocks_in_row(static_cast<std::int32_t>(r)));
     Parts changed = parts;
-    changed.dc.resize(changed.dc.size() - changed.dc_bytes[r] + least);
-    changed.dc_bytes[r] = least;
+    changed.lengths.dc_words[r] =
+        static_cast<std::uint16_t>(least_dc_words(parts.shape, static_cast<std::int32_t>(r)));
     CHECK(status(changed).ok());
-    --changed.dc_bytes[r];
-    changed.dc.pop_back();
+    --changed.lengths.dc_words[r];
     CHECK(status(changed).code == Code::corrupt);
   }
-  for (std::size_t k = 0; k < parts.ac_bytes.size(); ++k) {
-    Parts changed = parts;
-    changed.ac.resize(changed.ac.size() - changed.ac_bytes[k]);
-    changed.ac_bytes[k] = 0;
-    CHECK(status(changed).code == Code::corrupt);
+  for (std::size_t k = 0; k < parts.lengths.ac_words.size(); ++k)
+    for (const int exceptions : {0, 1, 2, 4, 5, 255}) {
+      Parts changed = parts;
+      const int least = (3 * exceptions + 3) / 4;
+      changed.lengths.exceptions[k] = static_cast<std::uint8_t>(exceptions);
+      changed.lengths.ac_words[k] = static_cast<std::uint16_t>(least);
+      CHECK(status(changed).ok());
+      if (least == 0) continue;
+      --changed.lengths.ac_words[k];
+      CHECK(status(changed).code == Code::corrupt);
+    }
+}
+
+TEST_CASE("bytes behind the lengths, up to a multiple of 4, are zero") {
+  for (const int width : {1, 129, 300, 400}) {
+    const Sample sample(test::make_shape(8, width, 1, {1, 1}));
+    const auto tiles = static_cast<std::size_t>(sample.parts.shape.tiles_x());
+    const std::size_t end = 20 + 64 + 2 + 3 * tiles;
+    for (std::size_t at = end; at < part_bytes(end); ++at)
+      CHECK(sample.with(at, 1).code == Code::corrupt);
   }
 }
 
@@ -340,14 +383,17 @@ TEST_CASE("parts that are no image's are not written") {
   const Parts sound = Sample(test::make_shape(24, 300, 3, {1, 1})).parts;
   const auto code = [](const Parts& p) {
     Bytes out;
-    return write_header(p.shape, p.dc_bytes, p.ac_bytes, p.dc, p.ac, p.metadata, out).code;
+    return write_header(p.shape, p.lengths, p.dc, p.ac, p.metadata, out).code;
   };
   REQUIRE(code(sound) == Code::ok);
   Parts parts = sound;
-  parts.dc_bytes.pop_back();
+  parts.lengths.dc_words.pop_back();
   CHECK(code(parts) == Code::corrupt);
   parts = sound;
-  parts.ac_bytes.push_back(1);
+  parts.lengths.ac_words.push_back(1);
+  CHECK(code(parts) == Code::corrupt);
+  parts = sound;
+  parts.lengths.exceptions.pop_back();
   CHECK(code(parts) == Code::corrupt);
   parts = sound;
   parts.shape.sub_x = 3;

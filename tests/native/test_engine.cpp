@@ -14,7 +14,9 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -375,7 +377,7 @@ class CountingSlot : public Slot {
     changed_.wait_for(lock, 1ms, [this] { return most_ > wanted_; });  // one that is not allowed
     --busy_;
   }
-  std::vector<Failure> failures() const override { return {}; }
+  std::vector<Failure> noted() const override { return {}; }
 
   int most() const { return most_; }  // after wait() said true
 
@@ -385,6 +387,149 @@ class CountingSlot : public Slot {
   std::mutex mutex_;
   std::condition_variable changed_;
 };
+
+// Rows that throw, each something else, also in what ReadAhead calls.
+class ThrowingSlot : public Slot {
+ public:
+  ThrowingSlot(std::size_t rows, std::size_t chunk) : Slot(rows, chunk), rows_(rows) {}
+
+  void fill(std::size_t begin, std::size_t, Worker&) override {
+    if (begin % 4 == 1) throw std::bad_alloc();
+    if (begin % 4 == 2) throw std::runtime_error("number " + std::to_string(begin));
+    if (begin % 4 == 3) throw 7;
+  }
+  std::vector<Failure> noted() const override {
+    return {{5, Status::error(Code::io, "noted")}, {4, Status::error(Code::io, "noted")}};
+  }
+  std::vector<WantedRange> wanted() const override {
+    if (rows_ == 12) throw std::bad_alloc();
+    return {WantedRange{}, WantedRange{}};
+  }
+  void ask_for(const WantedRange&) const override { throw std::runtime_error("cannot ask"); }
+
+ private:
+  const std::size_t rows_;
+};
+
+TEST_CASE("what a row's code throws is the row's status, and the threads go on") {
+  for (const std::size_t rows : {12u, 13u}) {  // 12: nothing is asked for ahead
+    Engine engine(2);
+    const auto slot = std::make_shared<ThrowingSlot>(rows, 1);
+    engine.submit(slot);
+    REQUIRE(slot->wait(kLong));
+    const std::vector<Failure> failures = slot->failures();
+    std::vector<Code> codes(rows, Code::ok);
+    for (const Failure& failure : failures) codes[failure.first] = failure.second.code;
+    CHECK(failures.size() == 10);
+    for (std::size_t row = 0; row < rows; ++row)
+      CHECK(codes[row] == (row == 4       ? Code::io
+                           : row % 4 == 1 ? Code::memory
+                           : row % 4 == 0 ? Code::ok
+                                          : Code::unforeseen));
+    const Shard shard;  // the same threads decode afterwards
+    Bytes out;
+    const auto batch = shard.batch(40, out);
+    engine.submit(batch);
+    REQUIRE(batch->wait(kLong));
+    CHECK(batch->failures().empty());
+    CHECK(Shard::is_whole(out, 39));
+    engine.close();
+  }
+}
+
+TEST_CASE("all rows of a claim that threw have failed") {
+  Engine engine(1);
+  const auto slot = std::make_shared<ThrowingSlot>(9, 5);  // claims from 0 and 5
+  engine.submit(slot);
+  REQUIRE(slot->wait(kLong));
+  const std::vector<Failure> failures = slot->failures();
+  REQUIRE(failures.size() == 5);
+  CHECK(failures[0].first == 4);
+  CHECK(failures[0].second.message == "noted");
+  for (std::size_t i = 1; i < 5; ++i) CHECK(failures[i].second.code == Code::memory);
+}
+
+// A row that does not come back before it is told to, as a read from a server that hangs.
+class HangingSlot : public Slot {
+ public:
+  HangingSlot() : Slot(2, 1) {}
+  void fill(std::size_t, std::size_t, Worker&) override {
+    begun = true;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return back_; });
+  }
+  std::vector<Failure> noted() const override { return {}; }
+  void come_back() {
+    const std::lock_guard lock(mutex_);
+    back_ = true;
+    changed_.notify_all();
+  }
+  std::atomic<bool> begun{false};
+
+ private:
+  bool back_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+TEST_CASE("closing leaves a thread alone that does not come back, and it may come back later") {
+  auto engine = std::make_unique<Engine>(2);
+  const auto slot = std::make_shared<HangingSlot>();
+  engine->submit(slot);
+  while (!slot->begun) std::this_thread::sleep_for(1ms);
+  engine->close(50ms);
+  CHECK(engine->hangs());
+  CHECK_FALSE(slot->wait(0ms));
+  engine.reset();
+  slot->come_back();
+  CHECK(slot->wait(kLong));
+}
+
+TEST_CASE("closing waits for a row that takes its time") {
+  Engine engine(1);
+  const auto slot = std::make_shared<HangingSlot>();
+  engine.submit(slot);
+  while (!slot->begun) std::this_thread::sleep_for(1ms);
+  std::thread later([&] {
+    std::this_thread::sleep_for(20ms);
+    slot->come_back();
+  });
+  engine.close(kLong);
+  CHECK_FALSE(engine.hangs());
+  CHECK(slot->wait(0ms));
+  later.join();
+}
+
+TEST_CASE("an image that is given up is not written any more") {
+  const Shard shard;
+  Bytes out;
+  const auto batch = shard.batch(16, out);
+  batch->abandon();
+  Engine engine(1);
+  engine.submit(batch);
+  REQUIRE(batch->wait(kLong));
+  CHECK(batch->failures().size() == 16);
+  CHECK(std::count(out.begin(), out.end(), 1) == static_cast<std::ptrdiff_t>(out.size()));
+}
+
+TEST_CASE("an image goes to one of those who take it at once") {
+  const Shard shard;
+  Engine engine(2);
+  for (int round = 0; round < 20; ++round) {
+    const auto batch = shard.own_sizes(shard.reads(16));
+    engine.submit(batch);
+    REQUIRE(batch->wait(kLong));
+    std::atomic<int> taken{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t)
+      threads.emplace_back([&] {
+        for (std::size_t row = 0; row < 16; ++row)
+          if (batch->take(row).pixels) ++taken;
+      });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(taken == 16);
+  }
+}
 
 TEST_CASE("as many threads take rows as were asked for last") {
   Engine engine(1);

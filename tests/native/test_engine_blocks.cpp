@@ -207,6 +207,25 @@ TEST_CASE("of a large record no more is read than a crop or a thumbnail needs") 
   CHECK(eighth.bytes == head + header.ac_begin[0] - header.bytes);
 }
 
+TEST_CASE("a narrow crop of a wide photo reads its groups of tiles, not whole tile rows") {
+  Shard shard;
+  shard.add(sized_picture(600, 3600, 30), 0);
+  const BlockHeader header = test::header_of(shard.records[0]);
+  const Outcome crop = run(shard.bytes, only(shard.reads(), 0), shard.book,
+                           chain({sized(Kind::center_crop, 100, 100)}));
+  REQUIRE(crop.status[0].ok());
+  // 248 to 350 down, 1748 to 1852 across, with the samples that chroma is interpolated from.
+  const std::int32_t first = 248 / 16, last = 350 / 16, column = 1800 / 512;
+  const std::size_t head = header_bytes_bound(600, 3600);
+  const std::size_t dc = header.dc_begin[last + 1] - header.dc_begin[first];
+  const std::size_t groups = header.group_end(last, column) - header.group_begin(first, column);
+  CHECK(crop.bytes == head + dc + groups);
+  std::size_t rows = 0;
+  for (std::int32_t g = 0; g < header.shape.group_columns(); ++g)
+    rows += header.group_end(last, g) - header.group_begin(first, g);
+  CHECK(crop.bytes * 3 < head + dc + rows);
+}
+
 TEST_CASE("a record of 48 KiB is read whole, one of a byte more in parts") {
   Shard shard;
   shard.add(sized_picture(200, 200, 20), kReadWhole);

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "block_records.h"
@@ -38,11 +39,7 @@ struct Tile {
 
 // Its bytes as the format page has them.
 Bytes part_of(const Codebook& book, const Tile& tile) {
-  Bytes out{static_cast<std::uint8_t>(tile.exceptions.size())};
-  for (const Exception& e : tile.exceptions) {
-    const int bits = e.block | e.position << 6 | (e.value & 0xFFF) << 12;
-    for (int i = 0; i < 3; ++i) out.push_back(static_cast<std::uint8_t>(bits >> (8 * i)));
-  }
+  Bytes out;
   test::BitWriter bits(out);
   for (std::size_t i = 0; i < tile.blocks(); ++i) {
     std::uint64_t mask = 0;
@@ -54,6 +51,12 @@ Bytes part_of(const Codebook& book, const Tile& tile) {
       for (const auto& [z, value] : tile.values[i])
         if (book.width[tile.classes[i]][z] > j)
           bits.put(j == 0 ? value < 0 : static_cast<unsigned>(std::abs(value) - 1) >> (j - 1), 1);
+  out.resize(part_bytes(out.size()));
+  for (const Exception& e : tile.exceptions) {
+    const int packed = e.position | e.block << 6 | (e.value & 0xFFF) << 12;
+    for (int i = 0; i < 3; ++i) out.push_back(static_cast<std::uint8_t>(packed >> (8 * i)));
+  }
+  out.resize(part_bytes(out.size()));
   return out;
 }
 
@@ -91,13 +94,14 @@ struct alignas(64) Line {
 bool expand(const Codebook& book, const Tile& tile, const Bytes& part, const Dequantisers& quant,
             std::uint64_t wanted, std::vector<std::int16_t>& out) {
   const PaddedBytes bytes(part);
+  const int exceptions = static_cast<int>(tile.exceptions.size());
   bool sound = false;
   for (const Simd level : test::kLevels) {
     const ForcedSimd forced(level);
     std::vector<Line> lines(2 * tile.blocks());
     std::int16_t* blocks = lines[0].value;
     std::fill_n(blocks, 64 * tile.blocks(), kUntouched);
-    const bool now = expand_tile(book, tile.runs, {bytes.data(), bytes.size()},
+    const bool now = expand_tile(book, tile.runs, {bytes.data(), bytes.size(), exceptions},
                                  Bytes(tile.classes).data(), quant, wanted, blocks);
     std::vector<std::int16_t> result(blocks, blocks + 64 * tile.blocks());
     if (level != Simd::portable) REQUIRE(now == sound);
@@ -135,6 +139,17 @@ Dequantisers random_quant(std::mt19937& rng, int most) {
   return quant;
 }
 
+std::size_t exception_bytes(const Tile& tile) { return part_bytes(3 * tile.exceptions.size()); }
+
+// In the order of the format, one for each place.
+void sort_exceptions(Tile& tile) {
+  std::map<std::pair<int, int>, int> values;
+  for (const Exception& e : tile.exceptions) values[{e.block, e.position}] = e.value;
+  tile.exceptions.clear();
+  for (const auto& [place, value] : values)
+    tile.exceptions.push_back({place.first, place.second, value});
+}
+
 // Values of a block of this class, one of `rarity` of the positions that it may have.
 void fill_block(const Codebook& book, std::mt19937& rng, int rarity, Tile& tile,
                 std::size_t block) {
@@ -158,6 +173,7 @@ Tile random_tile(const Codebook& book, std::mt19937& rng, const BlockShape& shap
   for (int i = 0; i < exceptions; ++i)
     tile.exceptions.push_back({random_int(rng, 0, static_cast<int>(tile.blocks()) - 1),
                                random_int(rng, 1, 63), random_int(rng, -2048, 2047)});
+  sort_exceptions(tile);
   return tile;
 }
 
@@ -265,7 +281,7 @@ TEST_CASE("sparse and empty blocks") {
   const auto flat = test::parse_codebook(test::codebook_bytes(0, 0, 0));
   Tile tile(fullest(), 0, 0);
   std::fill(tile.classes.begin(), tile.classes.end(), std::uint8_t{255});
-  CHECK(part_of(*flat, tile) == Bytes{0});
+  CHECK(part_of(*flat, tile).empty());
   check(*flat, tile, random_quant(rng, 255));
 }
 
@@ -283,13 +299,13 @@ TEST_CASE("every subset of a few blocks, and any of many: the others are not tou
   }
 }
 
-TEST_CASE("an exception replaces a value, makes one, also beyond the class, and the last counts") {
+TEST_CASE("an exception replaces a value or makes one, also beyond the class") {
   const auto book = test::parse_codebook(test::codebook_bytes(10, 5, 3));
   Dequantisers ones;
   ones.set_ones();
   Tile tile = two_blocks();
   tile.values[1] = {{3, 2}};
-  tile.exceptions = {{1, 3, 77}, {1, 4, -2048}, {1, 63, 2047}, {0, 1, 5}, {0, 1, 6}, {1, 10, 0}};
+  tile.exceptions = {{0, 1, 6}, {1, 3, 77}, {1, 4, -2048}, {1, 10, 0}, {1, 63, 2047}};
   check(*book, tile, ones);
   std::vector<std::int16_t> out;
   REQUIRE(expand(*book, tile, part_of(*book, tile), ones, 3, out));
@@ -305,6 +321,8 @@ TEST_CASE("255 exceptions at all positions of a full tile") {
     Tile tile = random_tile(*book, rng, fullest(), 1, 0);
     for (int i = 0; i < 255; ++i)
       tile.exceptions.push_back({i % 64, 1 + (i * 7 + round) % 63, i % 2 ? 2047 : -2048});
+    sort_exceptions(tile);
+    REQUIRE(tile.exceptions.size() == 255);
     check(*book, tile, random_quant(rng, 65535));
   }
 }
@@ -319,11 +337,13 @@ TEST_CASE("a part without one of its bytes, or with one more, is damaged") {
     REQUIRE(is_sound(*book, tile, part));
     for (std::size_t size = part.size() < 60 ? 0 : part.size() - 60; size < part.size(); ++size)
       REQUIRE_FALSE(is_sound(*book, tile, Bytes(part.data(), part.data() + size)));
-    for (const int more : {0, 1, 255}) {
-      Bytes longer = part;
-      longer.push_back(static_cast<std::uint8_t>(more));
-      REQUIRE_FALSE(is_sound(*book, tile, longer));
-    }
+    for (const int more : {0, 1, 255})
+      for (const std::size_t bytes : {1, 4}) {
+        Bytes longer = part;
+        longer.insert(longer.end() - static_cast<std::ptrdiff_t>(exception_bytes(tile)), bytes,
+                      static_cast<std::uint8_t>(more));
+        REQUIRE_FALSE(is_sound(*book, tile, longer));
+      }
   }
 }
 
@@ -332,25 +352,54 @@ TEST_CASE("a bit set behind the last value is damage") {
   Tile tile = two_blocks();  // masks of 10 bits, a value of 3: 13 in all
   tile.values[0] = {{2, -4}};
   const Bytes part = part_of(*book, tile);
-  REQUIRE(part.size() == 3);
-  for (int bit = 13; bit < 16; ++bit) {
+  REQUIRE(part.size() == 4);
+  for (std::size_t bit = 13; bit < 32; ++bit) {
     Bytes changed = part;
-    changed[2] |= static_cast<std::uint8_t>(1 << (bit - 8));
+    changed[bit / 8] |= static_cast<std::uint8_t>(1 << bit % 8);
     CHECK_FALSE(is_sound(*book, tile, changed));
   }
+}
+
+TEST_CASE("a bit set behind the last exception is damage") {
+  const auto book = test::parse_codebook(test::codebook_bytes(5, 5, 3));
+  for (int count = 1; count < 4; ++count) {
+    Tile tile = two_blocks();
+    for (int i = 0; i < count; ++i) tile.exceptions.push_back({1, 10 + i, 9});
+    const Bytes part = part_of(*book, tile);
+    REQUIRE(is_sound(*book, tile, part));
+    const std::size_t begin = part.size() - exception_bytes(tile);
+    for (std::size_t at = begin + 3 * tile.exceptions.size(); at < part.size(); ++at) {
+      Bytes changed = part;
+      changed[at] = 0x20;
+      CHECK_FALSE(is_sound(*book, tile, changed));
+    }
+  }
+}
+
+TEST_CASE("exceptions that do not ascend by block and position, or come twice, are damage") {
+  const auto book = test::parse_codebook(test::codebook_bytes(5, 5, 3));
+  for (int first = 1; first < 128; ++first)
+    for (int second = 1; second < 128; ++second) {
+      if (first % 64 == 0 || second % 64 == 0) continue;
+      Tile tile = two_blocks();
+      tile.exceptions = {{first / 64, first % 64, 3}, {second / 64, second % 64, 5}};
+      REQUIRE(is_sound(*book, tile, part_of(*book, tile)) == (first < second));
+    }
 }
 
 TEST_CASE("more exceptions than there are bytes for are damage") {
   const auto book = test::parse_codebook(test::codebook_bytes(0, 0, 0));
   const Tile tile = two_blocks();
-  CHECK(is_sound(*book, tile, {0}));
-  for (int count = 1; count < 256; ++count) {
-    Bytes part(static_cast<std::size_t>(1 + 3 * count), 0x40);  // block 0, position 1
-    for (std::size_t i = 1; i < part.size(); ++i) part[i] = i % 3 == 1 ? 0x40 : 0;
-    part[0] = static_cast<std::uint8_t>(count);
-    REQUIRE(is_sound(*book, tile, part));
-    part.pop_back();
-    REQUIRE_FALSE(is_sound(*book, tile, part));
+  CHECK(is_sound(*book, tile, {}));
+  Tile some = two_blocks();
+  for (int count = 1; count < 127; ++count) {
+    some.exceptions.push_back({(count - 1) / 63, 1 + (count - 1) % 63, 2});
+    Bytes part = part_of(*book, some);
+    REQUIRE(is_sound(*book, some, part));
+    while (!part.empty()) {
+      part.pop_back();
+      REQUIRE_FALSE(is_sound(*book, some, part));
+    }
   }
 }
 
@@ -378,9 +427,8 @@ TEST_CASE("any bytes at all are expanded within their memory, alike at every lev
     if (round % 50 == 0) book = test::random_codebook(rng());
     const Tile tile = random_tile(*book, rng, random_shape(rng), 4, 0);
     Bytes part = part_of(*book, tile);
-    for (int i = random_int(rng, 1, 4); i > 0; --i)
+    for (int i = part.empty() ? 0 : random_int(rng, 1, 4); i > 0; --i)
       part[rng() % part.size()] = static_cast<std::uint8_t>(rng());
-    if (round % 2) part[0] = 0;
     sound += is_sound(*book, tile, part);
   }
   CHECK(sound > 30);

@@ -34,20 +34,30 @@ bool fits(int difference, int width) {
 // Its bytes as the format page has them.
 Bytes part_of(const Codebook& book, const Row& row) {
   Bytes out;
-  for (const int base : row.bases) {
-    out.push_back(static_cast<std::uint8_t>(base));
-    out.push_back(static_cast<std::uint8_t>(base >> 8));
-  }
+  const auto put16 = [&](int number) {
+    out.push_back(static_cast<std::uint8_t>(number));
+    out.push_back(static_cast<std::uint8_t>(number >> 8));
+  };
+  const auto pad = [&] { out.resize(part_bytes(out.size())); };
+  const auto escapes = [&](std::size_t i) {
+    return !fits(row.differences[i], book.width[row.classes[i]][0]);
+  };
+  int count = 0;
+  for (std::size_t i = 0; i < row.classes.size(); ++i) count += escapes(i);
+  put16(count);
+  for (const int base : row.bases) put16(base);
   out.insert(out.end(), row.classes.begin(), row.classes.end());
+  pad();
   test::BitWriter bits(out);
   for (std::size_t i = 0; i < row.classes.size(); ++i) {
     const int width = book.width[row.classes[i]][0];
-    const bool escape = !fits(row.differences[i], width);
-    bits.put(static_cast<std::uint32_t>(escape ? -(1 << (width - 1)) : row.differences[i]), width);
+    bits.put(static_cast<std::uint32_t>(escapes(i) ? -(1 << (width - 1)) : row.differences[i]),
+             width);
   }
+  pad();
   for (std::size_t i = 0; i < row.classes.size(); ++i)
-    if (!fits(row.differences[i], book.width[row.classes[i]][0]))
-      bits.put(static_cast<std::uint32_t>(row.differences[i]), 16);
+    if (escapes(i)) put16(row.differences[i]);
+  pad();
   return out;
 }
 
@@ -81,7 +91,7 @@ bool decode(const Codebook& book, const Row& row, const Bytes& part,
     if (level != Simd::portable) REQUIRE(sound == (classes != nullptr));
     sound = classes != nullptr;
     if (sound) {
-      REQUIRE(classes == bytes.data() + 2 * row.bases.size());
+      REQUIRE(classes == bytes.data() + 2 + 2 * row.bases.size());
       if (level != Simd::portable) REQUIRE(dc == before);
       before = dc;
     }
@@ -145,7 +155,7 @@ TEST_CASE("a class without DC bits has the difference 0") {
   Row row(test::make_shape(16, 300, 3, {2, 2}), 0);
   std::fill(row.classes.begin(), row.classes.end(), std::uint8_t{9});
   row.bases = {-5, 7, 32767};
-  CHECK(part_of(*book, row).size() == 6 + row.classes.size());
+  CHECK(part_of(*book, row).size() == 8 + part_bytes(row.classes.size()));
   check(*book, row);
 }
 
@@ -154,10 +164,10 @@ TEST_CASE("an escape may hold any number, also one that its class has bits for")
   Row row(test::make_shape(8, 16, 1, {1, 1}), 0);
   row.classes = {1, 1};
   // Both escaped: 100 100, then 2 and -4 in 16 bits each.
-  Bytes part{0, 0, 1, 1};
-  test::BitWriter bits(part);
-  for (const int value : {4, 4}) bits.put(static_cast<std::uint32_t>(value), 3);
-  for (const int value : {2, -4}) bits.put(static_cast<std::uint32_t>(value), 16);
+  const Bytes part{2,   0, 0,    0,  // two escapes, and the base
+                   1,   1, 0,    0,  // classes
+                   044, 0, 0,    0,  // 100 twice
+                   2,   0, 0xFC, 0xFF};
   std::vector<std::int16_t> dc;
   REQUIRE(decode(*book, row, part, &dc));
   CHECK(dc == std::vector<std::int16_t>{2, -2});
@@ -173,24 +183,47 @@ TEST_CASE("a DC part without one of its bytes, or with one more, is damaged") {
       REQUIRE(decode(*book, row, part));
       for (std::size_t size = 0; size < part.size(); ++size)
         REQUIRE_FALSE(decode(*book, row, Bytes(part.data(), part.data() + size)));
-      for (const int more : {0, 1, 255}) {
-        Bytes longer = part;
-        longer.push_back(static_cast<std::uint8_t>(more));
-        REQUIRE_FALSE(decode(*book, row, longer));
-      }
+      for (const int more : {0, 1, 255})
+        for (const std::size_t bytes : {1, 4}) {
+          Bytes longer = part;
+          longer.insert(longer.end(), bytes, static_cast<std::uint8_t>(more));
+          REQUIRE_FALSE(decode(*book, row, longer));
+        }
     }
 }
 
-TEST_CASE("a bit set behind the last difference or escape is damage") {
+TEST_CASE("a bit set behind the classes, the differences or the escapes is damage") {
   const auto book = test::parse_codebook(test::codebook_bytes(1, 3, 1));
   for (const int difference : {1, 500}) {
     Row row(test::make_shape(8, 8, 1, {1, 1}), 0);
     row.classes = {1};
     row.differences = {difference};
-    const Bytes part = part_of(*book, row);  // 3 bits, or 19
-    for (int bit = 3; bit < 8; ++bit) {
+    const Bytes part = part_of(*book, row);
+    REQUIRE(part.size() == (difference == 1 ? 12 : 16));
+    for (std::size_t bit = 8 * 4; bit < 8 * part.size(); ++bit) {
+      const bool of_class = bit < 8 * 5, of_bits = bit >= 8 * 8 && bit < 8 * 8 + 3,
+                 of_escape = bit >= 8 * 12 && bit < 8 * 14;
+      if (of_class || of_bits || of_escape) continue;
       Bytes changed = part;
-      changed.back() |= static_cast<std::uint8_t>(1 << bit);
+      changed[bit / 8] ^= static_cast<std::uint8_t>(1 << bit % 8);
+      CHECK_FALSE(decode(*book, row, changed));
+    }
+  }
+}
+
+TEST_CASE("another number of escapes than the differences have is damage") {
+  const auto book = test::parse_codebook(test::codebook_bytes(1, 3, 1));
+  for (int escapes = 0; escapes <= 4; ++escapes) {
+    Row row(test::make_shape(8, 32, 1, {1, 1}), 0);
+    row.classes = {1, 1, 1, 1};
+    for (int i = 0; i < 4; ++i) row.differences[static_cast<std::size_t>(i)] = i < escapes ? 9 : 0;
+    const Bytes part = part_of(*book, row);
+    REQUIRE(decode(*book, row, part));
+    for (int count = 0; count < 6; ++count) {
+      if (count == escapes) continue;
+      Bytes changed = part;
+      changed[0] = static_cast<std::uint8_t>(count);
+      changed.resize(12 + part_bytes(2 * static_cast<std::size_t>(count)));
       CHECK_FALSE(decode(*book, row, changed));
     }
   }

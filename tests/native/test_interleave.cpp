@@ -46,7 +46,8 @@ void check_rows(const std::vector<std::uint32_t>& widths, std::size_t n, const C
   std::vector<std::uint32_t> places(buckets * room);
   std::vector<Bucket> filled;
   for (std::size_t b = 0; b < buckets; ++b)
-    filled.push_back({records.data() + b * room * stride, places.data() + b * room, 0});
+    filled.push_back({records.data() + b * room * stride, places.data() + b * room, 0,
+                      static_cast<std::int64_t>(room)});
   std::vector<std::int64_t> counts(buckets), all(buckets);
   for (std::size_t begin = 0; begin < n; begin += piece) {
     const std::size_t some = std::min(piece, n - begin);
@@ -56,7 +57,7 @@ void check_rows(const std::vector<std::uint32_t>& widths, std::size_t n, const C
       parts.push_back({columns[c].data() + begin * widths[c], widths[c], offset});
     REQUIRE(count_buckets(positions.data() + begin, some, cut, 0, chunks, counts.data()));
     for (std::size_t b = 0; b < buckets; ++b) all[b] += counts[b];
-    interleave(parts, stride, positions.data() + begin, some, cut, 0, filled.data());
+    REQUIRE(interleave(parts, stride, positions.data() + begin, some, cut, 0, filled));
   }
   for (std::size_t b = 0; b < buckets; ++b) REQUIRE(filled[b].next == all[b]);
 
@@ -70,7 +71,7 @@ void check_rows(const std::vector<std::uint32_t>& widths, std::size_t n, const C
   }
   for (const Bucket& bucket : filled) {
     const auto count = static_cast<std::size_t>(bucket.next);
-    deal(bucket.records, bucket.places, count, stride, fields);
+    REQUIRE(deal(bucket.records, bucket.places, count, stride, fields));
     for (RecordField& field : fields) field.data += count * field.width;
   }
   for (std::size_t row = 0; row < n; ++row)
@@ -81,6 +82,36 @@ void check_rows(const std::vector<std::uint32_t>& widths, std::size_t n, const C
 }
 
 }  // namespace
+
+TEST_CASE("positions that are in none of the buckets, or in full ones, are refused") {
+  const Bytes column(8 * 4);
+  const std::vector<RecordColumn> columns{{column.data(), 8, 0}};
+  for (const std::int64_t wrong : {std::int64_t{16}, std::int64_t{17}, std::int64_t{1} << 40,
+                                   std::int64_t{1} << 52, INT64_MAX, std::int64_t{4}}) {
+    Bytes records(16 * 8 + 64, 0xee);
+    std::vector<std::uint32_t> places(16 + 8, 77);
+    std::vector<Bucket> buckets;
+    for (std::size_t b = 0; b < 4; ++b)
+      buckets.push_back({records.data() + b * 32, places.data() + b * 4, 0, 4});
+    buckets[1].next = 4;  // of positions 4 to 7
+    const std::int64_t positions[4] = {0, 1, wrong, 2};
+    CHECK_FALSE(interleave(columns, 8, positions, 4, {16, 2}, 0, buckets));
+    CHECK(std::count(records.begin() + 16, records.end(), 0xee) == 16 * 8 + 64 - 16);
+    CHECK(std::count(places.begin() + 2, places.end(), 77u) == 22);
+  }
+}
+
+TEST_CASE("records whose place is not in their bucket are refused") {
+  const Bytes records(100 * 8, 1);
+  for (const std::uint32_t wrong : {100u, 101u, 1u << 20, UINT32_MAX}) {
+    std::vector<std::uint32_t> places(100);
+    std::iota(places.begin(), places.end(), 0);
+    places[70] = wrong;
+    Bytes out(100 * 8 + 64, 0xee);
+    CHECK_FALSE(deal(records.data(), places.data(), 100, 8, {{out.data(), 8, 0}}));
+    CHECK(std::count(out.begin() + 64 * 8, out.end(), 0xee) == 36 * 8 + 64);
+  }
+}
 
 TEST_CASE("rows come out at their positions") {
   const std::vector<std::uint32_t> criteo(40, 4);

@@ -1,10 +1,14 @@
 #include "core/mapping.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <numeric>
@@ -13,6 +17,27 @@
 #include <vector>
 
 using namespace fastio;
+
+namespace {
+
+// What is called when memory was mapped over other memory, before mmap() returns.
+std::atomic<void (*)()> after_fixed{nullptr};
+
+}  // namespace
+
+// Takes the place of the C library's, so that a test can look at the moment at which a page that
+// a file has no more has become zeros. The sanitizers have their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define FASTIO_OWN_MMAP 1
+extern "C" void* mmap(void* address, std::size_t bytes, int protection, int flags, int fd,
+                      off_t offset) noexcept {
+  void* const result =
+      reinterpret_cast<void*>(::syscall(SYS_mmap, address, bytes, protection, flags, fd, offset));
+  if (flags & MAP_FIXED)
+    if (void (*const call)() = after_fixed.load()) call();
+  return result;
+}
+#endif
 
 namespace {
 
@@ -86,6 +111,93 @@ TEST_CASE("several threads may fault at once") {
   CHECK(std::accumulate(sums.begin(), sums.end(), 0u) == 0);
   CHECK(mapping->damaged());
 }
+
+#ifdef FASTIO_OWN_MMAP
+namespace {
+const Mapping* looked_at = nullptr;
+std::atomic<int> looks{0}, seen_damaged{0};
+}  // namespace
+
+TEST_CASE("a mapping says that it is damaged before there are zeros that another thread can read") {
+  const PageFile file(2);
+  const auto mapping = opened(file.path());
+  file.cut(0);
+  looked_at = mapping.get();
+  looks = seen_damaged = 0;
+  after_fixed = [] {
+    ++looks;
+    if (looked_at->damaged() && Mapping::any_damaged()) ++seen_damaged;
+  };
+  CHECK(static_cast<const volatile std::uint8_t*>(mapping->data())[kPage] == 0);
+  after_fixed = nullptr;
+  CHECK(looks == 1);
+  CHECK(seen_damaged == 1);
+}
+#endif
+
+TEST_CASE("no thread reads zeros of a cut-off file and then finds its mapping undamaged") {
+  for (int round = 0; round < 200; ++round) {
+    const PageFile file(8);
+    const auto mapping = opened(file.path());
+    std::atomic<int> ready{0}, unnoticed{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t)
+      threads.emplace_back([&] {
+        const volatile std::uint8_t* const data = mapping->data();
+        ++ready;
+        while (ready < 4) {
+        }
+        for (std::size_t page = 8; page-- > 0;)
+          if (data[page * kPage] == 0 && !mapping->damaged()) ++unnoticed;
+      });
+    file.cut(0);
+    ++ready;
+    for (std::thread& thread : threads) thread.join();
+    REQUIRE(unnoticed == 0);
+  }
+}
+
+TEST_CASE("a cut-off file of more pages than a process may have mappings ends nothing") {
+  // Every second page, in both directions: each would take two mappings of its own.
+  constexpr std::size_t kPages = 150000;
+  for (const bool backwards : {false, true}) {
+    const PageFile file(0);
+    REQUIRE(::truncate(file.path().c_str(), static_cast<off_t>(kPages * kPage)) == 0);
+    const auto mapping = opened(file.path());
+    file.cut(0);
+    const volatile std::uint8_t* const data = mapping->data();
+    unsigned sum = 0;
+    for (std::size_t i = 0; i < kPages; i += 2)
+      sum += data[(backwards ? kPages - 1 - i : i) * kPage];
+    CHECK(sum == 0);
+    CHECK(mapping->damaged());
+  }
+}
+
+// ThreadSanitizer needs mappings of its own meanwhile.
+#if !defined(__SANITIZE_THREAD__)
+TEST_CASE("a cut-off file is noticed where the process can have no more mappings") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const PageFile file(8);
+    const auto mapping = opened(file.path());
+    file.cut(0);
+    // Pages that cannot be joined, until there are no more but the one that taking any place needs.
+    const int fd = ::open(file.path().c_str(), O_RDONLY);
+    std::vector<void*> pages;
+    pages.reserve(1 << 20);
+    for (int access = PROT_READ; pages.empty() || pages.back() != MAP_FAILED; access ^= PROT_WRITE)
+      pages.push_back(::mmap(nullptr, kPage, access, MAP_PRIVATE, fd, 0));
+    ::munmap(pages[pages.size() / 2], kPage);
+    const std::uint8_t read = static_cast<const volatile std::uint8_t*>(mapping->data())[4 * kPage];
+    ::_exit(read == 0 && mapping->damaged() ? 0 : 1);
+  }
+  int state = 0;
+  REQUIRE(::waitpid(child, &state, 0) == child);
+  CHECK(WIFEXITED(state));
+  CHECK(WEXITSTATUS(state) == 0);
+}
+#endif
 
 TEST_CASE("entries of the table of mappings are used again") {
   const PageFile file(1);

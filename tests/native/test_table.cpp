@@ -221,6 +221,7 @@ TEST_CASE("a resident table has the same rows, also when the files are cut off")
   Engine engine(2);
   const auto rows = scattered(shards.rows(), 20000);
   check(gather(engine, table, rows), rows);
+  table->close();
 }
 
 TEST_CASE("records that were changed are noticed when they are copied") {
@@ -236,6 +237,7 @@ TEST_CASE("records that were changed are noticed when they are copied") {
   CHECK(got.failures[0].first == 0);
   CHECK(got.failures[0].second.code == Code::corrupt);
   CHECK(got.number[1] == 3000);
+  table->close();
 }
 
 TEST_CASE("rows of a shard that is cut off while it is mapped fail, others do not") {

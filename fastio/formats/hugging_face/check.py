@@ -48,7 +48,8 @@ def _check_stream(path: str) -> ShardCheck:
     problems: list[str] = []
     try:
         nbytes = os.path.getsize(path)
-        for number, batch in enumerate(record_batches(path)[1]):
+        for stored in record_batches(path)[1]:
+            number, batch = stored.number, stored.batch
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 where = f"record batch {number}, column {name!r}"
                 problems += check_values(bare(column), where)

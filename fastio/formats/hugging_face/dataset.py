@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from fastio.dataset.of_sample import of_sample
 from fastio.dataset.pixels import upright_pixels
 from fastio.dataset.rows import Rows
 from fastio.errors import ImageError, SchemaError
@@ -34,6 +36,7 @@ class HuggingFaceDataset(Rows):
         source: a directory that `save_to_disk` wrote, a `datasets.Dataset`, or one of them opened
             as a table with these options.
         options: which columns, as which fields, as of tables.
+        roots: folders, beside its own, that files which it names may lie in.
 
     Attributes:
         path: the directory, or what messages call the dataset.
@@ -45,15 +48,24 @@ class HuggingFaceDataset(Rows):
         SchemaError: a column that is wanted cannot be a field.
     """
 
-    def __init__(self, source: Any, options: TableOptions | None = None) -> None:
-        self._given = source, options
+    def __init__(
+        self,
+        source: Any,
+        options: TableOptions | None = None,
+        roots: Iterable[str | os.PathLike[str]] | None = None,
+    ) -> None:
+        self._given = source, options, roots
         opened = isinstance(source, HuggingFaceTable)
-        self._table: HuggingFaceTable = source if opened else HuggingFaceTable(source, options)
+        self._table: HuggingFaceTable = (
+            source if opened else HuggingFaceTable(source, options, roots)
+        )
         self.path = self._table.name
         self._chosen: Chosen = choose_fields(self._table, options or TableOptions())
         self.schema: Schema = self._chosen.schema
         self._images = {
-            name: ImageColumn(self._table.stored.rows, self._table.images[name][0])
+            name: ImageColumn(
+                self._table.stored.rows, self._table.images[name][0], self._table.named_files
+            )
             for name in self.schema.image_fields
         }
         self._conversions: dict[tuple[str, ...], Conversion] = {}
@@ -169,10 +181,9 @@ class HuggingFaceDataset(Rows):
         kind = self._field(field)
         if not isinstance(kind, Image):
             raise SchemaError(f"field {field!r} is no image: use gather")
-        try:
-            return upright_pixels(self.read(field, row), kind.mode)
-        except (OSError, ValueError) as error:
-            raise ImageError(self.path, row, self.sample_name(row), error) from error
+        self._in_range(np.array([row], np.int64))
+        with of_sample(self, row, ImageError):
+            return upright_pixels(self.read(field, row), kind.mode, None, self.max_pixels)
 
     def sample_name(self, row: int) -> str:
         """How messages name a row."""

@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,9 +19,10 @@ from fastio.errors import ShardCorrupt
 from fastio.formats.hugging_face.mapped import MappedFiles
 from fastio.formats.hugging_face.plain import bare
 from fastio.formats.hugging_face.rows import Rows
+from fastio.formats.named_files import NamedFiles
 
 OWN_FILE = -1  # as the number of a file: the row has a path, and no bytes
-NOWHERE = -2  # the row has neither
+NOWHERE = -2  # the row has neither, or may not name the file
 
 _JPEG_BEGINS = b"\xff\xd8"
 _LOOKED_AT = 16  # rows that tell of what kind the images are
@@ -32,7 +34,8 @@ class Places(NamedTuple):
     Attributes:
         file: int32, number in `ImageColumn.files`, or OWN_FILE or NOWHERE.
         offset, length: int64, in that file.
-        paths: of the rows that are a file of their own, by their place among the rows.
+        paths: of the rows that are a file of their own which may be read, by their place among
+            the rows.
     """
 
     file: NDArray[np.int32]
@@ -71,10 +74,12 @@ class ImageColumn:
     Args:
         rows: of the dataset.
         path: names of the column and of the structs' fields in it.
+        named: the files that it may name.
     """
 
-    def __init__(self, rows: Rows, path: tuple[str, ...]) -> None:
+    def __init__(self, rows: Rows, path: tuple[str, ...], named: NamedFiles) -> None:
         self._rows = rows
+        self._named = named
         self._path = path
         self._mapped = MappedFiles()
         self._files: list[str] = []
@@ -95,13 +100,16 @@ class ImageColumn:
 
         Raises:
             IndexError: a row number is out of range.
-            ShardCorrupt: a record batch is damaged.
             ValueError: after `close`.
         """
         n = len(rows)
         found = Places(np.empty(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64), {})
         for batch, places, local in self._rows.by_batch(rows):
-            part = self._part(batch)
+            try:
+                part = self._part(batch)
+            except ShardCorrupt:  # which whoever reads one of its images is told
+                found.file[places] = NOWHERE
+                continue
             begin = part.offsets[local]
             found.file[places] = part.file
             found.offset[places] = part.begin + begin
@@ -126,8 +134,7 @@ class ImageColumn:
         path = None if part.paths is None else part.paths[at].as_py()
         if not path:
             raise ValueError("there is no image: the row has neither bytes nor a path")
-        with open(path, "rb") as file:
-            return file.read()
+        return self._named.read(path)
 
     def has_jpegs(self) -> bool:
         """Whether there is a JPEG among some of the images."""
@@ -153,10 +160,11 @@ class ImageColumn:
         for here in np.flatnonzero(part.missing[local]).tolist():
             place = int(places[here])
             path = None if part.paths is None else part.paths[int(local[here])].as_py()
-            found.file[place] = OWN_FILE if path else NOWHERE
+            with suppress(OSError, ValueError):  # which `read` says
+                path = path and self._named.find(path)
+                found.paths.update({place: path} if path else {})
+            found.file[place] = OWN_FILE if place in found.paths else NOWHERE
             found.offset[place] = found.length[place] = 0
-            if path:
-                found.paths[place] = path
 
     def _part(self, batch: int) -> _Part:
         part = self._parts.get(batch)
@@ -170,7 +178,7 @@ class ImageColumn:
         return part
 
     def _described(self, batch: int) -> _Part:
-        array = bare(self._rows.batches[batch].column(self._path[0]))
+        array = bare(self._rows.columns(batch, [self._path[0]]).column(0))
         nulls = array.is_null()
         for name in self._path[1:]:
             array = array.flatten()[array.type.get_field_index(name)]

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastio.errors import SchemaError
+from fastio.formats.named_files import NamedFiles
 from fastio.formats.tables.features import (
     Feature,
     File,
@@ -59,27 +60,30 @@ def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def plain_array(array: pa.Array, feature: Feature, column: str, place: Place) -> pa.Array:
+def plain_array(
+    array: pa.Array, feature: Feature, column: str, place: Place, files: NamedFiles
+) -> pa.Array:
     """A column's values in the type that `plain_type` says.
 
     Args:
         array: of the column.
         feature: of it.
         column, place: for messages.
+        files: that it may name.
 
     Raises:
         SchemaError: an array has not its feature's shape, or a file cannot be read.
     """
     array = bare(array)
     if isinstance(feature, File) and pa.types.is_struct(array.type):
-        return _contents(array, column, place)
+        return _contents(array, column, place, files)
     if isinstance(feature, FixedArray):
         return _arrays(array, feature.shape, column, place)
     if isinstance(feature, Group) and pa.types.is_struct(array.type):
-        return _plain_struct(array, feature, column, place)
+        return _plain_struct(array, feature, column, place, files)
     if is_list_of_structs(array.type, feature):
         assert isinstance(feature, Several)
-        return plain_array(_turned_array(array), _turned(feature.of), column, place)
+        return plain_array(_turned_array(array), _turned(feature.of), column, place, files)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
@@ -93,12 +97,12 @@ def plain_schema(schema: pa.Schema, features: Mapping[str, Feature]) -> pa.Schem
 
 
 def plain_batch(
-    batch: pa.RecordBatch, features: Mapping[str, Feature], place: Place
+    batch: pa.RecordBatch, features: Mapping[str, Feature], place: Place, files: NamedFiles
 ) -> pa.RecordBatch:
     """Rows of columns none of which is an image alone, as `plain_array` gives them."""
     names = batch.schema.names
     arrays = [
-        plain_array(batch.column(number), features.get(name, Plain()), name, place)
+        plain_array(batch.column(number), features.get(name, Plain()), name, place, files)
         for number, name in enumerate(names)
     ]
     return pa.RecordBatch.from_arrays(arrays, names)
@@ -142,14 +146,16 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(number) for number in range(kind.num_fields)]
 
 
-def _plain_struct(array: pa.Array, feature: Group, column: str, place: Place) -> pa.Array:
+def _plain_struct(
+    array: pa.Array, feature: Group, column: str, place: Place, files: NamedFiles
+) -> pa.Array:
     names, arrays = [], []
     for number, child in enumerate(_children(array.type)):
         known = feature.children.get(child.name, Plain())
         if plain_type(child.type, known) is not None:
             names.append(child.name)
             spoken = f"{column}.{child.name}"
-            arrays.append(plain_array(array.field(number), known, spoken, place))
+            arrays.append(plain_array(array.field(number), known, spoken, place, files))
     missing = missing_rows(array)
     mask = None if missing is None else pa.array(missing)
     return pa.StructArray.from_arrays(arrays, names, mask=mask)
@@ -194,7 +200,7 @@ def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, place: Pl
     return result.take(pa.array(places, mask=missing))
 
 
-def _contents(array: pa.Array, column: str, place: Place) -> pa.Array:
+def _contents(array: pa.Array, column: str, place: Place, files: NamedFiles) -> pa.Array:
     """The bytes of files, read where they only have a path."""
     inside = dict(
         zip([child.name for child in _children(array.type)], array.flatten(), strict=True)
@@ -209,18 +215,18 @@ def _contents(array: pa.Array, column: str, place: Place) -> pa.Array:
     values = data.to_pylist()
     for row in np.flatnonzero(absent).tolist():
         if paths[row]:
-            values[row] = _read(paths[row], column, place.after(row))
+            values[row] = _read(paths[row], column, place.after(row), files)
     return pa.array(values, pa.large_binary())
 
 
-def _read(path: str, column: str, place: Place) -> bytes:
+def _read(path: str, column: str, place: Place, files: NamedFiles) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
+        return files.read(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise SchemaError(
             f"{place.column(column)}, row {place.row(0)}: the file {path} cannot be read: "
-            f"{error.strerror}; save the dataset with its files (save_to_disk), or leave it out"
+            f"{reason}; save the dataset with its files (save_to_disk), or leave it out"
         ) from error
 
 

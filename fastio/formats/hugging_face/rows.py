@@ -11,6 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.formats.hugging_face.plain import bare
+from fastio.formats.tables.mapped import Mapped
+from fastio.formats.tables.trust import Checks
 
 # What is read at a time where rows are taken from all over: enough that it is fast.
 _TAKEN_ROWS = 4096
@@ -35,6 +37,31 @@ class BatchRows(NamedTuple):
     local: NDArray[np.int64]
 
 
+class StoredBatch(NamedTuple):
+    """A record batch, of which nothing is checked yet.
+
+    Attributes:
+        batch: as it is stored.
+        number: in its file.
+        checks: of the file's columns.
+        file: that it lies in; None for what is in memory.
+    """
+
+    batch: pa.RecordBatch
+    number: int
+    checks: Checks
+    file: Mapped | None = None
+
+    def columns(self, names: Sequence[str]) -> pa.RecordBatch:
+        """Some of its columns, which were checked.
+
+        Raises:
+            ShardCorrupt: one is damaged, or the file was cut off.
+        """
+        self.checks.check(self.batch, self.number, names)
+        return self.batch.select(list(names))
+
+
 class Rows:
     """Rows of record batches. Safe to use from several threads.
 
@@ -44,19 +71,19 @@ class Rows:
         indices: int64 (n,), which of their rows these are; None for all.
 
     Attributes:
-        schema, batches, indices: as given.
+        schema, indices: as given.
     """
 
     def __init__(
         self,
         schema: pa.Schema,
-        batches: Sequence[pa.RecordBatch],
+        batches: Sequence[StoredBatch],
         indices: NDArray[np.int64] | None,
     ) -> None:
         self.schema = schema
-        self.batches = [batch for batch in batches if batch.num_rows]
+        self._batches = [stored for stored in batches if stored.batch.num_rows]
         self.indices = indices
-        counts = [batch.num_rows for batch in self.batches]
+        counts = [stored.batch.num_rows for stored in self._batches]
         self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
     def __len__(self) -> int:
@@ -66,6 +93,17 @@ class Rows:
     def stored(self) -> int:
         """Rows of all batches."""
         return int(self._first[-1])
+
+    def columns(self, number: int, names: Sequence[str]) -> pa.RecordBatch:
+        """Some columns of a record batch, which were checked.
+
+        Raises:
+            ShardCorrupt: one is damaged, or its file was cut off.
+        """
+        stored = self._batches[number]
+        if stored.file is not None:
+            stored.file.check_size()
+        return stored.columns(names)
 
     def by_batch(self, rows: NDArray[np.int64]) -> list[BatchRows]:
         """Where rows lie, batch by batch.
@@ -98,14 +136,19 @@ class Rows:
 
         Raises:
             IndexError: a number is out of range.
+            ShardCorrupt: a column is damaged, or its file was cut off.
         """
         found = self.by_batch(rows)
         if not found:
             return _bare(self._empty().select(list(columns)))
+        files = self._files(found)
+        for file in files:
+            file.check_size()
         parts = [
-            _taken(_bare(self.batches[part.batch].select(list(columns))), part.local)
-            for part in found
+            _taken(_bare(self._batches[part.batch].columns(columns)), part.local) for part in found
         ]
+        for file in files:
+            file.check()
         if len(parts) > 1 and sum(part.nbytes for part in parts) > _NARROW_BYTES:
             parts = [_wide(part) for part in parts]
         if len(parts) == 1 and bool((found[0].places[1:] > found[0].places[:-1]).all()):
@@ -122,14 +165,13 @@ class Rows:
             return [range(begin, min(begin + _TAKEN_ROWS, len(self))) for begin in begins]
         found: list[range] = []
         begin = end = nbytes = 0
-        for batch in self.batches:
-            if end > begin and (
-                end - begin + batch.num_rows > _GROUP_ROWS or nbytes + batch.nbytes > _GROUP_BYTES
-            ):
+        for stored in self._batches:
+            rows, size = stored.batch.num_rows, stored.batch.get_total_buffer_size()
+            if end > begin and (end - begin + rows > _GROUP_ROWS or nbytes + size > _GROUP_BYTES):
                 found.append(range(begin, end))
                 begin, nbytes = end, 0
-            end += batch.num_rows
-            nbytes += batch.nbytes
+            end += rows
+            nbytes += size
         return [*found, range(begin, end)] if end > begin else found
 
     def read(self, run: range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -143,9 +185,12 @@ class Rows:
         done = run.start
         while done < run.stop:
             skip = done - int(self._first[number])
-            batch = self.batches[number]
+            batch = self.columns(number, columns)
             part = batch.slice(skip, min(batch.num_rows - skip, run.stop - done))
-            yield _bare(part.select(list(columns)))
+            yield _bare(part)
+            file = self._batches[number].file
+            if file is not None:
+                file.check()  # nothing of it was copied before
             done += part.num_rows
             number += 1
 
@@ -153,12 +198,25 @@ class Rows:
         """About what some columns take in consecutive rows."""
         if not columns:
             return 0
-        if self.indices is None:
-            return sum(batch.nbytes for batch in self.read(run, columns))
         if not self.stored:
             return 0
-        total = sum(batch.select(list(columns)).nbytes for batch in self.batches)
-        return int(total * len(run) // self.stored)
+        first, last = 0, len(self._batches)
+        rows = self.stored
+        if self.indices is None:
+            first = int(np.searchsorted(self._first, run.start, side="right")) - 1
+            last = int(np.searchsorted(self._first, run.stop, side="left"))
+            rows = int(self._first[last] - self._first[first])
+        # Not `nbytes`, which walks offsets that nobody has checked yet.
+        total = sum(
+            stored.batch.select(list(columns)).get_total_buffer_size()
+            for stored in self._batches[first:last]
+        )
+        return int(total * len(run) // max(rows, 1))
+
+    def _files(self, parts: Sequence[BatchRows]) -> list[Mapped]:
+        """The files that some rows lie in."""
+        files = {id(file): file for p in parts if (file := self._batches[p.batch].file) is not None}
+        return list(files.values())
 
     def _empty(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self.schema)

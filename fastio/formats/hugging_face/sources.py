@@ -19,7 +19,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import ShardCorrupt, SourceNotFound
-from fastio.formats.hugging_face.rows import Rows
+from fastio.files import check_file, only_files
+from fastio.formats.hugging_face.rows import Rows, StoredBatch
 from fastio.formats.tables import stamp
 from fastio.formats.tables.features import (
     Feature,
@@ -27,7 +28,9 @@ from fastio.formats.tables.features import (
     has_pictures,
     parse_features,
 )
+from fastio.formats.tables.mapped import Mapped
 from fastio.formats.tables.reading import reading
+from fastio.formats.tables.trust import Checks, check_stream
 
 INFO = "dataset_info.json"
 STATE = "state.json"
@@ -46,6 +49,7 @@ class Opened:
         features: of the columns.
         stamp: changes when its data do.
         files: that it lies in; none for what is in memory.
+        folder: that it lies in; None for what the user made or opened by the package.
     """
 
     name: str
@@ -53,6 +57,7 @@ class Opened:
     features: Mapping[str, Feature]
     stamp: str
     files: tuple[str, ...] = ()
+    folder: str | None = None
 
 
 def is_hugging_face(dataset: Any) -> bool:
@@ -104,16 +109,18 @@ def _has_images(path: Path) -> bool:
     if path.suffix != ".arrow" or not path.is_file():
         return False
     try:
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
+        with Mapped(str(path), pa.ipc.open_stream).reader as reader:
             return has_pictures(features_of(reader.schema))
-    except (pa.ArrowException, OSError):  # what else it is, or lacks, is for others to say
+    except Exception:  # what else it is, or lacks, is for others to say
         return False
 
 
 def _open_file(path: str) -> Opened:
     schema, batches = record_batches(path)
     rows = _rows(path, schema, batches, None, None)
-    return Opened(path, rows, features_of(schema), stamp([path]), (path,))
+    return Opened(
+        path, rows, features_of(schema), stamp([path]), (path,), os.path.dirname(path) or "."
+    )
 
 
 # --- Directories ----------------------------------------------------------------------------------
@@ -129,7 +136,7 @@ def _open_folder(folder: str) -> Opened:
         raise SourceNotFound(f"{folder} has no rows")
     if not paths:
         raise ShardCorrupt(f"{os.path.join(folder, STATE)} names no data files")
-    batches: list[pa.RecordBatch] = []
+    batches: list[StoredBatch] = []
     schema: pa.Schema | None = None
     for path in paths:
         found, more = record_batches(path)
@@ -151,12 +158,14 @@ def _open_folder(folder: str) -> Opened:
     format_columns = None if state.get("_output_all_columns") else state.get("_format_columns")
     rows = _rows(folder, schema, batches, indices, format_columns)
     files = (*paths, *selected)
-    return Opened(folder, rows, features, stamp([*files, os.path.join(folder, STATE)]), files)
+    return Opened(
+        folder, rows, features, stamp([*files, os.path.join(folder, STATE)]), files, folder
+    )
 
 
 def _json(path: str) -> dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=only_files) as file:
             found = json.load(file)
     except OSError as error:
         raise SourceNotFound(f"{path} cannot be read: {error.strerror}") from error
@@ -179,7 +188,7 @@ def _files(folder: str, state: Mapping[str, Any], key: str) -> list[str]:
     return [os.path.join(folder, name) for name in names]
 
 
-def record_batches(path: str) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+def record_batches(path: str) -> tuple[pa.Schema, list[StoredBatch]]:
     """The record batches of an Arrow stream, which stay in the file's pages.
 
     Raises:
@@ -187,16 +196,21 @@ def record_batches(path: str) -> tuple[pa.Schema, list[pa.RecordBatch]]:
         ShardCorrupt: it is damaged, or cut off.
     """
     with reading(path):
+        check_file(path)
         if os.path.getsize(path) == 0:
             raise ShardCorrupt(f"{path} is empty: it has 0 bytes; save the dataset again")
-        whole = pa.memory_map(path).read_buffer()
-        if whole.slice(max(whole.size - 8, 0)).to_pybytes() != _STREAM_END:
+        file = Mapped(path, lambda source: source)
+        if file.view[-len(_STREAM_END) :] != _STREAM_END:
             raise ShardCorrupt(
                 f"{path} is no Arrow stream, or its end is missing; copy it again, or save the "
                 "dataset again"
             )
-        reader = pa.ipc.open_stream(pa.BufferReader(whole))
-        return reader.schema, list(reader)
+        check_stream(file.view, path)
+        reader, checks = pa.ipc.open_stream(file.reader), Checks(path)
+        found = [StoredBatch(batch, n, checks, file) for n, batch in enumerate(reader)]
+        file.check()
+        reader.schema.to_string(show_field_metadata=False, show_schema_metadata=False)  # UTF-8?
+        return reader.schema, found
 
 
 def _folder_features(
@@ -226,15 +240,17 @@ def _open_object(dataset: Any) -> Opened:
             "any row at any time: load it without streaming=True, or keep it with save_to_disk and "
             "give the directory; for its own order, iterate over it or use torch's DataLoader"
         )
+    name = "datasets.Dataset"
     table: pa.Table = dataset.data.table
     stored = dataset._indices
     indices = (
-        None if stored is None else _indices(stored.table.to_batches(), "the dataset's indices")
+        None
+        if stored is None
+        else _indices(_in_memory(stored.table, "the dataset's indices"), "the dataset's indices")
     )
     features = parse_features(dataset.features.to_dict())
     columns = None if dataset.format["output_all_columns"] else dataset.format["columns"]
-    name = "datasets.Dataset"
-    rows = _rows(name, table.schema, table.to_batches(), indices, columns)
+    rows = _rows(name, table.schema, _in_memory(table, name), indices, columns)
     digest = xxhash.xxh3_64(f"{dataset._fingerprint} {len(rows)}".encode())
     return Opened(name, rows, features, digest.hexdigest())
 
@@ -247,11 +263,21 @@ def _several(name: str, splits: Sequence[str]) -> SourceNotFound:
     return SourceNotFound(f"{name} has several splits: give one of them: {choices}")
 
 
-def _indices(batches: Sequence[pa.RecordBatch], where: str) -> NDArray[np.int64]:
+def _in_memory(table: pa.Table, name: str) -> list[StoredBatch]:
+    checks = Checks(name)
+    return [StoredBatch(batch, n, checks) for n, batch in enumerate(table.to_batches())]
+
+
+def _indices(batches: Sequence[StoredBatch], where: str) -> NDArray[np.int64]:
     """Numbers of rows; none where no rows are selected, of which Arrow may have no batch."""
     try:
-        parts = [batch.column(_INDICES).to_numpy(zero_copy_only=False) for batch in batches]
+        parts = [
+            stored.columns([_INDICES]).column(0).to_numpy(zero_copy_only=False)
+            for stored in batches
+        ]
         return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
+    except ShardCorrupt:
+        raise
     except (KeyError, ValueError, TypeError) as error:
         raise ShardCorrupt(f"{where} cannot be understood: {error}") from error
 
@@ -259,7 +285,7 @@ def _indices(batches: Sequence[pa.RecordBatch], where: str) -> NDArray[np.int64]
 def _rows(
     name: str,
     schema: pa.Schema,
-    batches: Sequence[pa.RecordBatch],
+    batches: Sequence[StoredBatch],
     indices: NDArray[np.int64] | None,
     columns: Sequence[str] | None,
 ) -> Rows:
@@ -269,7 +295,7 @@ def _rows(
             raise ShardCorrupt(f"{name}: its format names the column {missing[0]!r}: there is none")
         kept = [field for field in schema if field.name in columns]
         schema = pa.schema(kept, metadata=schema.metadata)
-        batches = [batch.select(schema.names) for batch in batches]
+        batches = [each._replace(batch=each.batch.select(schema.names)) for each in batches]
     rows = Rows(schema, batches, indices)
     if indices is not None and indices.size:
         low, high = int(indices.min()), int(indices.max())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 from fastio.errors import SchemaError
 from fastio.formats.hugging_face.plain import is_list_of_images, plain_batch, plain_schema
 from fastio.formats.hugging_face.sources import Opened, open_hugging_face
+from fastio.formats.named_files import NamedFiles
 from fastio.formats.tables.features import (
     Feature,
     Group,
@@ -32,6 +34,7 @@ class HuggingFaceTable:
     Args:
         source: a directory of `save_to_disk`, or a `datasets.Dataset`.
         options: what is wanted of it; only columns that are wanted have to be known.
+        roots: folders, beside its own, that its files may lie in.
 
     Attributes:
         name: the directory, or what messages call it.
@@ -40,6 +43,7 @@ class HuggingFaceTable:
         is_text: False.
         stamp: changes when the data do.
         classes: names of classes, by the path of their column.
+        named_files: the files that its paths may name.
         images: path and mode of every column of images, by the name of its field.
 
     Raises:
@@ -49,9 +53,15 @@ class HuggingFaceTable:
 
     is_text = False
 
-    def __init__(self, source: Any, options: TableOptions | None = None) -> None:
-        self._given = source, options
+    def __init__(
+        self,
+        source: Any,
+        options: TableOptions | None = None,
+        roots: Iterable[str | os.PathLike[str]] | None = None,
+    ) -> None:
+        self._given = source, options, roots
         opened = open_hugging_face(source)
+        self.named_files = NamedFiles(opened.folder, roots)
         self._opened: Opened = opened
         self.name = opened.name
         self.stamp = opened.stamp
@@ -104,7 +114,7 @@ class HuggingFaceTable:
         """
         batch = self._opened.rows.take(columns, rows)
         first = int(rows[0]) if len(rows) else 0
-        return plain_batch(batch, self._features, Place(self.name, first))
+        return plain_batch(batch, self._features, Place(self.name, first), self.named_files)
 
     @cached_property
     def _runs(self) -> list[range]:
@@ -119,7 +129,7 @@ class HuggingFaceTable:
         first = run.start
         for batch in self._opened.rows.read(run, columns):
             place = Place(self.name, first)
-            yield place, plain_batch(batch, self._features, place)
+            yield place, plain_batch(batch, self._features, place, self.named_files)
             first += batch.num_rows
 
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
-from fastio.errors import ShardCorrupt
+from fastio.errors import FastioError, ShardCorrupt
 from fastio.formats.tables.ipc import MAGIC, Block, batch_rows, blocks, footer_length
+from fastio.formats.tables.mapped import Mapped
 from fastio.formats.tables.objects import StoreFile, TableFile, as_file
 from fastio.formats.tables.place import Place
 from fastio.formats.tables.reading import Batches, reading, skipped_to, without_rows
-from fastio.formats.tables.spans import Span
+from fastio.formats.tables.spans import Span, bytes_of
+from fastio.formats.tables.trust import (
+    CheckedStream,
+    Checks,
+    check_decompressed,
+    check_stream,
+)
+
+T = TypeVar("T")
+_ATTEMPTS = 6  # to fetch what comes damaged, each time in another way
 
 
 class ParquetTable:
@@ -31,10 +42,20 @@ class ParquetTable:
         self.file = as_file(file)
         self.name = self.file.name
         self.skip: frozenset[int] = frozenset()
+        self.schema: pa.Schema
+        self.metadata: pa_parquet.FileMetaData
+        self.rows: int | None
+        if isinstance(self.file, StoreFile):
+            self.file.opened(self._open)
+        else:
+            self._open()
+            self.file.check()
+
+    def _open(self) -> None:
         with reading(self.name), pa_parquet.ParquetFile(_with_footer(self.file)) as opened:
-            self.schema: pa.Schema = opened.schema_arrow
-            self.metadata: pa_parquet.FileMetaData = opened.metadata
-            self.rows: int | None = self.metadata.num_rows
+            self.schema = opened.schema_arrow
+            self.metadata = opened.metadata
+            self.rows = self.metadata.num_rows
 
     def fetch(self, group: int, columns: Sequence[str]) -> list[Span]:
         """What a row group's columns take, of a file in a store.
@@ -51,7 +72,10 @@ class ParquetTable:
         assert isinstance(self.file, StoreFile)
         # Without pre_buffer, which would ask for ranges of its own.
         return pa_parquet.ParquetFile(
-            self.file.whole(spans), metadata=self.metadata, pre_buffer=False
+            self.file.whole(spans),
+            metadata=self.metadata,
+            pre_buffer=False,
+            page_checksum_verification=True,  # of pages that have one
         )
 
     def batches(
@@ -74,13 +98,41 @@ class ParquetTable:
             for group, first in groups:
                 yield from self._group(file, group, first, columns, start, rows)
 
+    def undamaged(
+        self,
+        group: int,
+        columns: Sequence[str],
+        spans: Sequence[Span],
+        batches: Callable[[pa_parquet.ParquetFile, Sequence[Span]], Iterator[T]],
+    ) -> Iterator[T]:
+        """What a row group's columns hold, from what `fetch` gave; see `undamaged`."""
+        assert isinstance(self.file, StoreFile)
+
+        def read(spans: Sequence[Span]) -> Iterator[T]:
+            with self.opened(spans) as file:
+                yield from batches(file, spans)
+
+        return undamaged(self.file, spans, lambda: self.fetch(group, columns), read)
+
     def _from_store(
         self, groups: Sequence[tuple[int, int]], columns: Sequence[str], start: int, rows: int
     ) -> Batches:
         fetched = _one_ahead((group for group, _ in groups), lambda g: self.fetch(g, columns))
         for (group, first), spans in zip(groups, fetched, strict=True):
-            with self.opened(spans) as file:
-                yield from self._group(file, group, first, columns, start, rows)
+            read = partial(self._of_group, group, first, columns, start, rows)
+            yield from self.undamaged(group, columns, spans, read)
+
+    def _of_group(
+        self,
+        group: int,
+        first: int,
+        columns: Sequence[str],
+        start: int,
+        rows: int,
+        file: pa_parquet.ParquetFile,
+        _: Sequence[Span],
+    ) -> Batches:
+        return self._group(file, group, first, columns, start, rows)
 
     def _group(
         self,
@@ -111,6 +163,8 @@ class ArrowTable:
     Attributes:
         file: where it is.
         batch_rows: rows of each record batch; empty for a stream.
+        checks: of its columns.
+        mapped: what the batches of a stream lie in, once they were read; None of others.
     """
 
     def __init__(self, file: TableFile | str) -> None:
@@ -119,8 +173,17 @@ class ArrowTable:
         self.name = self.file.name
         self.rows: int | None = None
         self.batch_rows: list[int] = []
+        self.checks = Checks(self.name)
+        self.mapped: Mapped | None = None
         self._footer: list[Span] = []
         self._blocks: list[Block] = []
+        if isinstance(self.file, StoreFile):
+            self.file.opened(self._open)
+        else:
+            self._open()
+            self.file.check()
+
+    def _open(self) -> None:
         with reading(self.name):
             if isinstance(self.file, StoreFile):
                 self._open_stored(self.file)
@@ -141,11 +204,9 @@ class ArrowTable:
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
         """See `Table`."""
-        if isinstance(self.file, StoreFile):
-            yield from skipped_to(self.name, self._stored(), start, columns)
-            return
-        with pa.memory_map(self.name) as source:
-            yield from skipped_to(self.name, self._local(source), start, columns)
+        stored = isinstance(self.file, StoreFile)
+        batches = self._stored() if stored else self._local()
+        yield from skipped_to(self.name, batches, start, columns, self.checks)
 
     def fetch(self, number: int) -> list[Span]:
         """What a record batch of a file in a store takes.
@@ -159,28 +220,62 @@ class ArrowTable:
         return self.file.fetch([(block.offset, block.metadata + block.body)])
 
     def batch(self, number: int, spans: Sequence[Span]) -> pa.RecordBatch:
-        """A record batch of a file in a store, from what `fetch` gave."""
+        """A record batch of a file in a store, from what `fetch` gave; see `undamaged`."""
         assert isinstance(self.file, StoreFile)
-        whole = self.file.whole(sorted([*self._footer, *spans], key=_start))
-        return pa.ipc.open_file(whole).get_batch(number)
+        file = self.file
+
+        def read(spans: Sequence[Span]) -> Iterator[pa.RecordBatch]:
+            self._check_size(number, partial(_view_of, spans))
+            whole = file.whole(sorted([*self._footer, *spans], key=_start))
+            yield pa.ipc.open_file(whole).get_batch(number)
+
+        return next(undamaged(file, spans, lambda: self.fetch(number), read))
+
+    def mapped_batch(self, file: Mapped, number: int) -> pa.RecordBatch:
+        """A record batch of a file on this machine, whose reader is `pa.ipc.open_file`.
+
+        Raises:
+            ShardCorrupt: it is compressed, and would take too much memory.
+        """
+        view = file.view
+        self._check_size(number, lambda offset, length: view[offset : offset + length])
+        return file.reader.get_batch(number)
+
+    def _check_size(self, number: int, data: Callable[[int, int], memoryview]) -> None:
+        block = self._blocks[number]
+        _check_block(block, data, f"{self.name}, record batch {number}")
 
     def _open_local(self) -> None:
-        with pa.memory_map(self.name) as source:
-            if source.read(len(MAGIC)) == MAGIC:
-                file = pa.ipc.open_file(source)
-                self.schema: pa.Schema = file.schema
-                numbers = range(file.num_record_batches)
-                self.batch_rows = [int(file.get_batch(number).num_rows) for number in numbers]
-                self.rows = sum(self.batch_rows)
-            else:
-                source.seek(0)
-                self.schema = pa.ipc.open_stream(source).schema
+        file = Mapped(self.name)
+        view, buffer = file.view, file.buffer()
+        if view[: len(MAGIC)] != MAGIC:
+            self.schema: pa.Schema = pa.ipc.open_stream(buffer).schema
+            return
+
+        def data(offset: int, length: int) -> memoryview:
+            return view[offset : offset + length]
+
+        try:
+            length = footer_length(view)
+            end = len(view) - len(MAGIC) - 4
+            if not 0 <= length <= end:
+                raise ValueError(f"its footer is said to have {length} bytes")
+            dictionaries, self._blocks = blocks(data(end - length, length))
+            heads = [data(block.offset, block.metadata) for block in self._blocks]
+            self.batch_rows = [batch_rows(head) for head in heads]
+        except ValueError as error:
+            raise pa.ArrowInvalid(str(error)) from error
+        for number, block in enumerate(dictionaries):
+            _check_block(block, data, f"{self.name}, dictionary {number}")
+        self.schema = pa.ipc.open_file(buffer).schema
+        self.rows = sum(self.batch_rows)
+        file.check()
 
     def _open_stored(self, file: StoreFile) -> None:
         tail = file.tail()
         start, data = tail[0]
         if bytes(data[-len(MAGIC) :]) != MAGIC:
-            self.schema = pa.ipc.open_stream(file.stream()).schema
+            self.schema = self._stream(file).schema
             return
         length = footer_length(data)
         end = file.size() - len(MAGIC) - 4
@@ -197,8 +292,14 @@ class ArrowTable:
         except ValueError as error:
             raise pa.ArrowInvalid(str(error)) from error
         self.schema = pa.ipc.open_file(file.whole(self._footer)).schema
-        self._footer += file.fetch([(b.offset, b.metadata + b.body) for b in dictionaries])
+        found = file.fetch([(b.offset, b.metadata + b.body) for b in dictionaries])
+        for number, block in enumerate(dictionaries):
+            _check_block(block, partial(_view_of, found), f"{self.name}, dictionary {number}")
+        self._footer += found
         self.rows = sum(self.batch_rows)
+
+    def _stream(self, file: StoreFile) -> Any:
+        return pa.ipc.open_stream(pa.PythonFile(CheckedStream(file.stream(), self.name), mode="r"))
 
     def _stored(self) -> Iterator[pa.RecordBatch]:
         if self.has_batches:
@@ -208,19 +309,25 @@ class ArrowTable:
                     batch = self.batch(number, spans)
                 yield batch
             return
+        assert isinstance(self.file, StoreFile)
         with reading(self.name):
-            batches = iter(pa.ipc.open_stream(self.file.stream()))
+            batches = iter(self._stream(self.file))
         yield from self._each(batches)
 
-    def _local(self, source: Any) -> Iterator[pa.RecordBatch]:
+    def _local(self) -> Iterator[pa.RecordBatch]:
         with reading(self.name):
-            if source.read(len(MAGIC)) == MAGIC:
-                file = pa.ipc.open_file(source)
-                batches = map(file.get_batch, range(file.num_record_batches))
+            if self.has_batches:
+                file = Mapped(self.name, pa.ipc.open_file)
+                numbers = iter(range(len(self.batch_rows)))
+                batches = (self.mapped_batch(file, number) for number in numbers)
             else:
-                source.seek(0)
-                batches = iter(pa.ipc.open_stream(source))
-        yield from self._each(batches)
+                file = self.mapped = Mapped(self.name, pa.ipc.open_stream)
+                check_stream(file.view, self.name)
+                batches = iter(file.reader)
+        for batch in self._each(batches):
+            file.check_size()
+            yield batch
+            file.check()  # nothing of it was copied before
 
     def _each(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while True:
@@ -229,6 +336,54 @@ class ArrowTable:
             if batch is None:
                 return
             yield batch
+
+
+def _check_block(block: Block, data: Callable[[int, int], memoryview], where: str) -> None:
+    """Refuses a message of a file that would take too much memory when it is decompressed."""
+    body = data(block.offset + block.metadata, block.body)
+    check_decompressed(data(block.offset, block.metadata), body, where)
+
+
+def _view_of(spans: Sequence[Span], offset: int, length: int) -> memoryview:
+    return bytes_of(spans, offset, length).data
+
+
+def undamaged(
+    file: StoreFile,
+    spans: Sequence[Span],
+    fetch: Callable[[], Sequence[Span]],
+    read: Callable[[Sequence[Span]], Iterator[T]],
+) -> Iterator[T]:
+    """What is read of parts of a file in a store, fetched again where they cannot be read.
+
+    What comes damaged may have become so on the way; what comes so twice is damaged at the source.
+
+    Args:
+        file: it.
+        spans: what was fetched.
+        fetch: does so again.
+        read: reads it, each time the same if it is not damaged.
+
+    Raises:
+        ShardCorrupt, pyarrow.ArrowException, OSError: from `read`.
+    """
+    given = 0
+    for attempt in range(_ATTEMPTS):
+        try:
+            for number, found in enumerate(read(spans)):
+                if number >= given:
+                    given += 1
+                    yield found
+            return
+        except (ShardCorrupt, pa.ArrowException, OSError) as error:
+            ours = isinstance(error, FastioError) and not isinstance(error, ShardCorrupt)
+            if ours or attempt + 1 == _ATTEMPTS:
+                raise
+            fresh = fetch()
+            if list(fresh) == list(spans):
+                raise
+            file.store.transfers.note_refetch()
+            spans = fresh
 
 
 def chunk_ranges(

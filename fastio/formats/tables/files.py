@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fastio.errors import SchemaError, SourceNotFound
+from fastio.files import check_file
 from fastio.formats.folder import IMG_EXTENSIONS
 from fastio.formats.tables.objects import LocalFile, StoreFile, TableFile
 from fastio.formats.tables.partitions import values_of
-from fastio.store import Store, is_remote, join, open_store, shown, split
+from fastio.shown import without_secrets
+from fastio.store import Stamp, Store, is_remote, join, open_store, split
 
 KINDS = {
     ".parquet": "parquet",
@@ -69,8 +71,23 @@ def find_tables(
     else:
         return None
     if found is not None:
+        _check_files(found)
         _check_one_kind(found)
     return found
+
+
+def _check_files(found: Iterable[TableFile]) -> None:
+    """See to it that those on this machine are files: to open a pipe is to wait for its writer.
+
+    Raises:
+        SourceNotFound: one is something else, or gone.
+    """
+    for file in found:
+        if isinstance(file, LocalFile):
+            try:
+                check_file(file.name)
+            except OSError as error:
+                raise SourceNotFound(f"{file.name} cannot be read: {error.strerror}") from error
 
 
 def _of_path(given: str | os.PathLike[str]) -> list[TableFile] | None:
@@ -143,12 +160,12 @@ def _of_url_pattern(store: Store, pattern: str) -> list[TableFile]:
     prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
     wanted = re.compile(_regular(pattern))
     found: list[TableFile] = [
-        StoreFile(store, key, values_of(key.split("/")[:-1]), size)
-        for key, size in sorted(store.list(prefix), key=_parts)
+        StoreFile(store, key, values_of(key.split("/")[:-1]), stamp)
+        for key, stamp in sorted(store.list(prefix), key=_parts)
         if wanted.fullmatch(key)
     ]
     if not found:
-        raise SourceNotFound(f"{shown(join(store.url, pattern))} matches no object")
+        raise SourceNotFound(f"{without_secrets(join(store.url, pattern))} matches no object")
     return found
 
 
@@ -156,17 +173,17 @@ def _of_url_folder(store: Store, folder: str) -> list[TableFile] | None:
     """As `_of_folder`; None too for what is, or will be, a packed dataset."""
     prefix = folder + "/" if folder else ""
     found: list[TableFile] = []
-    for key, size in sorted(store.list(prefix), key=_parts):
+    for key, stamp in sorted(store.list(prefix), key=_parts):
         *folders, name = key.removeprefix(prefix).split("/")
         if name.lower().endswith((*IMG_EXTENSIONS, ".tar")) or name in _OF_DATASETS:
             return None
         hidden = any(part.startswith((".", "_")) for part in (*folders, name))
         if table_kind(name) is not None and not hidden:
-            found.append(StoreFile(store, key, values_of(folders), size))
+            found.append(StoreFile(store, key, values_of(folders), stamp))
     return found or None
 
 
-def _parts(listed: tuple[str, int]) -> list[str]:
+def _parts(listed: tuple[str, Stamp]) -> list[str]:
     return listed[0].split("/")
 
 

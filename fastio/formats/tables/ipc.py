@@ -9,13 +9,17 @@ Arrow's format/File.fbs and format/Message.fbs.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 MAGIC = b"ARROW1"
 _FOOTER_DICTIONARIES, _FOOTER_BATCHES = 2, 3
-_MESSAGE_HEADER, _BATCH_ROWS = 2, 0
-_BLOCK_BYTES = 24
+_MESSAGE_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY = 1, 2, 3
+_TYPE_DICTIONARY, _TYPE_BATCH = 2, 3
+_DICTIONARY_DATA = 1
+_BATCH_ROWS, _BATCH_BUFFERS, _BATCH_COMPRESSION = 0, 2, 3
+_BLOCK_BYTES, _BUFFER_BYTES = 24, 16
+_MARKER = b"\xff\xff\xff\xff"
 
 
 @dataclass(frozen=True)
@@ -64,17 +68,129 @@ def batch_rows(metadata: memoryview) -> int:
         ValueError: they are damaged.
     """
     try:
-        # Behind a marker and a length; files before Arrow 0.15 have the length only.
-        start = 8 if bytes(metadata[:4]) == b"\xff\xff\xff\xff" else 4
-        message = metadata[start:]
+        message = _message(metadata)
         header = _slot(message, _follow(message, 0), _MESSAGE_HEADER)
         rows = None if header is None else _slot(message, _follow(message, header), _BATCH_ROWS)
-        count = 0 if rows is None else int(struct.unpack_from("<q", message, rows)[0])
+        count = 0 if rows is None else int(_at(message, "<q", rows))
     except struct.error as error:
         raise ValueError(f"the metadata of a record batch are damaged: {error}") from None
     if count < 0:
         raise ValueError(f"a record batch has {count} rows")
     return count
+
+
+def body_bytes(metadata: memoryview) -> int:
+    """The bytes of a message's buffers, which stand behind its metadata.
+
+    Raises:
+        ValueError: the metadata are damaged.
+    """
+    try:
+        message = _message(metadata)
+        slot = _slot(message, _follow(message, 0), _MESSAGE_BODY)
+        count = 0 if slot is None else int(_at(message, "<q", slot))
+    except struct.error as error:
+        raise ValueError(f"the metadata of a message are damaged: {error}") from None
+    if count < 0:
+        raise ValueError(f"a message has {count} bytes")
+    return count
+
+
+def decompressed_bytes(metadata: memoryview, body: memoryview) -> int:
+    """What the buffers of a message say that they take when they are decompressed.
+
+    Args:
+        metadata: of the message.
+        body: its buffers.
+
+    Returns:
+        Bytes; 0 for messages without compressed buffers.
+
+    Raises:
+        ValueError: the metadata are damaged.
+    """
+    try:
+        message = _message(metadata)
+        root = _follow(message, 0)
+        kind, header = _slot(message, root, _MESSAGE_TYPE), _slot(message, root, _MESSAGE_HEADER)
+        if kind is None or header is None:
+            return 0
+        number, batch = int(_at(message, "<B", kind)), _follow(message, header)
+        if number == _TYPE_DICTIONARY:
+            data = _slot(message, batch, _DICTIONARY_DATA)
+            batch = 0 if data is None else _follow(message, data)
+        if number not in (_TYPE_DICTIONARY, _TYPE_BATCH) or not batch:
+            return 0
+        buffers = _slot(message, batch, _BATCH_BUFFERS)
+        if buffers is None or _slot(message, batch, _BATCH_COMPRESSION) is None:
+            return 0
+        return sum(_decompressed(message, body, _follow(message, buffers)))
+    except struct.error as error:
+        raise ValueError(f"the metadata of a message are damaged: {error}") from None
+
+
+def messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
+    """The messages of an Arrow stream, up to its end: metadata and buffers of each.
+
+    Raises:
+        ValueError: one of them is damaged, or does not lie in the stream.
+    """
+    at = 0
+    while at < len(data):
+        head = message_head(data[at : at + 8])
+        if head is None:
+            return
+        begin, length = at, sum(head)
+        metadata = data[begin : begin + length]
+        body = body_bytes(metadata)
+        if length + body > len(data) - begin:
+            raise ValueError(
+                f"a message of {length + body} bytes begins at byte {begin} and ends "
+                f"behind the last of {len(data)}"
+            )
+        yield metadata, data[begin + length : begin + length + body]
+        at = begin + length + body
+
+
+def message_head(data: memoryview) -> tuple[int, int] | None:
+    """Bytes of what stands before a message's metadata, and of these; None at a stream's end.
+
+    Args:
+        data: the first 8 bytes of a message, fewer only at the end of the file.
+
+    Raises:
+        ValueError: no message begins so.
+    """
+    # A marker and a length; files before Arrow 0.15 have the length only.
+    start = 8 if data[:4] == _MARKER else 4
+    if len(data) < start:
+        return None
+    length = int(struct.unpack_from("<i", data, start - 4)[0])
+    if length < 0:
+        raise ValueError(f"the metadata of a message are said to have {length} bytes")
+    return (start, length) if length else None
+
+
+def _message(metadata: memoryview) -> memoryview:
+    """The FlatBuffer in a message's metadata."""
+    return metadata[8 if metadata[:4] == _MARKER else 4 :]
+
+
+def _decompressed(message: memoryview, body: memoryview, first: int) -> Iterator[int]:
+    """What each compressed buffer says of itself; a length stands before its bytes."""
+    count = int(_at(message, "<I", first))
+    if first + 4 + count * _BUFFER_BYTES > len(message):
+        raise struct.error(f"{count} buffers do not fit into it")
+    for place in range(first + 4, first + 4 + count * _BUFFER_BYTES, _BUFFER_BYTES):
+        offset, length = struct.unpack_from("<qq", message, place)
+        if not length:
+            continue
+        if offset < 0 or length < 8 or offset + length > len(body):
+            raise struct.error(f"{length} bytes at {offset} do not lie in {len(body)}")
+        nbytes = int(struct.unpack_from("<q", body, offset)[0])
+        if nbytes < -1:
+            raise struct.error(f"a buffer says that it decompresses to {nbytes} bytes")
+        yield length - 8 if nbytes == -1 else nbytes  # -1: it is not compressed after all
 
 
 def _listed(data: memoryview, table: int, slot: int) -> list[Block]:
@@ -86,7 +202,11 @@ def _listed(data: memoryview, table: int, slot: int) -> list[Block]:
     if first + 4 + count * _BLOCK_BYTES > len(data):
         raise struct.error(f"{count} blocks do not fit into it")
     places: Sequence[int] = range(first + 4, first + 4 + count * _BLOCK_BYTES, _BLOCK_BYTES)
-    return [Block(*struct.unpack_from("<qi4xq", data, place)) for place in places]
+    found = [Block(*struct.unpack_from("<qi4xq", data, place)) for place in places]
+    for block in found:
+        if min(block.offset, block.metadata, block.body) < 0:
+            raise struct.error(f"a block is said to be {block}")
+    return found
 
 
 def _follow(data: memoryview, position: int) -> int:

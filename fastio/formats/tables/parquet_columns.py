@@ -91,10 +91,19 @@ class ColumnReader:
         path: the file, as messages say it.
         metadata: its footer.
         schema: its Arrow schema.
+        checked: whether pages are compared with their checksums, where they have any.
     """
 
-    def __init__(self, path: str, metadata: pa_parquet.FileMetaData, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        path: str,
+        metadata: pa_parquet.FileMetaData,
+        schema: pa.Schema,
+        *,
+        checked: bool = False,
+    ) -> None:
         self._path = path
+        self._checked = checked
         self._metadata = metadata
         self._schema = schema
 
@@ -126,7 +135,8 @@ class ColumnReader:
         if about.num_rows:
             flat = [self._flat[name] for name in columns if name in self._flat]
             chunks = [_chunk(about, column, data, where) for column in flat]
-            arrays = _decoded([c for c in chunks if c is not None], decoder, threads)
+            known = [chunk for chunk in chunks if chunk is not None]
+            arrays = _decoded(known, decoder, threads, self._checked)
         left = [name for name in columns if name not in arrays]
         if not arrays:
             return others(left)
@@ -143,15 +153,17 @@ class ColumnReader:
 
 
 def _decoded(
-    chunks: Sequence[_Chunk], decoder: _native.ColumnDecoder, threads: bool
+    chunks: Sequence[_Chunk], decoder: _native.ColumnDecoder, threads: bool, checked: bool
 ) -> dict[str, pa.Array]:
     """The columns, by name, but those that have pages of other kinds."""
     workers = min(available_cores(), len(chunks)) if threads else 1
     if workers > 1:
         with ThreadPoolExecutor(workers, "fastio-columns") as pool:
-            found = list(pool.map(lambda chunk: _decode(chunk, _native.ColumnDecoder()), chunks))
+            found = list(
+                pool.map(lambda chunk: _decode(chunk, _native.ColumnDecoder(), checked), chunks)
+            )
     else:
-        found = [_decode(chunk, decoder) for chunk in chunks]
+        found = [_decode(chunk, decoder, checked) for chunk in chunks]
     pairs = zip(chunks, found, strict=True)
     return {chunk.column.field.name: array for chunk, array in pairs if array is not None}
 
@@ -169,7 +181,7 @@ def _chunk(
     return _Chunk(column, about.num_rows, codec == "SNAPPY", pages, where)
 
 
-def _decode(chunk: _Chunk, decoder: _native.ColumnDecoder) -> pa.Array | None:
+def _decode(chunk: _Chunk, decoder: _native.ColumnDecoder, checked: bool) -> pa.Array | None:
     """A column; None: it has pages that pyarrow has to decode."""
     column, rows = chunk.column, chunk.rows
     width = column.field.type.bit_width // 8
@@ -185,6 +197,7 @@ def _decode(chunk: _Chunk, decoder: _native.ColumnDecoder) -> pa.Array | None:
             chunk.snappy,
             np.frombuffer(values, np.uint8),
             bits,
+            checked,
         )
     except ValueError as error:
         raise ShardCorrupt(f"{chunk.where}: {error}; copy the file again, or write it again") from (

@@ -12,6 +12,7 @@ from fastio.formats.tables.files import table_kind
 from fastio.formats.tables.objects import TableFile, as_file
 from fastio.formats.tables.reading import Batches, Table, reading, skipped_to
 from fastio.formats.tables.text_files import CsvTable, JsonTable
+from fastio.formats.tables.trust import Checks
 
 
 def open_table(file: TableFile | str) -> Table:
@@ -33,7 +34,9 @@ def open_table(file: TableFile | str) -> Table:
     if file.size() == 0:
         raise ShardCorrupt(f"{file.name} is empty: it has 0 bytes; write it again, or leave it out")
     table: Table = kinds[table_kind(file.name) or ""](file)  # type: ignore[call-arg]
-    names = table.schema.names
+    with reading(file.name):
+        table.schema.to_string(show_field_metadata=False, show_schema_metadata=False)  # or no UTF-8
+        names = table.schema.names
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SchemaError(f"{file.name}: several columns are called {twice[0]!r}: rename them")
@@ -54,12 +57,14 @@ class MemoryTable:
         self.schema: pa.Schema = table.schema
         self.rows: int | None = table.num_rows
         self._table = table
+        self._checks = Checks(name)
 
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
         """See `Table`."""
-        yield from skipped_to(self.name, iter(self._table.to_batches()), start, columns)
+        batches = iter(self._table.to_batches())
+        yield from skipped_to(self.name, batches, start, columns, self._checks)
 
 
 class StreamTable:
@@ -76,12 +81,14 @@ class StreamTable:
         self.schema: pa.Schema = reader.schema
         self.rows: int | None = None
         self._reader = reader
+        self._checks = Checks(name)
 
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
         """See `Table`; can be called once."""
-        yield from skipped_to(self.name, iter(self._reader), start, columns)
+        batches = iter(self._reader)
+        yield from skipped_to(self.name, batches, start, columns, self._checks)
 
 
 __all__ = [

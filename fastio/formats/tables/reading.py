@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
 from fastio.formats.tables.place import Place
+from fastio.formats.tables.trust import Checks
 
 Batches = Iterator[tuple[Place, pa.RecordBatch]]
 
@@ -48,13 +49,27 @@ class Table(Protocol):
 
 
 def skipped_to(
-    name: str, batches: Iterator[pa.RecordBatch], start: int, columns: Sequence[str]
+    name: str,
+    batches: Iterator[pa.RecordBatch],
+    start: int,
+    columns: Sequence[str],
+    checks: Checks | None = None,
 ) -> Batches:
-    """Batches of a table that can only be read from its beginning, from row `start` on."""
+    """Batches of a table that can only be read from its beginning, from row `start` on.
+
+    Args:
+        name: of the table.
+        batches: all of them.
+        start: the first row that is wanted.
+        columns: that are wanted.
+        checks: of columns that Arrow took as they are; None where they are Arrow's own.
+    """
     first = 0
-    for batch in batches:
+    for number, batch in enumerate(batches):
         kept, skipped = without_rows(batch, start - first)
         if kept.num_rows:
+            if checks is not None:
+                checks.check(batch, number, columns)
             yield Place(name, first + skipped), kept.select(list(columns))
         first += batch.num_rows
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
@@ -17,6 +16,7 @@ from fastio.errors import ShardCorrupt
 from fastio.formats.tables.ahead import Ahead
 from fastio.formats.tables.binary_files import ArrowTable, ParquetTable, chunk_ranges
 from fastio.formats.tables.filters import Filter
+from fastio.formats.tables.mapped import Mapped
 from fastio.formats.tables.parquet_columns import ColumnReader
 from fastio.formats.tables.partitions import Constants
 from fastio.formats.tables.reading import Table
@@ -84,41 +84,6 @@ class OpenFiles(threading.local):
         return file
 
 
-class Mapped:
-    """A file that pyarrow reads from its mapping: nothing is copied before it is decoded.
-
-    A file that is cut off meanwhile ends no process: what was read of it is zeros, which `check`
-    tells.
-
-    Args:
-        path: the file.
-        opened: makes pyarrow's reader of its bytes.
-
-    Attributes:
-        reader: pyarrow's.
-    """
-
-    def __init__(self, path: str, opened: Callable[[pa.BufferReader], Any]) -> None:
-        self._path = path
-        self._mapping = _native.Mapping(path)
-        self.reader = opened(pa.BufferReader(pa.py_buffer(self._mapping.data)))
-
-    def data(self, offset: int, length: int) -> np.ndarray:
-        """The bytes of a range: uint8 (length,), or fewer where the file ends."""
-        found: np.ndarray = self._mapping.data[offset : offset + length]
-        return found
-
-    def ahead(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Has the system read ranges (offset, length) from the disk that are used at once."""
-        for offset, length in ranges:
-            self._mapping.ahead(offset, length)
-
-    def check(self) -> None:
-        """Raises ShardCorrupt where what was read may not be what the file had."""
-        if self._mapping.damaged:
-            raise ShardCorrupt(f"{self._path} was cut off while it was read: write it again")
-
-
 class LocalParquet:
     """A Parquet file's row groups, mapped."""
 
@@ -126,6 +91,7 @@ class LocalParquet:
     lends = False
 
     def __init__(self, table: ParquetTable, opened: OpenFiles) -> None:
+        self._file = table.file
         self._path = table.name
         self._metadata = table.metadata
         self._schema = table.schema
@@ -148,6 +114,7 @@ class LocalParquet:
             )
         for batch in batches:
             file.check()
+            self._file.check()
             yield batch
 
     def _whole(
@@ -195,7 +162,7 @@ class StoredParquet:
         self._table = table
         self._ahead = ahead
         self._opened = opened
-        self._columns = ColumnReader(table.name, table.metadata, table.schema)
+        self._columns = ColumnReader(table.name, table.metadata, table.schema, checked=True)
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         return _parquet_groups(self._table.metadata, varying)
@@ -205,13 +172,18 @@ class StoredParquet:
     ) -> Iterator[pa.RecordBatch]:
         key = self._table.name, number, tuple(columns)
         spans = self._ahead.take(key, lambda: self._table.fetch(number, columns))
-        with self._table.opened(spans) as file:
+
+        def batches(
+            file: pa_parquet.ParquetFile, spans: Sequence[Span]
+        ) -> Iterator[pa.RecordBatch]:
             if rows is None:
-                yield from self._whole(file, spans, number, columns, threads)
-            else:
-                yield from file.iter_batches(
-                    rows, row_groups=[number], columns=columns, use_threads=threads
-                )
+                return self._whole(file, spans, number, columns, threads)
+            found: Iterator[pa.RecordBatch] = file.iter_batches(
+                rows, row_groups=[number], columns=columns, use_threads=threads
+            )
+            return found
+
+        yield from self._table.undamaged(number, columns, spans, batches)
 
     def _whole(
         self,
@@ -252,17 +224,19 @@ class LocalArrow:
     lends = True
 
     def __init__(self, table: ArrowTable, opened: OpenFiles) -> None:
+        self._file = table.file
+        self._table = table
         self._path = table.name
-        self._counts = table.batch_rows
         self._opened = opened
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         file: Mapped = self._opened.get(self._path, self._open)
         found = []
-        for number, rows in enumerate(self._counts):
+        for number, rows in enumerate(self._table.batch_rows):
             nbytes = 0
             if varying and rows:
-                nbytes = file.reader.get_batch(number).select(list(varying)).nbytes
+                batch = self._table.mapped_batch(file, number).select(list(varying))
+                nbytes = batch.get_total_buffer_size()  # nbytes would walk what is not checked yet
             found.append((rows, nbytes))
         return found
 
@@ -270,9 +244,14 @@ class LocalArrow:
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
         file: Mapped = self._opened.get(self._path, self._open)
-        for batch in _sliced(file.reader.get_batch(number).select(columns), rows):
+        self._file.check()
+        whole = self._table.mapped_batch(file, number)
+        self._table.checks.check(whole, number, columns)
+        file.check_size()
+        for batch in _sliced(whole.select(columns), rows):
             yield batch
             file.check()  # nothing of it was copied before
+            self._file.check()
 
     def ahead(self, number: int, columns: list[str]) -> bool:
         return True
@@ -306,7 +285,9 @@ class StoredArrow:
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
         spans = self._ahead.take((self._table.name, number), lambda: self._table.fetch(number))
-        yield from _sliced(self._table.batch(number, spans).select(columns), rows)
+        whole = self._table.batch(number, spans)
+        self._table.checks.check(whole, number, columns)
+        yield from _sliced(whole.select(columns), rows)
 
     def ahead(self, number: int, columns: list[str]) -> bool:
         nbytes = self._table.body_bytes[number]
@@ -321,13 +302,14 @@ class StoredArrow:
 
 
 class InMemory:
-    """A file that was read into memory."""
+    """A file that was read into memory, or an Arrow stream that is mapped."""
 
     has_groups = False
-    lends = False
 
-    def __init__(self, batches: list[pa.RecordBatch]) -> None:
+    def __init__(self, batches: list[pa.RecordBatch], mapped: Mapped | None = None) -> None:
         self._batches = batches
+        self._mapped = mapped
+        self.lends = mapped is not None
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         return [
@@ -338,7 +320,12 @@ class InMemory:
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        yield from _sliced(self._batches[number].select(columns), rows)
+        if self._mapped is not None:
+            self._mapped.check_size()
+        for batch in _sliced(self._batches[number].select(columns), rows):
+            yield batch
+            if self._mapped is not None:
+                self._mapped.check()
 
     def ahead(self, number: int, columns: list[str]) -> bool:
         return True
@@ -348,6 +335,7 @@ class InMemory:
 
     def close(self) -> None:
         self._batches = []
+        self._mapped = None
 
 
 class Nothing(InMemory):

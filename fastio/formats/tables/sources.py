@@ -58,7 +58,8 @@ def sources(
         if isinstance(table, ArrowTable) and table.has_batches:
             stored = isinstance(table.file, StoreFile)
             return StoredArrow(table, ahead) if stored else LocalArrow(table, opened)
-        return InMemory(room.read(table, tables, _own(columns, table)))
+        batches = room.read(table, tables, _own(columns, table))
+        return InMemory(batches, table.mapped if isinstance(table, ArrowTable) else None)
 
     def source(table: Table) -> Source:
         file, constants = unwrapped(table)

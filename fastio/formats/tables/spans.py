@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from fastio.errors import ShardCorrupt, StoreError
-from fastio.store import Store
+from fastio.errors import ShardCorrupt
+from fastio.store import Stamp, Store
 from fastio.store.ranges import GAP_BYTES, MERGED_BYTES, coalesce, parallel
 
 # Ranges with small gaps share memory, in which several requests put their parts.
@@ -39,24 +39,26 @@ class StoredBytes(Protocol):
         ...
 
 
-def fetch(store: Store, key: str, size: int, ranges: Sequence[tuple[int, int]]) -> list[Span]:
+def fetch(store: Store, key: str, stamp: Stamp, ranges: Sequence[tuple[int, int]]) -> list[Span]:
     """Ranges (offset, length) of an object: neighbours merged, up to 16 requests at once.
 
     Args:
         store: that has it.
         key: its name there.
-        size: that it had when it was opened.
+        stamp: of it, when it was opened.
         ranges: in any order.
 
     Returns:
         Offset and bytes of what was fetched, sorted, apart from one another.
 
     Raises:
-        ShardCorrupt: it ends before, or has another size by now.
+        ShardCorrupt: it ends before.
+        SourceChanged: it is of another version by now.
         StoreError, SourceNotFound: it cannot be read.
     """
     found: list[tuple[int, memoryview]] = []
     tasks = []
+    size = stamp.size
     for offset, length in ranges:
         if offset < 0 or length < 0 or offset + length > size:
             raise ShardCorrupt(
@@ -68,22 +70,13 @@ def fetch(store: Store, key: str, size: int, ranges: Sequence[tuple[int, int]]) 
         found.append((span.offset, memory))
         for begin in range(0, span.length, MERGED_BYTES):
             part = memory[begin : begin + MERGED_BYTES]
-            tasks.append(partial(_receive, store, key, span.offset + begin, part))
-    try:
-        parallel(tasks)
-    except StoreError as error:
-        now = store.size(key)
-        if now == size:
-            raise
-        raise ShardCorrupt(
-            f"the object has {now} bytes, and had {size} when it was opened: it has changed "
-            "meanwhile; open it again"
-        ) from error
+            tasks.append(partial(_receive, store, key, span.offset + begin, part, stamp))
+    parallel(tasks)
     return found
 
 
-def _receive(store: Store, key: str, offset: int, memory: memoryview, _: Any) -> None:
-    store.read_into(key, offset, [memory])
+def _receive(store: Store, key: str, offset: int, memory: memoryview, stamp: Stamp, _: Any) -> None:
+    store.read_into(key, offset, [memory], expect=stamp)
 
 
 def bytes_of(spans: Sequence[Span], offset: int, length: int) -> np.ndarray:

@@ -17,8 +17,8 @@ from fastio.formats.tars.index import (
     TarIndex,
     assemble,
     build_index,
-    open_index,
 )
+from fastio.formats.tars.kept import open_index
 from fastio.formats.tars.names import expand_braces, find_tars
 from fastio.formats.tars.reader import LocalTars, TarReader
 from fastio.formats.tars.samples import TarSamples

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from fastio.cache import Cache
+from fastio.dataset.of_sample import of_sample
 from fastio.dataset.pixels import upright_pixels
 from fastio.dataset.rows import Rows
-from fastio.errors import ImageError, SampleError, SchemaError, SourceNotFound
+from fastio.errors import ImageError, SchemaError, SourceChanged, SourceNotFound
 from fastio.formats.tars.fields import Column, choose_columns, complete_rows, lacks
 from fastio.formats.tars.files import Extents, SampleFiles, extents, row_name, sample_extents
-from fastio.formats.tars.index import TarIndex, build_index, open_index
+from fastio.formats.tars.index import Tar, TarIndex, build_index
+from fastio.formats.tars.kept import default_cache, open_index
 from fastio.formats.tars.names import describe, find_tars
-from fastio.formats.tars.reader import LocalTars, TarReader
+from fastio.formats.tars.reader import LocalTars, TarReader, stamp
 from fastio.formats.tars.samples import KEY_FIELD
-from fastio.formats.tars.values import is_integer
+from fastio.formats.tars.values import MAX_UNZIPPED_BYTES, is_integer
 from fastio.schema import Array, Image, Scalar, Schema
 
 Incomplete = Literal["raise", "skip", "keep"]
@@ -45,7 +47,10 @@ class TarDataset(Rows):
         incomplete: what to do with samples that lack one of the fields, or whose number is none:
             "raise" refuses the dataset, naming the first; "skip" leaves them out; "keep" raises
             when they are asked for.
-        cache: folder for the index; None for `fastio/tars` in $XDG_CACHE_HOME or ~/.cache.
+        cache: where the index is kept, a cache or its folder; None for the folder
+            `fastio/indexes` in $XDG_CACHE_HOME or ~/.cache.
+        max_unzipped_bytes: what a gz file of a sample may hold; a larger one is an error of its
+            sample.
 
     Attributes:
         path: as given, in a word.
@@ -65,22 +70,28 @@ class TarDataset(Rows):
         *,
         fields: Sequence[str] | None = None,
         incomplete: Incomplete = "raise",
-        cache: str | os.PathLike[str] | None = None,
+        cache: Cache | str | os.PathLike[str] | None = None,
+        max_unzipped_bytes: int = MAX_UNZIPPED_BYTES,
     ) -> None:
         found = find_tars(path)
         if found is None:
             raise SourceNotFound(f"{path} is no tar, no pattern of tars and no folder of tars only")
         paths = [os.path.abspath(each) for each in found]
-        reader = LocalTars()
-        tars = [(each, _stamp(each)) for each in paths]
+        tars = [(each, stamp(each)) for each in paths]
+        reader = LocalTars(dict(tars))
 
         def build() -> TarIndex:
             return build_index(reader, paths, [stamp for _, stamp in tars])
 
-        index = open_index(tars, Path(cache) if cache is not None else default_cache(), build)
+        where = os.path.dirname(paths[0])
+        if isinstance(cache, Cache):
+            index = open_index(where, tars, cache, build)
+        else:
+            with default_cache() if cache is None else Cache(cache) as own:
+                index = open_index(where, tars, own, build)
         name = describe(found) if isinstance(path, (list, tuple)) else os.fspath(path)  # type: ignore[arg-type]
-        self._fill(name, index, reader, fields, incomplete)
-        self._reopen: tuple[Any, Any] | None = (path, cache)
+        self._fill(name, index, reader, fields, incomplete, max_unzipped_bytes)
+        self._reopen: tuple[Any, Any, int] | None = (path, cache, max_unzipped_bytes)
 
     @classmethod
     def from_index(
@@ -115,6 +126,7 @@ class TarDataset(Rows):
         reader: TarReader,
         fields: Sequence[str] | None,
         incomplete: Incomplete,
+        max_unzipped_bytes: int = MAX_UNZIPPED_BYTES,
     ) -> None:
         if incomplete not in ("raise", "skip", "keep"):
             raise ValueError(f"incomplete must be 'raise', 'skip' or 'keep', got {incomplete!r}")
@@ -123,7 +135,7 @@ class TarDataset(Rows):
         self.path = path
         self.index = index
         self._reader = reader
-        self._files = SampleFiles(path, index, reader, incomplete == "keep")
+        self._files = SampleFiles(path, index, reader, incomplete == "keep", max_unzipped_bytes)
         self._given = None if fields is None else tuple(fields), incomplete
         self._columns = {column.name: column for column in choose_columns(index, fields)}
         self.schema = Schema({name: column.field for name, column in self._columns.items()})
@@ -173,6 +185,16 @@ class TarDataset(Rows):
         """
         rows = self._in_range(rows)
         return rows if self.rows is None else self.rows[rows]
+
+    def check_versions(self, tars: NDArray[np.int64]) -> None:
+        """Sees to it that local tars, by number, are what they were when they were opened.
+
+        Raises:
+            SourceChanged: one was replaced, or written to.
+            SourceNotFound: one is gone.
+        """
+        if isinstance(self._reader, LocalTars):
+            self._reader.check(self.index.tars[number].name for number in np.unique(tars).tolist())
 
     def extents(self, field: str, rows: NDArray[np.int64]) -> Extents:
         """Where a field's files lie; for images, of which nothing is in memory.
@@ -251,11 +273,9 @@ class TarDataset(Rows):
         column = self._column(field)
         if not isinstance(column.field, Image):
             raise SchemaError(f"field {field!r} is no image: use gather")
-        try:
-            return upright_pixels(self.read(field, row), column.field.mode)
-        except (OSError, ValueError) as error:
-            cause = error.cause if isinstance(error, SampleError) else error
-            raise ImageError(self.path, row, self.sample_name(row), cause) from error
+        self._in_range(np.array([row], np.int64))
+        with of_sample(self, row, ImageError):
+            return upright_pixels(self.read(field, row), column.field.mode, None, self.max_pixels)
 
     def read(self, field: str, row: int) -> bytes:
         """The bytes of one file, as they are in the tar.
@@ -301,7 +321,7 @@ class TarDataset(Rows):
     def __reduce__(self) -> tuple[Any, ...]:
         fields, incomplete = self._given
         if self._reopen is not None:
-            return _open_again, (*self._reopen, fields, incomplete)
+            return _open_again, (*self._reopen, fields, incomplete, list(self.index.tars))
         return _from_index, (self.path, self.index, self._reader, fields, incomplete)
 
     def _column(self, name: str) -> Column:
@@ -331,23 +351,28 @@ class TarDataset(Rows):
         )
 
 
-def default_cache() -> Path:
-    """Where indexes are kept when nothing else is said: a user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base, "fastio", "tars")
-
-
-def _stamp(path: str) -> str:
-    """What changes when a tar changes."""
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise SourceNotFound(f"{path} cannot be read: {error.strerror}") from error
-    return f"{status.st_size} {status.st_mtime_ns}"
-
-
-def _open_again(path: Any, cache: Any, fields: Any, incomplete: Incomplete) -> TarDataset:
-    return TarDataset(path, fields=fields, incomplete=incomplete, cache=cache)
+def _open_again(
+    path: Any,
+    cache: Any,
+    max_unzipped_bytes: int,
+    fields: Any,
+    incomplete: Incomplete,
+    tars: list[Tar],
+) -> TarDataset:
+    found = TarDataset(
+        path,
+        fields=fields,
+        incomplete=incomplete,
+        cache=cache,
+        max_unzipped_bytes=max_unzipped_bytes,
+    )
+    for before, now in zip(tars, found.index.tars, strict=False):
+        if before != now:
+            raise SourceChanged(
+                f"{now.name} was replaced or written to after another process opened it: open it "
+                "again there"
+            )
+    return found
 
 
 def _from_index(

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
 
 from fastio.errors import ShardCorrupt
 from fastio.formats.tars.reader import Buffer, TarReader
 
 BLOCK = 512
+T = TypeVar("T")
 # Of a ustar header (POSIX.1-2001, "pax"): name, size, checksum, type, magic, prefix.
 _HEADER = struct.Struct("<100s24x12s12x8sB100x6s82x155s12x")
 _REGULAR = b"0\x007"  # file, old file, contiguous file
@@ -30,6 +33,7 @@ _COMPRESSED = {
 }
 # Long names and pax records are read whole: what is larger is no name.
 _MOST_EXTRA_BYTES = 16 << 20
+_ATTEMPTS = 6  # to read what comes damaged, each time in another way
 _END_BYTES = 1 << 20  # of the zeros at the end, read at a time
 
 
@@ -76,6 +80,32 @@ class Window:
                 raise _truncated(self.name, f"{offset + length:,} bytes are needed", self.size)
         return self._data[at : at + length]
 
+    def settled(self, offset: int, length: int, check: Callable[[bytes, int], T]) -> T:
+        """What a check makes of some bytes, which are read again if it finds them damaged.
+
+        What comes damaged may have become so on the way; what comes so twice is damaged where it
+        lies.
+
+        Args:
+            offset, length: of the bytes.
+            check: gets them and their offset; raises ShardCorrupt for damaged ones.
+
+        Raises:
+            ShardCorrupt: from `check`, or the tar ends before.
+        """
+        data = self.get(offset, length)
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return check(data, offset)
+            except ShardCorrupt:
+                self._begin, self._data = offset, b""
+                fresh = self.get(offset, length)
+                if fresh == data:
+                    raise
+                self._reader.note_refetch()
+                data = fresh
+        return check(data, offset)
+
 
 def read_members(window: Window) -> Iterator[Member]:
     """The files of a tar, in order; folders, links and the like are left out.
@@ -84,15 +114,15 @@ def read_members(window: Window) -> Iterator[Member]:
         ShardCorrupt: it is no tar, compressed, truncated or damaged, or has sparse files.
     """
     size, tar = window.size, window.name
+    checked = partial(_checked_header, window)
     offset = 0
     extra = _Extra()
     while offset + BLOCK <= size:
-        header = window.get(offset, BLOCK)
+        header = window.settled(offset, BLOCK, checked)
         short_name, octal, _, kind, magic, prefix = _HEADER.unpack(header)
         if not kind and header == _ZEROS:
             window.end = offset
             return
-        _check_header(window, header, offset)
         begin = offset + BLOCK
         length = _size(octal, window, offset)
         if kind in b"xgLKX":
@@ -177,18 +207,22 @@ class _Extra:
                 f"{window.name}: the header at byte {offset - BLOCK} announces a name or records "
                 f"of {length:,} bytes: damaged"
             )
-        data = window.get(offset, length)
         self.is_any = True
         if kind == ord("L"):
             # The record that comes first counts, where there are several.
-            self._name = self._name or _text(data.split(b"\0", 1)[0])
+            self._name = self._name or _text(window.get(offset, length).split(b"\0", 1)[0])
         elif kind != ord("K"):
-            try:
-                self._take_records(_pax_records(data), is_global=kind == ord("g"))
-            except ValueError as error:
-                raise ShardCorrupt(
-                    f"{window.name}: the pax header at byte {offset - BLOCK} is damaged: {error}"
-                ) from error
+
+            def take(data: bytes, offset: int) -> None:
+                try:
+                    self._take_records(_pax_records(data), is_global=kind == ord("g"))
+                except ValueError as error:
+                    raise ShardCorrupt(
+                        f"{window.name}: the pax header at byte {offset - BLOCK} is damaged: "
+                        f"{error}"
+                    ) from error
+
+            window.settled(offset, length, take)
 
     def _take_records(self, records: dict[bytes, bytes], is_global: bool) -> None:
         self._is_sparse |= b"GNU.sparse.major" in records or b"GNU.sparse.map" in records
@@ -254,23 +288,28 @@ def _number(field: bytes) -> int:
         return -1
 
 
-def _check_header(window: Window, header: bytes, offset: int) -> None:
-    """Compare a header with its checksum: the sum of its bytes, those of the sum itself blank.
+def _checked_header(window: Window, header: bytes, offset: int) -> bytes:
+    """A header that agrees with its checksum: the sum of its bytes, those of the sum itself blank.
+
+    Blocks of zeros have none. Raises ShardCorrupt for others.
 
     The low half of Adler-32 is 1 plus that sum modulo 65521, and fifty times faster than `sum`.
     """
+    if header == _ZEROS:
+        return header
     field = header[148:156]
     found = (zlib.adler32(header) & 0xFFFF) - (zlib.adler32(field) & 0xFFFF) + _BLANKS
     if b"%06o\0 " % found == field:  # as most write it
-        return
+        return header
     expected = _number(field)
     if found == expected:
-        return
+        return header
     # Sums beyond 65520, and sums of signed bytes, which some old tars have.
     unsigned = sum(header) - sum(field) + _BLANKS
     high = sum(byte > 127 for byte in header[:148] + header[156:])
     if expected not in (unsigned, unsigned - 256 * high):
         raise _no_tar(window, offset)
+    return header
 
 
 def _sparse(tar: str, name: str) -> ShardCorrupt:

@@ -9,14 +9,10 @@ are. The file is a cache, to be rebuilt from the tars at any time, and no format
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +31,6 @@ from fastio.formats.tars.samples import (
 )
 from fastio.formats.tars.values import infer_field, is_integer
 from fastio.schema import Field, Schema
-from fastio.shard import write_shard
 
 # Seeking over bodies beats reading them where a read costs microseconds.
 LOCAL_WINDOW_BYTES = 8 << 10
@@ -44,6 +39,10 @@ _VERSION = 1
 _EXAMPLES = 16
 _EXAMPLE_BYTES = 4 << 20  # what is larger is looked at once
 _WORKERS = 8
+# Each extension has a column of every sample: what few samples have takes much for little.
+_CELL_BYTES = 25
+_FREE_BYTES = 64 << 20
+_MOST_CELLS = 32  # for each member
 
 
 @dataclass(frozen=True)
@@ -211,6 +210,7 @@ def assemble(
     about = []
     fields: dict[str, Field] = {}
     names = list(dict.fromkeys(name for samples in found for name in samples.extensions))
+    _check_extensions(tars, found, names)
     for number, name in enumerate(names):
         offset, length, value, state = _columns(found, name)
         columns[f"offset.{number}"] = pa.array(offset)
@@ -238,6 +238,25 @@ def assemble(
         {_METADATA_KEY: json.dumps(description).encode()},
     )
     return TarIndex(pa.RecordBatch.from_arrays(list(columns.values()), schema=schema))
+
+
+def _check_extensions(
+    tars: Sequence[Tar], found: Sequence[TarSamples], names: Sequence[str]
+) -> None:
+    """Refuses samples almost each of which has other extensions, which would take much memory.
+
+    Raises:
+        SchemaError: they have; names some.
+    """
+    cells = len(names) * sum(map(len, found))
+    members = sum(len(samples.members) // 6 for samples in found)
+    if cells * _CELL_BYTES > _FREE_BYTES and cells > _MOST_CELLS * members:
+        some = ", ".join(f".{name}" for name in names[:3])
+        raise SchemaError(
+            f"{tars[0].name}: {members:,} files have {len(names):,} different extensions "
+            f"({some}, ...), which begin at the first dot of a file's name, and each would be a "
+            "field of its own: rename the files, so that the keys have no dots"
+        )
 
 
 def _keys(found: Sequence[TarSamples]) -> pa.Array:
@@ -299,52 +318,6 @@ def _field(
 
 def _count_and_first(rows: NDArray[np.int64]) -> tuple[int, int]:
     return len(rows), int(rows[0]) if len(rows) else -1
-
-
-def open_index(
-    tars: Sequence[tuple[str, str]], folder: Path, build: Callable[[], TarIndex]
-) -> TarIndex:
-    """The index of some tars from the folder of indexes, where it is kept once it was built.
-
-    Args:
-        tars: name and stamp of each; an index that was made of others is not used, and replaced.
-        folder: of the indexes, made where it is not there. Where it cannot be written to, the
-            index is not kept.
-        build: makes the index.
-
-    Raises:
-        As `build`.
-    """
-    digest = xxhash.xxh3_128()
-    for name, _ in tars:
-        digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
-    path = folder / f"{digest.hexdigest()}.arrow"
-    index = _read(path)
-    if index is not None and [(tar.name, tar.stamp) for tar in index.tars] == list(tars):
-        return index
-    index = build()
-    with suppress(OSError):
-        _write(path, index)
-    return index
-
-
-def _read(path: Path) -> TarIndex | None:
-    """The index in a file, mapped; None where there is none that can be used."""
-    try:
-        with pa.memory_map(str(path)) as file:
-            return TarIndex(pa.ipc.open_file(file).get_batch(0))
-    except (OSError, KeyError, IndexError, TypeError, ValueError, pa.ArrowException, SchemaError):
-        return None
-
-
-def _write(path: Path, index: TarIndex) -> None:
-    """Put an index where others find it, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A folder of one's own: several processes may be at this at the same time.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix="tmp-") as folder:
-        fresh = Path(folder, path.name)
-        write_shard(fresh, index.batch)
-        os.replace(fresh, path)
 
 
 def by_tar(tar_numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:

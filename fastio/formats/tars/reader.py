@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from fastio.errors import SourceNotFound
+from fastio.errors import SourceChanged, SourceNotFound
+from fastio.files import only_files
 
 # What a read gives: bytes, or anything else that has the buffer protocol, which Python 3.10 has no
 # type for.
@@ -40,17 +41,44 @@ class TarReader(Protocol):
         """Several of them, (offset, length) each, in their order."""
         ...
 
+    def note_refetch(self) -> None:
+        """Counts something that came damaged and is read again."""
+        ...
+
 
 class LocalTars:
-    """Tars of the file system, named by their paths; the last ones used stay open."""
+    """Tars of the file system, named by their paths; the last ones used stay open.
 
-    def __init__(self) -> None:
+    Args:
+        stamps: of tars, as `stamp` told when they were opened: other versions are not read.
+    """
+
+    def __init__(self, stamps: Mapping[str, str] | None = None) -> None:
+        self._stamps = dict(stamps or {})
         self._open: OrderedDict[str, _Descriptor] = OrderedDict()
         self._lock = threading.Lock()
 
     def size(self, name: str) -> int:
         """Its size in bytes."""
         return os.fstat(self._descriptor(name).number).st_size
+
+    def check(self, names: Iterable[str]) -> None:
+        """Sees to it that tars are what they were when they were opened.
+
+        Raises:
+            SourceChanged: one was replaced, or written to.
+            SourceNotFound: one is gone.
+        """
+        for name in names:
+            expected = self._stamps.get(name)
+            if expected is not None and stamp(name) != expected:
+                raise SourceChanged(
+                    f"{name} was replaced or written to while it was being read: open it again; "
+                    "what is read must not be written to"
+                )
+
+    def note_refetch(self) -> None:
+        """See `TarReader`; here reading again is no matter of the way."""
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         """The bytes [offset, offset + length), fewer only where the tar ends before."""
@@ -65,7 +93,9 @@ class LocalTars:
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Several of them, (offset, length) each, in their order."""
-        return [self.read(name, offset, length) for offset, length in ranges]
+        found = [self.read(name, offset, length) for offset, length in ranges]
+        self.check([name])
+        return found
 
     def close(self) -> None:
         """Lets go of the files; reading opens them again."""
@@ -84,13 +114,26 @@ class LocalTars:
             return file
 
 
+def stamp(path: str) -> str:
+    """What changes when a local tar changes: its size, time of change and number of the file.
+
+    Raises:
+        SourceNotFound: it is not there.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise SourceNotFound(f"{path} cannot be read: {error.strerror}") from error
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+
+
 class _Descriptor:
     """A file that is open as long as somebody holds this."""
 
     def __init__(self, path: str) -> None:
         self.number = -1
         try:
-            self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.number = only_files(path, os.O_RDONLY)
         except FileNotFoundError as error:
             raise SourceNotFound(f"{path} does not exist") from error
         except OSError as error:

@@ -1,9 +1,9 @@
 """WebDataset tars in a store: the index is built by one pass over them and kept; the rest by
 ranges.
 
-The index is kept in the cache, or in the user's cache folder, until a tar's size changes. Building
-it reads the tars once, but for the bodies of large files. Tars have no checksums: lengths are
-checked.
+The index is kept in the cache, or in the user's cache folder, until a tar is replaced by another
+version. Building it reads the tars once, but for the bodies of large files. Headers of tars have
+checksums; of their bodies, lengths and versions are checked.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fastio.cache import Cache
-from fastio.errors import SourceNotFound, StoreError
-from fastio.formats.tars.dataset import TarDataset, default_cache
+from fastio.cache import Cache, CacheFolder, Source
+from fastio.errors import SourceChanged, SourceNotFound, StoreError
+from fastio.formats.tars.dataset import TarDataset
 from fastio.formats.tars.fields import Column
-from fastio.formats.tars.index import TarIndex, build_index, open_index
+from fastio.formats.tars.index import TarIndex, build_index
+from fastio.formats.tars.kept import default_cache, index_source, open_index
 from fastio.formats.tars.names import expand_braces
-from fastio.store import Store, join, open_store
+from fastio.store import Stamp, Store, open_store
 
 STORE_WINDOW_BYTES = 8 << 20  # read at a time by the pass over headers
 _SIZES_AT_ONCE = 16
@@ -39,27 +39,34 @@ class StoreTars:
     Attributes:
         store: of their folder.
         names: all of them, in order.
+        stamps: of each, as they were when they were opened; only these versions are read.
     """
 
-    def __init__(self, store: Store, sizes: Mapping[str, int]) -> None:
+    def __init__(self, store: Store, stamps: Mapping[str, Stamp]) -> None:
         self.store = store
-        self.names = list(sizes)
-        self._sizes = dict(sizes)
+        self.names = list(stamps)
+        self.stamps = dict(stamps)
 
     def size(self, name: str) -> int:
         """Its size in bytes."""
-        return self._sizes[name]
+        return self.stamps[name].size
+
+    def note_refetch(self) -> None:
+        """See `TarReader`."""
+        self.store.transfers.note_refetch()
 
     def read(self, name: str, offset: int, length: int) -> Any:
         """The bytes [offset, offset + length), fewer only where the tar ends before."""
-        length = min(length, self._sizes[name] - offset)
-        return self.store.read(name, offset, length) if length > 0 else b""
+        stamp = self.stamps[name]
+        length = min(length, stamp.size - offset)
+        return self.store.read(name, offset, length, expect=stamp) if length > 0 else b""
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[Any]:
         """Several of them, (offset, length) each, in their order."""
         found: list[Any] = [b""] * len(ranges)
         places = [place for place, (_, length) in enumerate(ranges) if length]
-        data = self.store.read_ranges(name, [ranges[place] for place in places])
+        wanted = [ranges[place] for place in places]
+        data = self.store.read_ranges(name, wanted, expect=self.stamps[name])
         for place, part in zip(places, data, strict=True):
             found[place] = part
         return found
@@ -81,7 +88,7 @@ def open_store_tars(url: str, storage_options: Mapping[str, Any] | None = None) 
     """
     folder, names = _split(url)
     store = open_store(folder, storage_options)
-    return StoreTars(store, _sizes(store, names))
+    return StoreTars(store, _stamps(store, names))
 
 
 class RemoteTars(TarDataset):
@@ -98,6 +105,7 @@ class RemoteTars(TarDataset):
     Attributes:
         store: of the tars' folder.
         cache: as given.
+        stamps: the version of each tar that is read.
 
     Raises:
         SourceNotFound: there are no tars.
@@ -121,7 +129,8 @@ class RemoteTars(TarDataset):
         reader = open_store_tars(url, storage_options)
         self.store = reader.store
         self.cache = cache
-        stamps = [(name, str(reader.size(name))) for name in reader.names]
+        self.stamps = reader.stamps
+        stamps = [(name, stamp.key) for name, stamp in reader.stamps.items()]
 
         def build() -> TarIndex:
             return build_index(
@@ -131,16 +140,28 @@ class RemoteTars(TarDataset):
                 window_bytes=STORE_WINDOW_BYTES,
             )
 
-        where = default_cache() if cache is None else _index_folder(cache)
-        # By URL, since names are those within the store.
-        place = where / xxhash.xxh3_64_hexdigest(join(self.store.url, "").encode())
-        index = open_index(stamps, place, build)
+        if cache is None:
+            with default_cache() as own:
+                index = open_index(self.store.url, stamps, own, build)
+        else:
+            cache.folder()  # makes it, or says why it cannot be used
+            index = open_index(self.store.url, stamps, cache, build)
         self.staged: Staged | None = None
         self._fill(self.store.url, index, reader, fields, incomplete)
+        # Pieces in caches, and states, are of these versions.
+        versions = "".join(f"\0{stamp}" for _, stamp in stamps)
+        self._fingerprint = xxhash.xxh3_64_hexdigest((self._fingerprint + versions).encode())
         self._reopen = None
 
-    def head_source(self) -> None:
-        """Tars have no heads: the index is all that there is to know."""
+    def head_source(self) -> tuple[CacheFolder, Source] | None:
+        """Where the index is kept, which is all that there is to know; None without a cache.
+
+        Raises:
+            CacheError: the cache cannot be used.
+        """
+        if self.cache is None:
+            return None
+        return index_source(self.store.url, self.stamps, self.cache)
 
     def segments(self, rows: NDArray[np.int64]) -> list[tuple[int, int, int]]:
         """The parts of tars that have the files of consecutive rows: (tar, first byte, end)."""
@@ -153,7 +174,7 @@ class RemoteTars(TarDataset):
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open_again, (*self._remote, *self._given)
+        return _open_again, (*self._remote, *self._given, self.fingerprint)
 
     def _read_bytes(
         self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]
@@ -175,9 +196,14 @@ class RemoteTars(TarDataset):
 
 
 def _open_again(
-    url: str, options: Any, cache: Cache | None, fields: Any, incomplete: Any
+    url: str, options: Any, cache: Cache | None, fields: Any, incomplete: Any, fingerprint: str
 ) -> RemoteTars:
-    return RemoteTars(url, options, cache, fields=fields, incomplete=incomplete)
+    found = RemoteTars(url, options, cache, fields=fields, incomplete=incomplete)
+    if found.fingerprint != fingerprint:
+        raise SourceChanged(
+            f"{found.path}: a tar was replaced after another process opened it: open it again there"
+        )
+    return found
 
 
 def _read(path: str, offset: int, length: int) -> bytes | None:
@@ -208,8 +234,8 @@ def _split(url: str) -> tuple[str, list[str]]:
     return folder, list(expand_braces(pattern))
 
 
-def _sizes(store: Store, names: Iterable[str]) -> dict[str, int]:
-    """The tars and their sizes; by listing them, where that is possible."""
+def _stamps(store: Store, names: Iterable[str]) -> dict[str, Stamp]:
+    """The tars and their versions; by listing them, where that is possible."""
     wanted = list(names)
     try:
         listed = dict(store.list())
@@ -222,14 +248,9 @@ def _sizes(store: Store, names: Iterable[str]) -> dict[str, int]:
         if not wanted or len(wanted) < len(listed):
             raise SourceNotFound(f"{store.url} is no packed dataset, and no folder of tars only")
     missing = [name for name in wanted if name not in listed]
-    with ThreadPoolExecutor(_SIZES_AT_ONCE, "fastio-sizes") as pool:
-        listed.update(zip(missing, pool.map(store.size, missing), strict=True))
+    with ThreadPoolExecutor(_SIZES_AT_ONCE, "fastio-stamps") as pool:
+        listed.update(zip(missing, pool.map(store.stat, missing), strict=True))
     return {name: listed[name] for name in wanted}
-
-
-def _index_folder(cache: Cache) -> Path:
-    cache.folder()  # makes it, or says why it cannot be used
-    return cache.path / "tars"
 
 
 __all__ = ["STORE_WINDOW_BYTES", "RemoteTars", "StoreTars", "is_tar_url", "open_store_tars"]

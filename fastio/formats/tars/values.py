@@ -7,15 +7,16 @@ bytes.
 
 from __future__ import annotations
 
-import io
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastio.formats.npy import array_of
 from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Bytes, Field, Image, Scalar, Text
 
 Category = Literal["image", "int", "text", "json", "array", "bytes"]
@@ -32,6 +33,7 @@ _CATEGORIES: dict[str, Category] = {
 }
 _INT64 = range(-(2**63), 2**63)
 MOST_DIGITS = 64  # of an int64, with blanks around it
+MAX_UNZIPPED_BYTES = 256 << 20  # of a gz file, where nobody says
 
 
 def category(extension: str) -> Category:
@@ -79,24 +81,40 @@ def infer_field(extension: str, examples: Sequence[bytes], same_length: bool) ->
         return Scalar("int64")
     if kind == "text":
         return Text()
-    try:
-        if kind == "json":
-            return _json_field([json.loads(_unzipped(extension, data)) for data in examples])
-        if kind == "array":
-            arrays = [_load_array(_unzipped(extension, data)) for data in examples]
-            return _array_field(arrays, same_length)
-    except (ValueError, RecursionError):
-        pass
-    return Bytes()
+    if kind not in ("json", "array"):
+        return Bytes()
+    found = list(_readable(extension, examples))
+    if len(found) <= len(examples) // 2:
+        return Bytes()
+    if kind == "json":
+        return _json_field(found)
+    return _array_field(found, same_length and len(found) == len(examples))
 
 
-def decode(extension: str, field: Field, data: bytes) -> Any:
+def _readable(extension: str, examples: Sequence[bytes]) -> Iterator[Any]:
+    """What those examples hold that can be read; the others are errors of their own samples."""
+    is_array = category(extension) == "array"
+    for data in examples:
+        with suppress(Exception):  # MemoryError and RecursionError too
+            whole = unzipped(extension, data)
+            yield _load_array(whole) if is_array else json.loads(whole)
+
+
+def decode(
+    extension: str, field: Field, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED_BYTES
+) -> Any:
     """The value of a file that is no image.
+
+    Args:
+        extension: of the file.
+        field: what it holds.
+        data: its bytes.
+        max_unzipped_bytes: what a gz file may hold.
 
     Raises:
         ValueError: it does not hold what the field does; the message is a reason without a name.
     """
-    data = _unzipped(extension, data)
+    data = unzipped(extension, data, max_unzipped_bytes)
     if isinstance(field, Text):
         return data.decode("utf-8")
     if isinstance(field, Bytes):
@@ -115,13 +133,28 @@ def decode(extension: str, field: Field, data: bytes) -> Any:
     return _checked_number(field.dtype, json.loads(data))
 
 
-def _unzipped(extension: str, data: bytes) -> bytes:
+def unzipped(extension: str, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED_BYTES) -> bytes:
+    """What a gz file holds; other files as they are.
+
+    Raises:
+        ValueError: it is no gzip file, or holds more than it may, of which no more is made.
+    """
     if extension.rpartition(".")[2] != "gz":
         return data
+    inflater = zlib.decompressobj(wbits=31)
     try:
-        return zlib.decompress(data, wbits=31)
+        found = inflater.decompress(data, max_unzipped_bytes + 1)
     except zlib.error as error:
         raise ValueError(f"it is no gzip file: {error}") from error
+    if len(found) > max_unzipped_bytes:
+        del found  # which the error would keep
+        raise ValueError(
+            f"its {len(data):,} bytes hold more than {max_unzipped_bytes:,}, which is "
+            "max_unzipped_bytes: give TarDataset(max_unzipped_bytes=) where that is right"
+        )
+    if not inflater.eof:
+        raise ValueError("it is no gzip file: it is cut off")
+    return found
 
 
 def _json_field(values: list[Any]) -> Field:
@@ -148,10 +181,7 @@ def _checked_number(dtype: str, value: Any) -> Any:
 
 
 def _load_array(data: bytes) -> NDArray[Any]:
-    try:
-        array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, SyntaxError, TypeError) as error:
-        raise ValueError(f"it is no .npy file that can be read: {error}") from error
+    array = array_of(data)
     if array.dtype.name not in ARRAY_DTYPES:
         raise ValueError(f"its dtype is {array.dtype}; possible are {', '.join(ARRAY_DTYPES)}")
     return np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastio.dataset import is_dataset
 from fastio.errors import PackError, SourceNotFound
+from fastio.files import check_file
 from fastio.formats.tables import table_kind
 
 _PLAIN = (".txt", ".txt.gz", ".txt.zst")
@@ -71,7 +72,7 @@ def _of_path(path: str) -> list[str]:
                 f"{path} is no file of text: .txt, .jsonl, .ndjson, .parquet, .arrow, .feather and "
                 ".csv are"
             )
-        return [path]
+        return [_checked(path)]
     if not _PATTERN.intersection(path):
         raise SourceNotFound(f"{path} does not exist")
     matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
@@ -79,6 +80,15 @@ def _of_path(path: str) -> list[str]:
     if not found:
         raise SourceNotFound(f"{path} matches no file of text")
     return found
+
+
+def _checked(path: str) -> str:
+    """A path that is a file's: to open a pipe is to wait for its writer."""
+    try:
+        check_file(path)
+    except OSError as error:
+        raise SourceNotFound(f"{path} cannot be read: {error.strerror}") from error
+    return path
 
 
 def _of_folder(folder: str) -> list[str]:
@@ -89,7 +99,7 @@ def _of_folder(folder: str) -> list[str]:
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
         for name in names:
             if text_kind(name) is not None and not name.startswith((".", "_")):
-                found.append(os.path.join(parent, name))
+                found.append(_checked(os.path.join(parent, name)))
     if not found:
         raise SourceNotFound(f"{folder} has no files of text (.txt, .jsonl, .parquet, .csv, ...)")
     return sorted(found, key=lambda name: Path(name).parts)

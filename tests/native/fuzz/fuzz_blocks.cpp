@@ -213,20 +213,30 @@ class Ways {
     const Padded head(whole.data(), decoder_.header().bytes, 0, 0);
     Status status = parts.open(wanted.book(), head.data(), head.size(), whole.size());
     require(status.ok(), "a header is not sound alone");
-    ByteRange dc, ac;
-    parts.plan(region, dc, ac);
-    require(std::max(dc.end, ac.end) <= whole.size(), "plan() goes past the record");
-    const Padded dc_bytes(whole.data() + dc.begin, dc.size(), kExpandPad, filler);
-    const Padded ac_bytes(whole.data() + ac.begin, ac.size(), kExpandPad, filler);
+    const RecordReads& reads = parts.plan(region);
+    std::size_t end = reads.dc.end;
+    const Padded dc_bytes(whole.data() + reads.dc.begin, reads.dc.size(), kExpandPad, filler);
+    std::vector<std::unique_ptr<Padded>> ac_bytes;
+    std::vector<const std::uint8_t*> ac;
+    for (const ByteRange& range : reads.ac) {
+      require(range.begin >= end, "plan() names bytes twice");
+      end = range.end;
+      require(end <= whole.size(), "plan() goes past the record");
+      ac_bytes.push_back(
+          std::make_unique<Padded>(whole.data() + range.begin, range.size(), kExpandPad, filler));
+      ac.push_back(ac_bytes.back()->data());
+    }
     PlaneView planes[3] = {}, all_planes[3] = {};
-    status = parts.decode(dc_bytes.data(), ac_bytes.data(), planes);
+    status = parts.decode(dc_bytes.data(), ac.data(), planes);
     out.add("region", status);
     check(status, "a region");
     if (!status.ok()) return;
     for (int c = 0; c < region.components; ++c) add_plane(planes[c], region, c, out);
 
-    decoder_.plan(all, dc, ac);
-    status = decoder_.decode(whole.data() + dc.begin, whole.data() + ac.begin, all_planes);
+    const RecordReads& everything = decoder_.plan(all);
+    ac.clear();
+    for (const ByteRange& range : everything.ac) ac.push_back(whole.data() + range.begin);
+    status = decoder_.decode(whole.data() + everything.dc.begin, ac.data(), all_planes);
     out.add("planes", status);
     check(status, "whole planes");
     if (!status.ok()) return;
@@ -329,7 +339,7 @@ void run(const std::uint8_t* data, std::size_t size) {
   const Wanted wanted{data};
   Bytes record(data + kSelectors, data + size);
   BlockShape shape;
-  const bool named = record.size() >= 20 && record[1] + record[4] + record[5] > 0;
+  const bool named = record.size() >= 20 && record[4] + record[5] > 0;
   if (named && !read_shape(record.data(), record.size(), shape) && shape.check().ok()) return;
   if (wanted.mends()) mend(record, wanted.mends_header_only());
   // One set of decoders for all inputs, and fresh ones for the first level: what an image leaves

@@ -11,6 +11,7 @@
 
 #include "../jpeg_files.h"
 #include "../parquet_pages.h"
+#include "../snappy_streams.h"
 #include "core/block_encoder.h"
 #include "core/expand.h"
 #include "fuzz_inputs.h"
@@ -49,7 +50,7 @@ JpegCoefficients piece_of(const JpegCoefficients& in) {
 class SeedMaker {
  public:
   explicit SeedMaker(const fs::path& out) : out_(out) {
-    for (const char* target : {"blocks", "tile", "jpeg", "parquet"})
+    for (const char* target : {"blocks", "tile", "jpeg", "parquet", "snappy"})
       fs::create_directories(out_ / target);
   }
 
@@ -117,6 +118,18 @@ class SeedMaker {
     }
   }
 
+  // Sound streams, each with the size that it has.
+  void add_streams() {
+    for (int n = 0; n < 32; ++n) {
+      std::size_t size;
+      const Bytes stream = snappy::random_stream(rng_, size);
+      if (size > 0xFFFF) continue;
+      Bytes input{static_cast<std::uint8_t>(size), static_cast<std::uint8_t>(size >> 8)};
+      pages::append(input, stream);
+      write("snappy", input);
+    }
+  }
+
   int written() const { return written_; }
 
  private:
@@ -144,13 +157,17 @@ class SeedMaker {
   void add_tiles(const Bytes& record, int book) {
     RecordParts parts;
     if (!take_apart(record.data(), record.size(), parts)) return;
-    for (std::size_t n = 0; n < kTilesARecord; ++n) add_tile(parts, book, rng_() % parts.tiles());
+    const auto below = [&](std::int32_t bound) {
+      return static_cast<std::int32_t>(rng_() % static_cast<unsigned>(bound));
+    };
+    for (std::size_t n = 0; n < kTilesARecord; ++n)
+      add_tile(parts, book, below(parts.shape.tile_rows()), below(parts.shape.tiles_x()));
   }
 
-  void add_tile(const RecordParts& parts, int book, std::size_t k) {
+  void add_tile(const RecordParts& parts, int book, std::int32_t row, std::int32_t t) {
     const BlockShape& shape = parts.shape;
-    const std::size_t row = k / static_cast<std::size_t>(shape.tiles_x());
-    const Bytes &dc = parts.dc[row], &ac = parts.ac[k];
+    const std::size_t k = shape.tile_number(row, t);
+    const Bytes &dc = parts.dc[static_cast<std::size_t>(row)], &ac = parts.ac[k];
     constexpr int kSamplings[] = {0, 0x11, 0x21, 0x22, 0x12, 0x41};
     const int sampling = shape.components == 1 ? 0 : shape.sub_x << 4 | shape.sub_y;
     Bytes input = selectors(kTileSelectors);
@@ -158,11 +175,11 @@ class SeedMaker {
     for (std::uint8_t i = 0; i < 6; ++i)
       if (kSamplings[i] == sampling) input[1] = i;
     input[2] = static_cast<std::uint8_t>(std::min(shape.width / 2, 255));
-    input[3] = static_cast<std::uint8_t>(
-        std::min(shape.height - static_cast<std::int32_t>(row) * 8 * shape.sub_y, 16) - 1);
-    input[4] = static_cast<std::uint8_t>(k % static_cast<std::size_t>(shape.tiles_x()));
+    input[3] = static_cast<std::uint8_t>(std::min(shape.height - row * 8 * shape.sub_y, 16) - 1);
+    input[4] = static_cast<std::uint8_t>(t);
     input[14] = static_cast<std::uint8_t>(dc.size());
     input[15] = static_cast<std::uint8_t>(dc.size() >> 8);
+    input[16] = parts.exceptions[k];
     const Bytes& classes = codebook_bytes(1);
     input.insert(input.end(), classes.begin(), classes.begin() + kShortBytes);
     input.insert(input.end(), dc.begin(), dc.end());
@@ -219,6 +236,7 @@ int main(int count, char** arguments) {
   fuzz::SeedMaker maker(arguments[1]);
   fuzz::add_made(maker);
   maker.add_chunks();
+  maker.add_streams();
   int photos = 0;
   for (int i = 2; i < count; ++i) {
     std::ifstream file(arguments[i], std::ios::binary);

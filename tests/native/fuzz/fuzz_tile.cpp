@@ -45,7 +45,10 @@ struct Wanted {
     std::memcpy(&bits, s + 5, 8);
     return all() ? ~std::uint64_t{0} : bits;
   }
-  std::size_t dc_bytes() const { return s[14] | std::size_t{s[15]} << 8; }
+  // In most runs a multiple of 4.
+  std::size_t whole(std::size_t bytes) const { return mends() ? bytes / 4 * 4 : bytes; }
+  std::size_t dc_bytes() const { return whole(s[14] | std::size_t{s[15]} << 8); }
+  int exceptions() const { return s[16]; }
 };
 
 // Room for whole blocks, aligned as they must be, and for nothing else.
@@ -72,6 +75,7 @@ struct Tile {
   const Dequantisers& quant;
   std::uint64_t wanted;
   std::int32_t number;
+  int exceptions;
 };
 
 void expand(const Tile& tile, const BlockRuns& row, const std::uint8_t* classes,
@@ -81,8 +85,8 @@ void expand(const Tile& tile, const BlockRuns& row, const std::uint8_t* classes,
   Bytes own(static_cast<std::size_t>(runs.blocks));
   classes_of_tile(tile.shape, row, classes, runs, tile.number, own.data());
   Blocks blocks(runs.blocks);
-  const bool sound = expand_tile(tile.book, runs, {bytes.data(), bytes.size()}, own.data(),
-                                 tile.quant, tile.wanted, blocks.data());
+  const bool sound = expand_tile(tile.book, runs, {bytes.data(), bytes.size(), tile.exceptions},
+                                 own.data(), tile.quant, tile.wanted, blocks.data());
   out.add(sound ? "a sound tile" : "a damaged tile", Status::okay());
   for (int i = 0; i < runs.blocks; ++i) {
     const std::int16_t* block = blocks.data() + 64 * i;
@@ -129,8 +133,12 @@ void run(const std::uint8_t* data, std::size_t size) {
   const BlockShape shape = wanted.shape();
   Dequantisers quant;
   quant.set(shape);
-  const Tile tile{wanted.ships() ? codebook(0) : own, shape, quant, wanted.blocks(),
-                  data[4] % shape.tiles_x()};
+  const Tile tile{wanted.ships() ? codebook(0) : own,
+                  shape,
+                  quant,
+                  wanted.blocks(),
+                  data[4] % shape.tiles_x(),
+                  wanted.exceptions()};
   const std::uint8_t* dc = data + kTileSelectors + kShortBytes;
   const auto left = static_cast<std::size_t>(data + size - dc);
   const std::size_t dc_bytes = std::min(left, wanted.dc_bytes());
@@ -140,7 +148,7 @@ void run(const std::uint8_t* data, std::size_t size) {
     simd_force(level);
     Outcome outcome;
     decode(tile, Padded(dc, dc_bytes, kExpandPad, filler),
-           Padded(dc + dc_bytes, left - dc_bytes, kExpandPad, filler),
+           Padded(dc + dc_bytes, wanted.whole(left - dc_bytes), kExpandPad, filler),
            level == Simd::portable ? first : outcome);
     if (level != Simd::portable) first.require_equal(outcome, level);
     filler ^= 0xA7;

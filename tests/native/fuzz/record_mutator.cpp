@@ -46,10 +46,15 @@ void fill_bytes(RecordParts& parts, Rng& rng) {
     part[i] = kind == 0 ? 0 : kind == 1 ? 0xFF : any_byte(rng);
 }
 
+// Bytes of a tile row's number of escapes and bases.
+std::size_t bases_end(const RecordParts& parts) {
+  return 2 + 2 * static_cast<std::size_t>(parts.shape.components);
+}
+
 void change_classes(RecordParts& parts, Rng& rng) {
   const std::size_t r = below(rng, parts.dc.size());
   Bytes& part = parts.dc[r];
-  const auto bases = 2 * static_cast<std::size_t>(parts.shape.components);
+  const std::size_t bases = bases_end(parts);
   const auto blocks =
       static_cast<std::size_t>(parts.shape.blocks_in_row(static_cast<std::int32_t>(r)));
   if (part.size() < bases + blocks) return;
@@ -62,27 +67,27 @@ void change_classes(RecordParts& parts, Rng& rng) {
 
 void change_bases(RecordParts& parts, Rng& rng) {
   Bytes& part = any_of(parts.dc, rng);
-  const auto bases = 2 * static_cast<std::size_t>(parts.shape.components);
-  for (std::size_t i = 0; i < std::min(bases, part.size()); ++i)
+  const std::size_t bases = bases_end(parts);
+  for (std::size_t i = 2; i < std::min(bases, part.size()); ++i)
     if (rng() % 2) part[i] = rng() % 2 ? any_byte(rng) : static_cast<std::uint8_t>(rng() % 2 * 255);
 }
 
 void change_exceptions(RecordParts& parts, Rng& rng) {
-  Bytes& part = any_of(parts.ac, rng);
-  if (part.empty()) part.push_back(0);
-  const std::size_t had = std::min<std::size_t>(part[0], (part.size() - 1) / 3);
-  const std::size_t now =
+  const std::size_t k = below(rng, parts.ac.size());
+  Bytes& part = parts.ac[k];
+  std::vector<std::uint32_t> list = take_exceptions(part, parts.exceptions[k]);
+  if (rng() % 2) list.clear();
+  const std::size_t more =
       rng() % 4 == 0 ? static_cast<std::size_t>(extreme(rng, 0, 255)) : below(rng, 5);
-  Bytes list;
-  for (std::size_t k = 0; k < now; ++k) {
+  for (std::size_t n = 0; n < more; ++n) {
     const auto block = static_cast<unsigned>(extreme(rng, 0, 63));
     const auto position = static_cast<unsigned>(extreme(rng, rng() % 8 ? 1 : 0, 63));
-    const unsigned bits = block | position << 6 | (rng() & 4095) << 12;
-    for (int i = 0; i < 3; ++i) list.push_back(static_cast<std::uint8_t>(bits >> 8 * i));
+    list.push_back(position | block << 6 | static_cast<unsigned>(rng() & 4095) << 12);
   }
-  if (rng() % 2) part.erase(part.begin() + 1, part.begin() + 1 + 3 * static_cast<long>(had));
-  part.insert(part.begin() + 1, list.begin(), list.end());
-  part[0] = static_cast<std::uint8_t>(now);
+  const auto before = [](std::uint32_t a, std::uint32_t b) { return (a & 4095) < (b & 4095); };
+  if (rng() % 8) std::stable_sort(list.begin(), list.end(), before);
+  put_exceptions(part, list, parts.exceptions[k]);
+  if (rng() % 16 == 0) parts.exceptions[k] = any_byte(rng);
 }
 
 void change_length(RecordParts& parts, Rng& rng) {
@@ -97,16 +102,20 @@ void change_length(RecordParts& parts, Rng& rng) {
 
 void swap_parts(RecordParts& parts, Rng& rng) {
   std::vector<Bytes>& of = rng() % 2 ? parts.dc : parts.ac;
-  Bytes &a = any_of(of, rng), &b = any_of(of, rng);
-  if (rng() % 2) {
-    std::swap(a, b);
+  const std::size_t a = below(rng, of.size()), b = below(rng, of.size());
+  const bool swap = rng() % 2, counts = &of == &parts.ac;
+  if (swap) {
+    std::swap(of[a], of[b]);
+    if (counts) std::swap(parts.exceptions[a], parts.exceptions[b]);
   } else {
-    a = Bytes(b);
+    of[a] = Bytes(of[b]);
+    if (counts) parts.exceptions[a] = parts.exceptions[b];
   }
 }
 
 // As many parts as the shape has, those that there are in turn.
-void repeat_parts(std::vector<Bytes>& parts, std::size_t count) {
+template <typename Parts>
+void repeat_parts(Parts& parts, std::size_t count) {
   const std::size_t had = parts.size();
   parts.resize(count);
   for (std::size_t k = had; k < count; ++k) parts[k] = parts[k - had];
@@ -175,28 +184,23 @@ void mutate_part(RecordParts& parts, Rng& rng) {
   part.resize(LLVMFuzzerMutate(part.data(), had, part.size()));
 }
 
-void fit(Bytes& part, std::size_t bytes, Rng& rng) {
-  while (part.size() < bytes) part.push_back(any_byte(rng));
-  part.resize(bytes);
-}
-
 // Makes every part as long as its bits say.
 void fit_parts(RecordParts& parts, const Codebook& book, Rng& rng) {
   const BlockShape& shape = parts.shape;
-  const std::int32_t tiles_x = shape.tiles_x();
   for (std::int32_t r = 0; r < shape.tile_rows(); ++r) {
     Bytes& dc = parts.dc[static_cast<std::size_t>(r)];
-    const auto fixed = static_cast<std::size_t>(2 * shape.components + shape.blocks_in_row(r));
+    const std::size_t classes_at = bases_end(parts);
+    const auto fixed = classes_at + static_cast<std::size_t>(shape.blocks_in_row(r));
     while (dc.size() < fixed) dc.push_back(any_byte(rng));
-    fit(dc, needed_dc_bytes(book, shape, r, dc), rng);
+    fit_dc(book, shape, r, dc);
     BlockRuns row, tile;
     row.set_row(shape, r);
-    for (std::int32_t t = 0; t < tiles_x; ++t) {
-      Bytes& ac = parts.ac[static_cast<std::size_t>(r * tiles_x + t)];
+    for (std::int32_t t = 0; t < shape.tiles_x(); ++t) {
+      const std::size_t k = shape.tile_number(r, t);
       tile.set_tile(shape, r, t);
       std::uint8_t classes[kTileBlocks];
-      classes_of_tile(shape, row, dc.data() + 2 * shape.components, tile, t, classes);
-      fit(ac, needed_ac_bytes(book, classes, tile.blocks, ac), rng);
+      classes_of_tile(shape, row, dc.data() + classes_at, tile, t, classes);
+      fit_ac(book, classes, tile.blocks, parts.ac[k], parts.exceptions[k]);
     }
   }
 }
@@ -214,6 +218,7 @@ void mutate(RecordParts& parts, const Codebook& book, std::mt19937& rng) {
     kMutations[below(rng, std::size(kMutations))](parts, rng);
     repeat_parts(parts.dc, parts.rows());
     repeat_parts(parts.ac, parts.tiles());
+    repeat_parts(parts.exceptions, parts.tiles());
   }
   if (rng() % 4) fit_parts(parts, book, rng);
 }

@@ -1,7 +1,7 @@
 #include "record_parts.h"
 
 #include <algorithm>
-#include <bit>
+#include <map>
 
 #include "core/crc32c.h"
 
@@ -30,15 +30,17 @@ void append(Bytes& out, const Bytes& more) { out.insert(out.end(), more.begin(),
 
 // Where the parts of an index stand, for a record with a shape.
 struct Index {
-  std::size_t rows, tiles, dc, ac, dc_crc, ac_crc, metadata_crc, end;
+  std::size_t rows, tiles, groups, dc, ac, exceptions, dc_crc, ac_crc, metadata_crc, end;
   Index(const BlockShape& shape, std::size_t tables) {
     rows = static_cast<std::size_t>(shape.tile_rows());
     tiles = rows * static_cast<std::size_t>(shape.tiles_x());
+    groups = rows * static_cast<std::size_t>(shape.group_columns());
     dc = kFixedBytes + tables;
-    ac = dc + 4 * rows;
-    dc_crc = ac + 2 * tiles;
+    ac = dc + 2 * rows;
+    exceptions = ac + 2 * tiles;
+    dc_crc = part_bytes(exceptions + tiles);
     ac_crc = dc_crc + 4 * rows;
-    metadata_crc = ac_crc + 4 * rows;
+    metadata_crc = ac_crc + 4 * groups;
     end = metadata_crc + 8;
   }
 };
@@ -55,13 +57,20 @@ bool bit_of(const Bytes& part, std::size_t position) {
   return position / 8 < part.size() && (part[position / 8] >> position % 8 & 1);
 }
 
+// The first `bits` bits of a part, zeros where it is shorter and up to a multiple of 4 bytes.
+void cut_bits(Bytes& part, std::size_t bits) {
+  part.resize((bits + 7) / 8);
+  if (bits % 8) part.back() &= static_cast<std::uint8_t>((1 << bits % 8) - 1);
+  part.resize(part_bytes(part.size()));
+}
+
 }  // namespace
 
 bool read_shape(const std::uint8_t* data, std::size_t size, BlockShape& shape) {
   if (size < kFixedBytes) return false;
   shape = {};
-  shape.components = data[1];
   shape.colour = static_cast<Colour>(data[2]);
+  shape.components = shape.colour == Colour::gray ? 1 : 3;
   shape.sub_x = data[3] >> 4;
   shape.sub_y = data[3] & 15;
   shape.width = static_cast<std::int32_t>(get(data + 4, 2));
@@ -90,17 +99,17 @@ bool take_apart(const std::uint8_t* data, std::size_t size, RecordParts& out) {
   out.ac.clear();
   std::size_t at = index.end;
   for (std::size_t r = 0; r < index.rows; ++r)
-    out.dc.push_back(take(data, size, at, get(data + index.dc + 4 * r, 4)));
+    out.dc.push_back(take(data, size, at, 4 * get(data + index.dc + 2 * r, 2)));
   for (std::size_t k = 0; k < index.tiles; ++k)
-    out.ac.push_back(take(data, size, at, get(data + index.ac + 2 * k, 2)));
+    out.ac.push_back(take(data, size, at, 4 * get(data + index.ac + 2 * k, 2)));
+  out.exceptions.assign(data + index.exceptions, data + index.exceptions + index.tiles);
   out.metadata = take(data, size, at, size);
   return true;
 }
 
 Bytes put_together(const RecordParts& parts) {
   const BlockShape& shape = parts.shape;
-  Bytes out = {kBlocksVersion, static_cast<std::uint8_t>(shape.components),
-               static_cast<std::uint8_t>(shape.colour),
+  Bytes out = {kBlocksVersion, 0, static_cast<std::uint8_t>(shape.colour),
                static_cast<std::uint8_t>(shape.sub_x << 4 | shape.sub_y)};
   append(out, 2, static_cast<std::size_t>(shape.width));
   append(out, 2, static_cast<std::size_t>(shape.height));
@@ -110,15 +119,19 @@ Bytes put_together(const RecordParts& parts) {
   out.push_back(parts.wide);
   append(out, 4, parts.metadata.size());
   append(out, parts.tables);
-  for (std::size_t r = 0; r < parts.rows(); ++r) append(out, 4, parts.dc[r].size());
-  for (std::size_t k = 0; k < parts.tiles(); ++k)
-    append(out, 2, std::min<std::size_t>(parts.ac[k].size(), 0xFFFF));
-  out.resize(out.size() + 8 * parts.rows() + 8);
-  for (std::size_t r = 0; r < parts.rows(); ++r) append(out, parts.dc[r]);
-  for (std::size_t k = 0; k < parts.tiles(); ++k) {
-    const std::size_t length = std::min<std::size_t>(parts.ac[k].size(), 0xFFFF);
-    out.insert(out.end(), parts.ac[k].begin(), parts.ac[k].begin() + length);
-  }
+  const auto words = [](const Bytes& part) {
+    return std::min<std::size_t>(part_bytes(part.size()) / 4, 0xFFFF);
+  };
+  for (const Bytes& part : parts.dc) append(out, 2, words(part));
+  for (const Bytes& part : parts.ac) append(out, 2, words(part));
+  append(out, parts.exceptions);
+  out.resize(Index(shape, parts.tables.size()).end);
+  for (const auto* section : {&parts.dc, &parts.ac})
+    for (const Bytes& part : *section) {
+      const std::size_t end = out.size() + 4 * words(part);
+      append(out, part);
+      out.resize(end);
+    }
   append(out, parts.metadata);
   mend(out, false);
   return out;
@@ -129,57 +142,91 @@ void mend(Bytes& record, bool header_only) {
   if (!read_shape(record.data(), record.size(), shape)) return;
   const Index index(shape, table_bytes(record.data()));
   if (index.end > record.size()) return;
-  std::size_t dc_end = index.end, end = index.end;
-  for (std::size_t r = 0; r < index.rows; ++r) dc_end += get(&record[index.dc + 4 * r], 4);
-  end = dc_end;
-  for (std::size_t k = 0; k < index.tiles; ++k) end += get(&record[index.ac + 2 * k], 2);
+  const auto bytes_at = [&](std::size_t at) { return 4 * std::size_t{get(&record[at], 2)}; };
+  std::size_t dc_end = index.end;
+  for (std::size_t r = 0; r < index.rows; ++r) dc_end += bytes_at(index.dc + 2 * r);
+  std::size_t end = dc_end;
+  for (std::size_t k = 0; k < index.tiles; ++k) end += bytes_at(index.ac + 2 * k);
   if (end > record.size() + kMostAdded) return;
   if (end > record.size()) record.resize(end);
   put(&record[16], 4, record.size() - end);
 
   if (!header_only) {
-    std::size_t dc = index.end, ac = dc_end, k = 0;
+    std::size_t at = index.end, k = 0, group = 0;
     for (std::size_t r = 0; r < index.rows; ++r) {
-      const std::size_t dc_bytes = get(&record[index.dc + 4 * r], 4);
-      std::size_t ac_bytes = 0;
-      for (std::int32_t t = 0; t < shape.tiles_x(); ++t, ++k)
-        ac_bytes += get(&record[index.ac + 2 * k], 2);
-      put(&record[index.dc_crc + 4 * r], 4, crc32c(record.data() + dc, dc_bytes));
-      put(&record[index.ac_crc + 4 * r], 4, crc32c(record.data() + ac, ac_bytes));
-      dc += dc_bytes;
-      ac += ac_bytes;
+      const std::size_t bytes = bytes_at(index.dc + 2 * r);
+      put(&record[index.dc_crc + 4 * r], 4, crc32c(record.data() + at, bytes));
+      at += bytes;
     }
+    for (std::int32_t g = 0; g < shape.group_columns(); ++g)
+      for (std::size_t r = 0; r < index.rows; ++r, ++group) {
+        std::size_t bytes = 0;
+        for (std::int32_t t = 0; t < shape.group_tiles(g); ++t, ++k)
+          bytes += bytes_at(index.ac + 2 * k);
+        put(&record[index.ac_crc + 4 * group], 4, crc32c(record.data() + at, bytes));
+        at += bytes;
+      }
     put(&record[index.metadata_crc], 4, crc32c(record.data() + end, record.size() - end));
   }
   put(&record[index.end - 4], 4, crc32c(record.data(), index.end - 4));
 }
 
-std::size_t needed_dc_bytes(const Codebook& book, const BlockShape& shape, std::int32_t row,
-                            const Bytes& part) {
+void fit_dc(const Codebook& book, const BlockShape& shape, std::int32_t row, Bytes& part) {
   const auto blocks = static_cast<std::size_t>(shape.blocks_in_row(row));
-  const auto bases = 2 * static_cast<std::size_t>(shape.components);
-  std::size_t at = 8 * (bases + blocks), escapes = 0;
+  const auto head = 2 + 2 * static_cast<std::size_t>(shape.components);
+  const std::size_t begin = head + part_bytes(blocks);
+  if (part.size() < begin) part.resize(begin);
+  std::fill(part.begin() + static_cast<long>(head + blocks),
+            part.begin() + static_cast<long>(begin), std::uint8_t{0});
+  std::size_t at = 8 * begin, escapes = 0;
   for (std::size_t i = 0; i < blocks; ++i) {
-    const std::size_t c = bases + i < part.size() ? part[bases + i] : 0;
-    const std::size_t bits = book.dc_bits[c];
+    const std::size_t bits = book.dc_bits[part[head + i]];
     bool escape = bits > 0 && bit_of(part, at + bits - 1);  // the lowest number: 0 ... 0 1
     for (std::size_t j = 0; j + 1 < bits; ++j) escape = escape && !bit_of(part, at + j);
     escapes += escape;
     at += bits;
   }
-  return (at + 16 * escapes + 7) / 8;
+  put(part.data(), 2, escapes);
+  Bytes numbers(part.begin() + static_cast<long>(std::min((at + 7) / 8, part.size())), part.end());
+  numbers.resize(2 * escapes);
+  cut_bits(part, at);
+  append(part, numbers);
+  part.resize(part_bytes(part.size()));
 }
 
-std::size_t needed_ac_bytes(const Codebook& book, const std::uint8_t* classes, int blocks,
-                            const Bytes& part) {
-  const std::size_t exceptions = part.empty() ? 0 : part[0];
-  std::size_t at = 8 * (1 + 3 * exceptions), values = 0;
+std::vector<std::uint32_t> take_exceptions(Bytes& part, std::uint8_t count) {
+  const std::size_t bytes = std::min(part_bytes(3 * std::size_t{count}), part.size());
+  const std::uint8_t* list = part.data() + (part.size() - bytes);
+  std::vector<std::uint32_t> exceptions;
+  for (std::size_t at = 0; at + 3 <= bytes && exceptions.size() < count; at += 3)
+    exceptions.push_back(get(list + at, 3));
+  part.resize(part.size() - bytes);
+  return exceptions;
+}
+
+void put_exceptions(Bytes& part, const std::vector<std::uint32_t>& exceptions,
+                    std::uint8_t& count) {
+  count = static_cast<std::uint8_t>(std::min<std::size_t>(exceptions.size(), 255));
+  part.resize(part_bytes(part.size()));
+  for (std::size_t k = 0; k < count; ++k) append(part, 3, exceptions[k]);
+  part.resize(part_bytes(part.size()));
+}
+
+void fit_ac(const Codebook& book, const std::uint8_t* classes, int blocks, Bytes& part,
+            std::uint8_t& exceptions) {
+  std::map<std::uint32_t, std::uint32_t> sound;
+  for (const std::uint32_t e : take_exceptions(part, exceptions))
+    if ((e & 63) != 0 && static_cast<int>(e >> 6 & 63) < blocks) sound[e & 4095] = e;
+  std::size_t at = 0, values = 0;
   for (int i = 0; i < blocks; ++i) {
     const int last = book.mask_bits[classes[i]];
     for (int z = 1; z <= last; ++z, ++at)
       if (bit_of(part, at)) values += book.width[classes[i]][z];
   }
-  return (at + values + 7) / 8;
+  cut_bits(part, at + values);
+  std::vector<std::uint32_t> list;
+  for (const auto& [place, e] : sound) list.push_back(e);
+  put_exceptions(part, list, exceptions);
 }
 
 }  // namespace fastio::fuzz

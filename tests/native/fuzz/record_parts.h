@@ -18,7 +18,8 @@ struct RecordParts {
   Bytes tables;           // as they stand in the record
   std::uint8_t wide = 0;  // which tables have 16-bit values
   std::vector<Bytes> dc;  // of each tile row
-  std::vector<Bytes> ac;  // of each tile
+  std::vector<Bytes> ac;  // of each tile, by its number: bits, then exceptions
+  Bytes exceptions;       // how many each tile has
   Bytes metadata;
 
   std::size_t rows() const { return static_cast<std::size_t>(shape.tile_rows()); }
@@ -34,8 +35,8 @@ std::size_t table_bytes(const std::uint8_t* data);
 // Takes a record apart, as far as its bytes reach. False: it has no shape.
 bool take_apart(const std::uint8_t* data, std::size_t size, RecordParts& out);
 
-// A record of these parts with sound sums and checksums. Lengths that the index cannot hold are
-// cut off.
+// A record of these parts with sound sums and checksums. Parts are filled up to words of 4 bytes;
+// lengths that the index cannot hold are cut off.
 Bytes put_together(const RecordParts& parts);
 
 // Makes checksums, and the metadata's length, fit the rest of a record; what it lacks at its end
@@ -43,11 +44,18 @@ Bytes put_together(const RecordParts& parts);
 // A record whose index cannot be found stays as it is.
 void mend(Bytes& record, bool header_only);
 
-// The bytes that the DC section needs for a tile row of these classes, or the AC section for a tile
-// with these bits: from the front of `part`, missing bytes counting as 0.
-std::size_t needed_dc_bytes(const Codebook& book, const BlockShape& shape, std::int32_t row,
-                            const Bytes& part);
-std::size_t needed_ac_bytes(const Codebook& book, const std::uint8_t* classes, int blocks,
-                            const Bytes& part);
+// Makes a tile row's part of the DC section as long as its classes and bits say, which are taken
+// from its front; missing bytes count as 0. So are the number of its escapes and what fills words
+// up.
+void fit_dc(const Codebook& book, const BlockShape& shape, std::int32_t row, Bytes& part);
+
+// Likewise a tile's part of the AC section. Of its exceptions those stay that are for its blocks,
+// in order and once.
+void fit_ac(const Codebook& book, const std::uint8_t* classes, int blocks, Bytes& part,
+            std::uint8_t& exceptions);
+
+// A tile's exceptions, as numbers of 24 bits, taken off its part; and put back behind its bits.
+std::vector<std::uint32_t> take_exceptions(Bytes& part, std::uint8_t count);
+void put_exceptions(Bytes& part, const std::vector<std::uint32_t>& exceptions, std::uint8_t& count);
 
 }  // namespace fastio::fuzz

@@ -1,0 +1,68 @@
+"""Files of NumPy arrays, .npy, whose headers are compared with their bytes before memory is taken.
+
+The format is NumPy's (numpy.lib.format). Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_VERSIONS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def read_header(file: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """The header of an .npy file.
+
+    Args:
+        file: at its beginning; at the first value afterwards.
+        nbytes: of the whole file.
+
+    Returns:
+        Shape, whether it is in Fortran's order, and dtype.
+
+    Raises:
+        ValueError: it is no header, or the file has fewer bytes than its array takes; the message
+            is a reason, without a name.
+    """
+    try:
+        version = np.lib.format.read_magic(file)
+        read = _VERSIONS.get(version)
+        if read is None:
+            raise ValueError(f"files of version {version} are not read")
+        shape, fortran, dtype = read(file)
+    except Exception as error:  # what is no literal of Python raises errors of every kind
+        raise ValueError(f"it is no .npy file that can be read: {error}") from error
+    if any(length < 0 for length in shape):
+        raise ValueError(f"it is no .npy file that can be read: its header tells the shape {shape}")
+    there = nbytes - file.tell()
+    taken = math.prod(shape) * dtype.itemsize
+    if taken > there and not dtype.hasobject:  # which are pickled, and read by nobody
+        raise ValueError(
+            f"it is no .npy file that can be read: its header tells an array of {shape} "
+            f"{dtype.name}, which takes {taken:,} bytes, and it has {there:,}"
+        )
+    return tuple(shape), bool(fortran), dtype
+
+
+def array_of(data: bytes) -> NDArray[Any]:
+    """The array in an .npy file, in memory of its own.
+
+    Raises:
+        ValueError: as `read_header`; or it is of Python objects.
+    """
+    file = io.BytesIO(data)
+    shape, fortran, dtype = read_header(file, len(data))
+    if dtype.hasobject:
+        raise ValueError("it is no .npy file that can be read: it has Python objects, pickled")
+    if not dtype.itemsize:
+        return np.zeros(shape, dtype)
+    values = np.frombuffer(data, dtype, math.prod(shape), file.tell())
+    return values.reshape(shape, order="F" if fortran else "C").copy()

@@ -1,0 +1,230 @@
+"""Arrow data that somebody else wrote, checked before anything walks its offsets.
+
+Arrow takes a file's buffers as they are: an offset that is negative, or leads out of its buffer, is
+followed. `Checks` has Arrow validate each column of each record batch in full when it is first
+used, children and dictionaries included, and keeps in mind which ones it has seen. Strings that are
+no UTF-8 are left to those who decode them, who know the row.
+
+Compressed buffers say what they decompress to, and that is allocated before anything is known to
+be true. A record batch may take `_MOST_FREELY` bytes, or `_MOST_RATIO` times its own where that is
+more, and never more than half of the memory that is available.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from fastio.errors import ShardCorrupt
+from fastio.formats.tables.ipc import (
+    body_bytes,
+    decompressed_bytes,
+    message_head,
+    messages,
+)
+from fastio.memory import available_memory
+
+_MOST_FREELY = 256 << 20
+_MOST_RATIO = 1000
+_ALWAYS = 16 << 20  # bytes for which nobody looks how much memory there is
+
+
+class Checks:
+    """Which columns of a file's record batches were validated in this process. Thread-safe.
+
+    Args:
+        name: of the file, or what messages call the data.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._done: set[tuple[int, str]] = set()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> Any:
+        return Checks, (self._name,)
+
+    def check(self, batch: pa.RecordBatch, number: int, columns: Iterable[str]) -> None:
+        """Validates columns of a record batch, each once.
+
+        Args:
+            batch: whole, not a part of it.
+            number: of the batch.
+            columns: names of those that are used.
+
+        Raises:
+            ShardCorrupt: a column's buffers are not what they say; names column and batch.
+        """
+        for name in columns:
+            key = number, name
+            if key in self._done:
+                continue
+            check_column(batch.column(name), name, f"{self._name}, record batch {number}")
+            with self._lock:
+                self._done.add(key)
+
+
+def check_column(array: pa.Array, name: str, where: str) -> None:
+    """Validates one column of a record batch.
+
+    Args:
+        array: the column.
+        name: its name.
+        where: of what batch, for messages.
+
+    Raises:
+        ShardCorrupt: its buffers are not what they say.
+    """
+    problem = _problem(array)
+    if problem is not None:
+        raise ShardCorrupt(
+            f"{where}: column {name!r} is damaged: {' '.join(str(problem).split())}; write the "
+            "file again, and do not trust it where you do not know who wrote it"
+        )
+
+
+def check_decompressed(metadata: memoryview, body: memoryview, where: str) -> None:
+    """Refuses a message whose compressed buffers would take more memory than makes sense.
+
+    Args:
+        metadata, body: of the message.
+        where: it stands, for messages.
+
+    Raises:
+        ShardCorrupt: they would, or the metadata are damaged.
+    """
+    try:
+        nbytes = decompressed_bytes(metadata, body)
+    except ValueError as error:
+        raise ShardCorrupt(f"{where}: {error}; write the file again") from error
+    if nbytes <= _ALWAYS:
+        return
+    most, available = max(_MOST_FREELY, _MOST_RATIO * len(body)), available_memory()
+    if available:
+        most = min(most, available // 2)
+    if nbytes > most:
+        raise ShardCorrupt(
+            f"{where}: its {len(body):,} compressed bytes are said to take {nbytes:,} when they "
+            f"are decompressed, and at most {most:,} are taken for them: write the file again with "
+            "fewer rows a record batch, or without compression"
+        )
+
+
+def check_stream(data: memoryview, where: str) -> None:
+    """`check_decompressed` for every message of an Arrow stream in memory, or mapped."""
+    try:
+        for number, (metadata, body) in enumerate(messages(data)):
+            check_decompressed(metadata, body, f"{where}, message {number}")
+    except ValueError as error:
+        if isinstance(error, ShardCorrupt):
+            raise
+        raise ShardCorrupt(f"{where}: {error}; write the file again") from error
+
+
+class CheckedStream:
+    """An Arrow stream for `pyarrow.PythonFile`, whose messages are checked before Arrow has them.
+
+    Args:
+        file: gives the stream's bytes, by `read`.
+        where: it is, for messages.
+    """
+
+    closed = False
+
+    def __init__(self, file: Any, where: str) -> None:
+        self._file = file
+        self._where = where
+        self._number = 0
+        self._data = memoryview(b"")
+        self._at = 0
+
+    def read(self, nbytes: int | None = None) -> bytes:
+        """The next bytes, fewer only at the end."""
+        parts: list[memoryview] = []
+        left = (1 << 62) if nbytes is None or nbytes < 0 else nbytes
+        while left > 0 and (self._data or self._next()):
+            part, self._data = self._data[:left], self._data[left:]
+            parts.append(part)
+            left -= len(part)
+            self._at += len(part)
+        return b"".join(parts)
+
+    def tell(self) -> int:
+        """Where it is."""
+        return self._at
+
+    def close(self) -> None:
+        """Lets go of the stream."""
+        self._data, self.closed = memoryview(b""), True
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is not."""
+        return False
+
+    def writable(self) -> bool:
+        """It is not."""
+        return False
+
+    def _next(self) -> bool:
+        """Has the next message; False at the end."""
+        begin = bytes(self._file.read(8))
+        try:
+            head = message_head(memoryview(begin))
+            if head is None:
+                self._data = memoryview(begin)
+                return bool(begin)
+            metadata = begin + bytes(self._file.read(sum(head) - len(begin)))
+            body = bytes(self._file.read(body_bytes(memoryview(metadata))))
+        except ValueError as error:
+            raise pa.ArrowInvalid(str(error)) from error
+        where = f"{self._where}, message {self._number}"
+        check_decompressed(memoryview(metadata), memoryview(body), where)
+        self._number += 1
+        self._data = memoryview(metadata + body)
+        return True
+
+
+def _problem(array: pa.Array) -> pa.ArrowException | None:
+    try:
+        array.validate(full=True)
+        return None
+    except pa.ArrowException as error:
+        if "UTF8" not in str(error):
+            return error
+        first = error
+    try:  # strings as bytes: whether all but their letters is right
+        array.view(_as_bytes(array.type)).validate(full=True)
+        return None
+    except pa.ArrowNotImplementedError:
+        return first
+    except pa.ArrowException as error:
+        return error
+
+
+def _as_bytes(kind: pa.DataType) -> pa.DataType:
+    """A type of the same layout, with byte strings for strings."""
+    types = pa.types
+    if types.is_string(kind):
+        return pa.binary()
+    if types.is_large_string(kind):
+        return pa.large_binary()
+    if types.is_list(kind):
+        return pa.list_(_field_as_bytes(kind.value_field))
+    if types.is_large_list(kind):
+        return pa.large_list(_field_as_bytes(kind.value_field))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_field_as_bytes(kind.value_field), kind.list_size)
+    if types.is_struct(kind):
+        return pa.struct([_field_as_bytes(kind.field(n)) for n in range(kind.num_fields)])
+    return kind
+
+
+def _field_as_bytes(field: pa.Field) -> pa.Field:
+    return field.with_type(_as_bytes(field.type))

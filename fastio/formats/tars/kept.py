@@ -1,0 +1,118 @@
+"""Where indexes of tars are kept: in a cache, as a piece each, which is counted and checked there.
+
+So an index takes its part of the cache's budget, is told by `fastio cache status` and deleted by
+`clear`, is compared with its hash before it is used, and lies in a folder that is the user's alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import xxhash
+
+from fastio.cache import Cache, CacheFolder, Source
+from fastio.errors import CacheError, SchemaError
+from fastio.formats.tars.index import TarIndex
+
+_PIECE = 0  # an index is one
+_UNUSABLE = (OSError, KeyError, IndexError, TypeError, ValueError, pa.ArrowException, SchemaError)
+
+
+def default_cache() -> Cache:
+    """Where indexes are kept when nothing else is said: a cache in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Cache(Path(base, "fastio", "indexes"))
+
+
+def open_index(
+    url: str, tars: Sequence[tuple[str, str]], cache: Cache, build: Callable[[], TarIndex]
+) -> TarIndex:
+    """The index of some tars from a cache, where it is kept once it was built.
+
+    Args:
+        url: of the tars' folder.
+        tars: name and stamp of each; an index that was made of others is not used, and replaced.
+        cache: where it is kept; where it cannot be used, or has no room, the index is not.
+        build: makes the index.
+
+    Raises:
+        As `build`.
+    """
+    try:
+        folder, source = index_source(url, (name for name, _ in tars), cache)
+        index = _read(folder, source)
+        if index is not None and [(tar.name, tar.stamp) for tar in index.tars] == list(tars):
+            folder.note_use(source, [_PIECE], 0)
+            return index
+    except CacheError as error:
+        if error.__cause__ is None:  # a folder that was refused; not one that cannot be written
+            cache.give_up(error)
+        return build()
+    index = build()
+    with suppress(OSError):
+        _keep(folder, source, index)
+    return index
+
+
+def index_source(url: str, names: Iterable[str], cache: Cache) -> tuple[CacheFolder, Source]:
+    """The cache's folder and its source whose only piece is the index of some tars.
+
+    Raises:
+        CacheError: the cache cannot be used.
+    """
+    digest = xxhash.xxh3_64()
+    for part in (url, *names):
+        digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
+    told = url.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    folder = cache.folder()
+    return folder, folder.source(told, digest.hexdigest(), 0, 0, 0)
+
+
+def _read(folder: CacheFolder, source: Source) -> TarIndex | None:
+    """The index that is kept, mapped; None where there is none that can be used.
+
+    Raises:
+        CacheError: the cache cannot be used.
+    """
+    if not folder.has(source, _PIECE):
+        return None
+    return read_index(folder.path_of(source, _PIECE))
+
+
+def read_index(path: str) -> TarIndex | None:
+    """The index in a file, mapped; None where there is none that can be used."""
+    try:
+        with pa.memory_map(path) as file:
+            return TarIndex(pa.ipc.open_file(file).get_batch(0))
+    except _UNUSABLE:
+        return None  # another version's
+
+
+def index_bytes(index: TarIndex) -> pa.Buffer:
+    """What `read_index` reads."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, index.batch.schema) as writer:
+        writer.write_batch(index.batch)
+    return sink.getvalue()
+
+
+def _keep(folder: CacheFolder, source: Source, index: TarIndex) -> None:
+    """Puts an index in the cache, if there is room and nobody else is at it.
+
+    Raises:
+        CacheError, OSError: it cannot be written.
+    """
+    data = index_bytes(index)
+    folder.drop(source, [_PIECE])
+    if folder.claim(source, {_PIECE: data.size}) != {_PIECE: "mine"}:
+        return
+    stored = False
+    try:
+        stored = folder.store(source, _PIECE, [data], misses=False)
+    finally:
+        if not stored:
+            folder.abandon(source, [_PIECE])

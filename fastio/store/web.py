@@ -1,0 +1,295 @@
+"""Requests to web servers for the fsspec backend: ranges whose headers are looked at, redirects.
+
+fsspec's own HTTP file system takes whatever body comes, and aiohttp sends a user's headers along
+wherever a server redirects to. Here an answer is the range that was asked for, or an error; a
+redirect never leads from https to http; and what the user adds to requests goes to the host of the
+URL alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any
+
+import yarl
+
+from fastio.store.proxies import proxy_of
+from fastio.store.retry import Doubtful, OtherVersion, Permanent
+from fastio.store.urls import basic_authorization
+from fastio.store.versions import Marks, Stamp
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_MOST_REDIRECTS = 10
+# Headers that say what is wanted of the object, and nothing of who wants it.
+_OF_THE_OBJECT = frozenset({"range", "if-match", "accept-encoding"})
+_OWN = "headers", "auth", "cookies"
+_OF_THE_USER = "auth", "cookies", "proxy_headers", "params"
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
+# Servers that do not answer HEAD, among them signed URLs made for GET.
+_NO_HEAD = frozenset({400, 401, 403, 405, 501})
+
+
+def client_maker(make: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[WebSession]]:
+    """What makes a file system's client: one that keeps to the rules above.
+
+    Args:
+        make: makes aiohttp's session, as `get_client` of fsspec's HTTPFileSystem.
+    """
+
+    async def make_session(**options: Any) -> WebSession:
+        own: dict[str, Any] = {name: options.pop(name, None) for name in _OWN}
+        own = {name: value for name, value in own.items() if value}
+        return WebSession(await make(**options), own, "proxy" in options or "trust_env" in options)
+
+    return make_session
+
+
+class WebSession:
+    """A session of aiohttp's that follows redirects by the rules of this module.
+
+    Args:
+        session: aiohttp's.
+        own: the user's headers, auth and cookies, which go to the host of the URL alone.
+        has_proxy: whether the session was told which proxy to use.
+    """
+
+    def __init__(self, session: Any, own: dict[str, Any], has_proxy: bool) -> None:
+        self._session = session
+        self._own = own
+        self._has_proxy = has_proxy
+
+    def get(self, url: Any, **options: Any) -> _Answer:
+        """See aiohttp.ClientSession; so the others."""
+        return _Answer(self._request("GET", url, options))
+
+    def head(self, url: Any, **options: Any) -> _Answer:
+        """See `get`."""
+        return _Answer(self._request("HEAD", url, options))
+
+    def put(self, url: Any, **options: Any) -> _Answer:
+        """See `get`."""
+        return _Answer(self._request("PUT", url, options))
+
+    def post(self, url: Any, **options: Any) -> _Answer:
+        """See `get`."""
+        return _Answer(self._request("POST", url, options))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    async def _request(self, method: str, url: Any, options: dict[str, Any]) -> Any:
+        url, options = _with_authorization(yarl.URL(url), self._with_own(options))
+        home = url
+        for _ in range(_MOST_REDIRECTS + 1):
+            here = options if _same_host(home, url) else _without_user(options)
+            if not self._has_proxy and "proxy" not in options:
+                here = {**here, "proxy": proxy_of(str(url))}
+            answer = await self._session.request(method, url, allow_redirects=False, **here)
+            location = answer.headers.get("Location")
+            if answer.status not in _REDIRECTS or not location:
+                return answer
+            answer.release()
+            url = _followed(method, url, location)
+            options = {name: value for name, value in options.items() if name != "params"}
+            if _same_host(home, url):
+                url = url.with_user(None)
+        raise Permanent(f"the server redirects more than {_MOST_REDIRECTS} times")
+
+    def _with_own(self, options: dict[str, Any]) -> dict[str, Any]:
+        headers = {**(self._own.get("headers") or {}), **(options.get("headers") or {})}
+        return {**self._own, **options, "headers": headers}
+
+
+class _Answer:
+    """What aiohttp's methods return: to be awaited, or entered."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._answer: Any = None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        answer: Generator[Any, None, Any] = self._request.__await__()
+        return answer
+
+    async def __aenter__(self) -> Any:
+        self._answer = await self._request
+        return await self._answer.__aenter__()
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._answer.__aexit__(*exception)
+
+
+def _with_authorization(url: yarl.URL, options: dict[str, Any]) -> tuple[yarl.URL, dict[str, Any]]:
+    """A URL without user:password@, which stands in the headers then, as Basic (RFC 7617)."""
+    if url.raw_user is None and url.raw_password is None:
+        return url, options
+    known = {name.lower() for name in options["headers"]}
+    if "authorization" not in known and not options.get("auth"):
+        header = basic_authorization(url.raw_user or "", url.raw_password or "")
+        options = {**options, "headers": {**options["headers"], "Authorization": header}}
+    return url.with_user(None), options
+
+
+def _same_host(home: yarl.URL, url: yarl.URL) -> bool:
+    """Whether what is for one may go to the other: also from http to https of one host."""
+    if (home.scheme, home.host, home.port) == (url.scheme, url.host, url.port):
+        return True
+    upgraded = (home.scheme, url.scheme) == ("http", "https")
+    return upgraded and home.host == url.host and home.is_default_port() and url.is_default_port()
+
+
+def _without_user(options: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in options.items() if name not in _OF_THE_USER}
+    headers = options["headers"].items()
+    kept["headers"] = {n: value for n, value in headers if n.lower() in _OF_THE_OBJECT}
+    return kept
+
+
+def _followed(method: str, url: yarl.URL, location: str) -> yarl.URL:
+    """Where a redirect leads.
+
+    Raises:
+        Permanent: it is not followed.
+    """
+    target = url.join(yarl.URL(location))
+    if method not in ("GET", "HEAD"):
+        raise Permanent(f"the server redirects a {method} to {target}: write there instead")
+    if target.scheme not in ("http", "https") or (url.scheme, target.scheme) == ("https", "http"):
+        raise Permanent(f"the server redirects from {url.scheme} to {target.scheme}: not followed")
+    return target
+
+
+async def stat(fs: Any, url: str) -> Marks:
+    """What the server says of an object; its size is known then.
+
+    Raises:
+        FileNotFoundError, Permanent, aiohttp.ClientError: as `fetch`.
+    """
+    session = await fs.set_session()
+    options = _options(fs)
+    async with session.head(fs.encode_url(url), **options) as answer:
+        length = answer.headers.get("Content-Length")
+        if answer.status == 200 and length is not None:
+            return Marks.of_headers(answer.headers, int(length))
+        if answer.status != 200 and answer.status not in _NO_HEAD:
+            _raise_for_status(answer, url)
+    options["headers"]["Range"] = "bytes=0-0"
+    async with session.get(fs.encode_url(url), **options) as answer:
+        said = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if answer.status == 206 and said is not None and said[3] != "*":
+            return Marks.of_headers(answer.headers, int(said[3]))
+        if answer.status == 416:  # an empty object has no first byte
+            total = answer.headers.get("Content-Range", "").rpartition("*/")[2]
+            if total == "0":
+                return Marks.of_headers(answer.headers, 0)
+        _raise_for_status(answer, url)
+        length = answer.headers.get("Content-Length")
+        if answer.status != 200 or length is None:
+            raise Permanent("the server does not say how many bytes it has")
+        return Marks.of_headers(answer.headers, int(length))
+
+
+async def fetch(
+    fs: Any, url: str, offset: int, length: int | None, expect: Stamp | None
+) -> tuple[bytes, Marks]:
+    """A range of an object, or from an offset on, and what the answer says of its version.
+
+    Raises:
+        FileNotFoundError: there is no such object.
+        OtherVersion: the object is of another version than `expect`.
+        Permanent: the answer is something else, and will be next time.
+        OSError, aiohttp.ClientError: another attempt may help.
+    """
+    session = await fs.set_session()
+    options = _options(fs)
+    is_part = bool(offset) or length is not None
+    if is_part:
+        last = "" if length is None else offset + length - 1
+        options["headers"]["Range"] = f"bytes={offset}-{last}"
+    if expect is not None and expect.etag is not None:
+        options["headers"]["If-Match"] = expect.etag
+    async with session.get(fs.encode_url(url), **options) as answer:
+        if answer.status == 412:
+            raise OtherVersion("HTTP status 412: the object has another version")
+        count, marks = _expected(answer, offset, length, is_part)
+        data = await _body(answer, count)
+    return data, marks
+
+
+def _options(fs: Any) -> dict[str, Any]:
+    """The user's options for a request, and what every request here has."""
+    headers = {**(fs.kwargs.get("headers") or {}), "Accept-Encoding": "identity"}
+    return {**fs.kwargs, "headers": headers}
+
+
+def _expected(
+    answer: Any, offset: int, length: int | None, is_part: bool
+) -> tuple[int | None, Marks]:
+    """How many bytes the body must have, None where only its end says; and the version.
+
+    Raises:
+        as `fetch`.
+    """
+    last = "its end" if length is None else offset + length
+    asked = f"bytes {offset} to {last} were asked for"
+    text = answer.headers.get("Content-Range", "")
+    if answer.status == 416:
+        total = text.rpartition("*/")[2]
+        raise Permanent(f"{asked}, of an object of {total or 'fewer'} bytes")
+    _raise_for_status(answer, str(answer.url))
+    encoding = answer.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise Permanent(f"the answer is encoded ({encoding}), which was not asked for")
+    declared = answer.headers.get("Content-Length")
+    count = None if declared is None else int(declared)
+    if answer.status == 200:
+        # RFC 9110, 14.2: a server may ignore Range. What it sends is the whole.
+        if is_part and (offset or count is None or count != length):
+            raise Doubtful(f"{asked}, and the whole object came: ranges are ignored")
+        if count is None and not answer.headers.get("Transfer-Encoding"):
+            raise Permanent("the answer has no length, so that a cut one would not be noticed")
+        return count, Marks.of_headers(answer.headers, count)
+    if answer.status != 206 or not is_part:
+        raise Permanent(f"{asked}, and HTTP status {answer.status} {answer.reason} came")
+    if answer.headers.get("Content-Type", "").lower().startswith("multipart/"):
+        raise Permanent(f"{asked}, and several ranges came ({answer.headers['Content-Type']})")
+    said = _RANGE.fullmatch(text.strip())
+    if said is None:
+        raise OSError(f"{asked}, and the answer does not say which are sent ({text or 'nothing'})")
+    first, end, total = int(said[1]), int(said[2]) + 1, None if said[3] == "*" else int(said[3])
+    wanted = total if length is None else offset + length
+    if total is not None and wanted is not None and wanted > total:
+        raise Permanent(f"{asked}, of an object of {total} bytes")
+    if first != offset or (wanted is not None and end != wanted):
+        raise OSError(f"{asked}, and {first} to {end} were sent")
+    if count is not None and count != end - first:
+        raise OSError(f"bytes {first} to {end} were announced, with a length of {count}")
+    return end - first, Marks.of_headers(answer.headers, total)
+
+
+async def _body(answer: Any, count: int | None) -> bytes:
+    """A body of this many bytes; no more than that is taken.
+
+    Raises:
+        OSError: it has fewer or more.
+    """
+    parts = []
+    came = 0
+    async for part in answer.content.iter_any():
+        parts.append(part)
+        came += len(part)
+        if count is not None and came > count:
+            break
+    if count is not None and came != count:
+        raise OSError(f"{came} bytes came instead of {count}")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _raise_for_status(answer: Any, url: str) -> None:
+    if answer.status == 404:
+        raise FileNotFoundError(url)
+    answer.raise_for_status()
+
+
+__all__ = ["WebSession", "client_maker", "fetch", "stat"]

@@ -1,0 +1,167 @@
+"""Arrow data of strangers, whose buffers lie: a named error, whatever is done with them.
+
+Every case runs in a process of its own, which is forked off one that has imported all: what walks
+a wild offset ends the process, and not the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import fastio
+from fastio import Loader, ShardCorrupt
+from fastio.formats import HuggingFaceDataset
+from tests import hostile_arrow
+
+WAYS = {"arrow": ("loader", "pack"), "stream": ("loader",), "saved": ("index", "pack")}
+COMMANDS = ("verify", "info", "show")
+
+
+def outcomes(paths: dict[str, Path], folder: Path, *ways: str) -> dict[str, dict[str, Any]]:
+    """What became of each way with each path."""
+    report = folder / "report.json"
+    command = [sys.executable, "-m", "tests.hostile_child", str(report), ",".join(ways)]
+    command += [f"{name}={path}" for name, path in paths.items()]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert child.returncode == 0, child.stderr[-2000:]
+    found: dict[str, dict[str, Any]] = json.loads(report.read_text())
+    return found
+
+
+def written(kind: str, folder: Path) -> dict[str, Path]:
+    """A file of a kind for each lie."""
+    found = {}
+    for name in hostile_arrow.columns():
+        if kind == "saved":
+            found[name] = hostile_arrow.write_saved(folder / name, name)
+        elif kind == "stream":
+            found[name] = hostile_arrow.write_stream(folder / f"{name}.arrow", name)
+        else:
+            found[name] = hostile_arrow.write_file(folder / f"{name}.{kind}", name)
+    return found
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_columns_whose_buffers_lie_end_in_a_named_error(tmp_path: Path, kind: str) -> None:
+    found = outcomes(written(kind, tmp_path), tmp_path, *WAYS[kind])
+    told = {}
+    for name, ways in found.items():
+        assert tuple(ways) == WAYS[kind]
+        for way, (status, text) in ways.items():
+            if name == "list_of_structs" and (kind != "saved" or way == "pack"):
+                assert status in ("SchemaError", "refused")  # no field holds it
+                continue
+            told[f"{name} {way}"] = status, " ".join(text.split())
+    wrong = {
+        key: told[key]
+        for key, (status, text) in told.items()
+        if status not in ("ShardCorrupt", "refused") or "column 'column'" not in text
+    }
+    assert not wrong
+    assert all("record batch 0" in text for _, text in told.values())
+
+
+@pytest.mark.parametrize("kind", ["arrow", "feather", "saved"])
+def test_commands_end_with_a_message(tmp_path: Path, kind: str) -> None:
+    paths = {"negative": written(kind, tmp_path)["negative"]}
+    (found,) = outcomes(paths, tmp_path, *COMMANDS).values()
+    assert {status for status, _ in found.values()} <= {"ok", "refused"}
+    status, text = found["verify"]
+    assert status == "refused"
+    assert "record batch 0" in text
+    assert "column 'column'" in " ".join(text.split())
+
+
+def test_arrow_data_in_memory_is_checked_too(tmp_path: Path) -> None:
+    path = hostile_arrow.write_file(tmp_path / "a.arrow", "slightly_negative")
+    table = pa.ipc.open_file(path.read_bytes()).read_all()
+    with pytest.raises(ShardCorrupt, match="record batch 0: column 'column' is damaged"):
+        fastio.pack(table, tmp_path / "packed")
+    with pytest.raises(ShardCorrupt, match="record batch 0: column 'column' is damaged"):
+        fastio.pack(table.to_reader(), tmp_path / "packed")
+
+
+def test_a_dataset_object_over_a_hostile_file_is_checked_too(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    path = hostile_arrow.write_stream(tmp_path / "a.arrow", "slightly_negative")
+    dataset = HuggingFaceDataset(datasets.Dataset.from_file(str(path)))
+    with pytest.raises(ShardCorrupt, match="record batch 0: column 'column' is damaged"):
+        dataset[0]
+
+
+def test_a_column_that_nobody_asks_for_may_be_damaged(tmp_path: Path) -> None:
+    path = hostile_arrow.write_file(tmp_path / "a.arrow", "descending")
+    with Loader(path, batch_size=100, fields=["number"]) as loader:
+        assert sum(len(batch["number"]) for batch in loader) == hostile_arrow.ROWS
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=("file", "stream"))
+@pytest.mark.parametrize("claims", [None, 1 << 50, (1 << 63) - 1])
+def test_compressed_buffers_beyond_reason_are_refused(
+    tmp_path: Path, stream: bool, claims: int | None
+) -> None:
+    path = hostile_arrow.inflated(tmp_path / "a.arrow", claims, stream)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(ShardCorrupt, match=r"compressed bytes are said to take [\d,]+"):
+        fastio.pack(path, tmp_path / "packed")
+    with (
+        pytest.raises(ShardCorrupt, match="compressed bytes"),
+        Loader(path, batch_size=8) as loader,
+    ):
+        next(iter(loader))
+
+
+def test_compressed_files_of_the_usual_kind_are_read(tmp_path: Path) -> None:
+    whole = pa.table({"number": np.arange(5000), "text": [f"row {row}" for row in range(5000)]})
+    for compression in ("zstd", "lz4"):
+        for new in (pa.ipc.new_file, pa.ipc.new_stream):
+            options = pa.ipc.IpcWriteOptions(compression=compression)
+            with new(tmp_path / "a.arrow", whole.schema, options=options) as writer:
+                writer.write_table(whole, max_chunksize=1000)
+            dataset = fastio.open(tmp_path / "a.arrow")
+            assert dataset[4321] == {"number": 4321, "text": "row 4321"}
+
+
+def test_metadata_with_wrong_bytes_never_end_the_process(tmp_path: Path) -> None:
+    """Bytes of the schema, of messages and of the footer are changed, one or some at a time."""
+    rng = np.random.default_rng(5)
+    whole = hostile_arrow.table("dictionary").slice(0, 20)
+    for number in range(120):
+        path = tmp_path / f"{number}.arrow"
+        new = pa.ipc.new_stream if number % 2 else pa.ipc.new_file
+        with new(path, whole.schema) as writer:
+            writer.write_table(whole)
+        data = bytearray(path.read_bytes())
+        for place in rng.integers(8, len(data), 1 + number % 4).tolist():
+            data[place] = int(rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.integers(256)]))
+        path.write_bytes(data)
+    (found,) = outcomes({"all": tmp_path}, tmp_path, "each").values()
+    assert found["each"] == ["ok", ""]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "stream", "saved"])
+def test_a_mapped_file_that_is_cut_off_is_named(tmp_path: Path, kind: str) -> None:
+    rows = 40_000
+    whole = pa.table({"number": np.arange(rows), "text": [f"row {row:09}" for row in range(rows)]})
+    path = file = tmp_path / "a.arrow"
+    if kind == "saved":
+        path, file = tmp_path / "saved", tmp_path / "saved" / "data.arrow"
+        path.mkdir()
+        (path / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+        (path / "dataset_info.json").write_text("{}")
+    new = pa.ipc.new_file if kind == "arrow" else pa.ipc.new_stream
+    with new(file, whole.schema) as writer:
+        writer.write_table(whole, max_chunksize=4000)
+    (found,) = outcomes({"cut": path}, tmp_path, f"cut:{file}").values()
+    status, text = found[f"cut:{file}"]
+    assert status == "ShardCorrupt", text
+    assert str(file) in text
+    assert "cut off" in text or "cannot be read" in text  # if a thread opens what is left

@@ -1,0 +1,334 @@
+"""Samples of strangers: whatever one of them raises is its own error, and takes bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import subprocess
+import sys
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+import fastio
+from fastio import Loader, SampleError, TarDataset
+from fastio.dataset.of_sample import of_sample
+from fastio.dataset.pixels import upright_pixels
+from fastio.errors import LoaderClosed
+from fastio.memory import Room
+from tests.pictures import picture, save
+
+GOOD = 7
+BAD = 3  # the row that is bad
+
+
+def npy(array: Any) -> bytes:
+    """An array as a file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def claiming(shape: str) -> bytes:
+    """An .npy file of 16 bytes whose header tells another shape."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
+    padded = header + " " * (-(len(header) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(padded)) + padded.encode() + bytes(16)
+
+
+def png_of(width: int, height: int) -> bytes:
+    """A PNG of a few bytes, whose header tells how large it is."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+VALUES: dict[str, tuple[str, bytes, bytes]] = {
+    "an npy of 7 TiB": ("npy", npy(np.arange(4, dtype=np.float32)), claiming("(2000000000000,)")),
+    "an npy of negative size": ("npy", npy(np.arange(4, dtype=np.float32)), claiming("(-4,)")),
+    "an npy of many axes": (
+        "npy",
+        npy(np.arange(4, dtype=np.float32)),
+        claiming("(" + "99999999," * 40 + ")"),
+    ),
+    "an npy that is pickled": (
+        "npy",
+        npy(np.arange(4, dtype=np.float32)),
+        npy(np.array([{}], object)),
+    ),
+    "an npy that is cut off": ("npy", npy(np.arange(4, dtype=np.float32)), b"\x93NUMPY\x01"),
+    "json too deep": ("json", b"5", b"[" * 200_000),
+    "a number too long for int": ("json", b"5", b"9" * 5000),
+    "text that is no UTF-8": ("txt", b"words", b"\xff\xfe\xfa"),
+    "a gz that is none": ("txt.gz", gzip.compress(b"words"), b"words"),
+    "a gz that is cut off": ("txt.gz", gzip.compress(b"words"), gzip.compress(b"words")[:12]),
+}
+
+
+def write_tar(path: Path, files: dict[str, bytes]) -> Path:
+    """A tar of files."""
+    with tarfile.open(path, "w") as tar:
+        for name, data in files.items():
+            about = tarfile.TarInfo(name)
+            about.size = len(data)
+            tar.addfile(about, io.BytesIO(data))
+    return path
+
+
+def tar_of(folder: Path, extension: str, good: bytes, bad: bytes) -> Path:
+    """A tar of GOOD samples, the one of the row BAD bad, beside a number each."""
+    files = {}
+    for row in range(GOOD):
+        files[f"{row:03}.cls"] = b"%d" % row
+        files[f"{row:03}.{extension}"] = bad if row == BAD else good
+    return write_tar(folder / "a.tar", files)
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_a_bad_value_in_a_tar_is_skipped_replaced_or_raised_by_name(
+    tmp_path: Path, what: str
+) -> None:
+    path = tar_of(tmp_path, *VALUES[what])
+    with Loader(path, batch_size=GOOD, on_error="skip", num_workers=1) as loader:
+        (batch,) = loader
+        assert batch["cls"].tolist() == [row for row in range(GOOD) if row != BAD]
+        assert loader.stats().skipped == 1
+    with Loader(path, batch_size=GOOD, on_error="replace", num_workers=1) as loader:
+        (batch,) = loader
+        assert batch["cls"].tolist() == [0, 1, 2, 4, 4, 5, 6]
+        assert loader.stats().replaced == 1
+    named = pytest.raises(SampleError, match=r"a\.tar sample '003'")
+    with Loader(path, batch_size=GOOD, num_workers=1) as loader, named:
+        next(iter(loader))
+    fastio.pack(path, tmp_path / "packed", on_error="skip")
+    assert len(fastio.open(tmp_path / "packed")) == GOOD - 1
+
+
+def test_a_batch_of_bad_samples_only_is_left_out(tmp_path: Path) -> None:
+    files = {f"{row:03}.npy": npy(np.arange(4)) for row in range(8)}
+    files["000.npy"] = files["001.npy"] = claiming("(2000000000000,)")
+    path = write_tar(tmp_path / "a.tar", files)
+    with Loader(path, batch_size=2, on_error="skip", num_workers=1) as loader:
+        assert [len(batch["npy"]) for batch in loader] == [2, 2, 2]
+        assert loader.stats().skipped == 2
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError, RecursionError, KeyError, OverflowError, struct.error]
+)
+@pytest.mark.parametrize("kind", ["folder", "tar"])
+def test_whatever_decoding_raises_is_the_samples_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, error: type[Exception]
+) -> None:
+    files = {f"{row:03}.png": save(picture(8, 8, row), "PNG") for row in range(4)}
+    if kind == "tar":
+        path: Path = write_tar(tmp_path / "a.tar", files)
+    else:
+        path = tmp_path / "folder"
+        (path / "cat").mkdir(parents=True)
+        for name, data in files.items():
+            (path / "cat" / name).write_bytes(data)
+    monkeypatch.setattr("fastio.dataset.pixels.to_pixels", _failing(error))
+    with Loader(path, batch_size=4, on_error="skip", num_workers=1) as loader:
+        assert sum(len(each) for each in _images(loader)) == 3
+        assert loader.stats().skipped == 1
+
+
+def _failing(error: type[Exception]) -> Any:
+    from fastio.dataset.pixels import to_pixels
+
+    calls: list[int] = []
+
+    def failing(*args: Any) -> Any:
+        calls.append(0)
+        if len(calls) == 2:
+            raise error("too much")
+        return to_pixels(*args)
+
+    return failing
+
+
+def _images(loader: Any) -> list[Any]:
+    return [batch["png"] if isinstance(batch, dict) else batch[0] for batch in loader]
+
+
+class Named:
+    """Rows with names."""
+
+    path = "somewhere"
+
+    def sample_name(self, row: int) -> str:
+        return f"row {row}"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), LoaderClosed("closed")])
+def test_what_ends_a_run_is_no_error_of_a_sample(error: BaseException) -> None:
+    with pytest.raises(type(error)), of_sample(Named(), 3):
+        raise error
+
+
+# --- Memory ---------------------------------------------------------------------------------------
+
+
+def peak_of(code: str, *arguments: str) -> tuple[int, str]:
+    """Bytes that code took at most, beyond what importing takes; and what it printed."""
+    head = (
+        "import resource, sys\n"
+        "import numpy, torch, pyarrow, fastio, fastio.loader, fastio.pack, PIL.Image\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+    )
+    tail = "\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", head + code + tail, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return int(done.stderr.split()[-1]) << 10, done.stdout
+
+
+LOADED = """
+with fastio.Loader(sys.argv[1], batch_size=4, on_error="skip", num_workers=4) as loader:
+    rows = sum(len(batch["cls"]) for batch in loader)
+    print(rows, loader.stats().skipped)
+"""
+
+
+def test_a_gz_that_is_a_bomb_is_an_error_of_its_sample(tmp_path: Path) -> None:
+    bomb = gzip.compress(bytes(1200 << 20), 1)
+    path = tar_of(tmp_path, "json.gz", gzip.compress(b"5"), bomb)
+    taken, said = peak_of(LOADED, str(path))
+    assert said.split() == ["6", "1"]
+    assert taken < 900 << 20
+    small = TarDataset(path, max_unzipped_bytes=1000)
+    with pytest.raises(SampleError, match="max_unzipped_bytes"):
+        small[BAD]
+    assert small[0]["json_gz"] == 5
+
+
+def test_images_beyond_the_limit_are_errors_of_their_samples(tmp_path: Path) -> None:
+    good = save(picture(8, 8, 0), "PNG")
+    path = tar_of(tmp_path, "png", good, png_of(60_000, 60_000))
+    taken, said = peak_of(LOADED, str(path))
+    assert said.split() == ["6", "1"]
+    assert taken < 600 << 20
+    dataset = fastio.open(path, max_pixels=63)
+    with pytest.raises(SampleError, match=r"8 x 8 pixels, and max_pixels is 63"):
+        dataset[0]
+
+
+def test_max_pixels_goes_with_a_dataset_to_other_processes(tmp_path: Path) -> None:
+    import pickle
+
+    path = tar_of(tmp_path, "png", save(picture(8, 8, 0), "PNG"), b"")
+    dataset = pickle.loads(pickle.dumps(fastio.open(path, max_pixels=63)))
+    with pytest.raises(SampleError, match="max_pixels"):
+        dataset[0]
+
+
+def test_max_pixels_may_be_more_than_pillow_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = save(picture(40, 40, 0), "PNG")
+    monkeypatch.setattr(Pillow, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ValueError, match="max_pixels"):
+        upright_pixels(data, "RGB", None, 200)
+    assert upright_pixels(data, "RGB", None, 1600).shape == (40, 40, 3)
+    assert Pillow.MAX_IMAGE_PIXELS == 100
+
+
+def test_large_images_are_decoded_as_many_at_a_time_as_memory_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import threading
+
+    monkeypatch.setattr("fastio.memory.available_memory", lambda: 200)
+    room = Room(freely=10)
+    inside, most = [0], [0]
+    lock = threading.Lock()
+
+    def work() -> None:
+        with room.taken(60):
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+            for _ in range(1000):
+                pass
+            with lock:
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most[0] <= 2
+    with room.taken(10_000), room.taken(5):  # alone, whatever it takes; and small ones beside it
+        pass
+
+
+def test_tars_whose_samples_have_other_extensions_each_are_refused(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", {f"{row:05}.e{row:05}": b"" for row in range(4000)})
+    code = """
+try:
+    fastio.open(sys.argv[1])
+except fastio.SchemaError as error:
+    print(error)
+"""
+    taken, said = peak_of(code, str(path))
+    assert "4,000 files have 4,000 different extensions (.e00000, .e00001" in said
+    assert taken < 100 << 20
+
+
+def test_tars_with_some_rare_extensions_are_read(tmp_path: Path) -> None:
+    files = {}
+    for row in range(1000):
+        files[f"{row:05}.cls"] = b"1"
+        if row < 40:
+            files[f"{row:05}.rare{row}"] = b"x"
+    dataset = TarDataset(write_tar(tmp_path / "a.tar", files), fields=["cls"])
+    assert len(dataset) == 1000
+
+
+# --- Sound, and files of arrays -------------------------------------------------------------------
+
+
+def test_a_sound_file_that_claims_many_frames_is_an_error_of_its_sample(tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    (tmp_path / "a").mkdir()
+    for row in range(4):
+        soundfile.write(tmp_path / "a" / f"{row}.flac", np.zeros(800, np.int16), 8000)
+    path = tmp_path / "a" / "1.flac"
+    data = bytearray(path.read_bytes())
+    data[21] |= 0x0F  # the count of frames has 36 bits
+    data[22:26] = b"\xff\xff\xff\xf0"
+    path.write_bytes(data)
+    decode = fastio.transforms.AudioDecode()
+    with Loader(
+        tmp_path, batch_size=4, on_error="skip", num_workers=1, transforms={"audio": decode}
+    ) as loader:
+        batches = list(loader)
+    assert len(batches) == 1
+
+
+def test_an_array_file_that_claims_terabytes_is_left_out_when_packing(tmp_path: Path) -> None:
+    folder = tmp_path / "arrays"
+    folder.mkdir()
+    for row in range(4):
+        (folder / f"{row}.npy").write_bytes(npy(np.arange(4, dtype=np.float32)))
+    (folder / "1.npy").write_bytes(claiming("(2000000000000,)"))
+    with pytest.raises(SampleError, match=r"1\.npy: .*8,000,000,000,000 bytes, and it has 16"):
+        fastio.pack(folder, tmp_path / "packed")
+    fastio.pack(folder, tmp_path / "other", on_error="skip")
+    assert len(fastio.open(tmp_path / "other")) == 3

@@ -1,0 +1,434 @@
+"""Functions of the native module refuse arguments with which they would write or read wildly."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fastio import _native
+from fastio.errors import FastioError
+
+REFUSED = (ValueError, TypeError, IndexError, OverflowError, MemoryError, FastioError)
+HUGE = 1 << 62
+WRONG_ROWS = [-1, 100, HUGE, -HUGE]
+
+
+def int64(*values: int) -> npt.NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    array.flags.writeable = False
+    return array
+
+
+def every_second(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same values, of an array whose elements do not lie side by side."""
+    return np.repeat(array, 2)[::2]
+
+
+# Outputs that are none: another type, another length, scattered, read-only.
+BAD_OUTS: list[Callable[[npt.NDArray[Any]], Any]] = [
+    lambda out: out.astype(np.float32),
+    lambda out: out[:-1].copy(),
+    every_second,
+    lambda out: read_only(out.copy()),
+    lambda out: out.reshape(1, -1),
+    lambda out: None,
+]
+
+
+@pytest.mark.parametrize("spoil", BAD_OUTS)
+def test_orders_refuse_outputs(spoil: Callable[[npt.NDArray[Any]], Any]) -> None:
+    rows, out = np.arange(10), np.zeros(10, np.int64)
+    for call in (
+        lambda to: _native.permute(100, 1, rows, to),
+        lambda to: _native.permute_inverse(100, 1, rows, to),
+        lambda to: _native.permute_window(100, 8, 3, 1, rows, to),
+        lambda to: _native.permute_window_inverse(100, 8, 3, 1, rows, to),
+        lambda to: _native.windows_of(100, 8, 3, 1, rows, out, to),
+    ):
+        with pytest.raises(REFUSED):
+            call(spoil(out.copy()))
+
+
+@pytest.mark.parametrize("wrong", WRONG_ROWS)
+@pytest.mark.parametrize("place", [0, 700, 4999])
+def test_orders_refuse_positions(wrong: int, place: int) -> None:
+    rows, out = np.zeros(5000, np.int64), np.zeros(5000, np.int64)
+    rows[place] = wrong
+    for call in (
+        lambda: _native.permute(100, 1, rows, out),
+        lambda: _native.permute_inverse(100, 1, rows, out),
+        lambda: _native.permute_window(100, 8, 3, 1, rows, out),
+        lambda: _native.permute_window_inverse(100, 8, 3, 1, rows, out),
+        lambda: _native.windows_of(100, 8, 3, 1, rows, out, out.copy()),
+    ):
+        with pytest.raises(REFUSED):
+            call()
+
+
+def test_orders_end_while_their_positions_are_changed() -> None:
+    rows, out = np.zeros(200_000, np.int64), np.zeros(200_000, np.int64)
+    done = threading.Event()
+
+    def change() -> None:
+        while not done.is_set():
+            rows[:] = 1 << 40
+            rows[:] = 0
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    for _ in range(30):
+        try:
+            _native.permute(1000, 1, rows, out)
+            _native.permute_window_inverse(1000, 8, 3, 1, rows, out)
+        except ValueError:
+            continue
+        assert out.min() >= 0
+        assert out.max() < 1000
+    done.set()
+    thread.join()
+
+
+# Eight rows of 8 bytes into one chunk of eight positions, in two buckets of four.
+def filled(
+    positions: npt.NDArray[np.int64],
+    *,
+    stride: int = 8,
+    rows: int = 8,
+    shift: int = 2,
+    first: int = 0,
+    memory: Any = None,
+    starts: Any = None,
+    counts: Any = None,
+    column: Any = None,
+    offset: int = 0,
+) -> npt.NDArray[np.uint8]:
+    memory = np.zeros(8 * 12, np.uint8) if memory is None else memory
+    _native.interleave(
+        [(np.zeros(8 * 8, np.uint8) if column is None else column, offset)],
+        stride,
+        positions,
+        rows,
+        shift,
+        first,
+        [memory],
+        int64(0, 0) if starts is None else starts,
+        int64(4, 4) if counts is None else counts,
+    )
+    return memory
+
+
+@pytest.mark.parametrize("wrong", [8, 9, 1 << 20, 1 << 52, HUGE, (1 << 63) - 1, 0])
+def test_interleave_refuses_positions_that_were_not_counted(wrong: int) -> None:
+    memory = np.full(8 * 12 + 4096, 238, np.uint8)
+    with pytest.raises(REFUSED):
+        filled(int64(0, 1, 2, 3, 4, 5, 6, wrong), memory=memory)
+    assert (memory[8 * 12 :] == 238).all()
+
+
+def test_interleave_refuses_sizes_and_memory() -> None:
+    good = np.arange(8)
+    filled(good)
+    for options in (
+        {"stride": 0},
+        {"stride": 12},
+        {"stride": 1 << 61},  # the product with rows would have more than 64 bits
+        {"rows": 0},
+        {"rows": 1 << 41},
+        {"rows": -8},
+        {"shift": -1},
+        {"shift": 64},
+        {"first": 1},
+        {"first": -1},
+        {"memory": np.zeros(8 * 12 - 1, np.uint8)},
+        {"memory": np.zeros(8 * 12 + 1, np.uint8)[1:]},
+        {"memory": np.zeros(8 * 24, np.uint8)[::2]},
+        {"memory": read_only(np.zeros(8 * 12, np.uint8))},
+        {"memory": np.zeros(8 * 3, np.int32)},
+        {"starts": int64(0)},
+        {"starts": int64(-1, 0)},
+        {"starts": int64((1 << 63) - 1, 0)},
+        {"starts": int64(1, 0)},
+        {"counts": int64(-HUGE, 4)},
+        {"counts": int64((1 << 63) - 1, 4)},
+        {"counts": int64(4)},
+        {"column": np.zeros(63, np.uint8)},
+        {"column": np.zeros(8 * 16, np.uint8)},
+        {"offset": 1},
+        {"offset": (1 << 32) - 1},
+    ):
+        with pytest.raises(REFUSED):
+            filled(good, **options)  # type: ignore[arg-type]
+
+
+def test_deal_refuses_places_outside_of_their_bucket() -> None:
+    memory = filled(np.arange(8))
+    out = np.full(8 * 8 + 4096, 238, np.uint8)
+    _native.deal(memory, 8, 8, 2, 8, [(out[: 8 * 8], 0)])
+    for wrong in (4, 1 << 10, (1 << 32) - 1):
+        broken = memory.copy()
+        broken[32:48].view(np.uint32)[2] = wrong  # behind the four records of the first bucket
+        with pytest.raises(REFUSED):
+            _native.deal(broken, 8, 8, 2, 8, [(out[: 8 * 8], 0)])
+    for count, stride in ((9, 8), (8, 1 << 61), (8, 0), (1 << 40, 8)):
+        with pytest.raises(REFUSED):
+            _native.deal(memory, count, 8, 2, stride, [(out[: 8 * 8], 0)])
+    for field in (out[:63], out[: 8 * 16], out[: 8 * 16 : 2], read_only(out[: 8 * 8].copy())):
+        with pytest.raises(REFUSED):
+            _native.deal(memory, 8, 8, 2, 8, [(field, 0)])
+    assert (out[8 * 8 :] == 238).all()
+
+
+def test_counting_refuses_positions_and_outputs() -> None:
+    counts = np.zeros(2, np.int64)
+    _native.count_buckets(np.arange(8), 8, 2, 0, counts)
+    for wrong in (8, 1 << 52, HUGE, (1 << 63) - 1):
+        with pytest.raises(REFUSED):
+            _native.count_buckets(int64(wrong), 8, 2, 0, counts)
+    for out in (np.zeros(3, np.int64), np.zeros(2, np.int32), read_only(np.zeros(2, np.int64))):
+        with pytest.raises(REFUSED):
+            _native.count_buckets(np.arange(8), 8, 2, 0, out)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> _native.Mapping:
+    (tmp_path / "shard").write_bytes(np.arange(100, dtype=np.int64).tobytes())
+    return _native.Mapping(str(tmp_path / "shard"))
+
+
+def table(mapping: _native.Mapping) -> _native.Table:
+    made = _native.Table(int64(0, 100), [8], [(0, 0, 8, 0, 1, 1, 0)])
+    made.set(0, mapping, [(0, 800, None)])
+    return made
+
+
+def test_tables_refuse_places_that_leave_the_file(shard: _native.Mapping) -> None:
+    made = table(shard)
+    for place in ((0, 801), (1, 800), (1 << 63, 800), (0, 792), ((1 << 64) - 8, 16), (801, 0)):
+        with pytest.raises(REFUSED):
+            made.set(0, shard, [(*place, None)])
+    for number in (1, HUGE, -1):
+        with pytest.raises(REFUSED):
+            made.set(number, shard, [(0, 800, None)])
+    for field in ((1, 0, 8, 0, 1, 1, 0), (0, 0, 0, 0, 1, 1, 0), (0, 0, 8, 9, 1, 1, 0)):
+        with pytest.raises(REFUSED):
+            _native.Table(int64(0, 100), [8], [field])
+    for rows in (int64(0), int64(0, 0), int64(0, -1), int64(1, 2), int64(0, 5, 4)):
+        with pytest.raises(REFUSED):
+            _native.Table(rows, [8], [(0, 0, 8, 0, 1, 1, 0)])
+
+
+@pytest.mark.parametrize("wrong", WRONG_ROWS)
+def test_gathers_refuse_rows(shard: _native.Mapping, wrong: int) -> None:
+    made, engine, out = table(shard), _native.Engine(1), np.zeros(16, np.uint8)
+    with pytest.raises(REFUSED):
+        engine.gather(made, int64(0, wrong), [out])
+    with pytest.raises(REFUSED):
+        made.missing(int64(0, wrong))
+    engine.close()
+
+
+def test_gathers_refuse_memory(shard: _native.Mapping) -> None:
+    made, engine, rows = table(shard), _native.Engine(1), np.arange(4)
+    for out in (
+        np.zeros(31, np.uint8),
+        np.zeros(64, np.uint8)[::2],
+        read_only(np.zeros(32, np.uint8)),
+        "none",
+    ):
+        with pytest.raises(REFUSED):
+            engine.gather(made, rows, [out])  # type: ignore[list-item]
+    with pytest.raises(REFUSED):
+        engine.gather(made, rows, [])
+    engine.close()
+
+
+def test_copies_refuse_pieces_that_leave_a_file_or_the_memory(shard: _native.Mapping) -> None:
+    engine, out = _native.Engine(1), np.zeros(64, np.uint8)
+
+    def copy(source: int, begin: int, nbytes: int, target: int, room: int) -> None:
+        number = np.array([source], np.int32)
+        slot = engine.copy(
+            [shard], number, int64(begin), int64(nbytes), int64(target), int64(room), out
+        )
+        assert slot.wait(60.0)
+
+    copy(0, 0, 8, 0, 8)
+    for piece in (
+        (1, 0, 8, 0, 8),
+        (-1, 0, 8, 0, 8),
+        (0, 793, 8, 0, 8),
+        (0, -1, 8, 0, 8),
+        (0, HUGE, 8, 0, 8),
+        (0, 0, HUGE, 0, HUGE),
+        (0, 0, 8, 57, 8),
+        (0, 0, 8, -1, 8),
+        (0, 0, 8, 0, 7),
+        (0, 0, 8, 0, HUGE),
+        (0, 0, -8, 0, 8),
+    ):
+        with pytest.raises(REFUSED):
+            copy(*piece)
+    one = int64(0)
+    with pytest.raises(REFUSED):
+        engine.copy([None], one.astype(np.int32), one, one, one, one, out)  # type: ignore[list-item]
+    engine.close()
+
+
+def test_engines_refuse_numbers_of_threads() -> None:
+    for threads in (0, -1, 1 << 20):
+        with pytest.raises(REFUSED):
+            _native.Engine(threads)
+    engine = _native.Engine(1)
+    with pytest.raises(REFUSED):
+        engine.set_threads(0)
+    engine.close()
+
+
+def submitted(engine: _native.Engine, files: _native.FileSet, **changed: Any) -> _native.Slot:
+    given: dict[str, Any] = {
+        "file": np.zeros(2, np.int32),
+        "offset": np.zeros(2, np.int64),
+        "length": np.full(2, -1, np.int64),
+        "codec": np.ones(2, np.uint8),
+        "orientation": np.ones(2, np.uint8),
+        "height": np.full(2, 4, np.int32),
+        "width": np.full(2, 4, np.int32),
+        "row": np.arange(2),
+        "crc32c": None,
+        "codebook": None,
+        "channels": 3,
+        "channels_last": True,
+        "normalize": None,
+        "out": np.zeros((2, 4, 4, 3), np.uint8),
+    }
+    return engine.submit(files, _native.Geometry(), 0, 0, *(given | changed).values())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> _native.FileSet:
+    (tmp_path / "raw").write_bytes(bytes(range(48)))
+    made = _native.FileSet(keep_open=True)
+    made.add([str(tmp_path / "raw")])
+    return made
+
+
+def test_images_refuse_arguments(files: _native.FileSet) -> None:
+    engine = _native.Engine(1)
+    for changed in (
+        {"offset": np.zeros(1, np.int64)},
+        {"length": np.zeros(3, np.int64)},
+        {"height": np.zeros(1, np.int32)},
+        {"row": np.zeros((2, 1), np.int64)},
+        {"crc32c": np.zeros(1, np.uint32)},
+        {"channels": 2},
+        {"out": np.zeros((1, 4, 4, 3), np.uint8)},
+        {"out": np.zeros((2, 4, 4, 1), np.uint8)},
+        {"out": np.zeros((2, 4, 4, 3), np.float32)},
+        {"out": np.zeros((2, 4, 8, 3), np.uint8)[:, :, ::2]},
+        {"out": read_only(np.zeros((2, 4, 4, 3), np.uint8))},
+        {"normalize": ([1.0], [0.0])},
+    ):
+        with pytest.raises(REFUSED):
+            submitted(engine, files, **changed)
+    engine.close()
+
+
+def test_rows_of_images_that_make_no_sense_fail_one_by_one(files: _native.FileSet) -> None:
+    engine = _native.Engine(1)
+    for changed in (
+        {"file": np.array([0, 7], np.int32)},
+        {"file": np.array([0, -1], np.int32)},
+        {"offset": int64(0, HUGE), "length": int64(-1, HUGE)},
+        {"offset": int64(0, -5), "length": int64(-1, 5)},
+        {"codec": np.array([1, 77], np.uint8)},
+        {"codec": np.array([1, 3], np.uint8)},  # a block record without a codebook
+        {"orientation": np.array([1, 200], np.uint8)},
+        {"height": np.array([4, -4], np.int32)},
+        {"height": np.array([4, 1 << 30], np.int32)},
+        {"width": np.array([4, 5], np.int32)},
+    ):
+        slot = submitted(engine, files, **changed)
+        assert slot.wait(60.0)
+        assert [row for row, _, _ in slot.failures()] == [1]
+    engine.close()
+
+
+def test_images_are_taken_once_by_row(files: _native.FileSet) -> None:
+    engine = _native.Engine(1)
+    slot = submitted(engine, files, out=None)
+    assert slot.wait(60.0)
+    for row in (2, HUGE, -1):
+        with pytest.raises(REFUSED):
+            slot.take(row)
+    assert slot.take(0) is not None
+    assert slot.take(0) is None
+    engine.close()
+
+
+def test_columns_of_parquet_are_not_decoded_onto_themselves() -> None:
+    decoder = _native.ColumnDecoder()
+    memory = np.zeros(1000, np.uint8)
+    none = np.zeros(0, np.uint8)
+    with pytest.raises(REFUSED):
+        decoder.decode(memory[:100], 10, 4, False, False, memory[90:130], none)
+    with pytest.raises(REFUSED):
+        decoder.decode(np.zeros(9, np.uint8), 10, 4, True, False, memory[:40], memory[39:41])
+    for rows, width in ((10, 3), (1 << 50, 4), (11, 4), (HUGE, 8)):
+        with pytest.raises(REFUSED):
+            decoder.decode(np.zeros(9, np.uint8), rows, width, False, False, memory[:40], none)
+
+
+def test_checksums_and_bins_refuse_arguments() -> None:
+    data, sums = np.zeros(8, np.uint8), np.zeros(2, np.uint32)
+    with pytest.raises(REFUSED):
+        _native.crc32c_mismatch(data, int64(0, 4), sums)
+    for starts in (int64(0, -1, 8), int64(0, 9, 8), int64(-HUGE, HUGE, 8)):
+        assert _native.crc32c_mismatch(data, starts, sums) == 0
+    for sizes, room in (([0], 8), ([9], 8), ([-1], 8), ([1], 0), ([1], 1 << 30)):
+        with pytest.raises(REFUSED):
+            _native.best_fit(np.array(sizes, np.int32), room)
+
+
+def test_pixels_of_another_size_are_refused() -> None:
+    geometry = _native.Geometry()
+    pixels = np.zeros((4, 4, 3), np.uint8)
+    for out in (np.zeros((4, 5, 3), np.uint8), np.zeros((4, 4, 2), np.uint8)):
+        with pytest.raises(REFUSED):
+            _native.transform(geometry, 0, 0, 0, pixels, out)
+    with pytest.raises(REFUSED):
+        _native.transform(geometry, 0, 0, 0, np.zeros((0, 4, 3), np.uint8), pixels.copy())
+    one = np.ones(1, np.int32)
+    for out in (np.zeros((1, 11), np.int32), read_only(np.zeros((1, 12), np.int32))):
+        with pytest.raises(REFUSED):
+            geometry.plans(0, 0, int64(0), one, one, out)
+
+
+def test_a_forked_child_waits_for_no_lock_of_its_parent(
+    shard: _native.Mapping, files: _native.FileSet
+) -> None:
+    engine, out = _native.Engine(2), np.zeros(800, np.uint8)
+    slot = engine.gather(table(shard), np.arange(100), [out])
+    child = os.fork()
+    if child == 0:
+        slot.cancel()
+        try:
+            slot.wait(1.0)
+        except RuntimeError:
+            files.close()
+            engine.close()
+            del slot, engine
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert slot.wait(60.0)
+    engine.close()

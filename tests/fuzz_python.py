@@ -37,6 +37,7 @@ from typing import Any
 
 CPU_S = 20.0  # that one input may take
 STUCK_S = 300.0  # without progress: a wait that takes no processor time
+_START_S = 120.0  # until the first input is under way: a process is started, modules are imported
 ADDRESS_BYTES = 2 << 30  # beyond what the process has mapped when it begins
 TRACED = 8  # one of so many inputs
 MOST_BYTES = 256 << 10  # of an input
@@ -449,10 +450,10 @@ def _watched(
     last, since = -1, time.monotonic()
     stuck = False
     while not mine.poll(0.5):
-        number, _ = shared.under_way()
+        number, data = shared.under_way()
         if number != last:
             last, since = number, time.monotonic()
-        elif time.monotonic() - since > STUCK_S:
+        elif time.monotonic() - since > (STUCK_S if data else max(STUCK_S, _START_S)):
             stuck = True
             process.kill()
             break

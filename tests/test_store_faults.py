@@ -236,7 +236,7 @@ def test_attempts_keep_to_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pauses_double_and_have_full_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    monkeypatch.setattr(random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(random.SystemRandom, "uniform", lambda self, low, high: high)
 
     def request(left_s: float) -> None:
         raise OSError("again")
@@ -244,6 +244,18 @@ def test_pauses_double_and_have_full_jitter(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(retry.Failed):
         retry.attempt(request, 60.0)
     assert clock.pauses[:7] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+
+
+def test_pauses_leave_the_users_random_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch)
+    before = random.getstate()
+
+    def request(left_s: float) -> None:
+        raise OSError("again")
+
+    with pytest.raises(retry.Failed):
+        retry.attempt(request, 60.0)
+    assert random.getstate() == before
 
 
 def test_a_stopped_call_makes_no_further_attempt() -> None:

@@ -126,7 +126,7 @@ class Index:
                 if "locked" not in str(error) or time.monotonic() > deadline_s:
                     raise
             self._db.close()
-            time.sleep(random.uniform(0.005, 0.05))
+            time.sleep(random.SystemRandom().uniform(0.005, 0.05))
 
     def _open_once(self) -> None:
         self._db = sqlite3.connect(

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_RANDOM = random.SystemRandom()  # the module's own state is the user's: seeds decide what it gives
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 _BELIEVED = 3  # times that a doubtful answer comes
@@ -97,7 +98,7 @@ def attempt(
             raise
         except Exception as error:
             cause = error
-        pause_s = random.uniform(0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(attempts, 20)))
+        pause_s = _RANDOM.uniform(0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(attempts, 20)))
         spent_s = time.monotonic() - start
         left_s = deadline_s - spent_s - pause_s
         if left_s <= 0 or (stop is not None and stop.is_set()):

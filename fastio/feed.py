@@ -49,7 +49,14 @@ from fastio.tensors import (
     pinned_allocator,
     value_tensors,
 )
-from fastio.transforms import AudioDecode, Augmentation, Compiled, ToDtype, compile
+from fastio.transforms import (
+    AudioDecode,
+    Augmentation,
+    Compiled,
+    ToDtype,
+    compile,
+    on_whole_batch,
+)
 
 
 @dataclass(frozen=True)
@@ -170,9 +177,7 @@ class FieldTransforms:
         if known:
             image = _only_image(schema)
             transforms = {**transforms, image: [*known, *as_list(transforms.get(image))]}
-        whole = compile(as_list(transforms.get(None)))
-        if whole.geometry or whole.tail:
-            raise TransformError("transforms={None: ...} takes callables only, on the whole batch")
+        whole = on_whole_batch(as_list(transforms.get(None)))
         fields, audio = {}, {}
         for name, given in transforms.items():
             if name is None:
@@ -184,11 +189,11 @@ class FieldTransforms:
             first, *rest = as_list(given) or [None]
             if isinstance(first, AudioDecode):
                 audio[name] = first
-            fields[name] = compile(rest if isinstance(first, AudioDecode) else as_list(given))
+            fields[name] = compile(rest if isinstance(first, AudioDecode) else as_list(given), name)
             for step in (*fields[name].geometry, *fields[name].tail):
                 if not isinstance(schema.fields[name], Image) and not isinstance(step, ToDtype):
                     raise TransformError(f"{step} needs an image, and {name!r} is none")
-        return cls(fields, whole.batch, audio)
+        return cls(fields, whole, audio)
 
 
 def as_list(transforms: Any) -> list[Any]:

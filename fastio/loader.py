@@ -76,12 +76,13 @@ class Loader:
         pin_memory_device: as in DataLoader, where it is deprecated.
         in_order: torch path only; the native path always keeps the order.
         transforms: {field: transform or list of them}, or just a list for the only image field.
-            fastio's specifications, or torchvision's objects where known; other callables come
-            last and get the field's batch on the device. The key None is for callables that get
-            the whole batch. A field of bytes may have an `AudioDecode` first. torch path:
-            Normalize, ToDtype and callables, by position or key; a list is for the first part.
+            fastio's specifications, or torchvision's objects where known. `OnBatch(function)`
+            comes last and gets the field's batch on the device; other callables are refused. The
+            key None is for callables that get the whole batch, once. A field of bytes may have an
+            `AudioDecode` first. torch path: Normalize, ToDtype and OnBatch, by position or key; a
+            list is for the first part.
         device: where batches are delivered; on CUDA they are copied ahead of the consumer, images
-            as uint8, with Normalize, ToDtype and callables done there. None: host memory.
+            as uint8, with Normalize, ToDtype and OnBatch done there. None: host memory.
         seed: of the order and of all augmentations, which are a function of (seed, epoch, row).
         order: "sequential", "shuffle", "window" (large reads), or "auto": by `shuffle`; what is
             behind a URL is then shuffled by windows, see README.

@@ -29,7 +29,7 @@ from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
 from fastio.stats import Stats
 from fastio.tensors import Finish, Step, Tail, first_tensor
-from fastio.transforms import Augmentation, compile
+from fastio.transforms import Augmentation, compile, on_whole_batch
 
 
 class TorchFeed:
@@ -39,7 +39,7 @@ class TorchFeed:
         dataset: map-style (anything that can be indexed and has a length) or iterable-style.
         sampling: which keys make up which batch.
         settings: DataLoader's other arguments.
-        transforms: Normalize, ToDtype and callables, as `Loader(transforms=)` takes them.
+        transforms: Normalize, ToDtype and OnBatch, as `Loader(transforms=)` takes them.
         reason: why the native path was not possible.
         torch_order: shuffle as DataLoader would, where there is a generator to draw from.
 
@@ -166,7 +166,10 @@ def _finish(transforms: Any, reason: str) -> Finish | None:
     steps: list[Step] = []
     named = isinstance(transforms, Mapping)
     for key, given in transforms.items() if named else [(None, transforms)]:
-        compiled = compile(as_list(given))
+        if named and key is None:
+            steps += [(None, function) for function in on_whole_batch(as_list(given))]
+            continue
+        compiled = compile(as_list(given), None if key is None else str(key))
         if compiled.geometry:
             raise TransformError(
                 f"{compiled.geometry[0]} needs the native path, and here {reason}: do it in the "

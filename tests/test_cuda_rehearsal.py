@@ -326,7 +326,9 @@ def test_an_error_in_the_middle_frees_its_batch_and_leaves_the_others(
 
     gc.disable()  # what is freed does not wait for the collector
     try:
-        with Loader(photos, 4, device="cuda", transforms=[fails], num_workers=1) as mine:
+        with Loader(
+            photos, 4, device="cuda", transforms=[fastio.OnBatch(fails)], num_workers=1
+        ) as mine:
             before = torch.cuda.memory_allocated()
             batches = iter(mine)
             assert next(batches)[1].tolist() == [0, 1, 2, 3]

@@ -69,10 +69,12 @@ def test_augmentation_tells_what_was_drawn(tmp_path: Path) -> None:
     assert {what.flip_horizontal for what in drawn} == {True, False}
 
 
-def test_callables_run_on_the_field_s_batch_and_on_the_whole_batch(folder: Path) -> None:
+def test_on_batch_runs_on_the_field_s_batch_and_callables_under_none_on_the_whole_one(
+    folder: Path,
+) -> None:
     transforms = {
-        "image": [*SMALL, lambda images: images.float().mean(dim=(1, 2, 3))],
-        "label": lambda labels: labels + 10,
+        "image": [*SMALL, fastio.OnBatch(lambda images: images.float().mean(dim=(1, 2, 3)))],
+        "label": fastio.OnBatch(lambda labels: labels + 10),
         None: lambda batch: {"mean": batch[0], "label": batch[1]},
     }
     with loader(folder, transforms=transforms) as batches:
@@ -108,6 +110,8 @@ def test_a_dtype_that_the_engine_does_not_write_is_made_afterwards(folder: Path)
         ({"label": fastio.Normalize([0.5], [0.5])}, r"Normalize.*'label'"),
         ({None: SMALL}, "whole batch"),
         ([3], "3"),
+        ({"label": abs}, r"abs on field 'label'.*fastio\.OnBatch\(abs\)"),
+        ([*SMALL, abs], r"fastio\.OnBatch\(abs\)"),
     ],
 )
 def test_impossible_transforms_are_refused_at_once(

@@ -67,7 +67,7 @@ def test_bytes_cross_the_bus_and_callables_run_on_the_device(packed: Path) -> No
         seen.append((images.dtype, images.device.type))
         return images
 
-    transforms = [fastio.Resize((8, 8)), look]
+    transforms = [fastio.Resize((8, 8)), fastio.OnBatch(look)]
     with Loader(packed, 4, transforms=transforms, device="cuda") as batches:
         images, _ = next(iter(batches))
     assert images.dtype == torch.uint8

@@ -145,7 +145,7 @@ def test_a_subset_takes_the_native_path_with_its_own_row_numbers(folder: Path) -
 
 def test_transforms_given_beside_those_of_an_image_folder_come_after_them(folder: Path) -> None:
     dataset = image_folder(folder, ("Resize", (8, 8)), ("PILToTensor",))
-    with Loader(dataset, 5, transforms=[lambda images: images[:, :1]]) as batches:
+    with Loader(dataset, 5, transforms=fastio.OnBatch(lambda images: images[:, :1])) as batches:
         assert batches.path == "native"
         assert next(iter(batches))[0].shape == (5, 1, 8, 8)
 
@@ -161,7 +161,7 @@ def test_an_image_folder_without_transforms_takes_those_of_the_loader(folder: Pa
 def test_a_compose_given_to_the_loader_is_taken_apart(folder: Path) -> None:
     v2 = import_torchvision().transforms.v2
     chain = v2.Compose([v2.Resize((8, 8)), v2.Compose([v2.ToDtype(torch.float32, scale=True)])])
-    unknown = v2.Compose([*chain.transforms, v2.RandomErasing(p=1.0)])
+    unknown = [chain, fastio.OnBatch(v2.RandomErasing(p=1.0))]
     with Loader(folder, 5, transforms=chain) as known, Loader(folder, 5, transforms=unknown) as odd:
         images, erased = next(iter(known))[0], next(iter(odd))[0]
     assert (images.dtype, images.shape) == (torch.float32, (5, 3, 8, 8))

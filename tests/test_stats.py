@@ -88,7 +88,8 @@ def slowly(batch: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "options", [{"transforms": {"label": slowly}}, {"transforms": {None: slowly}}, {}]
+    "options",
+    [{"transforms": {"label": fastio.OnBatch(slowly)}}, {"transforms": {None: slowly}}, {}],
 )
 def test_python_s_transforms_are_counted(tmp_path: Path, options: dict[str, Any]) -> None:
     numbered_folder(tmp_path, (4, 4))

@@ -24,7 +24,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastio import Loader
+from fastio import Loader, OnBatch
 from fastio.errors import LoaderTimeout, SchemaError, ShardCorrupt, SourceChanged, StateMismatch
 from fastio.table_feed.run import TableRun
 
@@ -539,7 +539,7 @@ def test_transforms_collate_fn_and_single_samples(parquet: str) -> None:
     def double(values: Any) -> Any:
         return values * 2
 
-    with loader(parquet, 3, fields=["number"], transforms={"number": double}) as batches:
+    with loader(parquet, 3, fields=["number"], transforms={"number": OnBatch(double)}) as batches:
         assert next(iter(batches))["number"].tolist() == [0, 2, 4]
     with loader(parquet, 3, fields=["number", "text"], collate_fn=list) as batches:
         samples = next(iter(batches))

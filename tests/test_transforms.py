@@ -149,7 +149,7 @@ def test_a_list_is_taken_apart_in_its_three_parts() -> None:
         return batch
 
     compiled = T.compile(
-        [T.Resize(256), T.CenterCrop(224), T.ToDtype("float32", scale=True), mixup]
+        [T.Resize(256), T.CenterCrop(224), T.ToDtype("float32", scale=True), T.OnBatch(mixup)]
     )
     assert compiled.geometry == (T.Resize(256), T.CenterCrop(224))
     assert compiled.tail == (T.ToDtype("float32", scale=True),)
@@ -179,8 +179,8 @@ def test_the_size_is_known_when_it_does_not_depend_on_the_image(steps: Any, size
         ([T.Resize(8), T.Resize(4)], "resampled once"),
         ([T.RandomResizedCrop(8), T.Resize(4)], "resampled once"),
         ([T.ToDtype("float32"), T.Resize(8)], "come first"),
-        ([abs, T.CenterCrop(8)], "come first"),
-        ([abs, T.Normalize([0], [1])], "after the callable"),
+        ([T.OnBatch(abs), T.CenterCrop(8)], "come first"),
+        ([T.OnBatch(abs), T.Normalize([0], [1])], r"after OnBatch\(abs\)"),
         (["flip"], "is no transform"),
         ([None], "is no transform"),
     ],

@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 
 import fastio
-from fastio import Loader
+from fastio import Loader, OnBatch
 from fastio.tensors import map_leaves
 from tests.support import flat
 
@@ -378,20 +378,21 @@ def test_a_state_of_another_dataset_is_refused() -> None:
 
 
 def test_transforms_apply_to_the_first_part_or_to_the_named_ones() -> None:
-    with Loader(Squares(), 4, transforms=[fastio.ToDtype("float16"), lambda x: x + 1]) as batches:
+    steps = [fastio.ToDtype("float16"), OnBatch(lambda x: x + 1)]
+    with Loader(Squares(), 4, transforms=steps) as batches:
         x, y = next(iter(batches))
     assert (x.dtype, x[:, 0].tolist(), y.tolist()) == (torch.float16, [1, 2, 3, 4], [0, 1, 4, 9])
-    transforms = {"y": lambda y: -y, None: lambda batch: (batch["x"], batch["y"])}
+    transforms = {"y": OnBatch(lambda y: -y), None: lambda batch: (batch["x"], batch["y"])}
     with Loader(Squares("dict"), 4, transforms=transforms) as batches:
         x, y = next(iter(batches))
     assert y.tolist() == [0, -1, -4, -9]
-    with Loader(Squares("single"), 4, transforms=lambda x: x * 2) as batches:
+    with Loader(Squares("single"), 4, transforms=OnBatch(lambda x: x * 2)) as batches:
         assert next(iter(batches)).tolist() == [0, 2, 4, 6]
 
 
 def test_a_list_of_transforms_for_mappings_is_refused_naming_the_keys() -> None:
     with (
-        Loader(Squares("dict"), 4, transforms=[lambda x: x]) as batches,
+        Loader(Squares("dict"), 4, transforms=[OnBatch(lambda x: x)]) as batches,
         pytest.raises(fastio.TransformError, match="'x', 'y', 'name'"),
     ):
         next(iter(batches))

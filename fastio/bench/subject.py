@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from fastio.loader import Loader
 from fastio.schema import Schema
 from fastio.shown import without_secrets
 from fastio.train.parallel import Place
-from fastio.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
+from fastio.transforms import Normalize, OnBatch, RandomHorizontalFlip, RandomResizedCrop
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 _TABLE_BATCH, _BATCH = 16_384, 256
@@ -157,12 +156,12 @@ class Subject:
         return self.task.reading(self.options.data, Place(self.device or torch.device("cpu")))
 
     def transforms(self, intervals: list[Interval], plain: bool) -> Transforms:
-        """What the loader gets: crops and flips of images, windows of tokens, then callables."""
+        """What the loader gets: crops and flips of images, windows of tokens, own callables."""
         own = [] if plain else [Timed(function, intervals) for function in self.options.transforms]
         if self.schema.image_fields:
             steps = image_steps(self.options.size, self.normalized)
             found: Transforms = {name: list(steps) for name in self.schema.image_fields}
-            found[self.schema.image_fields[0]] += own
+            found[self.schema.image_fields[0]] += map(OnBatch, own)
             return found
         whole: Transforms = {None: list(own)} if own else {}
         if self.task is not None:
@@ -198,8 +197,8 @@ def short(step: Any) -> str:
     """A transform in a few words: "RandomResizedCrop(224)", "Normalize", "halved"."""
     if isinstance(step, Timed):
         return repr(step)
-    if isinstance(step, FunctionType):
-        return "class numbers"  # of labels, the one function that tasks have
+    if isinstance(step, OnBatch):  # of labels, the one function that tasks have
+        return repr(step.function) if isinstance(step.function, Timed) else "class numbers"
     known = (getattr(step, name, None) for name in ("size", "length", "max_length"))
     size = next((value for value in known if value), None)
     if isinstance(size, tuple) and len(set(size)) == 1:

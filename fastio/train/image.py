@@ -120,7 +120,7 @@ class ImageTask(Task):
         numbering = self.labels.numbering(data, place.device)
         transforms: dict[str, Any] = {self.field: [*crop, fastio.Normalize(MEAN, STD)]}
         if numbering is not None:
-            transforms[self.labels.field] = numbering
+            transforms[self.labels.field] = fastio.OnBatch(numbering)
         return {
             "fields": [self.field, self.labels.field],
             "transforms": transforms,

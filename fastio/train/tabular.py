@@ -191,8 +191,10 @@ class BinaryClassification(TabularTask):
 
     def reading(self, data: str, place: Place) -> dict[str, Any]:
         numbering = None if self.labels is None else self.labels.numbering(data, place.device)
-        transforms = None if numbering is None else {self.settings.label: numbering}
-        return {**super().reading(data, place), "transforms": transforms}
+        reading = super().reading(data, place)
+        if numbering is not None:
+            reading["transforms"] = {self.settings.label: fastio.OnBatch(numbering)}
+        return reading
 
     def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
         logits = self.outputs(model, batch, valid).float()

@@ -170,7 +170,7 @@ class TextClassification(TextTask):
         transforms: dict[str, Any] = {self.field: fastio.TokenPad(self.settings.length, pool=_POOL)}
         numbering = self.labels.numbering(data, place.device)
         if numbering is not None:
-            transforms[self.labels.field] = numbering
+            transforms[self.labels.field] = fastio.OnBatch(numbering)
         return {"transforms": transforms}
 
 

@@ -2,10 +2,12 @@
 
 A list of them runs in three parts. The geometric ones (crops, resizes, flips) become one
 `fastio._native.Geometry`, which the engine's threads apply while they decode: only the pixels that
-are wanted are computed. `Normalize` and `ToDtype` come next and change values, not places. Any
-other callable comes last and runs on the whole batch::
+are wanted are computed. `Normalize` and `ToDtype` come next and change values, not places.
+Callables in `OnBatch` come last and run once a batch::
 
-    transforms = [RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(mean, std), mixup]
+    transforms = [RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(mean, std), OnBatch(f)]
+
+Any other callable is refused: nothing says whether it is meant for a sample or for a batch.
 
 The random draws of the geometric part are a function of (seed, epoch, row, place in the list), so
 they can be asked for afterwards: see `augmentation`.
@@ -14,12 +16,20 @@ they can be asked for afterwards: see `augmentation`.
 from __future__ import annotations
 
 from fastio.transforms.audio import AudioDecode, BytesFile
-from fastio.transforms.compiled import Augmentation, Compiled, affine, augmentation, compile
+from fastio.transforms.compiled import (
+    Augmentation,
+    Compiled,
+    affine,
+    augmentation,
+    compile,
+    on_whole_batch,
+)
 from fastio.transforms.specs import (
     GEOMETRIC,
     CenterCrop,
     Geometric,
     Normalize,
+    OnBatch,
     Pointwise,
     RandomCrop,
     RandomHorizontalFlip,
@@ -39,6 +49,7 @@ __all__ = [
     "Compiled",
     "Geometric",
     "Normalize",
+    "OnBatch",
     "Pointwise",
     "RandomCrop",
     "RandomHorizontalFlip",
@@ -50,4 +61,5 @@ __all__ = [
     "augmentation",
     "compile",
     "from_torchvision",
+    "on_whole_batch",
 ]

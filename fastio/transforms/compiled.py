@@ -16,12 +16,14 @@ from fastio.transforms.specs import (
     POINTWISE,
     CenterCrop,
     Geometric,
+    OnBatch,
     Pointwise,
     RandomCrop,
     RandomResizedCrop,
     Resize,
     ToDtype,
     pair,
+    spoken,
 )
 from fastio.transforms.torchvision import from_torchvision
 
@@ -33,7 +35,7 @@ class Compiled:
     Attributes:
         geometry: crops, resizes and flips, for the engine's threads.
         tail: ToDtype and Normalize.
-        batch: callables that take and return a batch of the field's images.
+        batch: what `OnBatch` holds: callables that take and return a batch of the field.
     """
 
     geometry: tuple[Geometric, ...] = ()
@@ -63,17 +65,21 @@ class Compiled:
                 step.add_to(geometry)
             except ValueError as error:
                 raise TransformError(
-                    f"{step}: {error}. Give one resizing step, or do the second one in a callable "
-                    "at the end of the list, which runs on the batch"
+                    f"{step}: {error}. Give one resizing step, or do the second one in a "
+                    "fastio.OnBatch at the end of the list"
                 ) from error
         return geometry
 
 
-def compile(transforms: Sequence[Any]) -> Compiled:
+def compile(transforms: Sequence[Any], field: str | None = None) -> Compiled:
     """Takes a list of transforms apart; see the module's description.
 
     torchvision's own objects are accepted where `from_torchvision` knows them. A ToDtype("uint8")
     before a crop, resize or flip changes nothing and is left out.
+
+    Args:
+        transforms: the list.
+        field: that it is for, for messages.
 
     Raises:
         TransformError: a step is no transform, stands after a later part, or the geometric ones
@@ -89,22 +95,54 @@ def compile(transforms: Sequence[Any]) -> Compiled:
                 if all(isinstance(done, ToDtype) and done.dtype == "uint8" for done in tail):
                     tail.clear()  # images are uint8 up to here: torchvision's recipes say so
                 if tail or batch:
+                    before = OnBatch(batch[-1]) if batch else tail[-1]
                     raise TransformError(
-                        f"{step} stands after {(tail + batch)[-1]!r}: crops, resizes and flips "
-                        "come first"
+                        f"{step} stands after {before}: crops, resizes and flips come first"
                     )
                 geometry.append(step)
             elif isinstance(step, POINTWISE):
                 if batch:
-                    raise TransformError(f"{step} stands after the callable {batch[-1]!r}")
+                    raise TransformError(f"{step} stands after {OnBatch(batch[-1])}")
                 tail.append(step)
-            elif callable(step):
-                batch.append(step)
+            elif isinstance(step, OnBatch):
+                batch.append(step.function)
             else:
-                raise TransformError(f"{step!r} is no transform and can't be called")
+                raise _unknown(step, field)
     compiled = Compiled(tuple(geometry), tuple(tail), tuple(batch))
     compiled.native()  # impossible chains fail here, not in the first batch
     return compiled
+
+
+def on_whole_batch(transforms: Sequence[Any]) -> tuple[Callable[[Any], Any], ...]:
+    """The callables under the key None, which get the whole batch; `OnBatch` is allowed there.
+
+    Raises:
+        TransformError: one cannot be called, or is a transform of a single field.
+    """
+    found: list[Callable[[Any], Any]] = []
+    for step in transforms:
+        if isinstance(step, (*GEOMETRIC, *POINTWISE)) or from_torchvision(step) is not None:
+            raise TransformError(
+                f"transforms={{None: ...}} takes callables on the whole batch, and {spoken(step)} "
+                "is of one field: transforms={field: ...}"
+            )
+        function = step.function if isinstance(step, OnBatch) else step
+        if not callable(function):
+            raise TransformError(f"{step!r} is no transform and can't be called")
+        found.append(function)
+    return tuple(found)
+
+
+def _unknown(step: object, field: str | None) -> TransformError:
+    """What is said of a step that is no specification."""
+    if not callable(step):
+        return TransformError(f"{step!r} is no transform and can't be called")
+    text, where = spoken(step), "" if field is None else f" on field {field!r}"
+    return TransformError(
+        f"{text}{where} is not a transform that fastio runs per sample. To run it once a batch on "
+        f"its device, write fastio.OnBatch({text}); what it draws at random is then drawn once for "
+        "the whole batch"
+    )
 
 
 def affine(tail: Sequence[Pointwise], channels: int) -> tuple[list[float], list[float]] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,6 +223,43 @@ class Normalize:
             raise TransformError("Normalize: mean and std must have one number a channel each")
         if 0.0 in self.std:
             raise TransformError("Normalize: a std of 0 divides by zero")
+
+
+@dataclass(frozen=True, repr=False)
+class OnBatch:
+    """Runs a callable once a batch, on the batch's device, after all other transforms of a field.
+
+    What the callable draws at random it draws once for the whole batch, unless it draws for each
+    sample itself. It can be pickled where the callable can.
+
+    Args:
+        function: takes the field's part of a batch and returns what stands in its place: images as
+            a tensor (N, C, H, W), or a list of N tensors (C, H, W) where sizes differ; numbers as a
+            tensor (N, ...); strings as a list of N.
+
+    Raises:
+        TransformError: `function` cannot be called.
+    """
+
+    function: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.function, OnBatch) or not callable(self.function):
+            raise TransformError(f"OnBatch takes a callable, got {self.function!r}")
+
+    def __repr__(self) -> str:
+        return f"OnBatch({spoken(self.function)})"
+
+
+def spoken(step: object) -> str:
+    """A transform or a callable as a user would write it, on one line."""
+    name = getattr(step, "__name__", None)
+    if name == "<lambda>":
+        return "lambda ...: ..."
+    text = " ".join(repr(step).split())
+    if text.startswith("<"):
+        return str(name or type(step).__name__)
+    return text
 
 
 Geometric = (

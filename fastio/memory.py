@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+# What one sample may take, where nobody says: pixels of an image that Pillow decodes (about what
+# Pillow itself refuses), and bytes that a zipped file holds.
+MAX_PIXELS = 178_956_970
+MAX_UNZIPPED_BYTES = 256 << 20
+
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = (  # limit and use, of control groups version 2 and 1, as a container sees its own
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),

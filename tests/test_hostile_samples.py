@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import gzip
 import io
+import pickle
 import struct
 import subprocess
 import sys
 import tarfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image as Pillow
+from typer.testing import CliRunner
 
 import fastio
-from fastio import Loader, SampleError, TarDataset
+from fastio import Loader, PackError, SampleError, TarDataset
+from fastio.cli import main
 from fastio.dataset.of_sample import of_sample
 from fastio.dataset.pixels import upright_pixels
 from fastio.errors import LoaderClosed
 from fastio.memory import Room
 from tests.pictures import picture, save
+from tests.saved import Dataset, Features
+from tests.saved import Image as ImageFeature
+from tests.servers import http_folder
 
 GOOD = 7
 BAD = 3  # the row that is bad
@@ -160,6 +168,11 @@ def _failing(error: type[Exception]) -> Any:
     return failing
 
 
+def _first(batch: Any) -> Any:
+    """The images of a batch."""
+    return next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
+
+
 def _images(loader: Any) -> list[Any]:
     return [batch["png"] if isinstance(batch, dict) else batch[0] for batch in loader]
 
@@ -213,10 +226,6 @@ def test_a_gz_that_is_a_bomb_is_an_error_of_its_sample(tmp_path: Path) -> None:
     taken, said = peak_of(LOADED, str(path))
     assert said.split() == ["6", "1"]
     assert taken < 900 << 20
-    small = TarDataset(path, max_unzipped_bytes=1000)
-    with pytest.raises(SampleError, match="max_unzipped_bytes"):
-        small[BAD]
-    assert small[0]["json_gz"] == 5
 
 
 def test_images_beyond_the_limit_are_errors_of_their_samples(tmp_path: Path) -> None:
@@ -225,18 +234,120 @@ def test_images_beyond_the_limit_are_errors_of_their_samples(tmp_path: Path) -> 
     taken, said = peak_of(LOADED, str(path))
     assert said.split() == ["6", "1"]
     assert taken < 600 << 20
-    dataset = fastio.open(path, max_pixels=63)
-    with pytest.raises(SampleError, match=r"8 x 8 pixels, and max_pixels is 63"):
-        dataset[0]
 
 
-def test_max_pixels_goes_with_a_dataset_to_other_processes(tmp_path: Path) -> None:
-    import pickle
+KINDS = ("folder", "list", "tar", "tar by URL", "save_to_disk", "packed")
 
-    path = tar_of(tmp_path, "png", save(picture(8, 8, 0), "PNG"), b"")
-    dataset = pickle.loads(pickle.dumps(fastio.open(path, max_pixels=63)))
-    with pytest.raises(SampleError, match="max_pixels"):
-        dataset[0]
+
+@contextmanager
+def images_of(kind: str, folder: Path) -> Iterator[str]:
+    """Three samples of a kind of data, PNGs of 8 x 8, 9 x 9 and 8 x 8 pixels."""
+    files = [save(picture(side, side, side), "PNG") for side in (8, 9, 8)]
+    named = {f"{row:03}.png": data for row, data in enumerate(files)}
+    path = folder / "data"
+    (path / "cat").mkdir(parents=True)
+    for name, data in named.items():
+        (path / "cat" / name).write_bytes(data)
+    if kind == "list":
+        (folder / "list.csv").write_text("path\n" + "".join(f"data/cat/{n}\n" for n in named))
+        path = folder / "list.csv"
+    elif kind.startswith("tar"):
+        (folder / "tars").mkdir()
+        path = write_tar(folder / "tars" / "a.tar", named)
+    elif kind == "save_to_disk":
+        rows = {"image": [{"bytes": data, "path": None} for data in files]}
+        path = folder / "saved"
+        Dataset.from_dict(rows, features=Features({"image": ImageFeature()})).save_to_disk(path)
+    elif kind == "packed":
+        fastio.pack(path, folder / "packed-before")
+        path = folder / "packed-before"
+    if kind == "tar by URL":
+        with http_folder(path.parent) as url:
+            yield f"{url}/a.tar"
+    else:
+        yield str(path)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "list"])
+def test_max_pixels_is_an_option_of_every_kind_of_images(tmp_path: Path, kind: str) -> None:
+    with images_of(kind, tmp_path) as path, fastio.open(path, max_pixels=64) as dataset:
+        # In another process, too.
+        for opened in (dataset, pickle.loads(pickle.dumps(dataset))):
+            with pytest.raises(
+                SampleError, match=r"9 x 9 pixels, and max_pixels is 64.*larger max_"
+            ):
+                opened[1]
+            with Loader(opened, batch_size=3, on_error="skip", num_workers=1) as loader:
+                assert sum(len(each) for each in map(_first, loader)) == 2
+                assert loader.stats().skipped == 1
+        with fastio.open(path, max_pixels=81) as dataset:
+            assert dataset[1] is not None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("tar by URL", "packed")])
+@pytest.mark.parametrize("options", [{}, {"codec": "raw"}, {"max_side": 4}])
+def test_max_pixels_is_an_option_of_packing(
+    tmp_path: Path, kind: str, options: dict[str, Any]
+) -> None:
+    with images_of(kind, tmp_path) as path:
+        with pytest.raises(SampleError, match="max_pixels is 64"):
+            fastio.pack(path, tmp_path / "refused", max_pixels=64, **options)
+        skipping: dict[str, Any] = {"max_pixels": 64, "on_error": "skip", **options}
+        assert len(fastio.pack(path, tmp_path / "some", **skipping).skipped) == 1
+        assert fastio.pack(path, tmp_path / "all", max_pixels=81, **options).rows == 3
+
+
+def test_an_open_dataset_is_packed_with_its_own_limits(tmp_path: Path) -> None:
+    with images_of("folder", tmp_path) as path, fastio.open(path, max_pixels=64) as dataset:
+        assert len(fastio.pack(dataset, tmp_path / "packed", on_error="skip").skipped) == 1
+
+
+def test_the_limits_are_options_of_the_command_line(tmp_path: Path) -> None:
+    with images_of("folder", tmp_path) as path:
+        arguments = ["pack", path, str(tmp_path / "a"), "--on-error", "skip", "--max-pixels", "64"]
+        done = CliRunner().invoke(main, arguments)
+        assert done.exit_code == 0
+        assert "max_pixels is 64" in done.stderr
+        assert "2 samples" in done.stdout
+    path = str(tar_of(tmp_path, "json.gz", gzip.compress(b"5"), gzip.compress(b"5" + b" " * 2000)))
+    arguments = ["pack", path, str(tmp_path / "b"), "--on-error", "skip", "--max-unzipped", "1KiB"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0
+    assert "hold more than 1,024" in done.stderr
+    assert f"{GOOD - 1} samples" in done.stdout
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_max_unzipped_bytes_is_an_option_of_tars(tmp_path: Path, remote: bool) -> None:
+    large = gzip.compress(b"5" + b" " * 2000)
+    path = tar_of(tmp_path, "json.gz", gzip.compress(b"5"), large)
+    with http_folder(tmp_path) as url:
+        where = f"{url}/a.tar" if remote else str(path)
+        with fastio.open(where, max_unzipped_bytes=1000) as dataset:
+            for opened in (dataset, pickle.loads(pickle.dumps(dataset))):
+                with pytest.raises(SampleError, match="more than 1,000, which is max_unzipped"):
+                    opened[BAD]
+                assert opened[0]["json_gz"] == 5
+        with fastio.open(where, max_unzipped_bytes=2001) as dataset:
+            assert dataset[BAD]["json_gz"] == 5
+
+
+def test_max_unzipped_bytes_holds_for_npz_files(tmp_path: Path) -> None:
+    (tmp_path / "arrays").mkdir()
+    for row, size in enumerate((10, 10, 1000)):
+        np.savez_compressed(tmp_path / "arrays" / f"{row}.npz", x=np.zeros(size))
+    with pytest.raises(SampleError, match=r"2\.npz: its arrays take 8,128 bytes"):
+        fastio.pack(tmp_path / "arrays", tmp_path / "refused", max_unzipped_bytes=5000)
+    assert fastio.pack(tmp_path / "arrays", tmp_path / "packed").rows == 3
+
+
+@pytest.mark.parametrize("name", ["max_pixels", "max_unzipped_bytes"])
+def test_a_limit_of_nothing_is_refused(tmp_path: Path, name: str) -> None:
+    with images_of("tar", tmp_path) as path:
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            fastio.open(path, **{name: 0})  # type: ignore[arg-type]
+        with pytest.raises((PackError, ValueError), match=f"{name} must be at least 1, got 0"):
+            fastio.pack(path, tmp_path / "packed", **{name: 0})  # type: ignore[arg-type]
 
 
 def test_max_pixels_may_be_more_than_pillow_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,8 @@ def info(
         str,
         typer.Argument(
             help="A packed dataset, WebDataset tars or table files (Parquet, Arrow, CSV, JSONL), "
-            "or their URL; or a directory of Hugging Face's save_to_disk."
+            "or their URL; a directory of Hugging Face's save_to_disk; or a folder of images or "
+            "sound files."
         ),
     ],
     storage_options: StorageOptions = None,
@@ -59,7 +60,13 @@ def info(
 
 def _described(dst: str, options: dict[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
     """What is told of a dataset, for JSON and for people."""
-    from fastio.formats import HuggingFaceDataset, TableSamples, TarDataset, find_table_files
+    from fastio.formats import (
+        FolderDataset,
+        HuggingFaceDataset,
+        TableSamples,
+        TarDataset,
+        find_table_files,
+    )
     from fastio.formats import open as open_dataset
 
     files = find_table_files(dst, options)
@@ -70,6 +77,14 @@ def _described(dst: str, options: dict[str, Any] | None) -> tuple[dict[str, Any]
                 return description, _file_lines(description, "tars")
             if isinstance(dataset, HuggingFaceDataset):
                 description = describe_hugging_face(dataset)
+                return description, _file_lines(description, "files")
+            if isinstance(dataset, FolderDataset):
+                description = {
+                    "path": dataset.path,
+                    "rows": len(dataset),
+                    **dataset.schema.to_json(),
+                    "fingerprint": dataset.fingerprint,
+                }
                 return description, _file_lines(description, "files")
             if not isinstance(dataset, TableSamples):
                 description = _describe(dataset)
@@ -116,12 +131,17 @@ def _describe_tars(dataset: TarDataset) -> dict[str, Any]:
 
 
 def _file_lines(description: dict[str, Any], files: str) -> list[str]:
-    """Of tars, or of the files of save_to_disk."""
+    """Of tars, of the files of save_to_disk, or of a folder."""
     lines = [
         line("dataset", description["path"]),
         line("samples", f"{description['rows']:,}"),
-        line(files, f"{description[files]:,}, {readable_bytes(description['bytes'])}"),
-        line("a sample", readable_bytes(round(description["bytes_per_sample"]))),
+    ]
+    if files in description:  # else it is a folder of files, which nobody measured
+        lines += [
+            line(files, f"{description[files]:,}, {readable_bytes(description['bytes'])}"),
+            line("a sample", readable_bytes(round(description["bytes_per_sample"]))),
+        ]
+    lines += [
         line("structure", description["structure"]),
         line("fields", ""),
         *(_field_line(field) for field in description["fields"]),

@@ -162,6 +162,22 @@ def pack(
             "which it names may lie in. Several times.",
         ),
     ] = None,
+    max_pixels: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Pixels that an image which Pillow decodes may have; larger ones are bad samples. "
+            "About 179 million by default.",
+        ),
+    ] = None,
+    max_unzipped: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Data that a zipped file of a sample may hold (.gz in tars, .npz), as in 1GiB; "
+            "what holds more is a bad sample. 256MiB by default.",
+        ),
+    ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
@@ -222,6 +238,7 @@ def pack(
     options = parse_storage_options(storage_options)
     with clear_errors():
         from fastio.pack import pack as pack_samples
+        from fastio.pack.api import parse_size
 
         groups = {
             name: parse_names(members) for name, members in parse_pairs("--group", group).items()
@@ -245,6 +262,8 @@ def pack(
             nulls={name: _value(text) for name, text in parse_pairs("--null", null).items()},
             filters=parse_conditions(condition),
             roots=root,
+            max_pixels=max_pixels,
+            max_unzipped_bytes=None if max_unzipped is None else parse_size(max_unzipped),
             tokenizer=tokenizer,
             separator="auto" if separator is None else _separator(separator),
             text_column=text_column,

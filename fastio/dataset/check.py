@@ -146,17 +146,16 @@ def _check_image(dataset: Dataset, image_field: str, row: int) -> None:
     stored.check()
     kind = dataset.schema.fields[image_field]
     assert isinstance(kind, Image)
-    size = _decoded_size(stored, dataset.codebook, kind)
+    size = _decoded_size(stored, dataset, kind)
     if size != (stored.height, stored.width):
         raise ValueError(f"it is {size[0]} x {size[1]}, expected {stored.height} x {stored.width}")
     if not 1 <= stored.orientation <= 8:
         raise ValueError(f"EXIF orientation must be 1 to 8, got {stored.orientation}")
 
 
-def _decoded_size(
-    stored: StoredImage, codebook: _native.Codebook | None, kind: Image
-) -> tuple[int, int]:
+def _decoded_size(stored: StoredImage, dataset: Dataset, kind: Image) -> tuple[int, int]:
     """Height and width, after every part of the image was decoded."""
+    codebook = dataset.codebook
     if stored.codec == CODEC_BLOCKS and codebook is not None:
         height, width = _native.blocks_check(stored.data, codebook)
         return height, width
@@ -164,6 +163,13 @@ def _decoded_size(
         height, width = _native.jpeg_probe(stored.data)[:2]
         return height, width
     pixels = decode_image(
-        stored.data, stored.codec, stored.height, stored.width, 1, kind.mode, codebook
+        stored.data,
+        stored.codec,
+        stored.height,
+        stored.width,
+        1,
+        kind.mode,
+        codebook,
+        max_pixels=dataset.max_pixels,
     )
     return pixels.shape[0], pixels.shape[1]

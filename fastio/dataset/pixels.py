@@ -15,11 +15,8 @@ from PIL import Image as PillowImage
 from PIL import UnidentifiedImageError
 
 from fastio import _native
-from fastio.memory import Room
+from fastio.memory import MAX_PIXELS, Room
 from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, CODEC_RAW
-
-# Of an image that Pillow decodes, where nobody says: about what Pillow itself refuses.
-MAX_PIXELS = 178_956_970
 
 EXIF_ORIENTATION = 0x0112
 # What an image of the block codec can be shrunk by while it is decoded, and costs less for it.
@@ -36,7 +33,7 @@ _DEEP_RAW_MODE = re.compile(r"(?<!BGR);(?:1[0-6]|32)|\b65535\b")
 _PIXEL_BYTES = 12
 _ROOM = Room(freely=16 << 20)
 _PILLOW_LIMIT = threading.Lock()
-_LARGER = "Where you trust it, give fastio.open(..., max_pixels=) for more"
+_LARGER = "Where you trust it, give a larger max_pixels to fastio.open or fastio.pack"
 
 
 def decode_image(
@@ -140,7 +137,7 @@ def open_image(
     if not len(data):
         raise ValueError("the file is empty (0 bytes)")
     with _reasons(data):
-        image = _opened(data, max_pixels)
+        image = open_header(data, max_pixels)
     with image:
         with _reasons(data):
             pixels = image.width * image.height
@@ -172,7 +169,7 @@ def _reasons(data: bytes | memoryview) -> Iterator[None]:
         raise ValueError(f"cannot be decoded: {error or type(error).__name__}") from error
 
 
-def _opened(data: bytes | memoryview, max_pixels: int) -> PillowImage.Image:
+def open_header(data: bytes | memoryview, max_pixels: int) -> PillowImage.Image:
     """A file of which the header is read; `max_pixels` counts, and not Pillow's own limit."""
     own = PillowImage.MAX_IMAGE_PIXELS
     if own is None or max_pixels <= 2 * own:

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fastio.dataset.pixels import MAX_PIXELS
 from fastio.errors import SchemaError
+from fastio.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
 from fastio.schema import Schema
 
+_LIMITS = ("max_pixels", "max_unzipped_bytes")
 _Self = TypeVar("_Self", bound="Rows")  # typing.Self is of Python 3.11
 
 
@@ -22,18 +23,32 @@ class Rows(ABC):
     Attributes:
         path: where they come from, for messages.
         schema: of a sample.
-        max_pixels: of an image that Pillow decodes; larger ones are refused.
+        max_pixels: of an image that Pillow decodes; a larger one is an error of its sample.
+        max_unzipped_bytes: of what a zipped file of a sample holds; more is an error of its sample.
     """
 
     path: str
     schema: Schema
     max_pixels: int = MAX_PIXELS
+    max_unzipped_bytes: int = MAX_UNZIPPED_BYTES
+
+    def limit(self, max_pixels: int | None, max_unzipped_bytes: int | None) -> None:
+        """Sets what a sample may take; None leaves it as it is.
+
+        Raises:
+            ValueError: a limit is less than 1.
+        """
+        limits = {"max_pixels": max_pixels, "max_unzipped_bytes": max_unzipped_bytes}
+        for name, value in limits.items():
+            if value is not None:
+                if value < 1:
+                    raise ValueError(f"{name} must be at least 1, got {value}")
+                setattr(self, name, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         found = super().__reduce_ex__(protocol)
-        if isinstance(found, tuple) and len(found) == 2 and "max_pixels" in self.__dict__:
-            return (*found, {"max_pixels": self.max_pixels})
-        return found
+        limits = {name: self.__dict__[name] for name in _LIMITS if name in self.__dict__}
+        return (*found, limits) if limits and len(found) == 2 else found
 
     @property
     def classes(self) -> tuple[str, ...] | None:

@@ -10,7 +10,6 @@ from typing import Any
 from fastio.cache import Cache
 from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.dataset import open as open_packed
-from fastio.dataset.pixels import MAX_PIXELS
 from fastio.dataset.remote import RemoteDataset
 from fastio.errors import DatasetNotFound, SourceNotFound, StoreError
 from fastio.formats.audio_folder import AUDIO_EXTENSIONS, AudioFolder, folder_extension
@@ -22,6 +21,7 @@ from fastio.formats.tables import TableFile, TableOptions, TableSamples, find_ta
 from fastio.formats.tars import TarDataset, find_tars
 from fastio.formats.tars.remote import RemoteTars, StoreTars, is_tar_url, open_store_tars
 from fastio.formats.tokens import PaddedDataset, TokenDataset, TokenPad, TokenWindows
+from fastio.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
 from fastio.store import is_remote
 
 __all__ = [
@@ -82,14 +82,16 @@ def open(
     filters: Any = None,
     roots: Iterable[str | os.PathLike[str]] | None = None,
     max_pixels: int = MAX_PIXELS,
-) -> Dataset | TarDataset | HuggingFaceDataset | TableSamples:
+    max_unzipped_bytes: int = MAX_UNZIPPED_BYTES,
+) -> AnyDataset | TableSamples:
     """Open a packed dataset or WebDataset tars, here or in a store; or what others wrote.
 
     Args:
         path: the folder that `fastio pack` or `fastio.Writer` wrote, or the URL of a copy of it; a
             tar, a folder of tars, or a pattern such as "train-{000000..000009}.tar"; a directory
-            that Hugging Face's `save_to_disk` wrote; or table files (Parquet, Arrow, CSV, JSONL):
-            a file, a folder of them, or a pattern.
+            that Hugging Face's `save_to_disk` wrote; table files (Parquet, Arrow, CSV, JSONL):
+            a file, a folder of them, or a pattern; or a folder of images or sound files, as
+            `FolderDataset` and `AudioFolder` take it.
         storage_options: for a URL: what its file system takes (keys, endpoint, ...).
         cache: for a URL of a packed dataset or tars: a folder on a local disk, or a
             `fastio.Cache`; None: nothing is kept.
@@ -99,7 +101,9 @@ def open(
         roots: of a directory of `save_to_disk`: folders, beside its own, that images and other
             files which it names may lie in. Without them a path that leads elsewhere is an error,
             for such data may come from others, and name any file of yours.
-        max_pixels: of images that Pillow decodes; a larger one is an error of its sample.
+        max_pixels: of an image that Pillow decodes (PNG, WebP, TIFF, ...); a larger one is an
+            error of its sample. JPEGs are decoded a few rows at a time, and have no such limit.
+        max_unzipped_bytes: what a gz file in a tar may hold; more is an error of its sample.
 
     Returns:
         The dataset; close it, or use it in a `with` statement, to let go of its files.
@@ -123,7 +127,7 @@ def open(
         if filters is not None:
             raise ValueError("filters are for table files: filter the dataset (ds.filter)")
         images = HuggingFaceDataset(path, options, roots)
-        images.max_pixels = max_pixels
+        images.limit(max_pixels, max_unzipped_bytes)
         return images
     if roots is not None:
         raise ValueError(f"roots are for directories of save_to_disk: {path} is something else")
@@ -140,7 +144,7 @@ def open(
             "columns, groups, dtypes and nulls are for table files and directories of "
             f"save_to_disk, filters for table files: {path} is something else"
         )
-    opened.max_pixels = max_pixels
+    opened.limit(max_pixels, max_unzipped_bytes)
     return opened
 
 
@@ -175,11 +179,14 @@ def _open_whole(
     path: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None,
     cache: Cache | str | os.PathLike[str] | None,
-) -> Dataset | TarDataset:
-    """A packed dataset or tars, as `open`."""
-    if is_remote(path):
-        return open_remote(str(path), storage_options, cache)
-    return TarDataset(path) if is_tars(path) else open_packed(path)
+) -> AnyDataset:
+    """A packed dataset, tars, or a folder of images or sound files, as `open`."""
+    if not (is_remote(path) or is_tars(path)):
+        if is_dataset(path) or is_half_written(path):
+            return open_packed(path)
+        if folder_extension(path, [IMG_EXTENSIONS, AUDIO_EXTENSIONS]) is None:
+            return open_packed(path)  # which says that it is none
+    return open_any(path, storage_options=storage_options, cache=cache)
 
 
 def _open_tables(

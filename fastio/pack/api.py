@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Any, Literal
 
 from fastio.cores import available_cores
+from fastio.dataset.rows import Rows
 from fastio.errors import PackError, SchemaError
 from fastio.formats.tables import TableOptions
+from fastio.memory import MAX_PIXELS
 from fastio.pack.cells import Bad, Item
 from fastio.pack.codebooks import DEFAULT, TRAIN, choose_codebook
 from fastio.pack.columnar import TablePacker
@@ -99,6 +101,8 @@ def pack(
     nulls: Mapping[str, Any] | None = None,
     filters: Any = None,
     roots: Sequence[str | os.PathLike[str]] | None = None,
+    max_pixels: int | None = None,
+    max_unzipped_bytes: int | None = None,
     tokenizer: Any = None,
     separator: int | str | None = AUTO,
     vocabulary_size: int | None = None,
@@ -195,6 +199,9 @@ def pack(
         roots: of a list, or a directory of `save_to_disk`: folders, beside its own, that files
             which it names may lie in. Without them a path that leads elsewhere is an error, for
             such data may come from others, and name any file of yours.
+        max_pixels, max_unzipped_bytes: what one sample may take, as for `fastio.open`; one that
+            takes more is a bad sample. .npz files are zipped, too. None: what an open dataset was
+            given, or what `fastio.open` allows by default.
         tokenizer: "bytes" (UTF-8, and 256 as the separator); the path of a tokenizer.json of
             Hugging Face, or of a folder with one; a name such as "gpt2", which is fetched; a
             tokenizer of `tokenizers` or `transformers`; or any function from a str to integers,
@@ -229,7 +236,11 @@ def pack(
         ShardCorrupt: a table's file, or a tar, is damaged.
     """
     start = time.monotonic()
-    options = _options(codec, codebook, max_side, quality, shard_size, workers, on_error)
+    if isinstance(src, Rows) and max_pixels is None:
+        max_pixels = src.max_pixels
+    options = _options(
+        codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels
+    )
     from_url = any(map(is_remote, src if isinstance(src, (list, tuple)) else [src]))
     if source_options is not None and not from_url:
         raise PackError("source_options are for a URL, and the source is none")
@@ -248,6 +259,7 @@ def pack(
         on_error == "skip",
         source_options if source_options is not None else storage_options,
         roots,
+        max_unzipped_bytes,
     )
     source = _open(src, schema, wanted, how, asked)
     if isinstance(source, (TableSource, TextSource)):
@@ -351,7 +363,7 @@ class Writer:
     Args:
         dst: the folder to make, or its URL.
         schema: what samples consist of.
-        codec, codebook, max_side, quality, shard_size, workers, on_error, overwrite,
+        codec, codebook, max_side, quality, shard_size, workers, on_error, overwrite, max_pixels,
             storage_options, staging: as for `fastio.pack`. There are no samples yet to train a
             codebook on.
 
@@ -373,6 +385,7 @@ class Writer:
         workers: int | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         overwrite: bool = False,
+        max_pixels: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         staging: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -384,7 +397,9 @@ class Writer:
                 "a Writer has no samples to train a codebook on: use the default one, or one from "
                 "a file that tools/train_codebook wrote"
             )
-        options = _options(codec, codebook, max_side, quality, shard_size, workers, on_error)
+        options = _options(
+            codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels
+        )
         destination = _destination(dst, storage_options, staging)
         self._packer: Packer | None = Packer(
             destination, schema, "Writer", options, overwrite=overwrite
@@ -481,6 +496,7 @@ def _options(
     shard_size: int | str,
     workers: int | None,
     on_error: str,
+    max_pixels: int | None,
 ) -> PackOptions:
     codec = DEFAULT_CODEC if codec is None else codec
     if codec not in IMAGE_CODECS:
@@ -493,6 +509,8 @@ def _options(
         raise PackError(f"quality must be from 1 to 100, got {quality}")
     if quality is not None and codec == "raw":
         raise PackError("quality is that of JPEGs, and the codec 'raw' stores pixels")
+    if max_pixels is not None and max_pixels < 1:
+        raise PackError(f"max_pixels must be at least 1, got {max_pixels}")
     if on_error not in ("raise", "skip"):
         raise PackError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
     if workers is None:
@@ -507,6 +525,7 @@ def _options(
         parse_size(shard_size),
         on_error == "skip",
         workers,
+        MAX_PIXELS if max_pixels is None else max_pixels,
     )
 
 

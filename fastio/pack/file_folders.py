@@ -15,6 +15,7 @@ from fastio.files import only_files, read_file
 from fastio.formats import AUDIO_EXTENSIONS, IMG_EXTENSIONS, AudioFolder, FolderDataset
 from fastio.formats.audio_folder import flat_files, folder_extension
 from fastio.formats.npy import read_header
+from fastio.memory import MAX_UNZIPPED_BYTES
 from fastio.pack.cells import Bad, Item
 from fastio.pack.spread import spread
 from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Field, Scalar, Schema
@@ -26,7 +27,9 @@ LABEL = "label"
 _MOST_DEFLATED = 1032  # bytes that zip makes of one, at most
 
 
-def open_file_folder(path: str, schema: Schema | None) -> FileSource | None:
+def open_file_folder(
+    path: str, schema: Schema | None, max_unzipped_bytes: int | None = None
+) -> FileSource | None:
     """A folder whose first file of a kind that is packed is a sound file or an array.
 
     Raises:
@@ -40,7 +43,7 @@ def open_file_folder(path: str, schema: Schema | None) -> FileSource | None:
         return None
     if schema is not None:
         raise PackError(f"the fields of {path} are found out from its files: give no schema")
-    return audio_source(AudioFolder(path)) if kind == 1 else _array_source(path)
+    return audio_source(AudioFolder(path)) if kind == 1 else _array_source(path, max_unzipped_bytes)
 
 
 def audio_source(folder: AudioFolder) -> FileSource:
@@ -111,17 +114,18 @@ class _Header:
     shape: tuple[int, ...]
 
 
-def _array_source(path: str) -> FileSource:
+def _array_source(path: str, max_unzipped_bytes: int | None) -> FileSource:
+    most = MAX_UNZIPPED_BYTES if max_unzipped_bytes is None else max_unzipped_bytes
     names = flat_files(path, ARRAY_EXTENSIONS)
     if names:
         paths = [os.path.join(path, name) for name in names]
-        return _arrays_of(path, paths, np.zeros(len(paths), np.int64), None)
+        return _arrays_of(path, paths, np.zeros(len(paths), np.int64), None, most)
     folder = FolderDataset(path, ARRAY_EXTENSIONS)
-    return _arrays_of(path, list(folder.paths), folder.labels, folder.classes)
+    return _arrays_of(path, list(folder.paths), folder.labels, folder.classes, most)
 
 
 def _arrays_of(
-    path: str, paths: list[str], labels: Any, classes: tuple[str, ...] | None
+    path: str, paths: list[str], labels: Any, classes: tuple[str, ...] | None, most: int
 ) -> FileSource:
     endings = {os.path.splitext(name)[1].lower() for name in paths}
     if len(endings) > 1:
@@ -135,7 +139,7 @@ def _arrays_of(
     structure = "dict" if named else "tuple" if classes is not None else "single"
     members = [name for name in fields if classes is None or name != LABEL]
     schema = Schema(fields, structure, classes)  # type: ignore[arg-type]
-    return FileSource(path, schema, paths, labels, _Members(members) if named else _array)
+    return FileSource(path, schema, paths, labels, _Members(members, most) if named else _array)
 
 
 def _array(path: str) -> tuple[Any]:
@@ -147,9 +151,10 @@ def _array(path: str) -> tuple[Any]:
 
 @dataclass(frozen=True)
 class _Members:
-    """Reads the arrays of an .npz file, in order."""
+    """Reads the arrays of an .npz file, in order, of at most so many bytes."""
 
     names: Sequence[str]
+    max_unzipped_bytes: int
 
     def __call__(self, path: str) -> tuple[Any, ...]:
         _headers(path)  # which compares them with the bytes that there are
@@ -157,6 +162,13 @@ class _Members:
             open(path, "rb", opener=only_files) as file,
             np.load(file, allow_pickle=False) as arrays,
         ):
+            nbytes = sum(about.file_size for about in arrays.zip.infolist())
+            if nbytes > self.max_unzipped_bytes:
+                raise ValueError(
+                    f"its arrays take {nbytes:,} bytes, and max_unzipped_bytes is "
+                    f"{self.max_unzipped_bytes:,}. Where you trust it, give a larger "
+                    "max_unzipped_bytes to fastio.pack"
+                )
             if set(arrays.files) != set(self.names):
                 raise ValueError(
                     f"it has the arrays {', '.join(arrays.files)}, and the first file "

@@ -11,6 +11,7 @@ from PIL import Image as PillowImage
 
 from fastio import _native
 from fastio.dataset.pixels import exif_orientation, open_image, to_pixels, turn_upright
+from fastio.memory import MAX_PIXELS
 from fastio.pack.reencode import JPEG_START, reencode, shrink
 from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image
 
@@ -36,12 +37,14 @@ class ImageOptions:
         max_side: pixels of the longer side at most; larger images are shrunk.
         quality: files are made JPEGs of this quality, 1 to 100; None does so only with those
             that are shrunk.
+        max_pixels: of a file that Pillow decodes; a larger one is a bad sample.
     """
 
     codec: ImageCodec
     codebook: _native.Codebook | None = None
     max_side: int | None = None
     quality: int | None = None
+    max_pixels: int = MAX_PIXELS
 
 
 class ImageCell(NamedTuple):
@@ -77,7 +80,7 @@ def encode_file(data: bytes, field: Image, options: ImageOptions) -> ImageCell:
         ValueError: the file is empty, damaged, unknown, or has more than 8 bits a channel.
     """
     if options.codec != "raw" and (options.max_side or options.quality):
-        data = reencode(data, options.max_side, options.quality)
+        data = reencode(data, options.max_side, options.quality, options.max_pixels)
     is_jpeg = data.startswith(JPEG_START)
     if is_jpeg:
         jpeg = np.frombuffer(data, dtype=np.uint8)
@@ -90,7 +93,7 @@ def encode_file(data: bytes, field: Image, options: ImageOptions) -> ImageCell:
         height, width, channels, orientation, kind = _native.jpeg_probe(jpeg)
         if options.codec != "raw" and channels in (1, 3) and kind in ("baseline", "progressive"):
             return _cell(data, CODEC_JPEG, height, width, orientation)
-    with open_image(data) as image:
+    with open_image(data, options.max_pixels) as image:
         pixels = to_pixels(image, field.mode)
         orientation = orientation if is_jpeg else exif_orientation(image)
     if options.codec == "raw":

@@ -11,6 +11,7 @@ import xxhash
 
 from fastio.dataset import FORMAT_VERSION, ShardEntry
 from fastio.errors import FastioError, PackError
+from fastio.memory import MAX_PIXELS
 from fastio.pack.cells import (
     UNREAD,
     Bad,
@@ -50,6 +51,7 @@ class PackOptions:
         shard_bytes: a shard is closed by the row that makes its data this large.
         skip_bad: whether bad samples are left out; else the first one stops the pack.
         workers: number of threads.
+        max_pixels: of an image file that Pillow decodes.
     """
 
     codec: ImageCodec
@@ -59,6 +61,7 @@ class PackOptions:
     shard_bytes: int
     skip_bad: bool
     workers: int
+    max_pixels: int = MAX_PIXELS
 
 
 class Packer:
@@ -176,7 +179,9 @@ class Packer:
     def _image_options(self) -> ImageOptions:
         options = self._options
         codebook = None if self._codebook is None else open_codebook(self._codebook)
-        return ImageOptions(options.codec, codebook, options.max_side, options.quality)
+        return ImageOptions(
+            options.codec, codebook, options.max_side, options.quality, options.max_pixels
+        )
 
     def add(self, item: Item | Bad) -> None:
         """Take one sample; it may be encoded and written later.

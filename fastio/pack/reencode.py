@@ -10,7 +10,14 @@ from PIL import Image as PillowImage
 from PIL import JpegImagePlugin
 
 from fastio import _native
-from fastio.dataset.pixels import EXIF_ORIENTATION, exif_orientation, open_image, to_pixels
+from fastio.dataset.pixels import (
+    EXIF_ORIENTATION,
+    exif_orientation,
+    open_header,
+    open_image,
+    to_pixels,
+)
+from fastio.memory import MAX_PIXELS
 
 DEFAULT_QUALITY = 90
 JPEG_START = b"\xff\xd8\xff"
@@ -19,7 +26,9 @@ _GRAY_MODES = ("1", "L", "LA", "La")
 _FOREIGN_MODES = ("CMYK", "YCbCr", "LAB", "HSV")
 
 
-def reencode(data: bytes, max_side: int | None, quality: int | None) -> bytes:
+def reencode(
+    data: bytes, max_side: int | None, quality: int | None, max_pixels: int = MAX_PIXELS
+) -> bytes:
     """An image file as a smaller JPEG, or as it is where nothing is to be done.
 
     Made anew by Pillow when its longer side exceeds `max_side`, or a quality is given. The
@@ -31,18 +40,19 @@ def reencode(data: bytes, max_side: int | None, quality: int | None) -> bytes:
         max_side: pixels of the longer side at most; larger images are shrunk, antialiased, in
             their proportions.
         quality: of the JPEG, 1 to 100; 90 for what is shrunk without one.
+        max_pixels: refuse larger images.
 
     Raises:
         ValueError: the file is damaged, unknown, has more than 8 bits a channel, or exceeds what
             a JPEG can hold.
     """
-    if quality is None and not _is_larger(data, max_side):
+    if quality is None and not _is_larger(data, max_side, max_pixels):
         return data
     orientation = None
     if data.startswith(JPEG_START):
         # Pillow's decoder guesses where data is damaged; this one does not.
         orientation = _native.jpeg_probe(np.frombuffer(data, dtype=np.uint8))[3]
-    with open_image(data) as image:
+    with open_image(data, max_pixels) as image:
         orientation = orientation or exif_orientation(image)
         pixels = to_pixels(image, "L" if image.mode in _GRAY_MODES else "RGB")
         sampling = (
@@ -90,10 +100,10 @@ def shrink(pixels: NDArray[np.uint8], max_side: int | None) -> NDArray[np.uint8]
     return small.reshape(size[1], size[0], pixels.shape[2])
 
 
-def _is_larger(data: bytes, max_side: int | None) -> bool:
+def _is_larger(data: bytes, max_side: int | None, max_pixels: int) -> bool:
     """Whether a file's header tells a larger image; False of what is no image."""
     try:
-        with PillowImage.open(io.BytesIO(data)) as image:
+        with open_header(data, max_pixels) as image:
             return max_side is not None and max(image.size) > max_side
     except Exception:  # as `open_image`; what is wrong is said by whoever decodes it
         return False

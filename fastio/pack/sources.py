@@ -35,12 +35,14 @@ class TableRows:
         skip_damaged: on_error is "skip".
         storage_options: for URLs.
         roots: folders, beside the source's own, that files which it names may lie in.
+        max_unzipped_bytes: of what a zipped file of a sample holds; None: as the source has it.
     """
 
     filters: Any = None
     skip_damaged: bool = False
     storage_options: Mapping[str, Any] | None = None
     roots: Roots = None
+    max_unzipped_bytes: int | None = None
 
 
 _ALL = TableRows()
@@ -112,7 +114,7 @@ def open_source(
             "columns, groups, dtypes, nulls and filters are for tables (Parquet, Arrow, CSV, "
             f"JSONL), and {given} is none"
         )
-    return _open_samples(src, schema, asked.roots)
+    return _open_samples(src, schema, asked)
 
 
 def _open_table(
@@ -155,13 +157,15 @@ def _is_list(path: str | os.PathLike[str], schema: Schema | None) -> bool:
     return schema is not None or is_image_list(name)
 
 
-def _open_samples(src: Any, schema: Schema | None, roots: Roots) -> Source:
+def _open_samples(src: Any, schema: Schema | None, asked: TableRows) -> Source:
     if isinstance(src, (str, os.PathLike)):
-        return _open_path(os.fspath(src), schema, roots)
+        return _open_path(os.fspath(src), schema, asked)
     if isinstance(src, TarDataset):
+        if asked.max_unzipped_bytes is not None:
+            raise PackError("the tars are open: give max_unzipped_bytes to fastio.open")
         return TarSource(src, schema)
     if is_tars(src):
-        return _open_tars(src, schema)
+        return _open_tars(src, schema, asked)
     if isinstance(src, AudioFolder):
         return audio_source(src)
     if isinstance(src, FolderDataset):
@@ -323,25 +327,28 @@ def _ended(source: str, total: int, start: int) -> PackError:
     )
 
 
-def _open_path(path: str, schema: Schema | None, roots: Roots) -> Source:
+def _open_path(path: str, schema: Schema | None, asked: TableRows) -> Source:
     if is_dataset(path):
         raise PackError(f"{path} is packed already")
     if is_tars(path):
-        return _open_tars(path, schema)
+        return _open_tars(path, schema, asked)
     if _is_list(path, schema):
-        return ListSource(path, schema, roots)
+        return ListSource(path, schema, asked.roots)
     if os.path.isfile(path):
         raise SourceNotFound(
             f"{path} is a file, but nothing that fastio packs ({', '.join(LIST_SUFFIXES)}, .tar, "
             ".parquet, .arrow); text is packed with a tokenizer (--tokenizer)"
         )
-    return open_file_folder(path, schema) or FolderSource(FolderDataset(path), schema)
+    files = open_file_folder(path, schema, asked.max_unzipped_bytes)
+    return files or FolderSource(FolderDataset(path), schema)
 
 
-def _open_tars(path: Any, schema: Schema | None) -> Source:
+def _open_tars(path: Any, schema: Schema | None, asked: TableRows) -> Source:
     # Samples that lack a field are bad ones, for the packer to stop at or to leave out.
     fields = None if schema is None else list(schema.fields)
-    return TarSource(TarDataset(path, fields=fields, incomplete="keep"), schema)
+    tars = TarDataset(path, fields=fields, incomplete="keep")
+    tars.limit(None, asked.max_unzipped_bytes)
+    return TarSource(tars, schema)
 
 
 def _base_name(path: str) -> str:

@@ -22,7 +22,7 @@ from fastio.formats.tars.kept import default_cache, open_index
 from fastio.formats.tars.names import describe, find_tars
 from fastio.formats.tars.reader import LocalTars, TarReader, stamp
 from fastio.formats.tars.samples import KEY_FIELD
-from fastio.formats.tars.values import MAX_UNZIPPED_BYTES, is_integer
+from fastio.formats.tars.values import is_integer
 from fastio.schema import Array, Image, Scalar, Schema
 
 Incomplete = Literal["raise", "skip", "keep"]
@@ -49,8 +49,6 @@ class TarDataset(Rows):
             when they are asked for.
         cache: where the index is kept, a cache or its folder; None for the folder
             `fastio/indexes` in $XDG_CACHE_HOME or ~/.cache.
-        max_unzipped_bytes: what a gz file of a sample may hold; a larger one is an error of its
-            sample.
 
     Attributes:
         path: as given, in a word.
@@ -71,7 +69,6 @@ class TarDataset(Rows):
         fields: Sequence[str] | None = None,
         incomplete: Incomplete = "raise",
         cache: Cache | str | os.PathLike[str] | None = None,
-        max_unzipped_bytes: int = MAX_UNZIPPED_BYTES,
     ) -> None:
         found = find_tars(path)
         if found is None:
@@ -90,8 +87,8 @@ class TarDataset(Rows):
             with default_cache() if cache is None else Cache(cache) as own:
                 index = open_index(where, tars, own, build)
         name = describe(found) if isinstance(path, (list, tuple)) else os.fspath(path)  # type: ignore[arg-type]
-        self._fill(name, index, reader, fields, incomplete, max_unzipped_bytes)
-        self._reopen: tuple[Any, Any, int] | None = (path, cache, max_unzipped_bytes)
+        self._fill(name, index, reader, fields, incomplete)
+        self._reopen: tuple[Any, Any] | None = (path, cache)
 
     @classmethod
     def from_index(
@@ -126,7 +123,6 @@ class TarDataset(Rows):
         reader: TarReader,
         fields: Sequence[str] | None,
         incomplete: Incomplete,
-        max_unzipped_bytes: int = MAX_UNZIPPED_BYTES,
     ) -> None:
         if incomplete not in ("raise", "skip", "keep"):
             raise ValueError(f"incomplete must be 'raise', 'skip' or 'keep', got {incomplete!r}")
@@ -135,7 +131,7 @@ class TarDataset(Rows):
         self.path = path
         self.index = index
         self._reader = reader
-        self._files = SampleFiles(path, index, reader, incomplete == "keep", max_unzipped_bytes)
+        self._files = SampleFiles(path, index, reader, incomplete == "keep")
         self._given = None if fields is None else tuple(fields), incomplete
         self._columns = {column.name: column for column in choose_columns(index, fields)}
         self.schema = Schema({name: column.field for name, column in self._columns.items()})
@@ -244,7 +240,8 @@ class TarDataset(Rows):
             return [self.index.key(row) for row in at.tolist()]
         if all(map(is_integer, column.extensions)):
             return self._files.integers(column, rows, at)
-        values = self._files.decoded(column, rows, at, self._read_bytes(column, rows, at))
+        data = self._read_bytes(column, rows, at)
+        values = self._files.decoded(column, rows, at, data, self.max_unzipped_bytes)
         if isinstance(column.field, Scalar):
             return np.array(values, column.field.dtype)
         if isinstance(column.field, Array) and column.field.fixed_shape is not None:
@@ -354,18 +351,11 @@ class TarDataset(Rows):
 def _open_again(
     path: Any,
     cache: Any,
-    max_unzipped_bytes: int,
     fields: Any,
     incomplete: Incomplete,
     tars: list[Tar],
 ) -> TarDataset:
-    found = TarDataset(
-        path,
-        fields=fields,
-        incomplete=incomplete,
-        cache=cache,
-        max_unzipped_bytes=max_unzipped_bytes,
-    )
+    found = TarDataset(path, fields=fields, incomplete=incomplete, cache=cache)
     for before, now in zip(tars, found.index.tars, strict=False):
         if before != now:
             raise SourceChanged(

@@ -17,7 +17,7 @@ from fastio.formats.tars.fields import Column, lacks
 from fastio.formats.tars.index import TarIndex, by_tar
 from fastio.formats.tars.reader import TarReader
 from fastio.formats.tars.samples import STATE_THERE
-from fastio.formats.tars.values import MAX_UNZIPPED_BYTES, decode, is_integer
+from fastio.formats.tars.values import decode, is_integer
 
 Rows = NDArray[np.int64]
 
@@ -76,19 +76,10 @@ class SampleFiles:
         index: of the tars.
         reader: reads them.
         incomplete: whether there are samples that lack a field.
-        max_unzipped_bytes: what a gz file may hold.
     """
 
-    def __init__(
-        self,
-        path: str,
-        index: TarIndex,
-        reader: TarReader,
-        incomplete: bool,
-        max_unzipped_bytes: int = MAX_UNZIPPED_BYTES,
-    ) -> None:
+    def __init__(self, path: str, index: TarIndex, reader: TarReader, incomplete: bool) -> None:
         self._path = path
-        self._max_unzipped_bytes = max_unzipped_bytes
         self._index = index
         self._reader = reader
         self._incomplete = incomplete
@@ -123,8 +114,15 @@ class SampleFiles:
         self._check_there(column, rows, at)
         return column.pick(self._index, "values", at)
 
-    def decoded(self, column: Column, rows: Rows, at: Rows, data: Sequence[bytes]) -> list[Any]:
-        """What files hold that `read` gave.
+    def decoded(
+        self,
+        column: Column,
+        rows: Rows,
+        at: Rows,
+        data: Sequence[bytes],
+        max_unzipped_bytes: int,
+    ) -> list[Any]:
+        """What files hold that `read` gave; of a gz file no more than `max_unzipped_bytes`.
 
         Raises:
             SampleError: one does not hold what the field does.
@@ -133,9 +131,7 @@ class SampleFiles:
         for place, number in enumerate(column.choice(self._index, at).tolist()):
             extension = column.extensions[number]
             try:
-                values.append(
-                    decode(extension, column.field, data[place], self._max_unzipped_bytes)
-                )
+                values.append(decode(extension, column.field, data[place], max_unzipped_bytes))
             except Exception as error:  # MemoryError and RecursionError are a sample's own too
                 problem = str(error) or type(error).__name__
                 raise self._error(rows, at, place, f".{extension}: {problem}") from error

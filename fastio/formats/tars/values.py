@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastio.formats.npy import array_of
+from fastio.memory import MAX_UNZIPPED_BYTES
 from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Bytes, Field, Image, Scalar, Text
 
 Category = Literal["image", "int", "text", "json", "array", "bytes"]
@@ -33,7 +34,6 @@ _CATEGORIES: dict[str, Category] = {
 }
 _INT64 = range(-(2**63), 2**63)
 MOST_DIGITS = 64  # of an int64, with blanks around it
-MAX_UNZIPPED_BYTES = 256 << 20  # of a gz file, where nobody says
 
 
 def category(extension: str) -> Category:
@@ -150,7 +150,8 @@ def unzipped(extension: str, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED
         del found  # which the error would keep
         raise ValueError(
             f"its {len(data):,} bytes hold more than {max_unzipped_bytes:,}, which is "
-            "max_unzipped_bytes: give TarDataset(max_unzipped_bytes=) where that is right"
+            "max_unzipped_bytes. Where you trust it, give a larger max_unzipped_bytes to "
+            "fastio.open or fastio.pack"
         )
     if not inflater.eof:
         raise ValueError("it is no gzip file: it is cut off")

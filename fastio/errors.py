@@ -27,6 +27,8 @@ Each leaf also inherits the builtin that people already catch::
     |-- LoaderClosed (RuntimeError)           the loader was closed
     `-- BuildMissing (ImportError)            the native module is not built
 
+`PerformanceWarning`, a UserWarning, is no error and stands beside the tree.
+
 A message says what happened, where, what was found and expected, and what to do.
 """
 
@@ -154,3 +156,7 @@ class LoaderClosed(FastioError, RuntimeError):
 
 class BuildMissing(FastioError, ImportError):
     """The native module is not built or cannot be loaded."""
+
+
+class PerformanceWarning(UserWarning):
+    """A loader works, but by a slow way; the message says why, and what makes it fast."""

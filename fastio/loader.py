@@ -39,8 +39,9 @@ class Loader:
 
     A path, a fastio dataset, or a torchvision ImageFolder whose transforms fastio knows takes the
     native path: threads of this process read and decode. Any other torch dataset takes the torch
-    path: its samples go through torch's DataLoader and its worker processes. `stats()` says which
-    it is and why. Iterate over it once an epoch; several iterators may be open at once.
+    path: its samples go through torch's DataLoader and its worker processes, of which a
+    `PerformanceWarning` tells, once a process and reason, why and what to do; `stats()` says it,
+    too. Iterate over it once an epoch; several iterators may be open at once.
 
     What is yielded has the samples' structure: a tuple stays a tuple, a dict a dict (on the torch
     path it is what collate_fn makes, a list for tuples). Images are tensors (N, C, H, W), in
@@ -175,6 +176,7 @@ class Loader:
         from fastio.device import resolve_device
         from fastio.formats.torch_dataset import WorkerSettings
         from fastio.paths import Request, TableRequest, make_feed
+        from fastio.workers import TorchFeed
 
         _check(num_workers, timeout, prefetch_factor, threads)
         if isinstance(fields, str):
@@ -220,6 +222,8 @@ class Loader:
                 threads=threads,
             )
         )
+        if isinstance(self._feed, TorchFeed):
+            self._feed.warn()
         self._tuner = self._make_tuner() if threads == "auto" else None
         opened = self._feed.dataset is not dataset
         owned = opened and isinstance(dataset, (str, os.PathLike, list, tuple))

@@ -45,13 +45,14 @@ from fastio.formats.tables import (
     table_kind,
 )
 from fastio.formats.tokens.padded import INPUTS, MASK
-from fastio.formats.torch_dataset import WorkerSettings, image_files
+from fastio.formats.torch_dataset import Slow, WorkerSettings, image_files
 from fastio.mix_feed import MixFeed
 from fastio.mixing import Mix
 from fastio.plan import Buckets
 from fastio.ragged import Form, Forms
 from fastio.residency import is_beyond_memory, place_table
 from fastio.sampling import Ranks, Sampling
+from fastio.schema import tokens_hint
 from fastio.staging import staged
 from fastio.store import is_remote
 from fastio.table_feed import TableFeed, TableSettings, table_memory
@@ -119,7 +120,7 @@ class TableRequest:
 
 
 def make_feed(request: Request) -> Feed:
-    """The feed for a request: native, or else torch's with the reason.
+    """The feed for a request: native, or else torch's with the reason and the remedy.
 
     Raises:
         SourceNotFound, ManifestInvalid: the path holds no dataset that can be read.
@@ -149,7 +150,7 @@ def make_feed(request: Request) -> Feed:
         if tables is None:
             raise
         return _table_feed(request, tables)
-    if isinstance(source, str):
+    if isinstance(source, Slow):
         return _torch_feed(request, source)
     opened, known = source
     dataset, request = _windows(opened, request)
@@ -180,7 +181,14 @@ def _hugging_face_feed(request: Request) -> Feed:
                 "columns, groups, dtypes, nulls, filters and memory are of columns, and the "
                 "dataset makes its samples by a function (set_transform): reset_format() it"
             )
-        return _torch_feed(request, "the dataset has a transform of its own (set_transform)")
+        return _torch_feed(
+            request,
+            Slow(
+                "the dataset has a transform of its own (set_transform)",
+                "Take it off with dataset.reset_format(), and give the loader fastio's transforms "
+                "(transforms={'image': [...]}) or a collate_fn.",
+            ),
+        )
     if request.storage_options is not None or request.cache is not None:
         raise ValueError("storage_options and cache are for data behind a URL")
     asked = request.tables or TableRequest(TableOptions(), None, None)
@@ -280,7 +288,7 @@ def _row_group_feed(request: Request, dataset: TableDataset, memory: int) -> Tab
     return TableFeed(dataset, request.sampling, transforms, settings)
 
 
-def _native_source(request: Request) -> tuple[AnyDataset, list[Any]] | str:
+def _native_source(request: Request) -> tuple[AnyDataset, list[Any]] | Slow:
     """A dataset of the native path and the transforms that it came with; or why there is none."""
     dataset, options, cache = request.dataset, request.storage_options, request.cache
     if isinstance(dataset, (str, os.PathLike)) or is_tars(dataset):
@@ -294,15 +302,24 @@ def _native_source(request: Request) -> tuple[AnyDataset, list[Any]] | str:
     if isinstance(dataset, AnyDataset):
         return dataset, []
     files = image_files(dataset)
-    if isinstance(files, str):
+    if isinstance(files, Slow):
         return files
     known = [] if files.transform is None else from_torchvision(files.transform)
     if known is None:
-        return f"the transform is not known natively: {_one_line(files.transform)}"
+        return Slow(
+            f"the transform is not known natively: {_one_line(files.transform)}",
+            "Leave those on the ImageFolder that fastio knows (crops, resizes, flips, ToTensor, "
+            "Normalize) and give the others to the loader, transforms=fastio.OnBatch(transform), "
+            "which runs once a batch on its device.",
+        )
     try:
         compile(known)
     except TransformError as error:
-        return f"the transforms cannot be done natively: {error}"
+        return Slow(
+            f"the transforms cannot be done natively: {error}",
+            "Give crops, resizes and flips first, one resizing step among them, then ToTensor and "
+            "Normalize.",
+        )
     return files.as_dataset(), known
 
 
@@ -364,7 +381,8 @@ def _only_tokens(dataset: AnyDataset) -> str:
     if len(fields) != 1:
         raise TransformError(
             f"TokenWindows or TokenPad alone is for the only field of tokens, and there are "
-            f"{len(fields)}: give a dict, transforms={{field: TokenWindows(...)}}"
+            f"{len(fields)}: give a dict, transforms={{field: TokenWindows(...)}}."
+            + ("" if fields else tokens_hint(dataset.schema.fields))
         )
     return fields[0]
 
@@ -390,9 +408,11 @@ def _one_line(value: object) -> str:
     return " ".join(repr(value).split())
 
 
-def _torch_feed(request: Request, reason: str) -> TorchFeed:
+def _torch_feed(request: Request, slow: Slow) -> TorchFeed:
     if request.fields is not None or request.on_error != "raise" or request.ragged is not None:
-        raise ValueError(f"fields, on_error and ragged are of the native path, and here {reason}")
+        raise ValueError(
+            f"fields, on_error and ragged are of the native path, and here {slow.reason}"
+        )
     workers = request.workers
     if request.device is not None and request.device.type == "cuda":
         workers = replace(workers, pin_memory=True)  # or copies would wait for one another
@@ -401,7 +421,7 @@ def _torch_feed(request: Request, reason: str) -> TorchFeed:
         request.sampling,
         workers,
         transforms=request.transforms,
-        reason=reason,
+        slow=slow,
         torch_order=not request.own_order and request.ranks.world_size == 1,
     )
 

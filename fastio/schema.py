@@ -343,6 +343,21 @@ def row_shape(kind: Field) -> tuple[tuple[int, ...], str]:
     return kind.fixed_shape, kind.dtype
 
 
+def tokens_hint(fields: Mapping[str, Field]) -> str:
+    """What to do where tokens are wanted and one of the fields is an array of integers.
+
+    Returns:
+        A sentence with a blank before it, or "" where there is no such field.
+    """
+    for name, kind in fields.items():
+        if isinstance(kind, Array) and "int" in kind.dtype and len(kind.shape or (None,)) == 1:
+            return (
+                f" {name!r} is an array of integers: to store it as tokens, pack it with "
+                f"schema=fastio.Schema({{{name!r}: fastio.Tokens('uint32'), ...}})"
+            )
+    return ""
+
+
 def is_open_array(kind: Field) -> TypeGuard[Array]:
     """Whether a field is of arrays whose shapes differ between samples."""
     return isinstance(kind, Array) and kind.fixed_shape is None

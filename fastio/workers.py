@@ -6,19 +6,23 @@ our `Order`, so that epochs, ranks and resuming work as on the native path.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio.device import HostBatch
-from fastio.errors import TransformError
+from fastio.errors import PerformanceWarning, TransformError
 from fastio.feed import BatchInfo, HostBatches, as_list
 from fastio.formats.torch_dataset import (
+    Slow,
     TorchReader,
     WorkerSettings,
     fingerprint,
@@ -40,7 +44,7 @@ class TorchFeed:
         sampling: which keys make up which batch.
         settings: DataLoader's other arguments.
         transforms: Normalize, ToDtype and OnBatch, as `Loader(transforms=)` takes them.
-        reason: why the native path was not possible.
+        slow: why the native path was not possible, and what makes it possible.
         torch_order: shuffle as DataLoader would, where there is a generator to draw from.
 
     Raises:
@@ -58,10 +62,11 @@ class TorchFeed:
         settings: WorkerSettings,
         *,
         transforms: Any,
-        reason: str,
+        slow: Slow,
         torch_order: bool,
     ) -> None:
-        self.reason = reason
+        self.reason = slow.reason
+        self._remedy = slow.remedy
         self.dataset = dataset
         self._iterable = is_iterable_dataset(dataset)
         if self._iterable:
@@ -75,12 +80,21 @@ class TorchFeed:
             sampling = replace(sampling, shuffle=None, order="auto", sampler=sampler)
         self._sampling = sampling
         self._settings = settings
-        self._finish = _finish(transforms, reason)
+        self._finish = _finish(transforms, slow.reason)
         self._reader: TorchReader | None = None
         self.reader()  # DataLoader checks its arguments
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
+
+    def warn(self) -> None:
+        """Says that this path is slow, why, and what to do; once a process and reason."""
+        processes = self._settings.num_workers
+        where = f"in {processes} worker processes" if processes else "in the calling thread"
+        _warn(
+            f"fastio reads {type(self.dataset).__name__} through torch's DataLoader, {where}, at "
+            f"its speed: {self.reason}. {self._remedy}"
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -148,6 +162,19 @@ class TorchFeed:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+
+@cache
+def _warn(message: str) -> None:
+    """Warns, where it did not yet in this process, at the caller's line."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and _is_ours(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, PerformanceWarning, stacklevel=level)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "fastio"
 
 
 def _check_iterable(sampling: Sampling) -> None:

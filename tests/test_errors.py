@@ -14,7 +14,8 @@ from fastio.errors import FastioError, ImageError, SampleError, SourceNotFound
 CLASSES = [
     value
     for _, value in inspect.getmembers(errors, inspect.isclass)
-    if value.__module__ == errors.__name__
+    if value.__module__ == errors.__name__ and issubclass(value, Exception)
+    if not issubclass(value, Warning)
 ]
 
 

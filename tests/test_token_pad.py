@@ -160,3 +160,22 @@ def test_what_makes_no_sense_is_refused(packed: Path, tmp_path: Path) -> None:
     fastio.pack([{"tokens": [1], "input_ids": 3}], tmp_path / "ds", schema=schema)
     with pytest.raises(SchemaError, match="input_ids"):
         Loader(tmp_path / "ds", transforms=TokenPad(8))
+
+
+# An array of integers where tokens are wanted
+
+
+@pytest.mark.parametrize(
+    "how",
+    [fastio.TokenWindows(4), TokenPad(4), {"ids": fastio.TokenWindows(4)}, {"ids": TokenPad(4)}],
+)
+def test_an_array_of_integers_is_told_to_be_packed_as_tokens(tmp_path: Path, how: Any) -> None:
+    fastio.pack([{"ids": np.arange(9, dtype=np.int32)} for _ in range(3)], tmp_path / "ds")
+    with pytest.raises(fastio.FastioError, match=r"'ids' is an array of integers.*fastio\.Tokens"):
+        Loader(tmp_path / "ds", transforms=how)
+
+
+def test_arrays_of_integers_of_differing_lengths_are_told_to_be_tokens(tmp_path: Path) -> None:
+    documents = [{"ids": np.arange(length)} for length in (3, 5)]
+    with pytest.raises(fastio.FastioError, match=r"fastio\.Tokens\('uint32'\)"):
+        fastio.pack(documents, tmp_path / "ds")

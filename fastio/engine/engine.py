@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from PIL import ImageFile
 
 from fastio import _native
 from fastio.batch import Allocate, AnyArray, Batch, Lease, SlotPool
@@ -42,6 +43,7 @@ _SMALL_BYTES = 64 << 10  # of a field of a batch: made anew, not kept; numbers b
 _ATTEMPTS = 3  # to fetch a shard again that is found damaged
 _END_S = 1.0  # for the feeder's thread, when the interpreter exits
 _FOREIGN = 6  # status.h: for Pillow to decode
+_DAMAGED = (3, 4)  # status.h: truncated, corrupt
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
@@ -509,11 +511,15 @@ class Engine:
         )
 
     def sort_out(self, pending: Pending, epoch: int) -> None:
-        """Gives Pillow what turned out to be foreign: a PNG named .jpg is known only when read."""
+        """Gives Pillow what turned out to be foreign: a PNG named .jpg is known only when read.
+
+        And truncated files, where Pillow is set to load them (`ImageFile.LOAD_TRUNCATED_IMAGES`).
+        """
+        wanted = (_FOREIGN, *_DAMAGED) if ImageFile.LOAD_TRUNCATED_IMAGES else (_FOREIGN,)
         for name, slot in pending.slots.items():
             image, futures = self._images[name], pending.foreign[name]
             for index, code, _ in slot.failures():
-                if code == _FOREIGN and index not in futures:
+                if code in wanted and index not in futures:
                     futures[index] = self._to_pillow(pending, image, epoch, index)
         pending.sorted_out = True
 
@@ -620,7 +626,11 @@ class Engine:
         rows = pending.planned.rows
         futures = pending.foreign[image.name]
         own_size = image.compiled.size is None
-        broken = {i: message for i, code, message in slot.failures() if code != _FOREIGN}
+        broken = {
+            i: message
+            for i, code, message in slot.failures()
+            if code != _FOREIGN and i not in futures
+        }
         images: list[AnyArray | None] = []
         if own_size:
             images += (slot.take(index) for index in range(len(rows)))

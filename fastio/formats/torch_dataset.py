@@ -8,13 +8,29 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, Subset
 
 from fastio.formats.folder import FolderDataset
 
 _FOLDER_MODULE = "torchvision.datasets.folder"
+_PACK = (
+    "Write it once as a packed dataset, fastio.pack(dataset, 'packed/'), and load that: "
+    "fastio.Loader('packed/')."
+)
+
+
+class Slow(NamedTuple):
+    """Why samples go through torch's DataLoader.
+
+    Attributes:
+        reason: a clause.
+        remedy: a sentence that says what to do for native speed.
+    """
+
+    reason: str
+    remedy: str = _PACK
 
 
 @dataclass(frozen=True)
@@ -38,29 +54,36 @@ class ImageFiles:
         return FolderDataset.from_samples(self.samples, self.classes, self.root, upright=False)
 
 
-def image_files(dataset: object) -> ImageFiles | str:
+def image_files(dataset: object) -> ImageFiles | Slow:
     """The files behind a torchvision ImageFolder or a torch Subset of one.
 
     Returns:
-        The files; or, as a clause, why `dataset` cannot be read as files.
+        The files; or why `dataset` cannot be read as files.
     """
     if type(dataset) is Subset:
         inner = image_files(dataset.dataset)
-        if isinstance(inner, str):
+        if isinstance(inner, Slow):
             return inner
         samples = [inner.samples[int(index)] for index in dataset.indices]
         return ImageFiles(samples, inner.classes, inner.transform, inner.root)
     kind = type(dataset)
     if (kind.__module__, kind.__qualname__) != (_FOLDER_MODULE, "ImageFolder"):
-        return f"{kind.__qualname__} is not torchvision's ImageFolder"
+        return Slow(f"{kind.__qualname__} is not torchvision's ImageFolder")
     folder: Any = dataset
     if folder.target_transform is not None:
-        return "the ImageFolder has a target_transform"
+        return Slow(
+            "the ImageFolder has a target_transform",
+            "Give it to the loader instead: transforms={'label': fastio.OnBatch(function)}, which "
+            "gets the labels of a batch as a tensor.",
+        )
     loader = folder.loader
     name = getattr(loader, "__qualname__", repr(loader))
     standard = name in ("default_loader", "pil_loader")
     if not standard or getattr(loader, "__module__", None) != _FOLDER_MODULE:
-        return f"the ImageFolder has a loader of its own, {name}"
+        return Slow(
+            f"the ImageFolder has a loader of its own, {name}",
+            f"Leave it out, if what it does is to decode files. {_PACK}",
+        )
     samples, classes = list(folder.samples), list(folder.classes)
     return ImageFiles(samples, classes, folder.transform, os.fspath(folder.root))
 

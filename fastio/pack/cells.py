@@ -364,8 +364,17 @@ def _encode_array(field: Array, value: Any) -> Any:
         raise SchemaError(
             f"its shape is {array.shape}, the field's is {field.shape}; give a schema with "
             f"Array({field.dtype!r}, None), or None for an axis of the shape, when shapes differ"
+            + (
+                "; of a document's tokens, with fastio.Tokens('uint32')"
+                if _may_be_tokens(array)
+                else ""
+            )
         )
     return (data, array.shape) if field.fixed_shape is None else data
+
+
+def _may_be_tokens(array: NDArray[Any]) -> bool:
+    return array.ndim == 1 and array.dtype.kind in "iu"
 
 
 def _encode_tokens(field: Tokens, value: Any) -> NDArray[Any]:

@@ -372,10 +372,10 @@ def _files_of_image_folder(src: Any) -> FolderDataset | None:
     if not type(src).__module__.startswith(("torchvision.", "torch.")):
         return None
     # Imports torch, which is there already when one of its classes is.
-    from fastio.formats.torch_dataset import image_files
+    from fastio.formats.torch_dataset import Slow, image_files
 
     found = image_files(src)
-    if isinstance(found, str) or found.transform is not None:
+    if isinstance(found, Slow) or found.transform is not None:
         return None
     return found.as_dataset()
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fastio
+from fastio.schema import tokens_hint
 from fastio.train.labels import Labels
 from fastio.train.loaders import evaluation_loader, training_loader
 from fastio.train.models import ENCODER_SIZES, EncoderSize, LanguageModel, TextClassifier
@@ -65,7 +66,8 @@ def text_task(options: Options, settings: TextSettings | None = None) -> TextTas
     if schema is None or not schema.token_fields:
         raise fastio.TrainError(
             f"{options.data} has no tokens: make them of text with `fastio pack TEXT DESTINATION "
-            "--tokenizer bytes`, or another tokenizer, and --columns label for what to predict"
+            "--tokenizer bytes`, or another tokenizer, and --columns label for what to predict."
+            + ("" if schema is None else tokens_hint(schema.fields))
         )
     field = schema.token_fields[0]
     label = settings.label or next((n for n in ("label", "class") if n in schema.fields), None)

@@ -15,7 +15,7 @@ from fastio.formats.layout import FieldKind, Ranges, Segments, ShardPlace, Table
 from fastio.formats.tokens.readers import readers
 from fastio.formats.tokens.segments import best_fit_segments, contiguous_segments
 from fastio.formats.tokens.windows import TokenWindows
-from fastio.schema import Array, Schema, Tokens
+from fastio.schema import Array, Schema, Tokens, tokens_hint
 from fastio.shard import ShardReader
 
 WINDOW = "window"  # the field of contiguous windows whose inputs and targets are views
@@ -51,7 +51,8 @@ class TokenDataset:
         if not isinstance(kind, Tokens):
             raise SchemaError(
                 f"TokenWindows is for a field of tokens; {dataset.path} has "
-                f"{', '.join(dataset.schema.token_fields) or 'none'}, and {field!r} is {kind!r}"
+                f"{', '.join(dataset.schema.token_fields) or 'none'}, and {field!r} is {kind!r}."
+                + tokens_hint({} if kind is None else {field: kind})
             )
         self.dataset, self.field, self.windows = dataset, field, windows
         self.path = dataset.path

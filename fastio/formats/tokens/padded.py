@@ -15,7 +15,7 @@ from fastio.errors import SchemaError, TransformError
 from fastio.formats.fixed import FixedWidth
 from fastio.formats.layout import FieldKind, Ranges, ShardPlace, TableField
 from fastio.formats.tokens.readers import readers
-from fastio.schema import Array, Field, Schema, Tokens, is_fixed_width
+from fastio.schema import Array, Field, Schema, Tokens, is_fixed_width, tokens_hint
 from fastio.shard import ShardReader
 
 INPUTS, MASK = "input_ids", "attention_mask"
@@ -91,7 +91,8 @@ class PaddedDataset:
         if not isinstance(kind, Tokens):
             raise SchemaError(
                 f"TokenPad is for a field of tokens; {dataset.path} has "
-                f"{', '.join(dataset.schema.token_fields) or 'none'}, and {field!r} is {kind!r}"
+                f"{', '.join(dataset.schema.token_fields) or 'none'}, and {field!r} is {kind!r}."
+                + tokens_hint({} if kind is None else {field: kind})
             )
         taken = [name for name in (INPUTS, MASK) if name in kinds and name != field]
         if taken or dataset.schema.image_fields:

@@ -1,0 +1,111 @@
+"""A loader that falls back to DataLoader warns once a process and reason, with the remedy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
+import fastio
+from fastio import Loader, PerformanceWarning
+from fastio.workers import _warn
+from tests.support import import_torchvision, numbered_folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said() -> Iterator[None]:
+    """Other tests of this process may have been warned."""
+    _warn.cache_clear()
+    yield
+    _warn.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return numbered_folder(tmp_path_factory.mktemp("warnings") / "photos")
+
+
+def image_folder(folder: Path, **options: Any) -> Any:
+    return import_torchvision().datasets.ImageFolder(str(folder), **options)
+
+
+class Counting(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+def said(dataset: Any, **options: Any) -> str:
+    """What one loader warns of."""
+    with pytest.warns(PerformanceWarning) as caught, Loader(dataset, 2, **options):
+        pass
+    (found,) = caught
+    assert found.filename == __file__
+    return str(found.message)
+
+
+def test_a_dataset_in_python_is_to_be_packed() -> None:
+    message = said(TensorDataset(torch.arange(4)))
+    assert "TensorDataset through torch's DataLoader, in the calling thread" in message
+    assert "fastio.pack(dataset, 'packed/')" in message
+
+
+def test_a_dataset_that_iterates_is_to_be_packed() -> None:
+    message = said(Counting(), num_workers=2)
+    assert "Counting through torch's DataLoader, in 2 worker processes" in message
+    assert "fastio.pack(dataset, 'packed/')" in message
+
+
+def test_a_target_transform_is_to_be_given_to_the_loader(folder: Path) -> None:
+    message = said(image_folder(folder, target_transform=abs))
+    assert "has a target_transform" in message
+    assert "transforms={'label': fastio.OnBatch(function)}" in message
+
+
+def test_a_loader_of_its_own_is_to_be_left_out(folder: Path) -> None:
+    message = said(image_folder(folder, loader=abs))
+    assert "a loader of its own, abs" in message
+    assert "Leave it out" in message
+
+
+def test_a_transform_that_is_not_known_is_to_be_given_to_the_loader(folder: Path) -> None:
+    jitter = import_torchvision().transforms.ColorJitter(0.1)
+    message = said(image_folder(folder, transform=jitter))
+    assert "not known natively: ColorJitter" in message
+    assert "transforms=fastio.OnBatch(transform)" in message
+
+
+def test_a_chain_that_cannot_be_done_is_to_be_put_in_order(folder: Path) -> None:
+    known = import_torchvision().transforms
+    chain = known.Compose([known.Resize((8, 8)), known.RandomResizedCrop(6)])
+    message = said(image_folder(folder, transform=chain))
+    assert "cannot be done natively" in message
+    assert "one resizing step" in message
+
+
+def test_a_transform_of_hugging_face_s_is_to_be_taken_off() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"x": [1, 2]}).with_transform(lambda batch: batch)
+    assert "dataset.reset_format()" in said(rows)
+
+
+def test_the_same_reason_is_told_once_a_process_and_others_are_told() -> None:
+    said(TensorDataset(torch.arange(4)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Loader(TensorDataset(torch.arange(4)), 2) as loader:
+            assert loader.stats().reason == "TensorDataset is not torchvision's ImageFolder"
+    said(Counting())
+
+
+def test_the_native_path_and_what_is_refused_say_nothing(folder: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with Loader(folder, 2) as loader:
+            assert loader.path == "native"
+        with pytest.raises(fastio.TransformError):
+            Loader(fastio.mix({TensorDataset(torch.arange(4)): 1.0}))

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fastio
-from fastio.schema import tokens_hint
 from fastio.train.labels import Labels
 from fastio.train.loaders import evaluation_loader, training_loader
 from fastio.train.models import ENCODER_SIZES, EncoderSize, LanguageModel, TextClassifier
@@ -66,8 +65,8 @@ def text_task(options: Options, settings: TextSettings | None = None) -> TextTas
     if schema is None or not schema.token_fields:
         raise fastio.TrainError(
             f"{options.data} has no tokens: make them of text with `fastio pack TEXT DESTINATION "
-            "--tokenizer bytes`, or another tokenizer, and --columns label for what to predict."
-            + ("" if schema is None else tokens_hint(schema.fields))
+            "--tokenizer bytes`, or another tokenizer, and --columns label for what to predict; "
+            "arrays of integers are packed as tokens by a schema with fastio.Tokens('uint32')"
         )
     field = schema.token_fields[0]
     label = settings.label or next((n for n in ("label", "class") if n in schema.fields), None)

@@ -36,6 +36,7 @@ from fastio.plan import PlannedBatch
 from fastio.ragged import Forms, RaggedBatch
 from fastio.ragged_tensors import one_part, ragged_parts
 from fastio.resume import Cursor
+from fastio.samples import SampleForm, field_samples
 from fastio.sampling import Ranks, Sampling
 from fastio.schema import Bytes, Image, Schema
 from fastio.staging import Forecast, Stager, ahead_bytes, staged
@@ -250,6 +251,7 @@ class NativeSettings:
         read_ahead: a table's rows are asked of the disk before batches need them.
         let_go: ... and are not kept in the page cache behind them.
         ragged: the forms of fields whose rows differ in size.
+        samples: what collate_fn gets.
     """
 
     threads: int
@@ -265,6 +267,7 @@ class NativeSettings:
     read_ahead: bool = False
     let_go: bool = False
     ragged: Forms = dataclasses.field(default_factory=Forms)
+    samples: SampleForm = dataclasses.field(default_factory=SampleForm)
 
 
 class NativeFeed:
@@ -546,18 +549,22 @@ class NativeFeed:
         return joined if structure == "tuple" else joined[0]
 
     def _samples(self, data: Any, batch: Batch) -> list[Any]:
-        """A batch taken apart, for collate_fn. Numbers are what indexing the dataset gives."""
+        """A batch taken apart, for collate_fn: as indexing the dataset gives samples."""
         parts = tuple(data.values()) if isinstance(data, dict) else data
         parts = list(parts) if isinstance(parts, tuple) else [parts]
-        columns = []
-        for name, part in zip(self.fields, parts, strict=True):
-            raw = batch.fields[name]
-            scalars = isinstance(raw, np.ndarray) and raw.ndim == 1
-            if scalars and name not in self.transforms.fields:
-                plain = raw.dtype in (np.int64, np.float64, np.bool_)
-                columns.append(raw.tolist() if plain else list(raw))
-            else:
-                columns.append(list(part))
+        kinds, how = self.dataset.schema.fields, self.settings
+        padded = isinstance(self.dataset, PaddedDataset)
+        columns = [
+            field_samples(
+                batch.fields[name],
+                part,
+                kinds[name],
+                how.samples,
+                transformed=padded or name in self.transforms.fields,
+                channels_last=how.channels_last,
+            )
+            for name, part in zip(self.fields, parts, strict=True)
+        ]
         samples = zip(*columns, strict=True)
         return [
             self._structured([{n: v} for n, v in zip(self.fields, values, strict=True)])

@@ -32,7 +32,9 @@ from fastio.formats.hugging_face import (
     HuggingFaceGroups,
     HuggingFaceTable,
     has_transform,
+    is_dataset_object,
     is_hugging_face,
+    unlike_python,
     wants_rows,
 )
 from fastio.formats.tables import (
@@ -51,12 +53,13 @@ from fastio.mixing import Mix
 from fastio.plan import Buckets
 from fastio.ragged import Form, Forms
 from fastio.residency import is_beyond_memory, place_table
+from fastio.samples import ImageForm, SampleForm
 from fastio.sampling import Ranks, Sampling
 from fastio.schema import tokens_hint
 from fastio.staging import staged
 from fastio.store import is_remote
 from fastio.table_feed import TableFeed, TableSettings, table_memory
-from fastio.transforms import compile, from_torchvision
+from fastio.transforms import compile, from_torchvision, sample_form
 from fastio.tuning import first_threads, most_threads
 from fastio.workers import TorchFeed
 
@@ -152,12 +155,14 @@ def make_feed(request: Request) -> Feed:
         return _table_feed(request, tables)
     if isinstance(source, Slow):
         return _torch_feed(request, source)
-    opened, known = source
+    opened, known, images = source
     dataset, request = _windows(opened, request)
     if isinstance(dataset, TarDataset) and dataset is not request.dataset and request.fields:
         request = replace(request, fields=tuple(dataset.schema.fields))  # seg_png for "seg.png"
     transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
     settings = _native_settings(request)
+    if images is not None and not _given_for("image", request.transforms):
+        settings = replace(settings, samples=SampleForm(images))
     settings.ragged.check(dataset.schema, request.fields, transforms.audio)
     if remote_part(dataset) is None:
         sampling = request.sampling
@@ -191,6 +196,10 @@ def _hugging_face_feed(request: Request) -> Feed:
         )
     if request.storage_options is not None or request.cache is not None:
         raise ValueError("storage_options and cache are for data behind a URL")
+    slow = _unlike_python(request)
+    if slow is not None and _asks_nothing(request):
+        return _torch_feed(request, slow)
+    python = slow is None and is_dataset_object(request.dataset)
     asked = request.tables or TableRequest(TableOptions(), None, None)
     options, sampling = asked.options, request.sampling
     table = HuggingFaceTable(request.dataset, options)
@@ -200,7 +209,9 @@ def _hugging_face_feed(request: Request) -> Feed:
         groups = HuggingFaceGroups(
             table, options, fields=request.fields, filters=asked.filters, threads=how.threads
         )
-        return _row_group_feed(request, groups, table_memory(asked.memory))
+        return _row_group_feed(
+            request, groups, table_memory(asked.memory), SampleForm(None, python)
+        )
     if asked.filters is not None or asked.memory is not None:
         raise ValueError(
             f"filters and memory are of rows that are read in groups, and those of {table.name} "
@@ -209,7 +220,37 @@ def _hugging_face_feed(request: Request) -> Feed:
         )
     dataset = HuggingFaceDataset(table, options)
     transforms = FieldTransforms.parse(request.transforms, dataset.schema)
-    return NativeFeed(dataset, sampling, transforms, _native_settings(request), request.seed)
+    settings = replace(_native_settings(request), samples=SampleForm(None, python))
+    return NativeFeed(dataset, sampling, transforms, settings, request.seed)
+
+
+def _unlike_python(request: Request) -> Slow | None:
+    """Why collate_fn does not get of the native path what `dataset[i]` of a datasets.Dataset is."""
+    if request.workers.collate_fn is None or not is_dataset_object(request.dataset):
+        return None
+    given = request.transforms
+    named = [name for name in given if name is not None] if isinstance(given, Mapping) else []
+    if not named and as_list(given):
+        named = [name for name, kind in request.dataset.features.items() if _is_image(kind)]
+    reason = unlike_python(request.dataset, named)
+    if reason is None:
+        return None
+    return Slow(
+        reason,
+        "Without collate_fn the loader makes batches natively; or name the columns that are "
+        "wanted, columns=[...], and what nulls are to be, nulls={...}: collate_fn then gets "
+        "fastio's values.",
+    )
+
+
+def _is_image(feature: Any) -> bool:
+    return type(feature).__name__ == "Image"
+
+
+def _asks_nothing(request: Request) -> bool:
+    """Whether nothing is asked for that only the native path has."""
+    asked = (request.tables, request.fields, request.ragged)
+    return all(option is None for option in asked) and request.on_error == "raise"
 
 
 def _tables(request: Request) -> list[TableFile] | None:
@@ -266,7 +307,9 @@ def _table_feed(request: Request, files: list[TableFile]) -> TableFeed:
     return _row_group_feed(request, dataset, memory)
 
 
-def _row_group_feed(request: Request, dataset: TableDataset, memory: int) -> TableFeed:
+def _row_group_feed(
+    request: Request, dataset: TableDataset, memory: int, samples: SampleForm | None = None
+) -> TableFeed:
     """Batches of row groups, in so many bytes."""
     how = _native_settings(request)
     given = None if request.tables is None else request.tables.memory
@@ -279,6 +322,7 @@ def _row_group_feed(request: Request, dataset: TableDataset, memory: int) -> Tab
         how.collate_fn,
         how.pinned,
         how.ragged,
+        samples or SampleForm(),
     )
     how.ragged.check(dataset.schema)
     if transforms.audio:
@@ -288,19 +332,20 @@ def _row_group_feed(request: Request, dataset: TableDataset, memory: int) -> Tab
     return TableFeed(dataset, request.sampling, transforms, settings)
 
 
-def _native_source(request: Request) -> tuple[AnyDataset, list[Any]] | Slow:
-    """A dataset of the native path and the transforms that it came with; or why there is none."""
+def _native_source(request: Request) -> tuple[AnyDataset, list[Any], ImageForm | None] | Slow:
+    """A dataset of the native path, the transforms that it came with, and what these make of an
+    image; or why there is none."""
     dataset, options, cache = request.dataset, request.storage_options, request.cache
     if isinstance(dataset, (str, os.PathLike)) or is_tars(dataset):
         opened = open_any(dataset, request.fields, storage_options=options, cache=cache)
-        return opened, []
+        return opened, [], None
     if options is not None or cache is not None:
         raise ValueError(
             "storage_options and cache are for a dataset that is given as a URL; fastio.open takes "
             "them too"
         )
     if isinstance(dataset, AnyDataset):
-        return dataset, []
+        return dataset, [], None
     files = image_files(dataset)
     if isinstance(files, Slow):
         return files
@@ -320,7 +365,12 @@ def _native_source(request: Request) -> tuple[AnyDataset, list[Any]] | Slow:
             "Give crops, resizes and flips first, one resizing step among them, then ToTensor and "
             "Normalize.",
         )
-    return files.as_dataset(), known
+    return files.as_dataset(), known, sample_form(files.transform)
+
+
+def _given_for(field: str, transforms: Any) -> list[Any]:
+    """The loader's own transforms of the only image field."""
+    return as_list(transforms.get(field) if isinstance(transforms, Mapping) else transforms)
 
 
 def _windows(dataset: AnyDataset, request: Request) -> tuple[Loadable, Request]:
@@ -457,4 +507,4 @@ def _forms(request: Request) -> Forms:
     """The forms of fields whose rows differ in size; samples of such fields are always rows."""
     forms = Forms.of(request.ragged)
     alone = request.workers.collate_fn is not None or not request.sampling.batched
-    return Forms("list") if alone and request.ragged is not None else forms
+    return Forms("list") if alone else forms

@@ -49,6 +49,7 @@ LAYERS = [
     "ragged_tensors",
     "tensors",
     "device",
+    "samples",
     "feed",
     "mix_feed",
     "workers",

@@ -282,6 +282,8 @@ def test_samples_one_by_one_and_by_collate_fn(packed: Path) -> None:
 
 
 def test_callables_get_the_decoded_batch(packed: Path) -> None:
-    how = {"audio": [AudioDecode(length=50, channels=2), lambda clips: clips * 0 + 1]}
+    how = {
+        "audio": [AudioDecode(length=50, channels=2), fastio.OnBatch(lambda clips: clips * 0 + 1)]
+    }
     with Loader(packed, 4, transforms=how) as loader:
         assert bool((next(iter(loader))["audio"] == 1).all())

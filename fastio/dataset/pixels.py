@@ -198,6 +198,12 @@ def to_pixels(image: PillowImage.Image, mode: Literal["RGB", "L"]) -> NDArray[np
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
+def pillow_image(pixels: NDArray[np.uint8]) -> PillowImage.Image:
+    """A Pillow image, in mode RGB or L, with a copy of pixels (H, W, C)."""
+    gray = pixels.shape[2] == 1
+    return PillowImage.fromarray(np.array(pixels[:, :, 0] if gray else pixels, order="C"))
+
+
 class _RefusedError(ValueError):
     """More bits a channel than 8, or too many pixels."""
 

@@ -22,6 +22,7 @@ from fastio.memory import available_memory, local_ranks
 from fastio.ragged import Forms, RaggedBatch
 from fastio.ragged_tensors import ragged_parts
 from fastio.resume import Cursor
+from fastio.samples import SampleForm, field_samples
 from fastio.sampling import Ranks, Sampling
 from fastio.sizes import size_in_bytes
 from fastio.stats import Stats
@@ -51,7 +52,7 @@ class TableSettings:
         memory: bytes; None: as `table_memory` finds, and a loader's state may say other windows.
         timeout_s: longest wait for a batch, 0 for no limit.
         collate_fn: makes the batch of the list of its samples.
-        pinned, ragged: as `feed.NativeSettings` has them.
+        pinned, ragged, samples: as `feed.NativeSettings` has them.
     """
 
     threads: int
@@ -61,6 +62,7 @@ class TableSettings:
     collate_fn: Callable[[list[Any]], Any] | None = None
     pinned: Literal["no", "slots", "fresh"] = "no"
     ragged: Forms = field(default_factory=Forms)
+    samples: SampleForm = field(default_factory=SampleForm)
 
 
 def table_memory(memory: int | str | None) -> int:
@@ -130,6 +132,7 @@ class TableFeed:
         self._window_bytes = self._memory * _WINDOW_SIXTEENTHS // 16
         self._records = Records(dataset.schema, dataset.fixed)
         self._check_groups()
+        self._transformed = frozenset(transforms.fields)
         self._collate_steps, self._finish = _place_steps(dataset, transforms, settings, sampling)
         self._shared = _Shared()
         self._stats = Stats()
@@ -337,10 +340,26 @@ class TableFeed:
             return HostBatch(pin(data) if pinned == "fresh" else data, info)
         if self._collate_steps is not None:
             data = self._collate_steps(data)
-        samples = [{name: part[i] for name, part in data.items()} for i in range(end - begin)]
+        samples = self._samples(data, values)
         collate = self.settings.collate_fn
-        data = collate(samples) if self.sampling.batched else collate(samples[0])  # type: ignore[arg-type]
+        data = collate(samples) if self.sampling.batched else collate(samples[0])
         return HostBatch(pin(data) if pinned == "fresh" else data, info)
+
+    def _samples(self, data: Mapping[str, Any], values: Mapping[str, Any]) -> list[Any]:
+        """A batch taken apart, for collate_fn: as indexing the dataset gives samples."""
+        columns = {
+            name: field_samples(
+                values[name],
+                data[name],
+                kind,
+                self.settings.samples,
+                transformed=name in self._transformed,
+                channels_last=True,
+            )
+            for name, kind in self.dataset.schema.fields.items()
+        }
+        rows = zip(*columns.values(), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 class TableBatches:

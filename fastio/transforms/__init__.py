@@ -38,7 +38,7 @@ from fastio.transforms.specs import (
     Resize,
     ToDtype,
 )
-from fastio.transforms.torchvision import from_torchvision
+from fastio.transforms.torchvision import from_torchvision, sample_form
 
 __all__ = [
     "GEOMETRIC",
@@ -62,4 +62,5 @@ __all__ = [
     "compile",
     "from_torchvision",
     "on_whole_batch",
+    "sample_form",
 ]

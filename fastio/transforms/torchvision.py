@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 from fastio.errors import TransformError
 from fastio.transforms.specs import (
@@ -35,6 +35,26 @@ def from_torchvision(transform: object) -> list[Any] | None:
         return None if convert is None else convert(transform)
     except (TransformError, TypeError, ValueError):
         return None
+
+
+def sample_form(transform: object) -> Literal["pillow", "tensor", "tv_tensor"]:
+    """What a torchvision transform that `from_torchvision` knows makes of a PIL image."""
+    form: Literal["pillow", "tensor", "tv_tensor"] = "pillow"
+    for step in _flat(transform):
+        name = type(step).__name__
+        if name == "ToImage":
+            form = "tv_tensor"
+        elif name in _TO_TENSOR and (form == "pillow" or name == "ToPureTensor"):
+            form = "tensor"
+    return form
+
+
+def _flat(transform: Any) -> Iterator[Any]:
+    if type(transform).__name__ != "Compose":
+        yield transform
+        return
+    for step in transform.transforms:
+        yield from _flat(step)
 
 
 def _from_compose(compose: Any) -> list[Any] | None:
@@ -91,6 +111,18 @@ def _from_image_classification(t: Any) -> list[Any]:
     ]
 
 
+# Those that take tensors only are among them: what they would do to a PIL image is an error.
+_TO_TENSOR = frozenset(
+    [
+        "ConvertImageDtype",
+        "ImageClassification",
+        "Normalize",
+        "PILToTensor",
+        "ToDtype",
+        "ToPureTensor",
+        "ToTensor",
+    ]
+)
 _TORCHVISION: dict[str, Callable[[Any], list[Any] | None]] = {
     "Compose": _from_compose,
     "RandomResizedCrop": _from_random_resized_crop,

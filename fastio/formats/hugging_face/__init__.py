@@ -4,8 +4,8 @@
 
 `groups` is what the tables' path reads; `dataset` gives any row, with its images (`images`, whose
 bytes lie in files that are `mapped`) and lists of lists (`nested`). `fields` decides what becomes
-what, `check` is for `fastio verify`. What the package writes about columns is in
-`fastio.formats.tables.features`.
+what, `python_rows` whether rows are as indexing gives them, `check` is for `fastio verify`. What
+the package writes about columns is in `fastio.formats.tables.features`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from fastio.formats.hugging_face.dataset import HuggingFaceDataset
 from fastio.formats.hugging_face.fields import wants_rows
 from fastio.formats.hugging_face.groups import HuggingFaceGroups
 from fastio.formats.hugging_face.images import NOWHERE, OWN_FILE, Places
-from fastio.formats.hugging_face.sources import has_transform, is_hugging_face
+from fastio.formats.hugging_face.python_rows import unlike_python
+from fastio.formats.hugging_face.sources import (
+    has_transform,
+    is_dataset_object,
+    is_hugging_face,
+)
 from fastio.formats.hugging_face.table import HuggingFaceTable
 
 __all__ = [
@@ -28,6 +33,8 @@ __all__ = [
     "check_arrow_streams",
     "check_hugging_face_images",
     "has_transform",
+    "is_dataset_object",
     "is_hugging_face",
+    "unlike_python",
     "wants_rows",
 ]

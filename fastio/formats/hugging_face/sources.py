@@ -72,11 +72,14 @@ def is_hugging_face(dataset: Any) -> bool:
     return _class_name(dataset) is not None
 
 
+def is_dataset_object(dataset: Any) -> bool:
+    """Whether it is a `datasets.Dataset`: no path, no stream, not several splits."""
+    return _class_name(dataset) == "Dataset"
+
+
 def has_transform(dataset: Any) -> bool:
     """Whether an object makes its samples by a function of the user's (`set_transform`)."""
-    if _class_name(dataset) != "Dataset":
-        return False
-    return bool(dataset.format["type"] == "custom")
+    return is_dataset_object(dataset) and bool(dataset.format["type"] == "custom")
 
 
 def open_hugging_face(dataset: Any) -> Opened:

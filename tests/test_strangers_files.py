@@ -115,11 +115,51 @@ def test_what_is_no_file_is_skipped_and_counted_where_that_is_wanted(tmp_path: P
     assert (report.rows, len(report.skipped)) == (1, 2)
 
 
-def test_a_circle_of_links_in_a_folder_is_named(tmp_path: Path) -> None:
-    write_folder(tmp_path / "images", 2, 1)
-    (tmp_path / "images" / "class0" / "more").symlink_to(tmp_path / "images")
-    with pytest.raises(FastioError, match=r"more.*folder that it lies in"):
-        fastio.Loader(tmp_path / "images", 1)
+CIRCLES = {
+    "to the root": {"class0/more": ""},
+    "to itself": {"class0/more": "class0"},
+    "a class of the root": {"more": ""},
+    "two classes": {"class0/more": "class1", "class1/more": "class0"},
+}
+
+
+@pytest.mark.parametrize("links", CIRCLES.values(), ids=CIRCLES.keys())
+@pytest.mark.parametrize("ending", [".jpg", ".wav", ".npy"])
+def test_a_circle_of_links_in_a_folder_is_named(
+    tmp_path: Path, links: dict[str, str], ending: str
+) -> None:
+    root = tmp_path / "files"
+    for label in range(2):
+        (root / f"class{label}").mkdir(parents=True)
+        (root / f"class{label}" / f"zz{ending}").write_bytes(b"")
+    for link, target in links.items():
+        (root / link).symlink_to(root / target)
+    with pytest.raises(FastioError, match=r"more.*folder that it lies in.*delete the link"):
+        fastio.pack(root, tmp_path / "out") if ending == ".npy" else fastio.Loader(root, 1)
+
+
+def test_a_link_to_itself_is_an_error_of_its_sample(tmp_path: Path) -> None:
+    write_folder(tmp_path / "images", 1, 3)
+    (tmp_path / "images" / "class0" / "1.jpg").unlink()
+    (tmp_path / "images" / "class0" / "1.jpg").symlink_to("1.jpg")
+    with pytest.raises(ImageError, match=r"1\.jpg.*symbolic links"):
+        list(fastio.Loader(tmp_path / "images", 3))
+    with fastio.Loader(tmp_path / "images", 3, on_error="skip") as loader:
+        assert [len(labels) for _, labels in loader] == [2]
+
+
+def test_a_folder_of_links_is_read_wherever_they_lead(tmp_path: Path) -> None:
+    """As subsets of large datasets are made: the user's own folder names no file by its data."""
+    images = write_folder(tmp_path / "images", 2, 2)
+    subset = tmp_path / "subset"
+    (subset / "a").mkdir(parents=True)
+    (subset / "a" / "one.jpg").symlink_to(images / "class0" / "1.jpg")
+    (subset / "b").symlink_to(images / "class1")
+    with fastio.open(subset) as dataset, fastio.open(images) as whole:
+        assert len(dataset) == 3
+        np.testing.assert_array_equal(dataset[0][0], whole[1][0])
+        np.testing.assert_array_equal(dataset[2][0], whole[3][0])
+    assert fastio.pack(subset, tmp_path / "packed").rows == 3
 
 
 # --- Paths in data --------------------------------------------------------------------------------

@@ -94,7 +94,9 @@ class Loader:
             nothing is kept. Not for table files that are not packed.
         on_error: what a sample that can't be read does: "raise" its error from next(), "skip" it
             (the batch shrinks; without any sample left it does not come, and this rank makes a
-            step less than others), or "replace" it by another of its batch.
+            step less than others), or "replace" it by another of its batch. What is wrong with a
+            whole shard, tar or store (missing, cut off, replaced, damaged outside of an image) is
+            no sample's error: it is raised in any case.
         rank, world_size: which part of each global batch to deliver. None: torch.distributed's
             where it is initialised, else RANK and WORLD_SIZE of the environment, where torchrun
             puts them, else 0 of 1.

@@ -304,12 +304,8 @@ class ShardReader:
             elif pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
                 self.offsets(name)
 
-    def check_unchanged(self, *, cut_off: bool = True) -> None:
+    def check_unchanged(self) -> None:
         """Look at whether the file is still the one that was opened, and was not written since.
-
-        Args:
-            cut_off: whether a file that only became shorter is an error. Rows that lie in what it
-                lacks are bad samples when they are read, which may be left out.
 
         Raises:
             SourceChanged: it is another, was written, or is gone.
@@ -325,12 +321,10 @@ class ShardReader:
         if found == self.stamp:
             return
         if found[:2] == self.stamp[:2] and found.nbytes < self.stamp.nbytes:
-            if cut_off:
-                raise ShardCorrupt(
-                    f"{self.path} was cut off while it was read: it had {self.stamp.nbytes} bytes "
-                    f"when it was opened, and has {found.nbytes}; copy it again, or pack again"
-                )
-            return
+            raise ShardCorrupt(
+                f"{self.path} was cut off while it was read: it had {self.stamp.nbytes} bytes "
+                f"when it was opened, and has {found.nbytes}; copy it again, or pack again"
+            )
         raise SourceChanged(
             f"{self.path} was replaced or written after it was opened; open the data again"
         )

@@ -13,9 +13,10 @@ import pyarrow.parquet
 import pytest
 
 import fastio
-from fastio import Cache, Loader, SampleError, ShardCorrupt
+from fastio import Cache, Loader, ShardCorrupt, SourceNotFound
 from fastio.fetch import Columns
 from fastio.formats.tables import TableDataset, TableOptions
+from tests.pictures import picture, save
 from tests.servers import http_folder
 from tests.staging_support import pack_table
 
@@ -43,7 +44,7 @@ def test_rows_of_a_local_shard_that_is_cut_off_are_named(tmp_path: Path) -> None
     with Loader(tmp_path / "ds", batch_size=100, prefetch_factor=1) as loader:
         assert sorted(numbers(loader)) == list(range(ROWS))
         cut(tmp_path / "ds" / "shard-000001.arrow")
-        with pytest.raises((SampleError, ShardCorrupt), match=r"shard-000001\.arrow.*cut off"):
+        with pytest.raises(ShardCorrupt, match=r"shard-000001\.arrow.*cut off"):
             numbers(loader)
 
 
@@ -59,19 +60,63 @@ def test_a_handler_that_was_set_back_is_put_in_its_place(tmp_path: Path, opened:
         if not opened:
             assert sorted(numbers(loader)) == list(range(ROWS))
         cut(tmp_path / "ds" / "shard-000001.arrow")
-        with pytest.raises((SampleError, ShardCorrupt), match=r"shard-000001\.arrow.*cut off"):
+        with pytest.raises(ShardCorrupt, match=r"shard-000001\.arrow.*cut off"):
             numbers(loader)
 
 
-def test_bad_rows_of_a_cut_off_shard_can_be_skipped(tmp_path: Path) -> None:
-    pack_table(tmp_path / "ds", ROWS)
-    with Loader(tmp_path / "ds", batch_size=100, on_error="skip", shuffle=True) as loader:
-        assert sorted(numbers(loader)) == list(range(ROWS))
-        shard_rows = int(fastio.open(tmp_path / "ds").manifest.shard_rows[0])
-        cut(tmp_path / "ds" / "shard-000000.arrow")
-        step = next(iter(loader))
-        assert min(step["y"].tolist()) >= shard_rows
-        assert loader.stats().skipped > 0
+def samples(kind: str) -> list[dict[str, Any]]:
+    """Samples of one kind of field beside their numbers."""
+    values: dict[str, Any] = {
+        "numbers": lambda row: np.full(64, row),
+        "text": lambda row: f"row {row} " * 40,
+        "arrays": lambda row: np.full((row % 3 + 1, 64), row),
+        "raw images": lambda row: np.full((16, 16, 3), row, np.uint8),
+        "JPEGs": lambda row: save(picture(16, 16, row), "JPEG"),
+        "PNGs": lambda row: save(picture(16, 16, row), "PNG"),
+    }
+    return [{"value": values[kind](row), "row": row} for row in range(40)]
+
+
+def missing(path: Path) -> None:
+    """Takes a file away."""
+    path.unlink()
+
+
+def other_head(path: Path) -> None:
+    """Flips a bit of a file's head."""
+    data = bytearray(path.read_bytes())
+    data[40] ^= 4
+    path.write_bytes(data)
+
+
+KINDS = ("numbers", "text", "arrays", "raw images", "JPEGs", "PNGs")
+_FIELD = {"arrays": fastio.Array("int64", (None, 64))}
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("damage", "is_open"), [(cut, True), (cut, False), (missing, False), (other_head, False)]
+)
+def test_what_is_wrong_with_a_whole_shard_is_no_error_of_samples(
+    tmp_path: Path, damage: Any, is_open: bool, kind: str, on_error: Any
+) -> None:
+    """Its rows are no bad samples: leaving them out would train on a part of the data."""
+    schema = None
+    if kind in _FIELD:
+        schema = fastio.Schema({"value": _FIELD[kind], "row": fastio.Scalar("int64")})
+    fastio.pack(samples(kind), tmp_path / "ds", shard_size=6000, schema=schema, codec="jpeg")
+    options: dict[str, Any] = {"ragged": {"value": "list"}} if kind == "arrays" else {}
+    images = {"transforms": [fastio.Resize((8, 8))]} if kind[:3] in ("raw", "JPE", "PNG") else {}
+    with Loader(
+        tmp_path / "ds", 4, prefetch_factor=1, num_workers=1, on_error=on_error, **options, **images
+    ) as loader:
+        if is_open:
+            assert sum(len(batch["row"]) for batch in loader) == 40
+        damage(tmp_path / "ds" / "shard-000001.arrow")
+        with pytest.raises((ShardCorrupt, SourceNotFound), match=r"shard-000001\.arrow"):
+            list(loader)
+        assert loader.stats().skipped == loader.stats().replaced == 0
 
 
 def test_gather_names_a_cut_off_shard_and_reads_it_anew_when_it_is_mended(tmp_path: Path) -> None:
@@ -162,7 +207,7 @@ def test_rows_are_bad_only_if_the_last_attempt_did_not_help(
     monkeypatch.setattr(Columns, "renew", lambda self, rows: True)
     with Loader(tmp_path / "ds", batch_size=50) as loader:
         if is_told:
-            with pytest.raises(SampleError, match="cut off"):
+            with pytest.raises(ShardCorrupt, match="cut off"):
                 numbers(loader)
         else:
             assert numbers(loader) == list(range(50))

@@ -777,7 +777,7 @@ def test_damaged_offsets_of_images_are_refused(tmp_path: Path) -> None:
         damaged = offsets.copy()
         damaged[place] = value
         path.write_bytes(whole.replace(offsets.tobytes(), damaged.tobytes()))
-        with pytest.raises(ImageError, match="column 'image' is damaged"):
+        with pytest.raises(ShardCorrupt, match="column 'image' is damaged"):
             batch_of(folder, transforms=CROP)
 
 

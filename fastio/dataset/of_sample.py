@@ -6,10 +6,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from fastio.errors import LoaderClosed, SampleError, SourceChanged
+from fastio.errors import (
+    LoaderClosed,
+    ManifestInvalid,
+    SampleError,
+    ShardCorrupt,
+    SourceChanged,
+    SourceNotFound,
+    StoreError,
+)
 
-# What ends a run, also where it comes while a sample is decoded.
-NOT_OF_SAMPLES = (LoaderClosed, SourceChanged)
+# What ends a run, also where it comes while a sample is decoded: what is wrong with a whole shard,
+# tar or store. Its thousands of rows are no bad samples that somebody wanted left out.
+NOT_OF_SAMPLES = (
+    LoaderClosed,
+    ManifestInvalid,
+    ShardCorrupt,
+    SourceChanged,
+    SourceNotFound,
+    StoreError,
+)
 
 
 class NamedRows(Protocol):
@@ -31,8 +47,8 @@ def of_sample(rows: NamedRows, row: int, kind: type[SampleError] = SampleError) 
     """Turns whatever is raised within into the error of one sample, which `on_error` is about.
 
     What decoders, parsers and allocations raise is not known beforehand: MemoryError and
-    RecursionError are as much a sample's own as ValueError. KeyboardInterrupt, SystemExit,
-    LoaderClosed and SourceChanged pass.
+    RecursionError are as much a sample's own as ValueError. KeyboardInterrupt, SystemExit and
+    `NOT_OF_SAMPLES` pass.
 
     Args:
         rows: the dataset.

@@ -267,7 +267,7 @@ class Dataset(Rows):
         self._comparisons.raise_problem()
         self.manifest.check_unchanged()
         for reader in self._readers():
-            reader.check_unchanged(cut_off=False)
+            reader.check_unchanged()
 
     def look(self) -> None:
         """As `check_unchanged`, but for a few of the shards in turn, and now and then; cheap."""
@@ -279,7 +279,7 @@ class Dataset(Rows):
         self.manifest.check_unchanged()
         readers = self._readers()
         for place in range(self._looks, self._looks + min(_LOOKS, len(readers))):
-            readers[place % len(readers)].check_unchanged(cut_off=False)
+            readers[place % len(readers)].check_unchanged()
         self._looks += _LOOKS
 
     def finish_epoch(self) -> None:

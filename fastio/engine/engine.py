@@ -28,7 +28,14 @@ from fastio.engine.mend import replace, skip
 from fastio.engine.pending import PATIENCE_S, WAIT_S, Pending
 from fastio.engine.pillow import PillowThreads
 from fastio.engine.stream import BatchStream
-from fastio.errors import AudioError, FastioError, ImageError, LoaderClosed, SampleError, StoreError
+from fastio.errors import (
+    AudioError,
+    FastioError,
+    ImageError,
+    LoaderClosed,
+    SampleError,
+    ShardCorrupt,
+)
 from fastio.fetch import ColdRows, ImageReads, SpanRead, Spans, columns
 from fastio.formats import Loadable, PaddedDataset, TokenDataset
 from fastio.plan import PlannedBatch
@@ -415,7 +422,7 @@ class Engine:
         rows, dataset = pending.planned.rows, self.dataset
         try:
             return dataset.gather_all(fields, rows)
-        except (*NOT_OF_SAMPLES, StoreError):
+        except NOT_OF_SAMPLES:
             raise
         except Exception as error:
             if self.on_error == "raise" and isinstance(error, FastioError):
@@ -540,8 +547,8 @@ class Engine:
         failures = dict(pending.failures)
         for name, slot in pending.slots.items():
             self._finish_images(pending, self._images[name], slot, epoch, failures)
-        self._finish_gathered(pending, failures)
-        self._finish_spans(pending, failures)
+        self._finish_gathered(pending)
+        self._finish_spans(pending)
         clips = {name: self._clips(pending, name, failures) for name in self._audio}
         self._let_go(pending)
         count = len(planned.rows)
@@ -569,7 +576,7 @@ class Engine:
         )
         return self._mend(batch, sorted(failures)) if failures else batch
 
-    def _finish_gathered(self, pending: Pending, failures: dict[int, SampleError]) -> None:
+    def _finish_gathered(self, pending: Pending) -> None:
         """Rows whose shard was damaged, from the shard opened or fetched anew where that helps."""
         if pending.gathered is None:
             return
@@ -583,9 +590,7 @@ class Engine:
             while not pending.gathered.wait(WAIT_S):
                 pass
         for index, _, message in pending.gathered.failures():
-            row = int(pending.planned.rows[index])
-            error = SampleError(self.name, row, self.dataset.sample_name(row), message)
-            failures.setdefault(index, error)
+            raise self._shard_error(int(rows[index]), message)
 
     def _clips(self, pending: Pending, name: str, failures: dict[int, SampleError]) -> list[Clip]:
         """The decoded clips of a field; another one, or none of it, in the place of a bad one."""
@@ -605,15 +610,13 @@ class Engine:
         empty = (np.zeros(self._audio[name].how.shape or (1, 0), self._audio[name].how.dtype), 0)
         return [clip if clip is not None else good or empty for clip in found]
 
-    def _finish_spans(self, pending: Pending, failures: dict[int, SampleError]) -> None:
+    def _finish_spans(self, pending: Pending) -> None:
         for name, read in pending.spans.items():
             broken = read.failures()
-            for index, message in broken.items():
-                row = int(pending.planned.rows[index])
-                error = SampleError(self.name, row, self.dataset.sample_name(row), message)
-                failures.setdefault(index, error)
             if broken:
-                self._spans[name].forget(pending.planned.rows[sorted(broken)])
+                rows = pending.planned.rows[sorted(broken)]
+                self._spans[name].forget(rows)
+                raise self._shard_error(int(rows[0]), broken[min(broken)])
 
     def _finish_images(
         self,
@@ -637,6 +640,8 @@ class Engine:
             pending.values[image.name] = images
         if broken and self._stager is not None:
             broken = self._read_again(pending, image, epoch, broken, images)
+        if broken and isinstance(self.dataset, Dataset):
+            self.dataset.check_unchanged()  # a shard that was cut off is no row's own error
         for index, message in broken.items():
             failures.setdefault(index, self._error(int(rows[index]), message))
         for index, future in futures.items():
@@ -708,6 +713,12 @@ class Engine:
         if self._stager is not None and pending.blocks is not None:
             self._stager.done(pending.blocks)
             pending.blocks = None
+
+    def _shard_error(self, row: int, cause: str) -> ShardCorrupt:
+        return ShardCorrupt(
+            f"{self.dataset.sample_name(row)}: {cause} (row {row} of {self.name}); copy the shard "
+            "again, or pack again"
+        )
 
     def _error(self, row: int, cause: BaseException | str) -> SampleError:
         return ImageError(self.name, row, self.dataset.sample_name(row), cause)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fastio.dataset.of_sample import NOT_OF_SAMPLES
 from fastio.errors import PackError, SampleError, SchemaError
 from fastio.formats import HuggingFaceDataset
 from fastio.formats.hugging_face import (
@@ -82,6 +83,8 @@ class HuggingFaceSamples:
     def _items(self, rows: Sequence[int]) -> list[Item | Bad]:
         try:
             columns = self._dataset.gather_all(self._values, np.array(rows, np.int64))
+        except NOT_OF_SAMPLES:
+            raise
         except Exception as error:  # MemoryError and RecursionError are a sample's own too
             if len(rows) > 1:
                 return [item for row in rows for item in self._items([row])]

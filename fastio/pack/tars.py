@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastio.dataset.of_sample import NOT_OF_SAMPLES
-from fastio.errors import SampleError, SchemaError, StoreError
+from fastio.errors import SampleError, SchemaError
 from fastio.formats import TarDataset
 from fastio.pack.cells import Bad, Item, TarImage
 from fastio.pack.spread import spread
@@ -59,7 +59,7 @@ class TarSource:
     def _items(self, rows: Sequence[int]) -> list[Item | Bad]:
         try:
             columns = self._tars.gather_all(self._values, np.array(rows, np.int64))
-        except (*NOT_OF_SAMPLES, StoreError):
+        except NOT_OF_SAMPLES:
             raise
         except Exception as error:  # MemoryError and RecursionError are a sample's own too
             if len(rows) > 1:

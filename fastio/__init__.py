@@ -8,6 +8,8 @@ datasets.
 from __future__ import annotations
 
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from fastio._build import _native as _native
 from fastio.cache import Cache
@@ -48,7 +50,6 @@ from fastio.formats import (
     TokenWindows,
     open,
 )
-from fastio.loader import Loader
 from fastio.mixing import Mix, mix
 from fastio.pack import ExportReport, PackReport, Writer, export, pack
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text, Tokens
@@ -67,6 +68,9 @@ from fastio.transforms import (
     Resize,
     ToDtype,
 )
+
+if _TYPE_CHECKING:
+    from fastio.loader import Loader as Loader
 
 __version__ = _version("fastio")
 
@@ -135,3 +139,13 @@ __all__ = [
     "pack",
     "warm",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    # Loader is a DataLoader, and torch takes a second to import.
+    if name != "Loader":
+        raise AttributeError(f"module 'fastio' has no attribute {name!r}")
+    from fastio.loader import Loader
+
+    globals()[name] = Loader
+    return Loader

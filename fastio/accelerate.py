@@ -114,7 +114,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
                 ahead = next(batches, _END)
                 if ahead is _END:
                     self.end_of_dataloader = True
-                    padded = info.rows is not None and loader.sampler is loader.batch_sampler
+                    padded = info.rows is not None and state["order"] != "sampler"
                     self.remainder = info.next_position - position if padded else 0
                     state = loader.state_dict()
                 position = info.next_position
@@ -143,7 +143,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         """The batches of the epoch that the loader stands in, from one on, counted from 0."""
         loader = self.loader
         self.load_state_dict({**loader.state_dict(), "position": 0})
-        if step and loader.batch_sampler is None:
+        if step and (loader.batch_size is not None or loader.batch_sampler is None):
             next(iter(loader))
             position = step * loader.batch.next_position
             self.load_state_dict({**loader.state_dict(), "position": position})

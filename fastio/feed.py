@@ -120,6 +120,16 @@ class Feed(Protocol):
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
         """The batches from the cursor to the end of its epoch."""
 
+    def epoch_rows(self) -> int:
+        """Samples of a whole epoch, over all ranks."""
+
+    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        """The rows of one rank from the cursor to the end of its epoch, in the feed's own order.
+
+        Raises:
+            TypeError: rows are not numbered, or have no order before they are read.
+        """
+
     def augmentation(
         self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
     ) -> list[Augmentation]:
@@ -338,6 +348,12 @@ class NativeFeed:
             staging=self.staging(cursor, ranks),
         )
         return _NativeBatches(self, stream, self.sampling.first_step(cursor.position, ranks))
+
+    def epoch_rows(self) -> int:
+        return len(self.dataset)
+
+    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        return self.sampling.rows(len(self.dataset), cursor, ranks)
 
     def _asked_ahead(
         self, plan: Iterator[PlannedBatch], engine: Engine, cursor: Cursor

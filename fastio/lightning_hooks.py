@@ -90,7 +90,7 @@ class TrainEpochs:
         """Warns where the Trainer, which counts batches, takes up the epoch elsewhere."""
         done = self._trainer.fit_loop.epoch_loop.batch_progress.current.ready
         step = self.loader.batch.step
-        if self._has_length() and self.loader.batch_sampler is None and step != done:
+        if self._has_length() and self.loader.batch_size is not None and step != done:
             warnings.warn(
                 f"the checkpoint was taken with another batch size or number of processes: the "
                 f"Trainer counts {done} of {len(self)} batches of this epoch as done, and it is "

@@ -1,6 +1,7 @@
 """The loader: batches of a dataset, epoch after epoch.
 
-torch takes a second to import, so it is imported when a Loader is made and not with this module.
+This module imports torch, which takes a second: `fastio.Loader` imports it when it is first asked
+for, and other modules import it inside functions.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
+from torch.utils.data import DataLoader, Sampler, default_collate, default_convert
+from typing_extensions import TypeVar
 
 from fastio.cache import Cache
 from fastio.engine import OnError
@@ -22,6 +26,7 @@ from fastio.errors import LoaderClosed
 from fastio.formats.hugging_face import is_hugging_face
 from fastio.ragged import Form
 from fastio.resume import Cursor, from_state, to_state
+from fastio.samplers import NextEpoch, shown_samplers
 from fastio.sampling import OrderName, Ranks, Sampling
 from fastio.stats import Stats
 from fastio.transforms import Augmentation
@@ -31,10 +36,13 @@ if TYPE_CHECKING:
 
     from fastio.device import CopyStream, DevicePrefetcher
     from fastio.feed import BatchInfo, Feed
+    from fastio.formats.torch_dataset import WorkerSettings
     from fastio.tuning import ThreadTuner
 
+_Batch = TypeVar("_Batch", covariant=True, default=Any)
 
-class Loader:
+
+class Loader(DataLoader[_Batch]):
     """Batches of a dataset, epoch after epoch: DataLoader's arguments and meaning, faster.
 
     A path, a fastio dataset, or a torchvision ImageFolder whose transforms fastio knows takes the
@@ -129,13 +137,17 @@ class Loader:
     Attributes:
         dataset: the dataset, as given or opened.
         device: where batches are delivered, or None.
-        batch_size, sampler, batch_sampler, drop_last, num_workers, collate_fn: as given.
+        batch_size, drop_last, num_workers, collate_fn, pin_memory, timeout, generator, ...: as
+            DataLoader has them. Those that DataLoader protects cannot be assigned to; others can,
+            and the next epoch follows.
 
     Raises:
         SourceNotFound: there is no dataset at the path.
         TransformError: transforms that do not fit the dataset, each other, or the path.
         ValueError: arguments that exclude each other, as DataLoader's do.
     """
+
+    dataset: Any  # of any kind, with the attributes of that kind
 
     def __init__(
         self,
@@ -179,8 +191,8 @@ class Loader:
         threads: int | Literal["auto"] | None = None,
     ) -> None:
         from fastio.device import resolve_device
-        from fastio.formats.torch_dataset import WorkerSettings
-        from fastio.paths import Request, TableRequest, make_feed
+        from fastio.formats.torch_dataset import dataset_kind
+        from fastio.paths import Request, TableRequest, dataset_settings, make_feed
         from fastio.workers import TorchFeed
 
         _check(num_workers, timeout, prefetch_factor, threads)
@@ -189,64 +201,194 @@ class Loader:
         if (rank is None) != (world_size is None):
             raise ValueError("rank and world_size are given together")
         sampling = Sampling(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
-        workers = WorkerSettings(
-            num_workers,
-            collate_fn,
-            pin_memory,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
-            prefetch_factor,
-            persistent_workers,
-            pin_memory_device,
-            in_order,
-        )
-        self._given_ranks = None if rank is None or world_size is None else Ranks(rank, world_size)
+        # Attributes are named as the arguments are, so that Lightning can make another loader of
+        # them; those that are not protected may be assigned to, and the next epoch follows.
+        self.num_workers = num_workers
+        self.pin_memory = pin_memory
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        # DataLoader's setter refuses one without workers, and on the native path it has no effect.
+        self.__dict__["_DataLoader__multiprocessing_context"] = multiprocessing_context
+        self.generator = generator
+        self.prefetch_factor = prefetch_factor
+        self.persistent_workers = persistent_workers
+        self.pin_memory_device = pin_memory_device
+        self.in_order = in_order
+        if collate_fn is None:
+            collate_fn = default_collate if sampling.batched else default_convert
+        self.collate_fn = collate_fn
+        self.transforms = transforms
         self.device = resolve_device(device)
+        self.seed = seed
+        self.order = order
+        self.on_error = on_error
+        self.rank = rank
+        self.world_size = world_size
+        self.fields = None if fields is None else tuple(fields)
+        self.channels_last = channels_last
+        self.resident = resident
+        self.ragged = ragged
+        self.threads = threads
+        self._batched = sampling.batched
+        self._given_ranks = None if rank is None or world_size is None else Ranks(rank, world_size)
         # A seed that is given goes before a generator, whose draws would hide it.
-        self._generator = generator if seed == 0 else None
-        self._feed: Feed = make_feed(
-            Request(
-                dataset,
-                sampling,
-                workers,
-                transforms,
-                self.device,
-                on_error,
-                None if fields is None else tuple(fields),
-                channels_last,
-                seed,
-                own_order=self._generator is None,
-                ranks=self._ranks(),
-                storage_options=storage_options,
-                cache=cache,
-                resident=resident,
-                tables=TableRequest.of(columns, groups, dtypes, nulls, filters, memory),
-                ragged=ragged,
-                threads=threads,
-            )
+        order_generator = generator if seed == 0 else None
+        self._request = Request(
+            dataset,
+            sampling,
+            self._worker_settings(),
+            transforms,
+            self.device,
+            on_error,
+            self.fields,
+            channels_last,
+            seed,
+            own_order=order_generator is None,
+            ranks=self._ranks(),
+            storage_options=storage_options,
+            cache=cache,
+            resident=resident,
+            tables=TableRequest.of(columns, groups, dtypes, nulls, filters, memory),
+            ragged=ragged,
+            threads=threads,
         )
-        if isinstance(self._feed, TorchFeed):
-            self._feed.warn()
-        self._tuner = self._make_tuner() if threads == "auto" else None
-        opened = self._feed.dataset is not dataset
+        feed = make_feed(self._request)
+        if isinstance(feed, TorchFeed):
+            feed.warn()
+        self._following = NextEpoch(feed, Cursor(0, 0, int(seed)), order_generator)
+        opened = feed.dataset is not dataset
         owned = opened and isinstance(dataset, (str, os.PathLike, list, tuple))
         self._owned = owned or (opened and is_hugging_face(dataset))
-        self.dataset = self._feed.dataset if owned else dataset
-        self.batch_size = batch_size
+        self.dataset = feed.dataset if owned else dataset
+        # What was said of a path has been done when it is open.
+        self.cache = None if owned else cache
+        self.storage_options = None if owned else storage_options
+        self.columns = None if owned else columns
+        self.groups = None if owned else groups
+        self.dtypes = None if owned else dtypes
+        self.nulls = None if owned else nulls
+        self.filters = None if owned else filters
+        self.memory = memory
+        self.batch_size = batch_size if batch_sampler is None else None
         self.drop_last = drop_last
-        self.sampler = sampler
-        self.batch_sampler = batch_sampler
-        self.num_workers = num_workers
-        self.collate_fn = collate_fn
-        self._next = self._at = Cursor(0, 0, int(seed))
+        self.__dict__["sampler"], self.__dict__["batch_sampler"] = shown_samplers(
+            dataset, self._following, self.batch_size
+        )
+        if num_workers:
+            self.multiprocessing_context = multiprocessing_context
+            if prefetch_factor is None and self.path == "torch":
+                self.prefetch_factor = 2
+        self._workers, self._settings = self._worker_settings(), dataset_settings(self.dataset)
+        self._tuner = self._make_tuner() if threads == "auto" else None
+        self._at = self._next
         self._batch: BatchInfo | None = None
         self._stats = Stats()
         self._stream: CopyStream | None = None
         self._closed = False
         self._open: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         self._latest: weakref.ref[LoaderIterator] | None = None
+        # What DataLoader's own __init__, which is not called, leaves behind: DataLoader's
+        # __setattr__ protects attributes from here on.
+        self._dataset_kind = dataset_kind(dataset)
+        self._iterator = None
+        object.__setattr__(self, "_DataLoader__initialized", True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and "_DataLoader__initialized" in self.__dict__:
+            raise ValueError(f"{name} attribute should not be set after Loader is initialized")
+        super().__setattr__(name, value)
+
+    @property
+    def sampler(self) -> Sampler[Any] | Iterable[Any]:  # type: ignore[override]
+        """The sampler that was given, or one of torch's classes that gives the next epoch's rows.
+
+        Raises:
+            RuntimeError: Accelerate is about to make a DataLoader of this loader's parts.
+        """
+        found: Sampler[Any] | Iterable[Any] = self._shown("sampler")
+        return found
+
+    @property
+    def batch_sampler(self) -> Sampler[Any] | Iterable[Any] | None:  # type: ignore[override]
+        """The batch sampler that was given; or torch's BatchSampler; None for single samples.
+
+        Raises:
+            RuntimeError: Accelerate is about to make a DataLoader of this loader's parts.
+        """
+        found: Sampler[Any] | Iterable[Any] | None = self._shown("batch_sampler")
+        return found
+
+    def _shown(self, name: str) -> Any:
+        # Accelerate's prepare and skip_first_batches take a loader apart and make a plain
+        # DataLoader of its dataset and its sampler, without transforms and threads. They leave no
+        # other place where they could be told.
+        if sys._getframe(2).f_globals.get("__name__") == "accelerate.data_loader":
+            raise RuntimeError(
+                "accelerate would make a plain DataLoader of this fastio.Loader: in place of "
+                "accelerator.prepare(loader), use fastio.accelerate.prepare(accelerator, loader), "
+                "whose result skip_first_batches takes; for the Trainer of transformers use "
+                "fastio.accelerate.TrainerLoaders"
+            )
+        self._following.ranks = self._ranks()
+        return self.__dict__[name]
+
+    @property
+    def _feed(self) -> Feed:
+        return self._following.feed
+
+    @property
+    def _next(self) -> Cursor:
+        return self._following.cursor
+
+    @_next.setter
+    def _next(self, cursor: Cursor) -> None:
+        self._following.cursor = cursor
+
+    @property
+    def _generator(self) -> torch.Generator | None:
+        return self._following.generator
+
+    def _follow_changes(self) -> None:
+        """Makes the feed again where attributes, or transforms of the dataset, were changed."""
+        from fastio.paths import dataset_settings, make_feed
+        from fastio.workers import TorchFeed
+
+        workers, settings = self._worker_settings(), dataset_settings(self.dataset)
+        if (workers, settings) == (self._workers, self._settings):
+            return
+        request = replace(self._request, workers=workers)
+        if self._owned and self._feed.dataset is self.dataset:  # it stays open
+            opened = {"storage_options": None, "cache": None, "tables": None}
+            request = replace(request, dataset=self.dataset, **opened)
+        before, feed = self._feed, make_feed(request)
+        if isinstance(feed, TorchFeed):
+            feed.warn()
+        self._following.feed = feed
+        self._request, self._workers, self._settings = request, workers, settings
+        self._stats += before.stats()
+        if not self._open:  # an iterator that is under way goes on with what it has
+            before.close()
+        if self._tuner is not None:
+            self._tuner = self._make_tuner()
+
+    def _worker_settings(self) -> WorkerSettings:
+        """DataLoader's own arguments, as the attributes say now."""
+        from fastio.formats.torch_dataset import WorkerSettings
+
+        usual = default_collate if self._batched else default_convert
+        return WorkerSettings(
+            self.num_workers,
+            None if self.collate_fn is usual else self.collate_fn,
+            self.pin_memory,
+            self.timeout,
+            self.worker_init_fn,
+            self.multiprocessing_context,
+            self.generator,
+            self.prefetch_factor,
+            self.persistent_workers,
+            self.pin_memory_device,
+            self.in_order,
+        )
 
     @property
     def path(self) -> Literal["native", "torch"]:
@@ -265,7 +407,8 @@ class Loader:
         return self._batch
 
     def __repr__(self) -> str:
-        batches = f"batch_size={self.batch_size}" if self.batch_sampler is None else "batch_sampler"
+        given = self._feed.sampling.batch_sampler
+        batches = f"batch_size={self.batch_size}" if given is None else "batch_sampler"
         return f"Loader({self.dataset!r}, {batches}, {self.path} path)"
 
     def __len__(self) -> int:
@@ -276,7 +419,7 @@ class Loader:
         """
         return self._feed.steps(self._ranks())
 
-    def __iter__(self) -> LoaderIterator:
+    def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         """Begins the next epoch, or goes on where a loaded state says.
 
         Raises:
@@ -286,6 +429,7 @@ class Loader:
 
         if self._closed:
             raise LoaderClosed("this loader was closed: make another one")
+        self._follow_changes()
         cursor = self._next
         sampling = self._feed.sampling
         if self._generator is not None and sampling.ours and cursor.order_seed is None:
@@ -393,7 +537,7 @@ class Loader:
         if threads != before:
             self._feed.set_threads(threads)
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> Loader[_Batch]:
         return self
 
     def __exit__(
@@ -432,6 +576,10 @@ class Loader:
                 f"the environment's RANK and WORLD_SIZE, {found[0]!r} and {found[1]!r}, are not "
                 "those of a process: unset them, or give rank= and world_size="
             ) from error
+
+
+# Arguments beside DataLoader's, whose attributes cannot be assigned to.
+_FIXED = frozenset(signature(Loader).parameters) - frozenset(signature(DataLoader).parameters)
 
 
 class LoaderIterator:

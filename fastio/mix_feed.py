@@ -81,6 +81,12 @@ class MixFeed:
         first = cursor.position // ((self.sampling.batch_size or 1) * ranks.world_size)
         return MixBatches(self._feeds, iter(plan), cursor, first, ranks, self._ragged)
 
+    def epoch_rows(self) -> int:
+        return self._plan(Cursor(0, 0, 0), Ranks()).order.samples
+
+    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        raise TypeError("rows of a mix are those of its sources: it has no numbers for them")
+
     def order_name(self, ranks: Ranks) -> str:
         if not self._buckets:
             return f"mix:{self.sampling.mode}"

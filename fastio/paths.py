@@ -47,7 +47,7 @@ from fastio.formats.tables import (
     table_kind,
 )
 from fastio.formats.tokens.padded import INPUTS, MASK
-from fastio.formats.torch_dataset import Slow, WorkerSettings, image_files
+from fastio.formats.torch_dataset import Slow, WorkerSettings, image_files, image_folders
 from fastio.mix_feed import MixFeed
 from fastio.mixing import Mix
 from fastio.plan import Buckets
@@ -122,6 +122,20 @@ class TableRequest:
         return cls(options, filters, memory)
 
 
+def dataset_settings(dataset: Any) -> Any:
+    """What may be changed on a dataset after a loader was made of it, and decides what it reads.
+
+    Returns:
+        Transforms, formats and so on, which are equal where nothing was changed.
+    """
+    if is_hugging_face(dataset):
+        return getattr(dataset, "format", None)
+    return [
+        (from_torchvision(folder.transform), folder.target_transform, folder.loader)
+        for folder in image_folders(dataset)
+    ]
+
+
 def make_feed(request: Request) -> Feed:
     """The feed for a request: native, or else torch's with the reason and the remedy.
 
@@ -134,6 +148,9 @@ def make_feed(request: Request) -> Feed:
         return _mix_feed(request.dataset, request)
     if is_hugging_face(request.dataset):
         return _hugging_face_feed(request)
+    if isinstance(request.dataset, TableDataset):
+        memory = None if request.tables is None else request.tables.memory
+        return _row_group_feed(request, request.dataset, table_memory(memory))
     if isinstance(request.dataset, TableSamples):
         return _table_feed(_of_opened(request, request.dataset), request.dataset.files)
     tables = _tables(request)

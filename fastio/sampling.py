@@ -178,6 +178,11 @@ class Sampling:
             keys = ([operator.index(key)] for (key,) in keys)
         return follow(keys, rows, cursor.position)
 
+    def rows(self, rows: int, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        """The rows of our own order from the cursor on, with those that `drop_last` leaves out."""
+        for batch in replace(self, drop_last=False).plan(rows, cursor, ranks):
+            yield from batch.rows.tolist()
+
     def keys(self, position: int) -> Iterator[Sequence[Any]]:
         """The sampler's batches of keys, less those of the first `position` samples."""
         if self.batch_sampler is not None:

@@ -137,6 +137,12 @@ class TorchFeed:
             self.reader(), batches, self._sampling.batched, self._settings.in_order
         )
 
+    def epoch_rows(self) -> int:
+        return len(self.dataset)
+
+    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        return self._sampling.rows(len(self.dataset), cursor, ranks)
+
     def augmentation(
         self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
     ) -> list[Augmentation]:

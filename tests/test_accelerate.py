@@ -63,13 +63,24 @@ def epoch_rows(packed: Path, epochs: int) -> list[list[int]]:
         return [told(batch) for _ in range(epochs) for batch in plain]
 
 
-def test_accelerate_leaves_loaders_as_they_are(packed: Path, accelerator: Accelerator) -> None:
+def test_accelerate_leaves_prepared_loaders_as_they_are(
+    packed: Path, accelerator: Accelerator
+) -> None:
     bare = loader(packed)
     prepared = prepare(accelerator, bare)
-    assert accelerator.prepare(bare) is bare
     assert accelerator.prepare(prepared) is prepared
     assert [told(batch) for _ in range(2) for batch in prepared] == epoch_rows(packed, 2)
     bare.close()
+
+
+def test_a_loader_is_not_taken_apart_for_a_plain_dataloader(
+    packed: Path, accelerator: Accelerator
+) -> None:
+    with loader(packed) as bare:
+        with pytest.raises(RuntimeError, match=r"use fastio\.accelerate\.prepare"):
+            accelerator.prepare(bare)
+        with pytest.raises(RuntimeError, match=r"use fastio\.accelerate\.prepare"):
+            skip_first_batches(bare, 1)
 
 
 def test_gradients_are_applied_behind_the_last_batch(

@@ -455,3 +455,67 @@ def test_two_processes_get_each_sample_once_and_go_on(packed: Path, tmp_path: Pa
     with fastio.Loader(packed, 2 * BATCH, shuffle=True) as loader:
         together = [set(batch["x"].int().tolist()) for _ in range(2) for batch in loader]
     assert [{*a, *b} for a, b in zip(first["whole"], second["whole"], strict=True)] == together
+
+
+def rows_of(batches: Any) -> list[int]:
+    return [int(x) for batch in batches for x in batch["x"].tolist()]
+
+
+def test_fabric_takes_a_loader(packed: Path) -> None:
+    fabric = lightning.Fabric(accelerator="cpu", devices=1)
+    with fastio.Loader(packed, BATCH, shuffle=True, seed=3) as loader:
+        prepared = fabric.setup_dataloaders(loader)
+        expected = [list(loader.sampler), rows_of(loader), rows_of(loader)]
+        assert expected[0] == expected[1]
+        loader.set_epoch(0)
+        assert [rows_of(prepared), rows_of(prepared)] == expected[1:]
+        assert prepared.batch_sampler.sampler is prepared.sampler is loader.sampler
+
+
+@pytest.mark.parametrize("made_in_a_hook", [False, True])
+def test_lightning_s_sampler_comes_to_a_loader_of_the_same_arguments(
+    packed: Path, made_in_a_hook: bool
+) -> None:
+    from lightning.fabric.utilities.data import _replace_dunder_methods, _update_dataloader
+    from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+
+    def make() -> fastio.Loader:
+        return fastio.Loader(
+            str(packed), BATCH, shuffle=True, fields=["x"], threads=1, channels_last=False
+        )
+
+    if made_in_a_hook:
+        with (
+            _replace_dunder_methods(DataLoader, "dataset"),
+            _replace_dunder_methods(BatchSampler),
+        ):
+            loader = make()
+    else:
+        loader = make()
+    sampler = DistributedSampler(range(ROWS), 2, 1, shuffle=False)
+    with loader, _update_dataloader(loader, sampler) as again:
+        assert type(again) is fastio.Loader
+        assert (again.path, again.batch_size, again.sampler) == ("native", BATCH, sampler)
+        assert again.fields == ("x",)
+        assert not again.channels_last
+        assert rows_of(again) == list(range(1, ROWS, 2))
+
+
+def test_overfitting_a_bare_loader_is_in_order(packed: Path) -> None:
+    model = Recorder()
+    with fastio.Loader(packed, BATCH, shuffle=True) as loader, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "You requested to overfit")
+        warnings.filterwarnings("ignore", "The 'train_dataloader' does not have many workers")
+        trainer(max_epochs=2, overfit_batches=2).fit(model, loader)
+    assert flat(model.trained) == [*range(2 * BATCH)] * 2
+
+
+def test_predicting_keeps_the_order_and_tells_the_rows(packed: Path) -> None:
+    class Predicts(Recorder):
+        def predict_step(self, batch: Any, batch_idx: int) -> list[int]:
+            return [int(x) for x in batch["x"].tolist()]
+
+    with fastio.Loader(packed, BATCH) as loader, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The 'predict_dataloader' does not have many workers")
+        found: Any = trainer().predict(Predicts(), loader)
+    assert flat(found) == list(range(ROWS))

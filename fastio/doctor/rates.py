@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastio.doctor.attempt import Attempts
-from fastio.loader import Loader
 from fastio.transforms import RandomHorizontalFlip, RandomResizedCrop
+
+if TYPE_CHECKING:
+    from fastio.loader import Loader
 
 SECONDS = 1.5  # of each
 TURNS = 4
@@ -135,6 +137,8 @@ def loader_of_rows(
     **options: Any,
 ) -> Loader:
     """A loader of crops of images, in the order of `rows`."""
+    from fastio.loader import Loader  # which imports torch
+
     return Loader(
         dataset,
         batch_size=batch_size,

@@ -23,7 +23,6 @@ from fastio.doctor.rates import SECONDS, image_loader, loader_part, room
 from fastio.doctor.use import Use
 from fastio.errors import LoaderTimeout
 from fastio.formats import open_remote
-from fastio.loader import Loader
 from fastio.store import Store, open_store, split
 from fastio.store.ranges import parallel
 from fastio.transforms import RandomHorizontalFlip, RandomResizedCrop
@@ -156,6 +155,8 @@ def loader_bytes_s(data: Data, use: Use, threads: int) -> float | None:
     Raises:
         FastioError: it cannot be loaded.
     """
+    from fastio.loader import Loader  # which imports torch
+
     with Loader(
         data.facts.path,
         min(use.batch_size, max(1, data.facts.rows // 8)),

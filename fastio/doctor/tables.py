@@ -19,7 +19,6 @@ from fastio.doctor.rates import Measure, Part, in_turns, loader_part, room
 from fastio.doctor.use import Use
 from fastio.formats import TokenWindows
 from fastio.formats.tables import table_kind
-from fastio.loader import Loader
 from fastio.pack import pack
 
 _TEXT_BYTES = 64 << 20  # of files that are read into memory as a whole
@@ -93,12 +92,16 @@ def parquet_layout(files: Sequence[Path]) -> TableFacts:
 
 def file_part(files: Sequence[Path], use: Use, threads: int, seconds: float) -> Part | None:
     """Rows of a loader of the files as they are."""
+    from fastio.loader import Loader  # which imports torch
+
     loader = Loader([str(path) for path in files], _batch(use), True, threads=threads)
     return loader_part(loader, seconds, warm_samples=_batch(use))
 
 
 def packed_part(data: Data, use: Use, threads: int, seconds: float) -> Part | None:
     """Rows of a packed dataset; of tokens documents, as windows of them come."""
+    from fastio.loader import Loader  # which imports torch
+
     windows = TokenWindows(_WINDOW) if data.facts.kind == "tokens" else None
     loader = Loader(
         data.part,
@@ -130,6 +133,8 @@ def trial(files: Sequence[Path], folder: Path) -> Trial | None:
 
 def trial_part(tried: Trial, folder: Path, use: Use, threads: int, seconds: float) -> Part | None:
     """Rows of a loader of those that were packed for a try."""
+    from fastio.loader import Loader  # which imports torch
+
     rows = min(_batch(use), max(1, tried.samples // 8))
     loader = Loader(folder / "packed", rows, True, threads=threads, resident=False)
     return loader_part(loader, seconds, warm_samples=rows)

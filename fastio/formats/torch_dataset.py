@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, Subset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    Subset,
+)
+from torch.utils.data.dataloader import _DatasetKind, _InfiniteConstantSampler
 
 from fastio.formats.folder import FolderDataset
 
@@ -88,6 +96,17 @@ def image_files(dataset: object) -> ImageFiles | Slow:
     return ImageFiles(samples, classes, folder.transform, os.fspath(folder.root))
 
 
+def image_folders(dataset: object) -> list[Any]:
+    """The torchvision ImageFolders that a dataset, a torch Subset or ConcatDataset is made of."""
+    if type(dataset) is Subset:
+        return image_folders(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return [folder for part in dataset.datasets for folder in image_folders(part)]
+    kind = type(dataset)
+    is_folder = (kind.__module__, kind.__qualname__) == (_FOLDER_MODULE, "ImageFolder")
+    return [dataset] if is_folder else []
+
+
 def is_iterable_dataset(dataset: object) -> bool:
     """Whether torch would iterate over it rather than index it."""
     return isinstance(dataset, IterableDataset)
@@ -99,6 +118,16 @@ def fingerprint(dataset: object) -> str:
     name = f"{kind.__module__}.{kind.__qualname__}"
     indexed = isinstance(dataset, Sized) and not is_iterable_dataset(dataset)
     return f"{name}[{len(dataset)}]" if indexed else name  # type: ignore[arg-type]
+
+
+def dataset_kind(dataset: object) -> int:
+    """DataLoader's number for datasets that are indexed, or that are iterated over."""
+    return _DatasetKind.Iterable if is_iterable_dataset(dataset) else _DatasetKind.Map
+
+
+def endless_sampler() -> Sampler[None]:
+    """The sampler that DataLoader shows for a dataset that iterates."""
+    return _InfiniteConstantSampler()
 
 
 def random_sampler(dataset: Any, generator: Any) -> Sampler[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import re
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -217,6 +217,19 @@ class TableFeed:
         batches = TableBatches(self, run, share, start, cursor.epoch, ranks)
         self._runs.add(batches)
         return batches
+
+    def epoch_rows(self) -> int:
+        """See `Feed`."""
+        return len(self.dataset)
+
+    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        """See `Feed`."""
+        if self.sampling.mode != "sequential":
+            raise TypeError(
+                "rows of tables as they are get their order when row groups are read: pack the "
+                "tables (fastio pack) for a sampler that can be iterated over"
+            )
+        return self.sampling.rows(len(self.dataset), cursor, ranks)
 
     def augmentation(
         self, cursor: Cursor, rows: npt.ArrayLike, field: str | None

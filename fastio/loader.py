@@ -358,8 +358,8 @@ class Loader(DataLoader[_Batch]):
             return
         request = replace(self._request, workers=workers)
         if self._owned and self._feed.dataset is self.dataset:  # it stays open
-            opened = {"storage_options": None, "cache": None, "tables": None}
-            request = replace(request, dataset=self.dataset, **opened)
+            request = replace(request, dataset=self.dataset, storage_options=None)
+            request = replace(request, cache=None, tables=None)
         before, feed = self._feed, make_feed(request)
         if isinstance(feed, TorchFeed):
             feed.warn()

@@ -73,8 +73,8 @@ class Loader(DataLoader[_Batch]):
         collate_fn: makes a batch of the list of its samples, which are what `dataset[i]` gives: PIL
             images of an ImageFolder without ToTensor, ints and lists of rows of a
             `datasets.Dataset` (those with nulls, images, nested columns or a format take the torch
-            path), arrays of fastio's datasets. Fields that `transforms` names are tensors. All
-            transforms are done but those for the whole batch.
+            path), arrays of fastio's datasets, None for nulls of tables as they are. Fields that
+            `transforms` names are tensors. All transforms are done but those for the whole batch.
         pin_memory: deliver in pinned memory, each batch in memory of its own, for a later copy
             with non_blocking=True. Unnecessary with `device`. Needs CUDA.
         drop_last: leave out the last batch (over all ranks) if it is not full.

@@ -224,7 +224,11 @@ def _hugging_face_feed(request: Request) -> Feed:
     if not any_order and not wants_rows(table, options):
         how = _native_settings(request)
         groups = HuggingFaceGroups(
-            table, options, fields=request.fields, filters=asked.filters, threads=how.threads
+            table,
+            _for_samples(request, options),
+            fields=request.fields,
+            filters=asked.filters,
+            threads=how.threads,
         )
         return _row_group_feed(
             request, groups, table_memory(asked.memory), SampleForm(None, python)
@@ -315,13 +319,18 @@ def _table_feed(request: Request, files: list[TableFile]) -> TableFeed:
     memory = table_memory(asked.memory)
     dataset = TableDataset(
         files,
-        asked.options,
+        _for_samples(request, asked.options),
         fields=request.fields,
         filters=asked.filters,
         memory=memory // 2,
         threads=how.threads,
     )
     return _row_group_feed(request, dataset, memory)
+
+
+def _for_samples(request: Request, options: TableOptions) -> TableOptions:
+    """The options, with nulls kept where collate_fn gets samples."""
+    return replace(options, keep_nulls=request.workers.collate_fn is not None)
 
 
 def _row_group_feed(

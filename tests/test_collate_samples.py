@@ -210,6 +210,66 @@ def test_a_table_gives_its_samples_without_lengths(tmp_path: Path, ragged: Any) 
         compare(dataset, ragged=ragged)
 
 
+NULLS: dict[str, Any] = {
+    "whole": pa.array([1, None, 3, None]),
+    "small": pa.array([None, 2, 3, 4], pa.int8()),
+    "flag": pa.array([True, None, None, False]),
+    "text": pa.array(["a", None, "", "d"]),
+    "data": pa.array([b"a", b"bc", None, b""]),
+    "list": pa.array([[1, 2], None, [], [3]], pa.list_(pa.int32())),
+    "word": pa.array(["x", None, "y", "x"]).dictionary_encode(),
+    "full": pa.array([1, 2, 3, 4]),
+}
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("fields", [None, ["full", "list", "whole"]])
+def test_nulls_of_a_table_are_none(tmp_path: Path, shuffle: bool, fields: Any) -> None:
+    pyarrow.parquet.write_table(pa.table(NULLS), tmp_path / "t.parquet")
+    rows = pa.table(NULLS).to_pylist()
+    path = tmp_path / "t.parquet"
+    with Loader(path, 2, shuffle, collate_fn=list, fields=fields) as loader:
+        samples = [sample for batch in loader for sample in batch]
+    assert [list(sample) for sample in samples] == [fields or list(NULLS)] * 4
+    for sample in samples:
+        row = next(row for row in rows if row["full"] == sample["full"])
+        for name, value in sample.items():
+            if name == "word" and value is not None:
+                assert isinstance(value, np.generic)  # its code
+            elif isinstance(value, np.ndarray):
+                assert value.tolist() == row[name]
+            else:
+                assert value == row[name]
+
+
+def test_nulls_within_lists_are_still_refused(tmp_path: Path) -> None:
+    table = pa.table({"list": pa.array([[1, None], [2]], pa.list_(pa.int32()))})
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    with (
+        Loader(tmp_path / "t.parquet", 2, collate_fn=list) as loader,
+        pytest.raises(fastio.SchemaError, match="has 1 null"),
+    ):
+        next(iter(loader))
+
+
+def test_what_nulls_are_to_be_goes_before(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pa.table({"x": [1, None]}), tmp_path / "t.parquet")
+    with Loader(tmp_path / "t.parquet", 2, nulls={"x": -1}, collate_fn=list) as loader:
+        assert next(iter(loader)) == [{"x": 1}, {"x": -1}]
+    with Loader(tmp_path / "t.parquet", 2, nulls={"x": "mask"}, collate_fn=list) as loader:
+        assert next(iter(loader)) == [{"x": 1, "x_valid": True}, {"x": 0, "x_valid": False}]
+
+
+def test_a_saved_directory_of_the_datasets_package_is_a_table(tmp_path: Path) -> None:
+    rows_of(x=[1, None, 3], y=["a", None, ""]).save_to_disk(tmp_path / "saved")
+    with Loader(tmp_path / "saved", 3, collate_fn=list) as loader:
+        assert next(iter(loader)) == [
+            {"x": 1, "y": "a"},
+            {"x": None, "y": None},
+            {"x": 3, "y": ""},
+        ]
+
+
 # Rows of the datasets package
 
 

@@ -17,7 +17,7 @@ from fastio.batch import SlotPool
 from fastio.device import HostBatch
 from fastio.errors import SchemaError, StateMismatch, TransformError
 from fastio.feed import BatchInfo, FieldTransforms, split_steps
-from fastio.formats.tables import RowGroup, TableDataset
+from fastio.formats.tables import KEPT_SUFFIX, RowGroup, TableDataset
 from fastio.memory import available_memory, local_ranks
 from fastio.ragged import Forms, RaggedBatch
 from fastio.ragged_tensors import ragged_parts
@@ -371,6 +371,11 @@ class TableFeed:
             )
             for name, kind in self.dataset.schema.fields.items()
         }
+        for kept in [name for name in columns if name.endswith(KEPT_SUFFIX)]:
+            valid, name = columns.pop(kept), kept.removesuffix(KEPT_SUFFIX)
+            columns[name] = [
+                value if there else None for value, there in zip(columns[name], valid, strict=True)
+            ]
         rows = zip(*columns.values(), strict=True)
         return [dict(zip(columns, row, strict=True)) for row in rows]
 

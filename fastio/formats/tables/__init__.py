@@ -21,12 +21,13 @@ from fastio.formats.tables.filters import Filter
 from fastio.formats.tables.indexed import TableSamples
 from fastio.formats.tables.objects import LocalFile, StoreFile, TableFile, stamp
 from fastio.formats.tables.opening import Opened, joined, open_all, open_files
-from fastio.formats.tables.options import TableOptions, expand_range
+from fastio.formats.tables.options import KEPT_SUFFIX, TableOptions, expand_range
 from fastio.formats.tables.readers import MemoryTable, StreamTable, Table
 from fastio.formats.tables.tables import Piece, Tables
 from fastio.formats.tables.values import Ragged
 
 __all__ = [
+    "KEPT_SUFFIX",
     "Column",
     "ColumnAbout",
     "Conversion",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from fastio.formats.tables.leaves import (
     leaves,
     value_type,
 )
-from fastio.formats.tables.options import MASK, VALID_SUFFIX, TableOptions
+from fastio.formats.tables.options import KEPT_SUFFIX, MASK, VALID_SUFFIX, TableOptions
 from fastio.formats.tables.place import Place
 from fastio.formats.tables.values import (
     Ragged,
@@ -37,6 +37,7 @@ from fastio.schema import Array, Field, Scalar, Schema
 # Rows that are stacked at a time, so that what is written to with a stride stays in the cache.
 _TILE_ROWS = 1024
 _NO_POLICY = object()
+_KEPT = object()  # as MASK, for samples
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class _Member:
     Attributes:
         leaf: the column.
         kind: the field that it would be by itself.
-        policy: what its nulls are: a value, MASK or _NO_POLICY.
+        policy: what its nulls are: a value, MASK, _KEPT or _NO_POLICY.
         first: where it begins on the group's axis.
         width: how much of that axis it takes.
     """
@@ -268,9 +269,12 @@ class Conversion:
             return self._group_plan(name, self._options.groups[name])
         leaf = self._leaf(name)
         kind = self._cast_kind(leaf, field_of(leaf, self._where), self._option("dtypes", name))
-        member = _Member(leaf, kind, self._option("nulls", name, _NO_POLICY))
-        valid = leaf.name + VALID_SUFFIX if _is_mask(member.policy) else None
-        return _Plan(leaf.name, kind, [member], valid=valid)
+        policy = self._option("nulls", name, _NO_POLICY)
+        suffix = VALID_SUFFIX if _is_mask(policy) else None
+        if policy is _NO_POLICY and self._options.keep_nulls and _has_no_null(kind):
+            policy, suffix = _KEPT, KEPT_SUFFIX
+        valid = None if suffix is None else leaf.name + suffix
+        return _Plan(leaf.name, kind, [_Member(leaf, kind, policy)], valid=valid)
 
     def _group_plan(self, name: str, names: Sequence[str]) -> _Plan:
         members: list[_Member] = []
@@ -402,6 +406,8 @@ class Conversion:
         values = filled(rows.values, missing, 0)
         values = cast_numbers(values, dtype, spoken, place)
         if missing is not None:
+            if member.policy is _KEPT:  # of rows, and not of numbers in them
+                member = replace(member, policy=_NO_POLICY)
             values = filled(values, missing, self._fill(plan, member, values, missing, place))
         rows = Ragged(values, rows.offsets)
         columns.append(Column(plan.name, member.leaf.name, rows, missing, nulls))
@@ -475,5 +481,12 @@ def _dtype_of(kind: Any) -> str:
     return str(kind.dtype)
 
 
+def _has_no_null(kind: Field) -> bool:
+    """Whether a null of a field is an error: those of floats are NaN."""
+    if isinstance(kind, Scalar):
+        return np.dtype(kind.dtype).kind != "f"
+    return _fixed_shape(kind) is None
+
+
 def _is_mask(policy: Any) -> bool:
-    return isinstance(policy, str) and policy == MASK
+    return policy is _KEPT or (isinstance(policy, str) and policy == MASK)

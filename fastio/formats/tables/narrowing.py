@@ -7,14 +7,15 @@ from typing import Any
 
 from fastio.errors import SchemaError
 from fastio.formats.tables.features import CLASS_FIELDS
-from fastio.formats.tables.options import VALID_SUFFIX, TableOptions
+from fastio.formats.tables.options import KEPT_SUFFIX, VALID_SUFFIX, TableOptions
 from fastio.schema import Schema
 
 
 def selected(schema: Schema, fields: Sequence[str] | None) -> Schema:
-    """The schema of some fields, in their order."""
+    """The schema of some fields, in their order, each before what tells where its values are."""
     if fields is None:
         return schema
+    fields = [n for name in fields for n in (name, name + KEPT_SUFFIX) if n in schema.fields]
     kept = {name: schema.fields[name] for name in fields}
     words = {name: schema.vocabularies[name] for name in fields if name in schema.vocabularies}
     classes = schema.classes if any(name in CLASS_FIELDS for name in kept) else None
@@ -40,4 +41,6 @@ def narrowed(options: TableOptions, schema: Schema, fields: Sequence[str]) -> Ta
     def of_kept(given: Mapping[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in given.items() if k in kept or k.replace(".", "_") in kept}
 
-    return TableOptions(columns, groups, of_kept(options.dtypes), of_kept(options.nulls))
+    return TableOptions(
+        columns, groups, of_kept(options.dtypes), of_kept(options.nulls), options.keep_nulls
+    )

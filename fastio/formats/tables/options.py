@@ -12,6 +12,7 @@ from fastio.schema import DTYPES
 
 MASK = "mask"
 VALID_SUFFIX = "_valid"
+KEPT_SUFFIX = ":valid"  # of fields that no batch has: where samples have None
 _RANGE = re.compile(r"(.*?)(\d+)\.\.(.*?)(\d+)")
 
 
@@ -29,6 +30,8 @@ class TableOptions:
         dtypes: type of a field, a column or a group, one of `fastio.schema.DTYPES`.
         nulls: for a column or a group, what its nulls are: a value, or "mask", which adds a bool
             field `NAME_valid`.
+        keep_nulls: nulls that would be an error are kept for samples: a bool field `NAME:valid`
+            beside each number that has none, string, bytes or list tells where values are.
 
     Raises:
         SchemaError: an empty group, an unknown dtype, or a name that is listed twice.
@@ -38,6 +41,7 @@ class TableOptions:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
     nulls: Mapping[str, Any] = field(default_factory=dict)
+    keep_nulls: bool = False
 
     def __post_init__(self) -> None:
         if self.columns is not None:

@@ -108,9 +108,9 @@ def jpeg_probe(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='
     (height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 array), every coefficient of which is read. Raises ValueError if the file is damaged.
     """
 
-def transform(geometry: Geometry, seed: int, epoch: int, row: int, pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu')]) -> None:
+def transform(geometry: Geometry, seed: int, epoch: int, row: int, pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(shape=(None, None, None), order='C', device='cpu')], channels_last: bool, normalize: Sequence[Sequence[float]] | None) -> None:
     """
-    Applies a geometry to uint8 pixels (H, W, C), C 1, 3 or 4, giving uint8 out (H, W, C), C 1 or 3, of the size that the geometry gives.
+    Applies a geometry to uint8 pixels (H, W, C), C 1, 3 or 4, giving out of the size that the geometry gives: (H, W, C), or (C, H, W) unless channels_last, C 1 or 3; uint8, or where normalize has scales and biases float32.
     """
 
 class SharedCodebook:
@@ -269,7 +269,7 @@ class Slot:
 
     def take(self, row: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))] | None:
         """
-        An image that keeps its own size, as uint8 (H, W, C), once; None where the row failed. After wait().
+        An image that keeps its own size, as uint8 (H, W, C) or (C, H, W), whichever layout was submitted, once; None where the row failed. After wait().
         """
 
 class Engine:

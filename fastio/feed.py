@@ -251,7 +251,7 @@ class NativeSettings:
         ahead: batches in work beyond the one that is waited for.
         timeout_s: longest wait for a batch, 0 for no limit.
         on_error: see `Loader`.
-        channels_last: memory layout of image batches.
+        channels_last: image batches have torch.channels_last memory, else contiguous.
         fields: the fields to deliver, in order; None for all.
         collate_fn: makes the batch of the list of its samples.
         on_cpu: the batches stay in host memory, so the CPU does Normalize and ToDtype.
@@ -268,7 +268,7 @@ class NativeSettings:
     ahead: int
     timeout_s: float = 0.0
     on_error: OnError = "raise"
-    channels_last: bool = True
+    channels_last: bool = False
     fields: tuple[str, ...] | None = None
     collate_fn: Callable[[list[Any]], Any] | None = None
     on_cpu: bool = True
@@ -479,8 +479,6 @@ class NativeFeed:
             steps += [(key, Tail(tail))] if tail else []
             steps += [(key, function) for function in compiled.batch]
         whole: list[Step] = [(None, function) for function in self.transforms.whole]
-        if isinstance(self.dataset, TokenDataset):
-            whole.insert(0, (None, self.dataset.split))
         return split_steps(steps, whole, self.settings.collate_fn is not None, self.sampling)
 
     def host_batch(self, batch: Batch, first_step: int, *, part: bool = False) -> HostBatch:

@@ -52,9 +52,9 @@ class Loader(DataLoader[_Batch]):
     too. Iterate over it once an epoch; several iterators may be open at once.
 
     What is yielded has the samples' structure: a tuple stays a tuple, a dict a dict (on the torch
-    path it is what collate_fn makes, a list for tuples). Images are tensors (N, C, H, W), in
-    channels-last memory; a list of (C, H, W) where sizes differ. Numbers and arrays are tensors,
-    strings and bytes lists. The last batch may be padded where several ranks share an epoch, so
+    path it is what collate_fn makes, a list for tuples). Images are contiguous tensors
+    (N, C, H, W); a list of (C, H, W) where sizes differ. Numbers and arrays are tensors, strings
+    and bytes lists. The last batch may be padded where several ranks share an epoch, so
     that all make the same number of steps: `batch.valid` tells. Images are delivered upright, as
     their EXIF orientation says; those of a torchvision ImageFolder as torchvision does, not turned.
 
@@ -110,7 +110,8 @@ class Loader(DataLoader[_Batch]):
             puts them, else 0 of 1.
         fields: the fields to deliver, in this order; None for all. Native path only.
         storage_options: for a URL: what its file system takes (keys, endpoint, ...), as in fsspec.
-        channels_last: False stores image batches as (N, C, H, W) is written.
+        channels_last: lay image batches (N, C, H, W) out as torch.channels_last memory, which
+            convolutions may be faster on; else they are contiguous.
         resident: copy a packed table (no images) to memory of this process's own, whose huge pages
             make a shuffled row twice as fast; its records are checked meanwhile. None: where it is
             shuffled and takes at most half of the memory that is available.
@@ -179,7 +180,7 @@ class Loader(DataLoader[_Batch]):
         world_size: int | None = None,
         fields: Iterable[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        channels_last: bool = True,
+        channels_last: bool = False,
         resident: bool | None = None,
         columns: Iterable[str] | None = None,
         groups: Mapping[str, Iterable[str]] | None = None,

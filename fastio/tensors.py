@@ -152,8 +152,8 @@ def image_tensors(images: Any, *, channels_last: bool, fresh: bool = False) -> A
 
     Args:
         images: an array (N, H, W, C), or (N, C, H, W) when not channels_last; or a list of N
-            arrays (H, W, C), whose sizes may differ.
-        channels_last: how the array's memory is laid out, and how the tensors' is to be.
+            arrays (H, W, C) or (C, H, W), whose sizes may differ.
+        channels_last: how the arrays' memory is laid out, which the tensors share.
         fresh: the array is memory of a `pinned_allocator` that is not used again: the tensor is
             the one that owns it, not the array, so that torch's allocator learns of every copy
             from it and waits for them before it reuses the memory.
@@ -163,10 +163,10 @@ def image_tensors(images: Any, *, channels_last: bool, fresh: bool = False) -> A
     """
     if isinstance(images, list):
         if len({image.shape for image in images}) == 1:
-            stacked = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
-            return stacked if channels_last else stacked.contiguous()
-        views = [torch.from_numpy(image).permute(2, 0, 1) for image in images]
-        return views if channels_last else [view.contiguous() for view in views]
+            stacked = torch.from_numpy(np.stack(images))
+            return stacked.permute(0, 3, 1, 2) if channels_last else stacked
+        views = [torch.from_numpy(image) for image in images]
+        return [view.permute(2, 0, 1) for view in views] if channels_last else views
     tensor = owner_tensor(images) if fresh else torch.from_numpy(images)
     return tensor.permute(0, 3, 1, 2) if channels_last else tensor
 

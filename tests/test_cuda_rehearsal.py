@@ -238,7 +238,7 @@ def flat(batch: Any) -> list[Any]:
 KINDS: dict[str, dict[str, Any]] = {
     "photos": {"transforms": [fastio.RandomResizedCrop(8), NORMALIZE]},
     "single photos": {"data": "photos", "batch_size": None},
-    "photos as they are": {"data": "photos", "channels_last": False},
+    "photos as they are": {"data": "photos", "channels_last": True},
     "windows of tokens": {
         "data": "tokens",
         "transforms": {"text": fastio.TokenWindows(5, cu_seqlens=True)},

@@ -83,14 +83,19 @@ def test_on_batch_runs_on_the_field_s_batch_and_callables_under_none_on_the_whol
     assert batch["label"].tolist() == [10] * 5
 
 
-def test_normalize_on_the_cpu_gives_floats_in_channels_last(folder: Path) -> None:
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_normalize_on_the_cpu_gives_floats_in_the_layout_asked_for(
+    folder: Path, channels_last: bool
+) -> None:
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    with loader(folder, transforms=[*SMALL, fastio.Normalize(mean, std)]) as batches:
+    steps = [*SMALL, fastio.Normalize(mean, std)]
+    with loader(folder, transforms=steps, channels_last=channels_last) as batches:
         images = next(iter(batches))[0]
     with loader(folder) as batches:
         raw = next(iter(batches))[0]
     assert images.dtype == torch.float32
-    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert images.is_contiguous() is not channels_last
+    assert images.is_contiguous(memory_format=torch.channels_last) is channels_last
     shift, scale = (torch.tensor(part)[:, None, None] for part in (mean, std))
     torch.testing.assert_close(images, (raw / 255 - shift) / scale, rtol=0, atol=1e-5)
 

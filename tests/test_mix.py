@@ -170,14 +170,18 @@ def test_without_shuffling_each_source_is_in_its_order(sources: dict[Path, float
         assert sorted(mine) == sorted(expected)
 
 
-def test_images_keep_their_layout_and_get_new_crops_each_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_images_keep_their_layout_and_get_new_crops_each_time(
+    tmp_path: Path, layout: torch.memory_format
+) -> None:
     path = pack_noise(tmp_path / "a", rows=12)
     crops = [RandomResizedCrop((16, 16))]
     seen: dict[int, list[torch.Tensor]] = {}
-    with Loader(mix({path: 1}, stop=48), 8, transforms=crops) as loader:
+    last = layout == torch.channels_last
+    with Loader(mix({path: 1}, stop=48), 8, transforms=crops, channels_last=last) as loader:
         for images, labels in loader:
             assert images.shape[1:] == (3, 16, 16)
-            assert images.is_contiguous(memory_format=torch.channels_last)
+            assert images.is_contiguous(memory_format=layout)
             for image, label in zip(images, labels.tolist(), strict=True):
                 seen.setdefault(label, []).append(image.clone())
     assert sorted(seen) == list(range(12))

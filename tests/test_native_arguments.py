@@ -402,11 +402,21 @@ def test_checksums_and_bins_refuse_arguments() -> None:
 def test_pixels_of_another_size_are_refused() -> None:
     geometry = _native.Geometry()
     pixels = np.zeros((4, 4, 3), np.uint8)
-    for out in (np.zeros((4, 5, 3), np.uint8), np.zeros((4, 4, 2), np.uint8)):
+    wrong = [
+        (np.zeros((4, 5, 3), np.uint8), True, None),
+        (np.zeros((4, 4, 2), np.uint8), True, None),
+        (np.zeros((4, 4, 3), np.uint8), False, None),
+        (np.zeros((4, 4, 3), np.float32), True, None),
+        (np.zeros((4, 4, 3), np.uint8), True, ([1.0] * 3, [0.0] * 3)),
+        (np.zeros((4, 4, 3), np.float32), True, ([1.0] * 3, [0.0])),
+    ]
+    for out, channels_last, normalize in wrong:
         with pytest.raises(REFUSED):
-            _native.transform(geometry, 0, 0, 0, pixels, out)
+            _native.transform(geometry, 0, 0, 0, pixels, out, channels_last, normalize)
     with pytest.raises(REFUSED):
-        _native.transform(geometry, 0, 0, 0, np.zeros((0, 4, 3), np.uint8), pixels.copy())
+        _native.transform(
+            geometry, 0, 0, 0, np.zeros((0, 4, 3), np.uint8), pixels.copy(), True, None
+        )
     one = np.ones(1, np.int32)
     for out in (np.zeros((1, 11), np.int32), read_only(np.zeros((1, 12), np.int32))):
         with pytest.raises(REFUSED):

@@ -79,6 +79,7 @@ def test_image_tensors_of_a_channels_first_slot_are_contiguous() -> None:
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_images_of_unequal_size_are_a_list(channels_last: bool) -> None:
     arrays = [np.zeros((4, 5, 3), np.uint8), np.zeros((7, 2, 3), np.uint8)]
+    arrays = arrays if channels_last else [array.transpose(2, 0, 1).copy() for array in arrays]
     images = image_tensors(arrays, channels_last=channels_last)
     assert [tuple(image.shape) for image in images] == [(3, 4, 5), (3, 7, 2)]
     assert all(image.is_contiguous() is not channels_last for image in images)
@@ -86,7 +87,8 @@ def test_images_of_unequal_size_are_a_list(channels_last: bool) -> None:
 
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_images_that_happen_to_be_of_one_size_are_one_tensor(channels_last: bool) -> None:
-    arrays = [np.full((4, 5, 3), value, np.uint8) for value in (1, 2)]
+    shape = (4, 5, 3) if channels_last else (3, 4, 5)
+    arrays = [np.full(shape, value, np.uint8) for value in (1, 2)]
     images = image_tensors(arrays, channels_last=channels_last)
     assert images.shape == (2, 3, 4, 5)
     assert images[:, 0, 0, 0].tolist() == [1, 2]

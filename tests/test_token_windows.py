@@ -72,11 +72,11 @@ def test_contiguous_windows_are_slices_of_the_shards(tmp_path: Path, dtype: str,
     assert torch.equal(got["targets"], expected[:, 1:])
 
 
-def test_inputs_and_targets_are_views_of_one_tensor(packed: Path) -> None:
+def test_inputs_and_targets_are_contiguous_each(packed: Path) -> None:
     with Loader(packed, batch_size=4, transforms=TokenWindows(16)) as loader:
         batch = next(iter(loader))
-    assert batch["inputs"].data_ptr() + 8 == batch["targets"].data_ptr()
-    assert batch["inputs"].shape == batch["targets"].shape == (4, 16)
+    assert batch["inputs"].view(-1).shape == batch["targets"].view(-1).shape == (64,)
+    assert torch.equal(batch["inputs"][:, 1:], batch["targets"][:, :-1])
 
 
 def test_windows_may_overlap_or_leave_gaps(packed: Path) -> None:

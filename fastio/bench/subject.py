@@ -145,7 +145,7 @@ class Subject:
             cache=self.cache if self.kind != "tables" else None,
             storage_options=self.options.storage_options,
             fields=self._reading.get("fields"),
-            channels_last=self.options.channels_last or not self.normalized,
+            channels_last=self.options.channels_last,
         )
 
     @cached_property

@@ -173,6 +173,7 @@ def _transformed(
         transforms={field: transforms.compile(made)},
         fields=[field],
         seed=seed,
+        channels_last=True,
         stager=stager,
     )
     try:

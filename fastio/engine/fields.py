@@ -44,25 +44,23 @@ class ImageField:
 
         Args:
             seed, epoch, row: key the augmentations.
-            channels_last: the layout of `out`.
+            channels_last: the layout of `out`, or of what is returned.
             out: the row's place in a slot, which is filled; None where sizes differ.
 
         Returns:
-            uint8 (H, W, C) where there is no `out`.
+            uint8 (H, W, C) or (C, H, W) where there is no `out`.
         """
         pixels = self.source.pixels(row)
         height, width = pixels.shape[:2]
-        (plan,) = augmentation(self.compiled, seed, epoch, [row], [height], [width])
-        result = np.empty((*plan.window[2:], self.channels), np.uint8)
-        _native.transform(self.geometry, seed, epoch, row, pixels, result)
-        if out is None:
-            return result
-        values: AnyArray = result
-        if self.affine is not None:
-            scale, bias = (np.asarray(part, np.float32) for part in self.affine)
-            values = result * scale + bias
-        out[...] = values if channels_last else values.transpose(2, 0, 1)
-        return None
+        place = out
+        if place is None:
+            (plan,) = augmentation(self.compiled, seed, epoch, [row], [height], [width])
+            size, depth = plan.window[2:], self.channels
+            place = np.empty((*size, depth) if channels_last else (depth, *size), np.uint8)
+        _native.transform(
+            self.geometry, seed, epoch, row, pixels, place, channels_last, self.affine
+        )
+        return place if out is None else None
 
 
 def check_names(schema: Schema, fields: Sequence[str], transforms: Mapping[str, Compiled]) -> None:

@@ -4,8 +4,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <array>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "core/mapping.h"
 #include "core/read.h"
 #include "core/status.h"
+#include "core/store.h"
 #include "core/table.h"
 
 namespace fastio {
@@ -88,6 +91,10 @@ template <typename T>
 std::vector<T> copied(const Vector<T>& array) {
   return std::vector<T>(array.data(), array.data() + array.size());
 }
+
+// What rows of images are to be. normalize: scales and biases of so many channels; uint8 without.
+using Normalize = std::optional<std::array<std::vector<float>, 2>>;
+StoreSpec store_spec(bool channels_last, const Normalize& normalize, int channels);
 
 // Raises IndexError unless every row is in [0, table.rows()).
 void check_rows(const Table& table, const std::vector<std::int64_t>& rows);

@@ -234,8 +234,7 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry
                 const Vector<std::int32_t>& height, const Vector<std::int32_t>& width,
                 const Vector<std::int64_t>& row, const std::optional<Vector<std::uint32_t>>& crc32c,
                 const SharedCodebook* codebook, int channels, bool channels_last,
-                std::optional<std::array<std::vector<float>, 2>> normalize,
-                std::optional<Memory> out) {
+                const Normalize& normalize, std::optional<Memory> out) {
   const std::size_t rows = file.size();
   check_length("offset", offset.size(), rows);
   check_length("length", length.size(), rows);
@@ -250,15 +249,7 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry
   task.seed = seed;
   task.epoch = epoch;
   task.channels = channels;
-  // Images that keep their own sizes are always interleaved: see take().
-  task.store.layout = channels_last || !out ? Layout::hwc : Layout::chw;
-  if (normalize) {
-    task.store.element = Element::f32;
-    for (const auto& part : *normalize)
-      check_length("normalize", part.size(), static_cast<std::size_t>(channels));
-    std::copy((*normalize)[0].begin(), (*normalize)[0].end(), task.store.scale);
-    std::copy((*normalize)[1].begin(), (*normalize)[1].end(), task.store.bias);
-  }
+  task.store = store_spec(channels_last, normalize, channels);
   OutArray memory;
   if (out) memory = check_out(*out, task, rows);
   ImageReads reads{
@@ -358,10 +349,12 @@ std::optional<Image> take(const HeldSlot& slot, std::size_t row) {
   if (!image.pixels) return std::nullopt;
   std::uint8_t* pixels = image.pixels.release();
   const nb::capsule owner(pixels, [](void* p) noexcept { delete[] static_cast<std::uint8_t*>(p); });
-  return Image(pixels,
-               {static_cast<std::size_t>(image.height), static_cast<std::size_t>(image.width),
-                static_cast<std::size_t>(slot.images()->channels())},
-               owner);
+  const auto height = static_cast<std::size_t>(image.height);
+  const auto width = static_cast<std::size_t>(image.width);
+  const auto channels = static_cast<std::size_t>(slot.images()->channels());
+  if (slot.images()->layout() == Layout::chw)
+    return Image(pixels, {channels, height, width}, owner);
+  return Image(pixels, {height, width, channels}, owner);
 }
 
 nb::tuple counters(const HeldEngine& held) {
@@ -396,9 +389,10 @@ void bind_engine(nb::module_& m) {
       .def("abandon", &HeldSlot::abandon,
            "Cancels it for good: where a thread does not come back, the memory stays the slot's.")
       .def("failures", &failures, "Rows that failed, as (row, code, message). After wait().")
-      .def("take", &take, nb::arg("row"),
-           "An image that keeps its own size, as uint8 (H, W, C), once; None where the row failed. "
-           "After wait().");
+      .def(
+          "take", &take, nb::arg("row"),
+          "An image that keeps its own size, as uint8 (H, W, C) or (C, H, W), whichever layout was "
+          "submitted, once; None where the row failed. After wait().");
 
   nb::class_<HeldEngine>(m, "Engine", "The worker threads; see engine.h.")
       .def(nb::init<int>(), nb::arg("threads"))

@@ -1,7 +1,11 @@
 #include "core/image.h"
 
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "bind.h"
@@ -11,7 +15,7 @@ namespace fastio {
 namespace {
 
 using Pixels = nb::ndarray<const std::uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
-using OutPixels = nb::ndarray<std::uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using OutPixels = nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
 const char* kind_name(JpegHeader::Kind kind) {
   switch (kind) {
@@ -54,15 +58,19 @@ void* place(void* context, std::int32_t height, std::int32_t width) {
 }
 
 void transform(const SharedGeometry& geometry, std::uint64_t seed, std::uint64_t epoch,
-               std::int64_t row, const Pixels& pixels, OutPixels out) {
+               std::int64_t row, const Pixels& pixels, const OutPixels& out, bool channels_last,
+               const Normalize& normalize) {
   const std::shared_ptr<const Geometry> kept = geometry.get();
   ImageTask task;
   task.geometry = kept.get();
   task.seed = seed;
   task.epoch = epoch;
-  task.channels = static_cast<int>(out.shape(2));
+  task.channels = static_cast<int>(out.shape(channels_last ? 2 : 0));
   if (task.channels != 1 && task.channels != 3)
     throw nb::value_error("out must have 1 or 3 channels");
+  if (out.dtype() != (normalize ? nb::dtype<float>() : nb::dtype<std::uint8_t>()))
+    throw nb::value_error("out must be float32 where it is normalised, and else uint8");
+  task.store = store_spec(channels_last, normalize, task.channels);
   ImageRequest request;
   request.codec = Codec::raw;
   request.height = static_cast<std::int32_t>(pixels.shape(0));
@@ -71,8 +79,9 @@ void transform(const SharedGeometry& geometry, std::uint64_t seed, std::uint64_t
   request.orientation = 1;
   request.row = row;
   const std::uint8_t* source = pixels.data();
-  Target target{out.data(), static_cast<std::int32_t>(out.shape(0)),
-                static_cast<std::int32_t>(out.shape(1))};
+  Target target{static_cast<std::uint8_t*>(out.data()),
+                static_cast<std::int32_t>(out.shape(channels_last ? 0 : 1)),
+                static_cast<std::int32_t>(out.shape(channels_last ? 1 : 2))};
   Status status;
   {
     const nb::gil_scoped_release release;
@@ -92,6 +101,18 @@ void transform(const SharedGeometry& geometry, std::uint64_t seed, std::uint64_t
 }
 
 }  // namespace
+
+StoreSpec store_spec(bool channels_last, const Normalize& normalize, int channels) {
+  StoreSpec spec;
+  spec.layout = channels_last ? Layout::hwc : Layout::chw;
+  if (!normalize) return spec;
+  spec.element = Element::f32;
+  for (const auto& part : *normalize)
+    check_length("normalize", part.size(), static_cast<std::size_t>(channels));
+  std::copy((*normalize)[0].begin(), (*normalize)[0].end(), spec.scale);
+  std::copy((*normalize)[1].begin(), (*normalize)[1].end(), spec.bias);
+  return spec;
+}
 
 void bind_image(nb::module_& m) {
   m.def(
@@ -132,9 +153,11 @@ void bind_image(nb::module_& m) {
         "(height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 "
         "array), every coefficient of which is read. Raises ValueError if the file is damaged.");
   m.def("transform", &transform, nb::arg("geometry"), nb::arg("seed"), nb::arg("epoch"),
-        nb::arg("row"), nb::arg("pixels"), nb::arg("out").noconvert(),
-        "Applies a geometry to uint8 pixels (H, W, C), C 1, 3 or 4, giving uint8 out (H, W, C), C "
-        "1 or 3, of the size that the geometry gives.");
+        nb::arg("row"), nb::arg("pixels"), nb::arg("out").noconvert(), nb::arg("channels_last"),
+        nb::arg("normalize").none(),
+        "Applies a geometry to uint8 pixels (H, W, C), C 1, 3 or 4, giving out of the size that "
+        "the geometry gives: (H, W, C), or (C, H, W) unless channels_last, C 1 or 3; uint8, or "
+        "where normalize has scales and biases float32.");
 }
 
 }  // namespace fastio

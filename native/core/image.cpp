@@ -46,13 +46,6 @@ std::int32_t reduced(std::int32_t size, int denominator) {
   return (size + denominator - 1) / denominator;
 }
 
-// Whether resampled pixels are what the batch holds, as they are.
-bool is_direct(const ImageTask& task, const CropPlan& plan, std::int32_t rows, std::int32_t columns,
-               int channels) {
-  return rows == plan.window_height && columns == plan.window_width && channels == task.channels &&
-         task.store.layout == Layout::hwc && task.store.element == Element::u8;
-}
-
 }  // namespace
 
 Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, Place place,
@@ -70,7 +63,7 @@ Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, 
     if (status.ok()) status = finish(task, reading, pixels, out);
   }
   jpeg_.finish();
-  for (Buffer* buffer : {&block_, &upright_, &packed_, &result_, &framed_}) buffer->shrink(kKeep);
+  for (Buffer* buffer : {&block_, &upright_, &packed_, &result_}) buffer->shrink(kKeep);
   if (status.ok()) counters_.images.fetch_add(1, std::memory_order_relaxed);
   return status;
 }
@@ -131,6 +124,7 @@ Status ImageDecoder::plan_axis(const Reading& reading, bool vertical, double beg
   axis.crop_begin = low;
   axis.zeros_before = mirror ? window + window_size - last : first - window;
   axis.empty = first >= last;
+  axis.padded = last - first != window_size;
   axis.spec.in = high - low;
   axis.spec.out = out;
   axis.spec.window_begin = first;
@@ -170,6 +164,7 @@ Status ImageDecoder::plan(const ImageTask& task, const ImageRequest& request, Re
   reading.top = y.zeros_before;
   reading.left = x.zeros_before;
   reading.empty = y.empty || x.empty;
+  reading.padded = y.padded || x.padded;
   if (reading.empty) return status;
 
   resampler_.prepare(x.spec, y.spec, reading.channels);
@@ -230,59 +225,53 @@ Status ImageDecoder::convert(const Reading& reading, Pixels& pixels) {
   return Status::okay();
 }
 
-// Resamples into the slot, or first gray to RGB, the zeros around, layout and type.
 Status ImageDecoder::finish(const ImageTask& task, const Reading& reading, const Pixels& pixels,
                             void* out) {
   const Stopwatch watch(counters_.resample_ns);
-  const std::int32_t rows = reading.empty ? 0 : resampler_.y().outputs;
-  const std::int32_t columns = reading.empty ? 0 : resampler_.x().outputs;
-  std::uint8_t* result = nullptr;
-  const Status status = place_result(task, reading, rows, columns, out, result);
+  Window window;
+  const Status status = place_result(task, reading, out, window);
   if (!status.ok()) return status;
-  if (rows > 0 && columns > 0)
-    resampler_.run(pixels.first, pixels.stride, result, std::ptrdiff_t{columns} * reading.channels);
-  return deliver(task, reading, rows, columns, result, out);
+  if (!reading.empty)
+    resampler_.run(pixels.first, pixels.stride, window.first, window.stride, window.plane);
+  deliver(task, reading, window, out);
+  return status;
 }
 
-Status ImageDecoder::place_result(const ImageTask& task, const Reading& reading, std::int32_t rows,
-                                  std::int32_t columns, void* out, std::uint8_t*& result) {
-  result = static_cast<std::uint8_t*>(out);
-  if (is_direct(task, plan_, rows, columns, reading.channels)) return Status::okay();
-  if (!result_.resize(static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns) *
-                      static_cast<std::size_t>(reading.channels)))
-    return no_memory();
-  result = result_.data();
-  return Status::okay();
-}
-
-Status ImageDecoder::deliver(const ImageTask& task, const Reading& reading, std::int32_t rows,
-                             std::int32_t columns, const std::uint8_t* result, void* out) {
-  if (result == out) return Status::okay();
-  const bool framed = rows != plan_.window_height || columns != plan_.window_width;
-  const bool expanded = reading.channels != task.channels;
-  if (framed || expanded) {
-    const std::size_t pitch =
-        static_cast<std::size_t>(columns) * static_cast<std::size_t>(reading.channels);
-    const auto channels = static_cast<std::size_t>(task.channels);
-    const std::size_t full = static_cast<std::size_t>(plan_.window_width) * channels;
-    if (!framed_.resize(full * static_cast<std::size_t>(plan_.window_height))) return no_memory();
-    if (framed) std::memset(framed_.data(), 0, framed_.size());
-    for (std::int32_t y = 0; y < rows; ++y) {
-      const std::uint8_t* src = result + static_cast<std::size_t>(y) * pitch;
-      std::uint8_t* dst = framed_.data() + static_cast<std::size_t>(y + reading.top) * full +
-                          static_cast<std::size_t>(reading.left) * channels;
-      if (expanded) {
-        convert_channels(src, static_cast<std::size_t>(columns), reading.channels, task.channels,
-                         dst);
-      } else {
-        std::memcpy(dst, src, pitch);
-      }
-    }
-    result = framed_.data();
+Status ImageDecoder::place_result(const ImageTask& task, const Reading& reading, void* out,
+                                  Window& window) {
+  const auto height = static_cast<std::size_t>(plan_.window_height);
+  const auto width = static_cast<std::size_t>(plan_.window_width);
+  const std::size_t bytes = height * width * static_cast<std::size_t>(reading.channels);
+  const bool planar = task.store.layout == Layout::chw;
+  const bool expanded = reading.channels != task.channels;  // gray to RGB
+  window.pixels = static_cast<std::uint8_t*>(out);
+  if (task.store.element == Element::f32 || (expanded && !planar)) {
+    if (!result_.resize(bytes)) return no_memory();
+    window.pixels = result_.data();
   }
-  store_image(task.store, result, std::ptrdiff_t{plan_.window_width} * task.channels,
-              plan_.window_height, plan_.window_width, task.channels, out);
+  const std::ptrdiff_t pixel = planar ? 1 : reading.channels;
+  window.stride = static_cast<std::ptrdiff_t>(width) * pixel;
+  if (planar && reading.channels > 1) window.plane = static_cast<std::ptrdiff_t>(height * width);
+  if (!reading.empty)
+    window.first = window.pixels + reading.top * window.stride + reading.left * pixel;
+  if (reading.padded) std::memset(window.pixels, 0, bytes);
   return Status::okay();
+}
+
+void ImageDecoder::deliver(const ImageTask& task, const Reading& reading, const Window& window,
+                           void* out) const {
+  const std::size_t pixels =
+      static_cast<std::size_t>(plan_.window_height) * static_cast<std::size_t>(plan_.window_width);
+  if (task.store.element == Element::f32) {
+    store_floats(task.store, window.pixels, reading.channels, pixels, task.channels,
+                 static_cast<float*>(out));
+  } else if (window.pixels != out) {
+    convert_channels(window.pixels, pixels, reading.channels, task.channels,
+                     static_cast<std::uint8_t*>(out));
+  } else if (reading.channels != task.channels) {
+    for (int c = 1; c < task.channels; ++c)
+      std::memcpy(window.pixels + static_cast<std::size_t>(c) * pixels, window.pixels, pixels);
+  }
 }
 
 }  // namespace fastio

@@ -75,6 +75,7 @@ class ImageDecoder {
     std::int32_t crop_begin = 0;    // where spec's first sample stands in the decoded image
     std::int32_t zeros_before = 0;  // of the window
     bool empty = false;             // the window lies in the padding alone
+    bool padded = false;            // a part of it does, or all
   };
   // What is read of the stored image and how it becomes the window, all of it planned before a
   // pixel is touched.
@@ -86,6 +87,7 @@ class ImageDecoder {
     std::int32_t rows = 0, columns = 0;     // of the region, upright
     std::int32_t top = 0, left = 0;         // zeros before the resampled part of the window
     bool empty = false;                     // the window lies in the padding alone
+    bool padded = false;                    // a part of it does
   };
 
   // Pixels in memory: the first one, and the bytes from one row to the next.
@@ -113,15 +115,21 @@ class ImageDecoder {
   Status read_planes(const ImageRequest& request, PlaneView* planes);
   Status fetch(const ImageRequest& request, const ByteRange& range, Buffer& scratch,
                const std::uint8_t*& bytes);
+
+  // An image of the window's size with as many channels as are resampled: `out` itself, or memory
+  // for deliver() to put into the form that the batch has.
+  struct Window {
+    std::uint8_t* pixels = nullptr;
+    std::uint8_t* first = nullptr;         // where resampled pixels begin; around them are zeros
+    std::ptrdiff_t stride = 0, plane = 0;  // in bytes; plane 0: channels are interleaved
+  };
+  Status place_result(const ImageTask& task, const Reading& reading, void* out, Window& window);
+  void deliver(const ImageTask& task, const Reading& reading, const Window& window,
+               void* out) const;
+
   Status finish_blocks(const ImageTask& task, const Reading& reading, const PlaneView* planes,
                        void* out);
-
-  // Where `rows` x `columns` resampled pixels go: `out` itself, or memory for deliver() to put into
-  // the form that the batch has, zeros around it where the window is larger.
-  Status place_result(const ImageTask& task, const Reading& reading, std::int32_t rows,
-                      std::int32_t columns, void* out, std::uint8_t*& result);
-  Status deliver(const ImageTask& task, const Reading& reading, std::int32_t rows,
-                 std::int32_t columns, const std::uint8_t* result, void* out);
+  Status turn_planes(const Reading& reading, const PlaneView* planes, const Window& window);
 
   static constexpr std::size_t kKeep = 32u << 20;
 
@@ -132,7 +140,7 @@ class ImageDecoder {
   BlockDecoder blocks_;
   PlanarResampler planar_;
   PlaneRegion planned_;
-  Buffer block_, upright_, packed_, result_, framed_;
+  Buffer block_, upright_, packed_, result_;
   Buffer header_, dc_;      // parts of a block record
   std::vector<Buffer> ac_;  // ... ranges of its AC section
   std::vector<const std::uint8_t*> ac_bytes_;

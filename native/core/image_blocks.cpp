@@ -51,7 +51,7 @@ Status ImageDecoder::decode_blocks(const ImageTask& task, const ImageRequest& re
     if (status.ok()) status = finish_blocks(task, reading, planes, out);
   }
   blocks_.shrink(kKeep);
-  for (Buffer* buffer : {&upright_, &result_, &framed_, &header_, &dc_}) buffer->shrink(kKeep);
+  for (Buffer* buffer : {&upright_, &packed_, &result_, &header_, &dc_}) buffer->shrink(kKeep);
   for (Buffer& buffer : ac_) buffer.shrink(kKeep / ac_.size());
   if (status.ok()) counters_.images.fetch_add(1, std::memory_order_relaxed);
   return status;
@@ -110,6 +110,7 @@ Status ImageDecoder::plan_blocks(const ImageTask& task, const ImageRequest& requ
   reading.rows = y.spec.window_size;
   reading.columns = x.spec.window_size;
   reading.empty = y.empty || x.empty;
+  reading.padded = y.padded || x.padded;
   if (reading.empty) return status;
 
   PlanarAxis down = stored_axis(y.spec, y.crop_begin, height, mirrors_y(reading.orientation));
@@ -155,25 +156,36 @@ Status ImageDecoder::read_planes(const ImageRequest& request, PlaneView* planes)
 Status ImageDecoder::finish_blocks(const ImageTask& task, const Reading& reading,
                                    const PlaneView* planes, void* out) {
   const Stopwatch watch(counters_.resample_ns);
-  const std::int32_t rows = reading.empty ? 0 : reading.rows;
-  const std::int32_t columns = reading.empty ? 0 : reading.columns;
-  std::uint8_t* result = nullptr;
-  Status status = place_result(task, reading, rows, columns, out, result);
+  Window window;
+  Status status = place_result(task, reading, out, window);
   if (!status.ok()) return status;
-  const std::ptrdiff_t channels = reading.channels;
-  if (rows > 0 && columns > 0 && !swaps_axes(reading.orientation)) {
-    planar_.run(planes, result, columns * channels);
-  } else if (rows > 0 && columns > 0) {
-    // The stored image lies on its side, and so does what comes of it.
-    const std::ptrdiff_t stride = rows * channels;
-    if (!upright_.resize(static_cast<std::size_t>(stride) * static_cast<std::size_t>(columns)))
-      return no_memory();
-    planar_.run(planes, upright_.data(), stride);
-    constexpr int kTranspose = 5;
-    orient(upright_.data(), stride, columns, rows, reading.channels, kTranspose, result,
-           columns * channels);
+  if (!reading.empty && swaps_axes(reading.orientation)) {
+    status = turn_planes(reading, planes, window);
+  } else if (!reading.empty) {
+    planar_.run(planes, window.first, window.stride, window.plane);
   }
-  return deliver(task, reading, rows, columns, result, out);
+  if (status.ok()) deliver(task, reading, window, out);
+  return status;
+}
+
+// The stored image lies on its side, and so does what comes of it.
+Status ImageDecoder::turn_planes(const Reading& reading, const PlaneView* planes,
+                                 const Window& window) {
+  constexpr int kTranspose = 5;
+  const std::ptrdiff_t channels = reading.channels;
+  const std::ptrdiff_t stored_stride = reading.rows * channels;
+  const std::size_t bytes =
+      static_cast<std::size_t>(stored_stride) * static_cast<std::size_t>(reading.columns);
+  if (!upright_.resize(bytes) || (window.plane && !packed_.resize(bytes))) return no_memory();
+  planar_.run(planes, upright_.data(), stored_stride);
+  const std::ptrdiff_t stride = window.plane ? reading.columns * channels : window.stride;
+  std::uint8_t* const turned = window.plane ? packed_.data() : window.first;
+  orient(upright_.data(), stored_stride, reading.columns, reading.rows, reading.channels,
+         kTranspose, turned, stride);
+  for (std::int32_t y = 0; window.plane && y < reading.rows; ++y)
+    split_pixels(turned + y * stride, static_cast<std::size_t>(reading.columns), reading.channels,
+                 window.first + y * window.stride, window.plane);
+  return Status::okay();
 }
 
 }  // namespace fastio

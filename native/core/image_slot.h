@@ -40,6 +40,7 @@ class ImageSlot : public Slot {
             std::uint8_t* out, std::int32_t out_height, std::int32_t out_width);
 
   int channels() const { return task_.channels; }
+  Layout layout() const { return task_.store.layout; }
 
   void fill(std::size_t begin, std::size_t end, Worker& worker) override;
   // Of a large block record it is the beginning, which tells what else is needed.

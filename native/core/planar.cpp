@@ -244,7 +244,8 @@ void PlanarResampler::set_row(int c, std::int32_t i, PlanarRow* row) {
   }
 }
 
-void PlanarResampler::run(const PlaneView* planes, std::uint8_t* dst, std::ptrdiff_t dst_stride) {
+void PlanarResampler::run(const PlaneView* planes, std::uint8_t* dst, std::ptrdiff_t dst_stride,
+                          std::ptrdiff_t plane) {
   if (upside_down_) {
     dst += (outputs_ - 1) * dst_stride;
     dst_stride = -dst_stride;
@@ -256,7 +257,7 @@ void PlanarResampler::run(const PlaneView* planes, std::uint8_t* dst, std::ptrdi
       if (i % kStep == 0) fill_ring(c, planes[c], step_rows(c, i));
       set_row(c, i, &rows[c]);
     }
-    kernels_->row(output_, rows, fraction_bits(), columns_, dst);
+    kernels_->row(output_, rows, fraction_bits(), columns_, dst, plane);
   }
 }
 

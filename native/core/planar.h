@@ -60,10 +60,12 @@ class PlanarResampler {
   SampleRange columns(int c) const { return {x_taps(c).first, x_taps(c).last}; }
   SampleRange rows(int c) const { return {y_taps(c).first, y_taps(c).last}; }
 
-  // dst: (rows, columns, channels) of the window, interleaved; nothing is written past a row's end.
+  // dst: the window's rows, dst_stride bytes apart; nothing is written past a row's end. Three
+  // channels are interleaved, or `plane` bytes apart where that is not 0.
   // Each row of a plane has kReadPad readable bytes past the last sample of columns(c); their
   // values do not matter. The stride may be negative.
-  void run(const PlaneView* planes, std::uint8_t* dst, std::ptrdiff_t dst_stride);
+  void run(const PlaneView* planes, std::uint8_t* dst, std::ptrdiff_t dst_stride,
+           std::ptrdiff_t plane = 0);
 
  private:
   // The taps of one axis, for component 0 or for the others, with the memory that they lie in.

@@ -235,9 +235,19 @@ inline void store_gray(__m256i sums, __m128i bits, std::uint8_t* dst) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(dst), _mm256_castsi256_si128(bytes));
 }
 
+// 16 values of each channel, `plane` bytes apart.
+inline void store_planes(const __m256i* sums, __m128i bits, std::uint8_t* dst,
+                         std::ptrdiff_t plane) {
+  const __m256i two = _mm256_permute4x64_epi64(to_bytes(sums[0], sums[1], bits), 0xD8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(dst), _mm256_castsi256_si128(two));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + plane), _mm256_extracti128_si256(two, 1));
+  store_gray(sums[2], bits, dst + 2 * plane);
+}
+
 // kFirst, kOthers: see PlaneRow, of component 0 and of the others.
 template <PlanarOutput kOutput, int kFirst, int kOthers>
-void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst) {
+void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst,
+            std::ptrdiff_t plane) {
   constexpr bool kOnePlane = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::gray_three;
   constexpr bool kOneChannel = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::rgb_luma;
   constexpr int kChannels = kOneChannel ? 1 : 3;
@@ -245,7 +255,8 @@ void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_
   const PlaneRow<kFirst> first(planes[0]);
   const PlaneRow<kOthers> second(planes[kOnePlane ? 0 : 1]), third(planes[kOnePlane ? 0 : 2]);
   alignas(32) std::uint8_t last[kBlock * kChannels];
-  for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * kChannels) {
+  const std::ptrdiff_t pixel = kOneChannel || plane != 0 ? 1 : kChannels;  // bytes to the next one
+  for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * pixel) {
     const std::int32_t count = at_most(outputs - x, kBlock);
     __m256i sums[3];
     sums[0] = first.sum(x);
@@ -257,19 +268,25 @@ void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_
     }
     if constexpr (kOutput == PlanarOutput::ycbcr) convert(sums);
     if constexpr (kOutput == PlanarOutput::rgb_luma) sums[0] = luma(sums);
-    std::uint8_t* to = count == kBlock ? dst : last;
+    const bool whole = count == kBlock;
+    std::uint8_t* const to = whole ? dst : last;
     if constexpr (kOneChannel) {
       store_gray(sums[0], shift, to);
-    } else {
+    } else if (plane == 0) {
       store_pixels(sums, shift, to);
+    } else {
+      store_planes(sums, shift, to, whole ? plane : kBlock);
     }
-    if (to == last) memcpy(dst, last, static_cast<std::size_t>(count) * kChannels);
+    for (int c = 0; !whole && c < kChannels / pixel; ++c) {
+      memcpy(dst + c * plane, last + c * kBlock, static_cast<std::size_t>(count * pixel));
+    }
   }
 }
 
 // By the taps of the planes: few, and the same in every row, so that their loops unroll.
-void row_ycbcr(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst) {
-  using Kernel = void(const PlanarRow*, int, std::int32_t, std::uint8_t*);
+void row_ycbcr(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst,
+               std::ptrdiff_t plane) {
+  using Kernel = void(const PlanarRow*, int, std::int32_t, std::uint8_t*, std::ptrdiff_t);
   constexpr auto kOutput = PlanarOutput::ycbcr;
   static constexpr Kernel* kKernels[kUniformTaps + 1][kUniformTaps + 1] = {
       {row_of<kOutput, 0, 0>, row_of<kOutput, 0, 1>, row_of<kOutput, 0, 2>, row_of<kOutput, 0, 3>,
@@ -283,23 +300,23 @@ void row_ycbcr(const PlanarRow* planes, int bits, std::int32_t outputs, std::uin
       {row_of<kOutput, 4, 0>, row_of<kOutput, 4, 1>, row_of<kOutput, 4, 2>, row_of<kOutput, 4, 3>,
        row_of<kOutput, 4, 4>}};
   const std::int32_t first = planes[0].count, others = planes[1].count;
-  kKernels[first <= kUniformTaps ? first : 0][others <= kUniformTaps ? others : 0](planes, bits,
-                                                                                   outputs, dst);
+  kKernels[first <= kUniformTaps ? first : 0][others <= kUniformTaps ? others : 0](
+      planes, bits, outputs, dst, plane);
 }
 
 void row_avx2(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
-              std::uint8_t* dst) {
+              std::uint8_t* dst, std::ptrdiff_t plane) {
   switch (output) {
     case PlanarOutput::gray:
-      return row_of<PlanarOutput::gray, 0, 0>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::gray, 0, 0>(planes, bits, outputs, dst, plane);
     case PlanarOutput::gray_three:
-      return row_of<PlanarOutput::gray_three, 0, 0>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::gray_three, 0, 0>(planes, bits, outputs, dst, plane);
     case PlanarOutput::rgb:
-      return row_of<PlanarOutput::rgb, 0, 0>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::rgb, 0, 0>(planes, bits, outputs, dst, plane);
     case PlanarOutput::rgb_luma:
-      return row_of<PlanarOutput::rgb_luma, 0, 0>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::rgb_luma, 0, 0>(planes, bits, outputs, dst, plane);
     case PlanarOutput::ycbcr:
-      return row_ycbcr(planes, bits, outputs, dst);
+      return row_ycbcr(planes, bits, outputs, dst, plane);
   }
 }
 

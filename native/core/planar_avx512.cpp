@@ -184,18 +184,20 @@ constexpr int packed_quarter(int output) { return output % kPlanarLanes / 4; }
 constexpr int packed_place(int output) { return output / kPlanarLanes * 4 + output % 4; }
 
 // Byte permutations that make 32 pixels of to_bytes() of two channels, and of the third and
-// anything; and which bytes are of the third. Likewise one that makes 32 values of one channel.
+// anything; and which bytes are of the third. Likewise one that makes 32 values of each of two
+// channels.
 struct alignas(64) PixelIndex {
-  std::uint8_t pixel[128], value[64];
+  std::uint8_t pixel[128], values[64];
   std::uint64_t third[2];
-  constexpr PixelIndex() : pixel(), value(), third() {
+  constexpr PixelIndex() : pixel(), values(), third() {
     for (int k = 0; k < 96; ++k) {
       const int place = packed_quarter(k / 3) * 16 + packed_place(k / 3);
       pixel[k] = static_cast<std::uint8_t>(place + (k % 3 == 1 ? 8 : 0));
       if (k % 3 == 2) third[k / 64] |= std::uint64_t{1} << k % 64;
     }
     for (int k = 0; k < 32; ++k) {
-      value[k] = static_cast<std::uint8_t>(packed_quarter(k) * 16 + packed_place(k));
+      values[k] = static_cast<std::uint8_t>(packed_quarter(k) * 16 + packed_place(k));
+      values[32 + k] = static_cast<std::uint8_t>(values[k] + 8);
     }
   }
 };
@@ -223,21 +225,39 @@ inline void store_pixels(const __m512i* sums, __m128i bits, std::int32_t count, 
   }
 }
 
-inline void store_values(__m512i sums, __m128i bits, std::int32_t count, std::uint8_t* dst) {
-  const __m512i index = _mm512_load_si512(kIndex.value);
-  _mm512_mask_storeu_epi8(dst, first_bytes(count),
-                          _mm512_permutexvar_epi8(index, to_bytes(sums, sums, bits)));
+// 32 values of each of two channels, the second one's in the upper half.
+inline __m512i values(__m512i a, __m512i b, __m128i bits) {
+  return _mm512_permutexvar_epi8(_mm512_load_si512(kIndex.values), to_bytes(a, b, bits));
+}
+
+inline void store_values(__m256i values, std::int32_t count, std::uint8_t* dst) {
+  if (count == kBlock) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst), values);
+  } else {
+    _mm256_mask_storeu_epi8(dst, static_cast<__mmask32>(first_bytes(count)), values);
+  }
+}
+
+// 32 values of each channel, `plane` bytes apart.
+inline void store_planes(const __m512i* sums, __m128i bits, std::int32_t count, std::uint8_t* dst,
+                         std::ptrdiff_t plane) {
+  const __m512i two = values(sums[0], sums[1], bits), third = values(sums[2], sums[2], bits);
+  store_values(_mm512_castsi512_si256(two), count, dst);
+  store_values(_mm512_extracti64x4_epi64(two, 1), count, dst + plane);
+  store_values(_mm512_castsi512_si256(third), count, dst + 2 * plane);
 }
 
 // kFirst, kOthers: see PlaneRow, of component 0 and of the others.
 template <PlanarOutput kOutput, int kFirst, int kOthers>
-void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst) {
+void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst,
+            std::ptrdiff_t plane) {
   constexpr bool kOnePlane = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::gray_three;
   constexpr bool kOneChannel = kOutput == PlanarOutput::gray || kOutput == PlanarOutput::rgb_luma;
   const PlaneRow<kFirst> first(planes[0]);
   const PlaneRow<kOthers> second(planes[kOnePlane ? 0 : 1]), third(planes[kOnePlane ? 0 : 2]);
   const __m128i shift = _mm_cvtsi32_si128(bits);
-  for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * (kOneChannel ? 1 : 3)) {
+  const std::ptrdiff_t pixel = kOneChannel || plane != 0 ? 1 : 3;  // bytes to the next one
+  for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * pixel) {
     const std::int32_t count = at_most(outputs - x, kBlock);
     __m512i sums[3];
     sums[0] = first.sum(x);
@@ -250,16 +270,19 @@ void row_of(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_
     if constexpr (kOutput == PlanarOutput::ycbcr) convert(sums);
     if constexpr (kOutput == PlanarOutput::rgb_luma) sums[0] = luma(sums);
     if constexpr (kOneChannel) {
-      store_values(sums[0], shift, count, dst);
-    } else {
+      store_values(_mm512_castsi512_si256(values(sums[0], sums[0], shift)), count, dst);
+    } else if (plane == 0) {
       store_pixels(sums, shift, count, dst);
+    } else {
+      store_planes(sums, shift, count, dst, plane);
     }
   }
 }
 
 // By the taps of the planes: few, and the same in every row, so that their loops unroll.
-void row_ycbcr(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst) {
-  using Kernel = void(const PlanarRow*, int, std::int32_t, std::uint8_t*);
+void row_ycbcr(const PlanarRow* planes, int bits, std::int32_t outputs, std::uint8_t* dst,
+               std::ptrdiff_t plane) {
+  using Kernel = void(const PlanarRow*, int, std::int32_t, std::uint8_t*, std::ptrdiff_t);
   constexpr auto kOutput = PlanarOutput::ycbcr;
   static constexpr Kernel* kKernels[kUniformTaps + 1][kUniformTaps + 1] = {
       {row_of<kOutput, 0, 0>, row_of<kOutput, 0, 1>, row_of<kOutput, 0, 2>, row_of<kOutput, 0, 3>,
@@ -273,23 +296,23 @@ void row_ycbcr(const PlanarRow* planes, int bits, std::int32_t outputs, std::uin
       {row_of<kOutput, 4, 0>, row_of<kOutput, 4, 1>, row_of<kOutput, 4, 2>, row_of<kOutput, 4, 3>,
        row_of<kOutput, 4, 4>}};
   const std::int32_t first = planes[0].count, others = planes[1].count;
-  kKernels[first <= kUniformTaps ? first : 0][others <= kUniformTaps ? others : 0](planes, bits,
-                                                                                   outputs, dst);
+  kKernels[first <= kUniformTaps ? first : 0][others <= kUniformTaps ? others : 0](
+      planes, bits, outputs, dst, plane);
 }
 
 void row_avx512(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
-                std::uint8_t* dst) {
+                std::uint8_t* dst, std::ptrdiff_t plane) {
   switch (output) {
     case PlanarOutput::gray:
-      return row_of<PlanarOutput::gray, 0, 0>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::gray, 0, 0>(planes, bits, outputs, dst, plane);
     case PlanarOutput::gray_three:
-      return row_of<PlanarOutput::gray_three, 0, 0>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::gray_three, 0, 0>(planes, bits, outputs, dst, plane);
     case PlanarOutput::rgb:
-      return row_of<PlanarOutput::rgb, 0, 0>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::rgb, 0, 0>(planes, bits, outputs, dst, plane);
     case PlanarOutput::rgb_luma:
-      return row_of<PlanarOutput::rgb_luma, 0, 0>(planes, bits, outputs, dst);
+      return row_of<PlanarOutput::rgb_luma, 0, 0>(planes, bits, outputs, dst, plane);
     case PlanarOutput::ycbcr:
-      return row_ycbcr(planes, bits, outputs, dst);
+      return row_ycbcr(planes, bits, outputs, dst, plane);
   }
 }
 

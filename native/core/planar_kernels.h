@@ -118,9 +118,10 @@ using PlanarColumnsKernel = void(const PlanarTaps& taps, const std::uint8_t* src
                                  std::ptrdiff_t src_stride, std::int32_t rows, PlanarMiddle* dst,
                                  std::size_t blocks);
 
-// One output row of `outputs` pixels. bits: fractional bits of the sums.
+// One output row of `outputs` pixels. bits: fractional bits of the sums. plane: bytes from a
+// channel's row to the next channel's; 0: pixels are interleaved.
 using PlanarRowKernel = void(PlanarOutput output, const PlanarRow* planes, int bits,
-                             std::int32_t outputs, std::uint8_t* dst);
+                             std::int32_t outputs, std::uint8_t* dst, std::ptrdiff_t plane);
 
 struct PlanarKernels {
   PlanarTapsKernel* taps;

@@ -140,11 +140,21 @@ void store_three(Sums a, Sums b, Sums c, int bits, std::int32_t count, std::uint
   store(count - 1, 3);
 }
 
+// To three rows, `plane` bytes apart, or where that is 0 to pixels.
+void store(const Sums& a, const Sums& b, const Sums& c, int bits, std::int32_t count,
+           std::uint8_t* dst, std::ptrdiff_t plane) {
+  if (plane == 0) return store_three(a, b, c, bits, count, dst);
+  store_one(a, bits, count, dst);
+  store_one(b, bits, count, dst + plane);
+  store_one(c, bits, count, dst + 2 * plane);
+}
+
 void row_portable(PlanarOutput output, const PlanarRow* planes, int bits, std::int32_t outputs,
-                  std::uint8_t* dst) {
+                  std::uint8_t* dst, std::ptrdiff_t plane) {
   const bool one_plane = output == PlanarOutput::gray || output == PlanarOutput::gray_three;
   const bool one_channel = output == PlanarOutput::gray || output == PlanarOutput::rgb_luma;
-  for (std::int32_t x = 0; x < outputs; x += kBlock, dst += kBlock * (one_channel ? 1 : 3)) {
+  const int step = kBlock * (one_channel || plane != 0 ? 1 : 3);
+  for (std::int32_t x = 0; x < outputs; x += kBlock, dst += step) {
     Sums sums[3];
     for (int c = 0; c < (one_plane ? 1 : 3); ++c) {
       sums[c] = sum_plane(planes[c], static_cast<std::size_t>(x));
@@ -155,9 +165,9 @@ void row_portable(PlanarOutput output, const PlanarRow* planes, int bits, std::i
     if (one_channel) {
       store_one(sums[0], bits, count, dst);
     } else if (one_plane) {
-      store_three(sums[0], sums[0], sums[0], bits, count, dst);
+      store(sums[0], sums[0], sums[0], bits, count, dst, plane);
     } else {
-      store_three(sums[0], sums[1], sums[2], bits, count, dst);
+      store(sums[0], sums[1], sums[2], bits, count, dst, plane);
     }
   }
 }

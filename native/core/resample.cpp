@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "cpu.h"
+#include "store.h"
 
 namespace fastio {
 namespace {
@@ -349,23 +350,36 @@ void horizontal(const HorizontalPlan& plan, const std::uint8_t* src, std::ptrdif
   }
 }
 
-void vertical(const AxisTaps& taps, const std::uint8_t* src, std::ptrdiff_t src_stride,
-              std::size_t row_bytes, std::uint8_t* dst, std::ptrdiff_t dst_stride) {
-  VerticalKernel* kernel = vertical_portable;
+namespace {
+
+VerticalKernel* vertical_kernel() {
 #ifdef FASTIO_X86
   const Simd simd = simd_active();
-  if (simd == Simd::avx2) kernel = vertical_avx2;
-  if (simd == Simd::avx512) kernel = vertical_avx512;
+  if (simd == Simd::avx512) return vertical_avx512;
+  if (simd == Simd::avx2) return vertical_avx2;
 #endif
-  for (std::int32_t i = 0; i < taps.outputs; ++i, dst += dst_stride) {
-    const std::uint8_t* rows = src + (taps.start[i] - taps.first) * src_stride;
-    if (taps.count[i] == 1) {
-      std::memcpy(dst, rows, row_bytes);
-    } else {
-      kernel(rows, src_stride, &taps.weights[static_cast<std::size_t>(i) * taps.pitch],
-             taps.count[i], taps.shift, row_bytes, dst);
-    }
+  return vertical_portable;
+}
+
+void vertical_row(VerticalKernel* kernel, const AxisTaps& taps, std::int32_t i,
+                  const std::uint8_t* src, std::ptrdiff_t src_stride, std::size_t row_bytes,
+                  std::uint8_t* dst) {
+  const std::uint8_t* rows = src + (taps.start[i] - taps.first) * src_stride;
+  if (taps.count[i] == 1) {
+    std::memcpy(dst, rows, row_bytes);
+  } else {
+    kernel(rows, src_stride, &taps.weights[static_cast<std::size_t>(i) * taps.pitch], taps.count[i],
+           taps.shift, row_bytes, dst);
   }
+}
+
+}  // namespace
+
+void vertical(const AxisTaps& taps, const std::uint8_t* src, std::ptrdiff_t src_stride,
+              std::size_t row_bytes, std::uint8_t* dst, std::ptrdiff_t dst_stride) {
+  VerticalKernel* const kernel = vertical_kernel();
+  for (std::int32_t i = 0; i < taps.outputs; ++i, dst += dst_stride)
+    vertical_row(kernel, taps, i, src, src_stride, row_bytes, dst);
 }
 
 bool vertical_first(const AxisSpec& x, const AxisSpec& y) {
@@ -380,36 +394,73 @@ void Resampler::prepare(const AxisSpec& x, const AxisSpec& y, int channels) {
 }
 
 void Resampler::run(const std::uint8_t* src, std::ptrdiff_t src_stride, std::uint8_t* dst,
-                    std::ptrdiff_t dst_stride) {
+                    std::ptrdiff_t dst_stride, std::ptrdiff_t plane) {
+  const Target target{dst, dst_stride, plan_.channels() == 1 ? 0 : plane};
   if (y_.identity) {
-    horizontal(plan_, src, src_stride, y_.outputs, dst, dst_stride);
+    last_horizontal(src, src_stride, target);
   } else if (x_.identity) {
-    const auto row_bytes = static_cast<std::size_t>(x_.outputs) * plan_.channels();
-    vertical(y_, src, src_stride, row_bytes, dst, dst_stride);
+    last_vertical(src, src_stride, target);
   } else if (vertical_first_) {
-    run_vertical_first(src, src_stride, dst, dst_stride);
+    run_vertical_first(src, src_stride, target);
   } else {
-    run_horizontal_first(src, src_stride, dst, dst_stride);
+    run_horizontal_first(src, src_stride, target);
+  }
+}
+
+// Where planes are wanted, the last pass makes some rows of pixels that stay in the nearest cache,
+// from which they are split: the passes themselves are fastest on interleaved ones.
+void Resampler::last_horizontal(const std::uint8_t* src, std::ptrdiff_t src_stride,
+                                const Target& target) {
+  if (target.plane == 0) {
+    return horizontal(plan_, src, src_stride, y_.outputs, target.first, target.stride);
+  }
+  constexpr std::int32_t kRows = 4;  // kernels compute as many together
+  const auto columns = static_cast<std::size_t>(x_.outputs);
+  const auto row_bytes = static_cast<std::ptrdiff_t>(columns) * plan_.channels();
+  if (!x_.identity) rows_.resize(static_cast<std::size_t>(kRows * row_bytes));
+  for (std::int32_t y = 0; y < y_.outputs; y += kRows, src += kRows * src_stride) {
+    const std::int32_t count = std::min(kRows, y_.outputs - y);
+    if (!x_.identity) horizontal(plan_, src, src_stride, count, rows_.data(), row_bytes);
+    for (std::int32_t i = 0; i < count; ++i) {
+      split_pixels(x_.identity ? src + i * src_stride : rows_.data() + i * row_bytes, columns,
+                   plan_.channels(), target.first + (y + i) * target.stride, target.plane);
+    }
+  }
+}
+
+void Resampler::last_vertical(const std::uint8_t* src, std::ptrdiff_t src_stride,
+                              const Target& target) {
+  const auto columns = static_cast<std::size_t>(x_.outputs);
+  const std::size_t row_bytes = columns * plan_.channels();
+  if (target.plane == 0) {
+    return vertical(y_, src, src_stride, row_bytes, target.first, target.stride);
+  }
+  VerticalKernel* const kernel = vertical_kernel();
+  rows_.resize(row_bytes);
+  for (std::int32_t y = 0; y < y_.outputs; ++y) {
+    vertical_row(kernel, y_, y, src, src_stride, row_bytes, rows_.data());
+    split_pixels(rows_.data(), columns, plan_.channels(), target.first + y * target.stride,
+                 target.plane);
   }
 }
 
 void Resampler::run_horizontal_first(const std::uint8_t* src, std::ptrdiff_t src_stride,
-                                     std::uint8_t* dst, std::ptrdiff_t dst_stride) {
+                                     const Target& target) {
   const auto row_bytes = static_cast<std::size_t>(x_.outputs) * plan_.channels();
   const auto stride = static_cast<std::ptrdiff_t>(row_bytes);
   const std::int32_t rows = y_.last - y_.first;
   middle_.resize(row_bytes * rows);
   horizontal(plan_, src, src_stride, rows, middle_.data(), stride);
-  vertical(y_, middle_.data(), stride, row_bytes, dst, dst_stride);
+  last_vertical(middle_.data(), stride, target);
 }
 
 void Resampler::run_vertical_first(const std::uint8_t* src, std::ptrdiff_t src_stride,
-                                   std::uint8_t* dst, std::ptrdiff_t dst_stride) {
+                                   const Target& target) {
   const auto row_bytes = static_cast<std::size_t>(x_.last - x_.first) * plan_.channels();
   const auto stride = static_cast<std::ptrdiff_t>(row_bytes);
   middle_.resize(row_bytes * y_.outputs + kReadPad);
   vertical(y_, src, src_stride, row_bytes, middle_.data(), stride);
-  horizontal(plan_, middle_.data(), stride, y_.outputs, dst, dst_stride);
+  last_horizontal(middle_.data(), stride, target);
 }
 
 }  // namespace fastio

@@ -147,20 +147,27 @@ class Resampler {
   const AxisTaps& y() const { return y_; }
 
   // src: the pixel at (y().first, x().first), with kReadPad readable bytes after the last. dst:
-  // (y().outputs, x().outputs, channels), nothing written past a row's end. Strides in bytes.
+  // y().outputs rows of x().outputs pixels, nothing written past a row's end. Strides in bytes.
+  // Channels are interleaved, or where `plane` is not 0 so many bytes apart.
   void run(const std::uint8_t* src, std::ptrdiff_t src_stride, std::uint8_t* dst,
-           std::ptrdiff_t dst_stride);
+           std::ptrdiff_t dst_stride, std::ptrdiff_t plane = 0);
 
  private:
-  void run_horizontal_first(const std::uint8_t* src, std::ptrdiff_t src_stride, std::uint8_t* dst,
-                            std::ptrdiff_t dst_stride);
-  void run_vertical_first(const std::uint8_t* src, std::ptrdiff_t src_stride, std::uint8_t* dst,
-                          std::ptrdiff_t dst_stride);
+  // Where the last pass writes to.
+  struct Target {
+    std::uint8_t* first;
+    std::ptrdiff_t stride, plane;
+  };
+  void last_horizontal(const std::uint8_t* src, std::ptrdiff_t src_stride, const Target& target);
+  void last_vertical(const std::uint8_t* src, std::ptrdiff_t src_stride, const Target& target);
+  void run_horizontal_first(const std::uint8_t* src, std::ptrdiff_t src_stride,
+                            const Target& target);
+  void run_vertical_first(const std::uint8_t* src, std::ptrdiff_t src_stride, const Target& target);
 
   AxisTaps x_, y_;
   HorizontalPlan plan_;
   bool vertical_first_ = false;
-  std::vector<std::uint8_t> middle_;
+  std::vector<std::uint8_t> middle_, rows_;
 };
 
 }  // namespace fastio

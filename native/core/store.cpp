@@ -10,47 +10,6 @@
 namespace fastio {
 namespace {
 
-struct Kernels {
-  SplitKernel* split;
-  ScaleKernel* scale;
-};
-
-// (AVX-512 was tried and gains nothing here: these loops wait for memory.)
-Kernels choose_kernels() {
-#ifdef FASTIO_X86
-  if (simd_active() >= Simd::avx2) return {split_avx2, scale_avx2};
-#endif
-  return {split_portable, scale_portable};
-}
-
-// Interleaved uint8 rows to contiguous planes.
-void store_planes_u8(SplitKernel* split, const std::uint8_t* src, std::ptrdiff_t src_stride,
-                     std::size_t h, std::size_t w, int c, std::uint8_t* dst) {
-  for (std::size_t y = 0; y < h; ++y, src += src_stride) {
-    std::uint8_t* planes[4];
-    for (int k = 0; k < c; ++k) planes[k] = dst + (k * h + y) * w;
-    split(src, w, c, planes);
-  }
-}
-
-// The same to planes of floats. Rows go in pieces whose bytes stay in cache between the two steps.
-void store_planes_f32(const Kernels& kernels, const ScaleSpec& spec, const std::uint8_t* src,
-                      std::ptrdiff_t src_stride, std::size_t h, std::size_t w, int c, float* dst) {
-  constexpr std::size_t kPiece = 1024;
-  std::uint8_t bytes[4][kPiece];
-  std::uint8_t* const planes[4] = {bytes[0], bytes[1], bytes[2], bytes[3]};
-  for (std::size_t y = 0; y < h; ++y, src += src_stride) {
-    for (std::size_t x = 0; x < w; x += kPiece) {
-      const std::size_t n = std::min(kPiece, w - x);
-      kernels.split(src + x * c, n, c, planes);
-      for (int k = 0; k < c; ++k) {
-        kernels.scale(planes[k], n, 1, {spec.scale + k, spec.bias + k, spec.values + k},
-                      dst + (k * h + y) * w + x);
-      }
-    }
-  }
-}
-
 // All 256 results of each channel. Where fma is no instruction it takes many, so that the portable
 // path looks results up.
 void fill_values(const StoreSpec& spec, int c, float (*values)[256]) {
@@ -103,32 +62,38 @@ std::size_t store_bytes(const StoreSpec& spec, std::int32_t h, std::int32_t w, i
   return spec.element == Element::f32 ? values * sizeof(float) : values;
 }
 
-void store_image(const StoreSpec& spec, const std::uint8_t* src, std::ptrdiff_t src_stride,
-                 std::int32_t h, std::int32_t w, int c, void* dst) {
-  const Kernels kernels = choose_kernels();
-  auto rows = static_cast<std::size_t>(h), columns = static_cast<std::size_t>(w);
-  if (src_stride == static_cast<std::ptrdiff_t>(columns * c)) {
-    columns *= rows;  // contiguous rows are one long row
-    rows = 1;
-  }
-  const std::size_t row_values = columns * c;
-  const bool planar = spec.layout == Layout::chw && c > 1;
-  if (spec.element == Element::f32) {
-    float values[4][256];
-    if (kernels.scale == scale_portable) fill_values(spec, c, values);
-    const ScaleSpec scale{spec.scale, spec.bias, values};
-    auto* to = static_cast<float*>(dst);
-    if (planar) {
-      return store_planes_f32(kernels, scale, src, src_stride, rows, columns, c, to);
+void split_pixels(const std::uint8_t* src, std::size_t pixels, int channels, std::uint8_t* dst,
+                  std::ptrdiff_t plane) {
+  SplitKernel* split = split_portable;
+#ifdef FASTIO_X86
+  if (simd_active() >= Simd::avx2) split = split_avx2;
+  if (simd_active() == Simd::avx512) split = split_avx512;
+#endif
+  std::uint8_t* planes[4] = {};
+  for (int k = 0; k < channels; ++k) planes[k] = dst + k * plane;
+  split(src, pixels, channels, planes);
+}
+
+void store_floats(const StoreSpec& spec, const std::uint8_t* src, int src_channels,
+                  std::size_t pixels, int channels, float* dst) {
+  ScaleKernel* scale = scale_portable;
+#ifdef FASTIO_X86
+  if (simd_active() >= Simd::avx2) scale = scale_avx2;  // AVX-512 gains nothing
+#endif
+  float values[4][256];
+  if (scale == scale_portable) fill_values(spec, channels, values);
+  if (spec.layout == Layout::chw) {
+    for (int k = 0; k < channels; ++k) {
+      scale(src + (src_channels == 1 ? 0 : k * pixels), pixels, 1,
+            {spec.scale + k, spec.bias + k, values + k}, dst + k * pixels);
     }
-    for (std::size_t y = 0; y < rows; ++y, src += src_stride, to += row_values) {
-      kernels.scale(src, row_values, c, scale, to);
-    }
+  } else if (src_channels == channels) {
+    scale(src, pixels * channels, channels, {spec.scale, spec.bias, values}, dst);
   } else {
-    auto* to = static_cast<std::uint8_t*>(dst);
-    if (planar) return store_planes_u8(kernels.split, src, src_stride, rows, columns, c, to);
-    for (std::size_t y = 0; y < rows; ++y, src += src_stride, to += row_values) {
-      std::memcpy(to, src, row_values);
+    for (std::size_t i = 0; i < pixels; ++i) {
+      for (int k = 0; k < channels; ++k) {
+        *dst++ = std::fma(static_cast<float>(src[i]), spec.scale[k], spec.bias[k]);
+      }
     }
   }
 }

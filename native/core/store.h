@@ -1,5 +1,5 @@
-// The last step of an image on its way into a batch slot: uint8 interleaved rows (H, W, C) become
-// the layout and element type that the batch has. And EXIF orientations.
+// The last steps of an image on its way into a batch slot: interleaved pixels become planes, uint8
+// samples floats. And EXIF orientations.
 //
 // All functions are pure and thread-safe, read and write exactly the bytes named, and give equal
 // bytes on every SIMD path.
@@ -30,11 +30,16 @@ struct StoreSpec {
 // Bytes of an image of h x w x c in a slot.
 std::size_t store_bytes(const StoreSpec& spec, std::int32_t h, std::int32_t w, int c);
 
-// Stores one image. src: (h, w, c) interleaved, rows src_stride bytes apart (negative: bottom-up,
-// src being the row that comes first). c: 1, 3 or 4. dst: store_bytes() bytes, contiguous, aligned
-// for its element type. src and dst must not overlap.
-void store_image(const StoreSpec& spec, const std::uint8_t* src, std::ptrdiff_t src_stride,
-                 std::int32_t h, std::int32_t w, int c, void* dst);
+// Splits `pixels` interleaved pixels of 3 or 4 channels: channel k's go to dst + k * plane. src and
+// dst must not overlap.
+void split_pixels(const std::uint8_t* src, std::size_t pixels, int channels, std::uint8_t* dst,
+                  std::ptrdiff_t plane);
+
+// An image of so many pixels as floats, both in the layout that spec names. channels: 1, 3 or 4.
+// src_channels: as many, or 1, which stands for all of them equal. dst: aligned for floats. src and
+// dst must not overlap.
+void store_floats(const StoreSpec& spec, const std::uint8_t* src, int src_channels,
+                  std::size_t pixels, int channels, float* dst);
 
 // Turns an image the way its EXIF orientation says (1 .. 8; 1 copies), as Pillow's
 // ImageOps.exif_transpose does. src: (h, w, c) rows; dst: (h, w, c), or (w, h, c) for orientations

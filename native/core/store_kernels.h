@@ -27,6 +27,7 @@ ScaleKernel scale_portable;
 
 #ifdef FASTIO_X86
 SplitKernel split_avx2;
+SplitKernel split_avx512;
 ScaleKernel scale_avx2;
 #endif
 

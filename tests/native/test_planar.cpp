@@ -86,7 +86,22 @@ struct Part {
   }
 };
 
-// Also checks that nothing but the rows' own bytes is written.
+// The pixels that planes `apart` bytes from each other hold, of rows of `columns` and 5 more bytes,
+// which are looked at, too.
+Bytes interleaved(const Bytes& planes, std::size_t apart, const Job& job) {
+  const auto columns = static_cast<std::size_t>(job.out_columns()), stride = columns + 5;
+  Bytes pixels;
+  for (std::size_t y = 0; y < static_cast<std::size_t>(job.out_rows()); ++y)
+    for (std::size_t x = 0; x < stride; ++x)
+      for (std::size_t c = 0; c < static_cast<std::size_t>(job.channels); ++c) {
+        const std::uint8_t value = planes[c * apart + y * stride + x];
+        if (x < columns) pixels.push_back(value);
+        if (x >= columns) REQUIRE(value == 0xA5);
+      }
+  return pixels;
+}
+
+// Also checks that nothing but the rows' own bytes is written, and that planes hold the same.
 Bytes resample_with(PlanarResampler& resampler, const Job& job, const std::vector<Plane>& planes) {
   resampler.prepare(job.x, job.y, job.colour, job.channels);
   std::vector<Part> parts;
@@ -105,6 +120,11 @@ Bytes resample_with(PlanarResampler& resampler, const Job& job, const std::vecto
     out.insert(out.end(), at, at + row);
     REQUIRE(std::count(at + row, at + stride, 0xA5) == 5);
   }
+  const std::size_t apart = static_cast<std::size_t>(job.out_columns() + 5) * job.out_rows() + 3;
+  Bytes apart_planes(apart * job.channels, 0xA5);
+  resampler.run(views.data(), apart_planes.data(), job.out_columns() + 5,
+                static_cast<std::ptrdiff_t>(apart));
+  REQUIRE(interleaved(apart_planes, apart, job) == out);
   return out;
 }
 

@@ -344,6 +344,33 @@ TEST_CASE("only the rows' own bytes are written") {
   }
 }
 
+TEST_CASE("planes hold what interleaved pixels do, and nothing else is written, on every path") {
+  for (int round = 0; round < 300; ++round) {
+    const int c = std::vector<int>{1, 3, 4}[random_int(0, 2)];
+    const Image image(random_int(1, 90), random_int(1, 90), c);
+    // Every pass alone, both in either order, and none.
+    const bool same_x = random_int(0, 3) == 0, same_y = random_int(0, 3) == 0;
+    const AxisSpec x =
+        same_x ? AxisSpec{image.w, image.w} : random_axis(image.w, random_int(1, 70));
+    const AxisSpec y =
+        same_y ? AxisSpec{image.h, image.h} : random_axis(image.h, random_int(1, 40));
+    const Bytes expected = resample(image, x, y, Simd::portable);
+    for (Simd level : kLevels) {
+      ForceSimd force(level);
+      Resampler resampler;
+      resampler.prepare(x, y, c);
+      const int columns = resampler.x().outputs, rows = resampler.y().outputs;
+      const int stride = columns + 7, plane = stride * rows + 2;
+      Bytes out(static_cast<std::size_t>(plane) * c, 0xA5), wanted = out;
+      for (int i = 0; i < rows * columns * c; ++i)
+        wanted[i % c * plane + i / c / columns * stride + i / c % columns] = expected[i];
+      resampler.run(image.at(resampler.y().first, resampler.x().first), image.stride(), out.data(),
+                    stride, plane);
+      REQUIRE(out == wanted);
+    }
+  }
+}
+
 TEST_CASE("negative strides turn images upside down") {
   const Image image(30, 40, 3);
   for (Simd level : kLevels) {

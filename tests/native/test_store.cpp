@@ -44,77 +44,52 @@ StoreSpec spec_of(Layout layout, Element element) {
   return spec;
 }
 
-std::size_t index_of(Layout layout, int h, int w, int c, int y, int x, int k) {
-  return layout == Layout::hwc ? (static_cast<std::size_t>(y) * w + x) * c + k
-                               : (static_cast<std::size_t>(k) * h + y) * w + x;
+// Every size of tail, and more than a kernel takes at once.
+std::vector<std::size_t> some_lengths() {
+  std::vector<std::size_t> lengths = {100, 128, 191, 192, 193, 1025, 2100};
+  for (std::size_t n = 1; n <= 70; ++n) lengths.push_back(n);
+  return lengths;
 }
-
-// Every size of tail, rows with and without a gap, and pieces longer than a kernel's buffer.
-const struct Size {
-  int h, w, gap;
-} kSizes[] = {{1, 1, 0},  {3, 1, 2},  {1, 7, 0},   {2, 15, 1},   {4, 16, 0},   {5, 17, 3},
-              {3, 33, 0}, {2, 64, 5}, {7, 100, 0}, {1, 1025, 0}, {2, 2100, 9}, {40, 61, 0}};
 
 }  // namespace
 
-TEST_CASE("uint8 samples are kept in either layout, on every path") {
-  for (const Size& size : kSizes) {
-    for (int c : {1, 3, 4}) {
-      const int row = size.w * c, stride = row + size.gap;
-      const Bytes src = random_bytes(static_cast<std::size_t>(stride) * (size.h - 1) + row);
-      for (Layout layout : {Layout::hwc, Layout::chw}) {
-        const StoreSpec spec = spec_of(layout, Element::u8);
-        for (Simd level : kLevels) {
-          ForceSimd force(level);
-          Bytes dst(store_bytes(spec, size.h, size.w, c));
-          REQUIRE(dst.size() == static_cast<std::size_t>(row) * size.h);
-          store_image(spec, src.data(), stride, size.h, size.w, c, dst.data());
-          for (int y = 0; y < size.h; ++y) {
-            for (int x = 0; x < row; ++x) {
-              REQUIRE(dst[index_of(layout, size.h, size.w, c, y, x / c, x % c)] ==
-                      src[static_cast<std::size_t>(y) * stride + x]);
-            }
-          }
-        }
+TEST_CASE("pixels are split into planes, and nothing else is written, on every path") {
+  for (const std::size_t pixels : some_lengths()) {
+    for (const int c : {3, 4}) {
+      const Bytes src = random_bytes(pixels * c);
+      const std::size_t plane = pixels + 5;
+      for (const Simd level : kLevels) {
+        const ForceSimd force(level);
+        Bytes dst(plane * c, 7), expected = dst;
+        split_pixels(src.data(), pixels, c, dst.data(), static_cast<std::ptrdiff_t>(plane));
+        for (std::size_t i = 0; i < pixels * c; ++i) expected[i % c * plane + i / c] = src[i];
+        REQUIRE(dst == expected);
       }
     }
   }
 }
 
 TEST_CASE("float values are one fused multiply-add, to the bit, in either layout, on every path") {
-  for (const Size& size : kSizes) {
-    for (int c : {1, 3, 4}) {
-      const int row = size.w * c, stride = row + size.gap;
-      const Bytes src = random_bytes(static_cast<std::size_t>(stride) * (size.h - 1) + row);
-      for (Layout layout : {Layout::hwc, Layout::chw}) {
+  for (const std::size_t pixels : some_lengths()) {
+    for (const auto& [from, c] : {std::pair{1, 1}, {3, 3}, {4, 4}, {1, 3}}) {
+      const Bytes src = random_bytes(pixels * from);
+      for (const Layout layout : {Layout::hwc, Layout::chw}) {
         const StoreSpec spec = spec_of(layout, Element::f32);
-        for (Simd level : kLevels) {
-          ForceSimd force(level);
-          std::vector<float> dst(static_cast<std::size_t>(row) * size.h);
-          REQUIRE(store_bytes(spec, size.h, size.w, c) == dst.size() * sizeof(float));
-          store_image(spec, src.data(), stride, size.h, size.w, c, dst.data());
-          for (int y = 0; y < size.h; ++y) {
-            for (int x = 0; x < row; ++x) {
-              const auto value = static_cast<float>(src[static_cast<std::size_t>(y) * stride + x]);
-              const float expected = std::fma(value, spec.scale[x % c], spec.bias[x % c]);
-              const float got = dst[index_of(layout, size.h, size.w, c, y, x / c, x % c)];
-              REQUIRE(std::memcmp(&got, &expected, sizeof got) == 0);
-            }
+        for (const Simd level : kLevels) {
+          const ForceSimd force(level);
+          std::vector<float> dst(pixels * c);
+          REQUIRE(store_bytes(spec, 1, static_cast<int>(pixels), c) == dst.size() * sizeof(float));
+          store_floats(spec, src.data(), from, pixels, c, dst.data());
+          for (std::size_t i = 0; i < dst.size(); ++i) {
+            const std::size_t k = layout == Layout::hwc ? i % c : i / pixels;
+            const std::size_t pixel = layout == Layout::hwc ? i / c : i % pixels;
+            const std::size_t at = layout == Layout::hwc ? pixel * from + (from == 1 ? 0 : k)
+                                                         : (from == 1 ? 0 : k * pixels) + pixel;
+            const float expected =
+                std::fma(static_cast<float>(src[at]), spec.scale[k], spec.bias[k]);
+            REQUIRE(std::memcmp(&dst[i], &expected, sizeof expected) == 0);
           }
         }
-      }
-    }
-  }
-}
-
-TEST_CASE("a negative stride stores an image bottom up") {
-  const Bytes src = random_bytes(5 * 12);
-  for (Layout layout : {Layout::hwc, Layout::chw}) {
-    Bytes dst(5 * 12);
-    store_image(spec_of(layout, Element::u8), src.data() + 4 * 12, -12, 5, 4, 3, dst.data());
-    for (int y = 0; y < 5; ++y) {
-      for (int x = 0; x < 12; ++x) {
-        CHECK(dst[index_of(layout, 5, 4, 3, y, x / 3, x % 3)] == src[(4 - y) * 12 + x]);
       }
     }
   }

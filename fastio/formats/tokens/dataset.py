@@ -18,7 +18,6 @@ from fastio.formats.tokens.windows import TokenWindows
 from fastio.schema import Array, Schema, Tokens, tokens_hint
 from fastio.shard import ShardReader
 
-WINDOW = "window"  # the field of contiguous windows whose inputs and targets are views
 _KINDS = {
     "inputs": FieldKind.INPUTS,
     "targets": FieldKind.TARGETS,
@@ -106,7 +105,9 @@ class TokenDataset:
         if not how.by_document:
             begin = local * how.step
             tokens = flat[begin : begin + how.span].astype(how.dtype)
-            return self.split({WINDOW: tokens})
+            return {
+                name: tokens[at : at + how.length] for at, name in enumerate(self.schema.fields)
+            }
         begins, starts, lengths = self._segments(number, reader)
         first, last = begins[local : local + 2].tolist()
         pairs = zip(starts[first:last].tolist(), lengths[first:last].tolist(), strict=True)
@@ -122,13 +123,15 @@ class TokenDataset:
     def fields(self) -> list[TableField]:
         """Of a window, in the engine's memory."""
         how = self.windows
-        if not how.by_document:
-            nbytes = how.span * self._item
-            kind = FieldKind.NUMBERS
-            return [
-                TableField(WINDOW, (how.span,), how.dtype, 0, 0, nbytes, kind, self._item),
-            ]
         nbytes = how.length * self._item
+        if not how.by_document:
+            kind = FieldKind.NUMBERS  # targets are the same tokens, from the second one on
+            return [
+                TableField(
+                    name, (how.length,), how.dtype, 0, at * self._item, nbytes, kind, self._item
+                )
+                for at, name in enumerate(self.schema.fields)
+            ]
         fills = {"inputs": how.pad, "targets": how.ignore, "positions": 0, "documents": -1}
         return [
             TableField(
@@ -173,21 +176,6 @@ class TokenDataset:
         begin, end = first * how.step, (last - 1) * how.step + how.span
         return [(offset + begin * self._item, (end - begin) * self._item)]
 
-    def split(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """A batch (or a window) as it is delivered: inputs and targets as views of one array.
-
-        Args:
-            batch: arrays or tensors (..., span) by field.
-        """
-        if WINDOW not in batch:
-            return batch
-        window, length = batch[WINDOW], self.windows.length
-        if not self.windows.targets:
-            return {"inputs": window}
-        if hasattr(window, "narrow"):  # of tensors, a third of the time that slicing takes
-            return {"inputs": window.narrow(-1, 0, length), "targets": window.narrow(-1, 1, length)}
-        return {"inputs": window[..., :length], "targets": window[..., 1:]}
-
     def bounds(self, batch: Mapping[str, Any]) -> tuple[NDArray[np.int32], int] | None:
         """`cu_seqlens` and `max_seqlen` of a batch; None: not wanted.
 
@@ -220,8 +208,6 @@ class TokenDataset:
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         how = self.windows
-        if not how.by_document:
-            return {WINDOW: (how.span,)}
         wanted = {
             "inputs": True,
             "targets": how.targets,

@@ -185,8 +185,9 @@ class PaddedDataset:
             longest: tokens of that document.
         """
         length = self.padding.length(longest)
-        cut = {name: batch[name][:, :length] for name in (INPUTS, MASK) if name in batch}
-        return {**batch, **cut}
+        cut = [(name, batch[name][:, :length]) for name in (INPUTS, MASK) if name in batch]
+        # What is in pinned memory is copied once more, to the device, and contiguous there.
+        return {**batch, **{n: part if part.is_pinned() else part.contiguous() for n, part in cut}}
 
     def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> dict[str, Any]:
         """Fields that are not of fixed width, as `Dataset.gather_all`."""

@@ -31,8 +31,7 @@ class TokenWindows:
     ============  ==================================================================================
 
     "contiguous" windows follow one another in each shard's documents, which are read as one long
-    text; what is left at a shard's end, less than `stride` + `length` tokens, is left out. Without
-    `positions`, `documents` and `cu_seqlens` inputs and targets are two views of one tensor.
+    text; what is left at a shard's end, less than `stride` + `length` tokens, is left out.
 
     "best-fit" windows hold whole documents, so that none is cut but those longer than a window
     (Ding et al., "Fewer truncations improve language modeling", ICML 2024): each goes into the

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -185,6 +187,20 @@ def test_samples_may_be_kept_while_others_come(packed: Path) -> None:
         kept = [sample for _ in range(3) for batch in loader for sample in batch]
         for row, sample in enumerate(kept):
             same(sample, dataset[row % len(dataset)])
+
+
+def test_tars_give_their_samples(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "t.tar", "w") as tar:
+        for row in range(5):
+            file = io.BytesIO()
+            Image.new("RGB", (14, 12 + row), (row, 7, 9)).save(file, "jpeg")
+            parts = {"jpg": file.getvalue(), "cls": b"%d" % row, "txt": b"row %d" % row}
+            for suffix, data in parts.items():
+                member = tarfile.TarInfo(f"{row}.{suffix}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    with fastio.open(tmp_path / "t.tar") as dataset:
+        compare(dataset)
 
 
 # Tables

@@ -80,3 +80,20 @@ def test_a_file_that_pillow_does_not_load_either_is_an_error(tmp_path: Path, len
     path = class_folder(tmp_path / "photos", cut_off("jpeg")[:20], ".jpg")
     with Loader(path, 2) as loader, pytest.raises(fastio.ImageError, match="cut"):
         next(iter(loader))
+
+
+@pytest.mark.parametrize("codec", ["blocks", "jpeg", "raw"])
+def test_packed_they_are_the_pixels_that_pillow_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Any
+) -> None:
+    data = cut_off("jpeg")
+    path = class_folder(tmp_path / "photos", data, ".jpg")
+    with pytest.raises(fastio.ImageError, match="cut"):
+        fastio.pack(path, tmp_path / "no", codec=codec)
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    fastio.pack(path, tmp_path / "packed", codec=codec)
+    expected = by_pillow(data)
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", False)
+    with Loader(tmp_path / "packed", 2) as loader:
+        images, _ = next(iter(loader))
+    assert np.array_equal(images[0].numpy(), expected)

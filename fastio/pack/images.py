@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
+from PIL import ImageFile
 
 from fastio import _native
 from fastio.dataset.pixels import exif_orientation, open_image, to_pixels, turn_upright
@@ -74,31 +75,52 @@ def encode_file(data: bytes, field: Image, options: ImageOptions) -> ImageCell:
 
     By the codec "blocks", JPEG files become block records where those can hold them. Other JPEG
     files that the native decoder reads are kept byte for byte, whatever they are called, and so
-    are files of other formats, for Pillow. The codec "raw" stores upright pixels instead.
+    are files of other formats, for Pillow. The codec "raw" stores upright pixels instead. So it is
+    for damaged JPEG files where Pillow is set to load them (`ImageFile.LOAD_TRUNCATED_IMAGES`).
 
     Raises:
         ValueError: the file is empty, damaged, unknown, or has more than 8 bits a channel.
     """
     if options.codec != "raw" and (options.max_side or options.quality):
         data = reencode(data, options.max_side, options.quality, options.max_pixels)
-    is_jpeg = data.startswith(JPEG_START)
-    if is_jpeg:
-        jpeg = np.frombuffer(data, dtype=np.uint8)
-        if options.codec == "blocks":
-            assert options.codebook is not None
-            stored = _native.blocks_encode(jpeg, options.codebook)
-            if stored is not None:
-                record, height, width, orientation = stored
-                return _cell(record, CODEC_BLOCKS, height, width, orientation)
-        height, width, channels, orientation, kind = _native.jpeg_probe(jpeg)
-        if options.codec != "raw" and channels in (1, 3) and kind in ("baseline", "progressive"):
-            return _cell(data, CODEC_JPEG, height, width, orientation)
+    jpeg_orientation: int | None = None
+    as_pixels = options.codec == "raw"
+    if data.startswith(JPEG_START):
+        try:
+            stored = _encode_jpeg(data, options)
+        except ValueError:
+            if not ImageFile.LOAD_TRUNCATED_IMAGES:
+                raise
+            as_pixels = True
+        else:
+            if isinstance(stored, ImageCell):
+                return stored
+            jpeg_orientation = stored
     with open_image(data, options.max_pixels) as image:
         pixels = to_pixels(image, field.mode)
-        orientation = orientation if is_jpeg else exif_orientation(image)
-    if options.codec == "raw":
+        orientation = exif_orientation(image) if jpeg_orientation is None else jpeg_orientation
+    if as_pixels:
         return encode_pixels(turn_upright(pixels, orientation), field, options.max_side)
     return _cell(data, CODEC_ENCODED, pixels.shape[0], pixels.shape[1], orientation)
+
+
+def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:
+    """A JPEG file as it is to be stored; or, where Pillow has to decode it, its orientation.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    jpeg = np.frombuffer(data, dtype=np.uint8)
+    if options.codec == "blocks":
+        assert options.codebook is not None
+        stored = _native.blocks_encode(jpeg, options.codebook)
+        if stored is not None:
+            record, height, width, orientation = stored
+            return _cell(record, CODEC_BLOCKS, height, width, orientation)
+    height, width, channels, orientation, kind = _native.jpeg_probe(jpeg)
+    if options.codec != "raw" and channels in (1, 3) and kind in ("baseline", "progressive"):
+        return _cell(data, CODEC_JPEG, height, width, orientation)
+    return int(orientation)
 
 
 def encode_pillow(image: PillowImage.Image, field: Image, max_side: int | None = None) -> ImageCell:

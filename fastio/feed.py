@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from fastio.batch import Batch
 from fastio.device import HostBatch
@@ -280,6 +281,14 @@ class NativeSettings:
     samples: SampleForm = dataclasses.field(default_factory=SampleForm)
 
 
+def brought(
+    dataset: Loadable, sampling: Sampling, fields: Sequence[str] | None
+) -> tuple[Sampling, Stager]:
+    """As `staged`; some rows of a dataset are in no windows of its blocks."""
+    found, stager = staged(dataset, sampling, fields)
+    return found if sampling.picked is None else sampling, stager
+
+
 class NativeFeed:
     """Batches decoded by this package's threads.
 
@@ -325,23 +334,26 @@ class NativeFeed:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if remote_part(self.dataset) is not None:
-            self.sampling, self._stager = staged(self.dataset, self.sampling, self.settings.fields)
+            self.sampling, self._stager = brought(self.dataset, self.sampling, self.settings.fields)
 
     @property
     def fingerprint(self) -> str:
-        return self.dataset.fingerprint
+        picked = self.sampling.picked
+        if picked is None:
+            return self.dataset.fingerprint
+        return xxhash.xxh3_64_hexdigest(self.dataset.fingerprint.encode() + picked.tobytes())
 
     @property
     def finish(self) -> Finish | None:
         return self._finish
 
     def steps(self, ranks: Ranks) -> int:
-        return self.sampling.steps(len(self.dataset), ranks)
+        return self.sampling.steps(self.epoch_rows(), ranks)
 
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
         engine = self.engine(cursor.seed)
         stream = engine.run(
-            self._asked_ahead(self.sampling.plan(len(self.dataset), cursor, ranks), engine, cursor),
+            self._asked_ahead(self.sampling.plan(self.epoch_rows(), cursor, ranks), engine, cursor),
             epoch=cursor.epoch,
             ahead=self.settings.ahead,
             timeout_s=self.settings.timeout_s,
@@ -350,20 +362,22 @@ class NativeFeed:
         return _NativeBatches(self, stream, self.sampling.first_step(cursor.position, ranks))
 
     def epoch_rows(self) -> int:
-        return len(self.dataset)
+        picked = self.sampling.picked
+        return len(self.dataset) if picked is None else len(picked)
 
     def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
-        return self.sampling.rows(len(self.dataset), cursor, ranks)
+        return self.sampling.rows(self.epoch_rows(), cursor, ranks)
 
     def _asked_ahead(
         self, plan: Iterator[PlannedBatch], engine: Engine, cursor: Cursor
     ) -> Iterator[PlannedBatch]:
         """A plan whose rows are asked of the disk, where that is wanted."""
-        rows = engine.cold_rows() if self.settings.read_ahead and self.sampling.ours else None
+        ours = self.sampling.ours and self.sampling.picked is None
+        rows = engine.cold_rows() if self.settings.read_ahead and ours else None
         if rows is None:
             return plan
         seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
-        order = self.sampling.orders(len(self.dataset), seed).epoch(cursor.epoch)
+        order = self.sampling.orders(self.epoch_rows(), seed).epoch(cursor.epoch)
         windows = windows_of(order, rows.nbytes / max(1, order.rows))
         return ReadAheadPlan(plan, windows, rows, cursor.position, self.settings.let_go)
 
@@ -376,8 +390,9 @@ class NativeFeed:
         """
         if self._stager is None:
             return None
-        rows, sampling = len(self.dataset), self.sampling
+        rows, sampling = self.epoch_rows(), self.sampling
         following = orders = None
+        known_order = known_order and sampling.picked is None
         if known_order and sampling.ours and cursor.order_seed is None:
             orders = sampling.orders(rows, cursor.seed)
             following = Cursor(cursor.epoch + 1, 0, cursor.seed)
@@ -402,7 +417,7 @@ class NativeFeed:
             return
         self.close()
         self._engines = {}
-        self.sampling, self._stager = staged(self.dataset, sampling, self.settings.fields)
+        self.sampling, self._stager = brought(self.dataset, sampling, self.settings.fields)
 
     @property
     def ahead(self) -> int:
@@ -461,11 +476,13 @@ class NativeFeed:
         self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
     ) -> list[Augmentation]:
         name = _only_image(self.dataset.schema) if field is None else field
-        rows = np.asarray(rows, np.int64).reshape(-1)
+        numbers = np.asarray(rows, np.int64).reshape(-1)
+        if self.sampling.picked is not None:
+            numbers = self.sampling.picked[numbers]
         assert not isinstance(self.dataset, (TokenDataset, PaddedDataset))  # which has no image
-        sizes = [_upright_size(self.dataset, name, row) for row in rows.tolist()]
+        sizes = [_upright_size(self.dataset, name, row) for row in numbers.tolist()]
         heights, widths = np.array(sizes, np.int32).reshape(-1, 2).T
-        return self.engine(cursor.seed).augmentation(name, cursor.epoch, rows, heights, widths)
+        return self.engine(cursor.seed).augmentation(name, cursor.epoch, numbers, heights, widths)
 
     def _place_steps(self, engine: Engine) -> tuple[Finish | None, Finish | None]:
         """What is done before collate_fn, and what on the device."""
@@ -491,7 +508,7 @@ class NativeFeed:
                 called when all parts are there.
         """
         info = BatchInfo(
-            batch.rows,
+            self.sampling.places(batch.rows),
             batch.valid,
             batch.epoch,
             first_step + batch.step,

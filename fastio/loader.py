@@ -555,7 +555,10 @@ class Loader(DataLoader[_Batch]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         auto = state.pop("_auto")
+        from fastio.paths import dataset_settings
+
         self.__dict__.update(state, _open=weakref.WeakSet())
+        self._settings = dataset_settings(self.dataset)  # of which some are of a process
         self._tuner = self._make_tuner() if auto else None
 
     def _ranks(self) -> Ranks:

@@ -232,6 +232,30 @@ class ShardOrder:
         return found
 
 
+class PickedOrder:
+    """An order of some rows of a dataset: another order's rows are places in a list of them.
+
+    Args:
+        order: of as many rows as are picked.
+        picked: int64 (order.rows,), rows of the dataset.
+
+    Attributes:
+        rows, seed, epoch: of the order.
+    """
+
+    def __init__(self, order: Order | ShardOrder, picked: Indices) -> None:
+        self.rows, self.seed, self.epoch = order.rows, order.seed, order.epoch
+        self._order, self._picked = order, picked
+
+    def at(self, positions: npt.ArrayLike) -> Indices:
+        """As `Order.at`."""
+        return self._picked[self._order.at(positions)]
+
+    def span(self, first: int, count: int) -> Indices:
+        """As `Order.span`."""
+        return self._picked[self._order.span(first, count)]
+
+
 AnyOrder = Order | ShardOrder
 
 

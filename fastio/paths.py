@@ -13,7 +13,7 @@ from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.device import Device, has_pinned_memory
 from fastio.engine import OnError
 from fastio.errors import DatasetNotFound, TransformError
-from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings, as_list
+from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings, as_list, brought
 from fastio.formats import (
     AnyDataset,
     Loadable,
@@ -47,7 +47,13 @@ from fastio.formats.tables import (
     table_kind,
 )
 from fastio.formats.tokens.padded import INPUTS, MASK
-from fastio.formats.torch_dataset import Slow, WorkerSettings, image_files, image_folders
+from fastio.formats.torch_dataset import (
+    Slow,
+    WorkerSettings,
+    image_files,
+    image_folders,
+    picked_rows,
+)
 from fastio.mix_feed import MixFeed
 from fastio.mixing import Mix
 from fastio.plan import Buckets
@@ -56,7 +62,6 @@ from fastio.residency import is_beyond_memory, place_table
 from fastio.samples import ImageForm, SampleForm
 from fastio.sampling import Ranks, Sampling
 from fastio.schema import tokens_hint
-from fastio.staging import staged
 from fastio.store import is_remote
 from fastio.table_feed import TableFeed, TableSettings, table_memory
 from fastio.transforms import compile, from_torchvision, sample_form
@@ -128,6 +133,9 @@ def dataset_settings(dataset: Any) -> Any:
     Returns:
         Transforms, formats and so on, which are equal where nothing was changed.
     """
+    inner, picked = picked_rows(dataset)
+    if picked is not None:
+        return id(dataset.indices), len(dataset), dataset_settings(inner)
     if is_hugging_face(dataset):
         return getattr(dataset, "format", None)
     return [
@@ -144,6 +152,7 @@ def make_feed(request: Request) -> Feed:
         TransformError: the transforms do not fit.
         TypeError, ValueError: the dataset or the arguments are not possible.
     """
+    request = _of_subset(request)
     if isinstance(request.dataset, Mix):
         return _mix_feed(request.dataset, request)
     if is_hugging_face(request.dataset):
@@ -191,8 +200,20 @@ def make_feed(request: Request) -> Feed:
             ahead = not resident and (not large or sampling.mode != "shuffle")
             settings = replace(settings, resident=resident, read_ahead=ahead, let_go=large)
         return NativeFeed(dataset, sampling, transforms, settings, request.seed)
-    sampling, stager = staged(dataset, request.sampling, request.fields)
+    sampling, stager = brought(dataset, request.sampling, request.fields)
     return NativeFeed(dataset, sampling, transforms, settings, request.seed, stager)
+
+
+def _of_subset(request: Request) -> Request:
+    """A request for a torch Subset as one for some rows of what it is of, where that is native."""
+    inner, picked = picked_rows(request.dataset)
+    if picked is None:
+        return request
+    if isinstance(inner, AnyDataset):
+        return replace(request, dataset=inner, sampling=replace(request.sampling, picked=picked))
+    if is_hugging_face(inner) and not isinstance(inner, (str, os.PathLike)):
+        return replace(request, dataset=inner.select(picked, keep_in_memory=True))
+    return request
 
 
 def _hugging_face_feed(request: Request) -> Feed:
@@ -430,6 +451,8 @@ def _windows(dataset: AnyDataset, request: Request) -> tuple[Loadable, Request]:
 def _cut_in_windows(
     dataset: Dataset, field: str, windows: TokenWindows, request: Request
 ) -> tuple[Loadable, Request]:
+    if request.sampling.picked is not None:
+        raise TransformError("windows are cut of all of a dataset's tokens, and this is a Subset")
     if request.fields not in (None, (field,)):
         raise TransformError(f"windows of {field!r} have no other fields: leave out fields=")
     if windows.cu_seqlens and not request.sampling.batched:
@@ -467,7 +490,7 @@ def _mix_feed(mix: Mix, request: Request) -> MixFeed:
     feeds: list[NativeFeed] = []
     for source in mix.sources:
         feed = make_feed(replace(request, dataset=source, ragged=None))
-        if not isinstance(feed, NativeFeed):
+        if not isinstance(feed, NativeFeed) or feed.sampling.picked is not None:
             for opened in feeds:
                 opened.close()
             raise TransformError(

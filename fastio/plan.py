@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fastio.order import AnyOrder, Order
+from fastio.order import AnyOrder, Order, PickedOrder
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Plan:
         start: position to begin at: samples of the epoch, over all ranks, done before.
     """
 
-    order: AnyOrder
+    order: AnyOrder | PickedOrder
     batch_size: int
     drop_last: bool = False
     rank: int = 0

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any, Literal, cast
 
-from fastio.order import AnyOrder, Mode, Order, Orders
+import numpy as np
+import numpy.typing as npt
+
+from fastio.order import AnyOrder, Mode, Order, Orders, PickedOrder
 from fastio.plan import BucketPlan, Buckets, Plan, PlannedBatch, follow
 from fastio.resume import Cursor
 
@@ -44,6 +48,8 @@ class Sampling:
     `block` and `window` are those of an `Order`; where they are given, the loader's state tells
     them. `bounds`: windows are of shards, as in `Orders`. `settle`: order "auto" shuffles as
     `Orders` does in that mode. `buckets`: batches are of rows of similar lengths.
+    `picked`: int64 (n,), the rows of the dataset that are loaded, None for all; everything else
+    counts in places of this list.
 
     Raises:
         ValueError: arguments that exclude each other, or are out of range.
@@ -60,6 +66,7 @@ class Sampling:
     settle: bool = False
     buckets: Buckets | None = None
     bounds: tuple[int, ...] | None = None
+    picked: npt.NDArray[np.int64] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.sampler is not None and self.shuffle:
@@ -170,17 +177,35 @@ class Sampling:
         """The batches of rows from the cursor to the end of its epoch, drawn lazily."""
         if self.ours:
             seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
-            order = self.orders(rows, seed).epoch(cursor.epoch)
+            drawn = self.orders(rows, seed).epoch(cursor.epoch)
+            order = drawn if self.picked is None else PickedOrder(drawn, self.picked)
             plan = self.cut(order, ranks, cursor.position)
             return iter(plan if self.buckets is None else BucketPlan(plan, self.buckets))
         keys = self.keys(cursor.position)
         if not self.batched:  # a list in place of a row number would pass for a batch
             keys = ([operator.index(key)] for (key,) in keys)
-        return follow(keys, rows, cursor.position)
+        followed, picked = follow(keys, rows, cursor.position), self.picked
+        if picked is None:
+            return followed
+        return (replace(batch, rows=picked[batch.rows]) for batch in followed)
+
+    def places(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where rows of the dataset stand among those that are loaded, int64 (n,) both."""
+        if self.picked is None:
+            return rows
+        by_row, ascending = self._by_row
+        return by_row[np.searchsorted(ascending, rows)]
+
+    @cached_property
+    def _by_row(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The places of the picked rows in ascending order of rows, and these rows."""
+        assert self.picked is not None
+        places = np.argsort(self.picked, kind="stable")
+        return places, self.picked[places]
 
     def rows(self, rows: int, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
         """The rows of our own order from the cursor on, with those that `drop_last` leaves out."""
-        for batch in replace(self, drop_last=False).plan(rows, cursor, ranks):
+        for batch in replace(self, drop_last=False, picked=None).plan(rows, cursor, ranks):
             yield from batch.rows.tolist()
 
     def keys(self, position: int) -> Iterator[Sequence[Any]]:
@@ -191,7 +216,7 @@ class Sampling:
         keys = islice(iter(self.sampler), position, None)
         return _chunks(keys, self.batch_size or 1, self.drop_last)
 
-    def cut(self, order: AnyOrder, ranks: Ranks, start: int) -> Plan:
+    def cut(self, order: AnyOrder | PickedOrder, ranks: Ranks, start: int) -> Plan:
         """An order of our own in batches, from a position on."""
         start = min(start, order.rows)
         batch_size = self.batch_size or 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import weakref
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,21 @@ import pytest
 import torch
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
     SubsetRandomSampler,
     TensorDataset,
     default_collate,
+    random_split,
 )
 
 import fastio
+from tests.support import import_torchvision, numbered_folder
 
 ROWS = 20
 
@@ -178,3 +183,154 @@ def test_samplers_survive_pickling_and_hold_no_loader(packed: Path) -> None:
     assert gone() is None
     assert len(list(sampler)) == ROWS
     again.close()
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_random_split_of_an_opened_dataset_is_native(packed: Path, shuffle: bool) -> None:
+    with fastio.open(packed) as dataset:
+        halves = random_split(dataset, [0.75, 0.25], torch.Generator().manual_seed(1))
+        found = []
+        for half in halves:
+            with fastio.Loader(half, 4, shuffle) as loader:
+                assert loader.path == "native"
+                assert loader.dataset is half
+                assert (len(loader), len(loader.sampler)) == (-(-len(half) // 4), len(half))
+                told = list(loader.sampler)
+                given = [x for batch in rows(loader) for x in batch]
+                assert given == [half.indices[place] for place in told]
+                assert sorted(told) == list(range(len(half)))
+                found += given
+        assert sorted(found) == list(range(ROWS))
+
+
+def test_subsets_of_subsets_samplers_and_places(packed: Path) -> None:
+    with fastio.open(packed) as dataset:
+        inner = Subset(dataset, [3, 9, -1, 9, 4])
+        subset = Subset(inner, torch.tensor([4, 2, 0, 1]))
+        with fastio.Loader(subset, 3) as loader:
+            assert rows(loader) == [[4, 19, 3], [9]]
+            assert loader.batch.rows is not None
+            assert loader.batch.rows.tolist() == [3]
+        with fastio.Loader(subset, 2, sampler=[1, 1, 0]) as loader:
+            assert rows(loader) == [[19, 19], [4]]
+        with pytest.raises(IndexError, match="index outside"):
+            fastio.Loader(Subset(dataset, [ROWS]))
+
+
+def test_a_subset_goes_on_where_its_state_says_and_is_no_other_subset(packed: Path) -> None:
+    with fastio.open(packed) as dataset:
+        first, second = Subset(dataset, range(9)), Subset(dataset, range(9, 18))
+        with fastio.Loader(first, 2, True, seed=3) as loader:
+            batches = iter(loader)
+            next(batches)
+            state, left = loader.state_dict(), rows(batches)
+        with fastio.Loader(first, 2, True, seed=3) as loader:
+            loader.load_state_dict(state)
+            assert rows(loader) == left
+        with fastio.Loader(second, 2, True) as loader, pytest.raises(fastio.StateMismatch):
+            loader.load_state_dict(state)
+
+
+def test_ranks_share_a_subset(packed: Path) -> None:
+    with fastio.open(packed) as dataset:
+        subset = Subset(dataset, range(0, ROWS, 2))
+        found: list[int] = []
+        for rank in range(2):
+            with fastio.Loader(subset, 2, True, rank=rank, world_size=2, seed=1) as loader:
+                found += [x for batch in rows(loader) for x in batch]
+        assert set(found) == set(range(0, ROWS, 2))
+
+
+def test_halves_of_a_folder_are_cropped_as_transforms_say(tmp_path: Path) -> None:
+    numbered_folder(tmp_path)
+    with fastio.open(tmp_path) as dataset:
+        subset = Subset(dataset, [7, 2])
+        with fastio.Loader(subset, 2, transforms=[fastio.CenterCrop(8)]) as loader:
+            [(images, labels)] = loader
+            assert images.shape == (2, 3, 8, 8)
+            assert labels.tolist() == [dataset[7][1], dataset[2][1]]
+            assert len(loader.augmentation([0, 1])) == 2
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Any:
+    """A torchvision ImageFolder whose images come as crops of 8 pixels."""
+    vision = import_torchvision()
+    steps = [vision.transforms.CenterCrop(8), vision.transforms.ToTensor()]
+    return vision.datasets.ImageFolder(
+        numbered_folder(tmp_path / "images"), vision.transforms.Compose(steps)
+    )
+
+
+def shapes(batches: Any) -> set[tuple[int, ...]]:
+    return {tuple(images.shape[1:]) for images, _ in batches}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_transform_that_is_changed_on_the_dataset_is_followed(folder: Any, nested: bool) -> None:
+    vision = import_torchvision()
+    dataset = Subset(folder, range(5)) if nested else folder
+    with fastio.Loader(dataset, 4, num_workers=1) as loader:
+        assert shapes(loader) == {(3, 8, 8)}
+        folder.transform.transforms[0] = vision.transforms.CenterCrop(6)
+        assert shapes(loader) == {(3, 6, 6)}
+        folder.transform.transforms[0].size = (5, 4)
+        assert shapes(loader) == {(3, 5, 4)}
+        folder.transform = vision.transforms.Compose(
+            [vision.transforms.Resize((7, 7)), vision.transforms.ToTensor()]
+        )
+        assert shapes(loader) == {(3, 7, 7)}
+        assert loader.path == "native"
+        assert loader.stats().samples == 4 * len(dataset)
+
+
+def test_a_target_transform_that_is_set_later_is_followed(folder: Any) -> None:
+    with fastio.Loader(folder, 4, num_workers=0) as loader:
+        assert {int(y) for _, labels in loader for y in labels} == {0, 1, 2}
+        folder.target_transform = lambda label: label + 10
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", fastio.PerformanceWarning)
+            assert {int(y) for _, labels in loader for y in labels} == {10, 11, 12}
+
+
+def test_concatenated_image_folders_are_native(folder: Any, tmp_path: Path) -> None:
+    vision = import_torchvision()
+    other = vision.datasets.ImageFolder(
+        numbered_folder(tmp_path / "others", (2, 3)), folder.transform
+    )
+    joined = ConcatDataset([folder, Subset(other, [4, 0])])
+    plain = DataLoader(joined, 4)
+    with fastio.Loader(joined, 4) as loader:
+        assert loader.path == "native"
+        found = [(images, labels.tolist()) for images, labels in loader]
+    for (images, labels), (expected, their) in zip(found, plain, strict=True):
+        assert labels == their.tolist()
+        assert (images - expected).abs().max() <= 1 / 255 + 1e-6
+
+
+def test_subsets_of_hugging_face_s_datasets_are_native() -> None:
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.from_dict({"x": list(range(ROWS))})
+    with fastio.Loader(Subset(dataset, [5, 3, 11]), 2) as loader:
+        assert loader.path == "native"
+        assert rows(loader) == [[5, 3], [11]]
+
+
+def test_datasets_of_classes_have_what_an_image_folder_has(folder: Any, tmp_path: Path) -> None:
+    names = "classes", "class_to_idx", "targets"
+    with fastio.open(folder.root) as opened:
+        assert opened.samples == folder.samples
+        found = [getattr(opened, name) for name in names]
+    fastio.pack(folder.root, tmp_path / "packed")
+    with fastio.open(tmp_path / "packed") as packed_images:
+        assert not hasattr(packed_images, "samples")
+        assert [getattr(packed_images, name) for name in names] == found
+    expected = [tuple(folder.classes), folder.class_to_idx, folder.targets]
+    assert found == expected
+
+
+def test_datasets_without_classes_have_no_targets(packed: Path) -> None:
+    with fastio.open(packed) as dataset:
+        assert dataset.classes is None
+        assert not hasattr(dataset, "class_to_idx")
+        assert not hasattr(dataset, "targets")

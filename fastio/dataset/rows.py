@@ -55,6 +55,33 @@ class Rows(ABC):
         """Names of the classes that the numbers of `label` (or `class`) stand for, or None."""
         return self.schema.classes
 
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class, as torchvision's ImageFolder has it.
+
+        Raises:
+            AttributeError: there are no classes.
+        """
+        if self.classes is None:
+            raise AttributeError(f"{self.path} has no classes")
+        return {name: number for number, name in enumerate(self.classes)}
+
+    @property
+    def targets(self) -> list[int]:
+        """The class number of every row, as torchvision's ImageFolder has it; read when asked for.
+
+        Raises:
+            AttributeError: there are no classes.
+        """
+        kept: list[int] | None = self.__dict__.get("_targets")
+        if kept is None:
+            names = [name for name in ("label", "class") if name in self.schema.fields]
+            if self.classes is None or not names or not hasattr(self, "gather"):
+                raise AttributeError(f"{self.path} has no classes")
+            kept = self.gather(names[0], np.arange(len(self), dtype=np.int64)).tolist()
+            self.__dict__["_targets"] = kept
+        return kept
+
     @abstractmethod
     def __len__(self) -> int: ...
 

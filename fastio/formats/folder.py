@@ -159,6 +159,11 @@ class FolderDataset(Rows):
         return classes
 
     @property
+    def samples(self) -> list[tuple[str, int]]:
+        """(path, class number) of every row, as torchvision's ImageFolder has them."""
+        return list(zip(self.paths, self.labels.tolist(), strict=True))
+
+    @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that stand for the files' names, their order and labels."""
         return self._fingerprint

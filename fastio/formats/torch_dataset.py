@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -43,7 +45,7 @@ class Slow(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """What a torchvision ImageFolder, or a Subset of one, consists of.
+    """What a torchvision ImageFolder, or a Subset or ConcatDataset of some, consists of.
 
     Attributes:
         samples: (path, class index) of each row, in the dataset's order.
@@ -62,8 +64,56 @@ class ImageFiles:
         return FolderDataset.from_samples(self.samples, self.classes, self.root, upright=False)
 
 
+def picked_rows(dataset: object) -> tuple[Any, npt.NDArray[np.int64] | None]:
+    """What a torch Subset is of, also a Subset of a Subset, and which rows, int64 (n,).
+
+    Returns:
+        The dataset; and None where it is no Subset, or its indices are no row numbers.
+
+    Raises:
+        IndexError: an index is out of range.
+    """
+    inner: Any = dataset
+    picked: npt.NDArray[np.int64] | None = None
+    while type(inner) is Subset:
+        indices = np.asarray(inner.indices)
+        if indices.dtype.kind not in "iu" and indices.size:
+            return dataset, None
+        indices = indices.astype(np.int64, copy=False).reshape(-1)
+        picked, inner = indices if picked is None else indices[picked], inner.dataset
+    if picked is None or not isinstance(inner, Sized):
+        return dataset, None
+    rows = len(inner)
+    if picked.size and not -rows <= int(picked.min()) <= int(picked.max()) < rows:
+        raise IndexError(
+            f"the Subset has an index outside [0, {rows}): {picked.min()} to {picked.max()}"
+        )
+    return inner, np.where(picked < 0, picked + rows, picked)
+
+
+def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
+    """The files of ImageFolders one after the other, which are read alike."""
+    parts = []
+    for part in dataset.datasets:
+        files = image_files(part)
+        if isinstance(files, Slow):
+            return files
+        parts.append(files)
+    first = parts[0]
+    if any(part.transform is not first.transform for part in parts):
+        return Slow(
+            "the ImageFolders of the ConcatDataset have different transform objects",
+            "Give all of them the same object as transform.",
+        )
+    samples = [sample for part in parts for sample in part.samples]
+    classes = max((part.classes for part in parts), key=len)
+    return ImageFiles(
+        samples, classes, first.transform, os.path.commonpath([p.root for p in parts])
+    )
+
+
 def image_files(dataset: object) -> ImageFiles | Slow:
-    """The files behind a torchvision ImageFolder or a torch Subset of one.
+    """The files behind a torchvision ImageFolder, or a torch Subset or ConcatDataset of some.
 
     Returns:
         The files; or why `dataset` cannot be read as files.
@@ -74,6 +124,8 @@ def image_files(dataset: object) -> ImageFiles | Slow:
             return inner
         samples = [inner.samples[int(index)] for index in dataset.indices]
         return ImageFiles(samples, inner.classes, inner.transform, inner.root)
+    if type(dataset) is ConcatDataset:
+        return _joined_files(dataset)
     kind = type(dataset)
     if (kind.__module__, kind.__qualname__) != (_FOLDER_MODULE, "ImageFolder"):
         return Slow(f"{kind.__qualname__} is not torchvision's ImageFolder")

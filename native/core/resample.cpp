@@ -409,38 +409,45 @@ void Resampler::run(const std::uint8_t* src, std::ptrdiff_t src_stride, std::uin
 
 // Where planes are wanted, the last pass makes some rows of pixels that stay in the nearest cache,
 // from which they are split: the passes themselves are fastest on interleaved ones.
+constexpr std::int32_t kSplitRows = 8;
+
+void Resampler::split_rows(const std::uint8_t* src, std::ptrdiff_t src_stride, std::int32_t first,
+                           std::int32_t count, const Target& target) {
+  for (std::int32_t i = 0; i < count; ++i, src += src_stride) {
+    split_pixels(src, static_cast<std::size_t>(x_.outputs), plan_.channels(),
+                 target.first + (first + i) * target.stride, target.plane);
+  }
+}
+
 void Resampler::last_horizontal(const std::uint8_t* src, std::ptrdiff_t src_stride,
                                 const Target& target) {
   if (target.plane == 0) {
     return horizontal(plan_, src, src_stride, y_.outputs, target.first, target.stride);
   }
-  constexpr std::int32_t kRows = 4;  // kernels compute as many together
-  const auto columns = static_cast<std::size_t>(x_.outputs);
-  const auto row_bytes = static_cast<std::ptrdiff_t>(columns) * plan_.channels();
-  if (!x_.identity) rows_.resize(static_cast<std::size_t>(kRows * row_bytes));
-  for (std::int32_t y = 0; y < y_.outputs; y += kRows, src += kRows * src_stride) {
-    const std::int32_t count = std::min(kRows, y_.outputs - y);
-    if (!x_.identity) horizontal(plan_, src, src_stride, count, rows_.data(), row_bytes);
-    for (std::int32_t i = 0; i < count; ++i) {
-      split_pixels(x_.identity ? src + i * src_stride : rows_.data() + i * row_bytes, columns,
-                   plan_.channels(), target.first + (y + i) * target.stride, target.plane);
-    }
+  if (x_.identity) return split_rows(src, src_stride, 0, y_.outputs, target);
+  const std::ptrdiff_t row_bytes = std::ptrdiff_t{x_.outputs} * plan_.channels();
+  rows_.resize(static_cast<std::size_t>(kSplitRows * row_bytes));
+  for (std::int32_t y = 0; y < y_.outputs; y += kSplitRows, src += kSplitRows * src_stride) {
+    const std::int32_t count = std::min(kSplitRows, y_.outputs - y);
+    horizontal(plan_, src, src_stride, count, rows_.data(), row_bytes);
+    split_rows(rows_.data(), row_bytes, y, count, target);
   }
 }
 
 void Resampler::last_vertical(const std::uint8_t* src, std::ptrdiff_t src_stride,
                               const Target& target) {
-  const auto columns = static_cast<std::size_t>(x_.outputs);
-  const std::size_t row_bytes = columns * plan_.channels();
+  const std::ptrdiff_t row_bytes = std::ptrdiff_t{x_.outputs} * plan_.channels();
+  const auto bytes = static_cast<std::size_t>(row_bytes);
   if (target.plane == 0) {
-    return vertical(y_, src, src_stride, row_bytes, target.first, target.stride);
+    return vertical(y_, src, src_stride, bytes, target.first, target.stride);
   }
   VerticalKernel* const kernel = vertical_kernel();
-  rows_.resize(row_bytes);
-  for (std::int32_t y = 0; y < y_.outputs; ++y) {
-    vertical_row(kernel, y_, y, src, src_stride, row_bytes, rows_.data());
-    split_pixels(rows_.data(), columns, plan_.channels(), target.first + y * target.stride,
-                 target.plane);
+  rows_.resize(kSplitRows * bytes);
+  for (std::int32_t y = 0; y < y_.outputs; y += kSplitRows) {
+    const std::int32_t count = std::min(kSplitRows, y_.outputs - y);
+    for (std::int32_t i = 0; i < count; ++i)
+      vertical_row(kernel, y_, y + i, src, src_stride, bytes, rows_.data() + i * row_bytes);
+    split_rows(rows_.data(), row_bytes, y, count, target);
   }
 }
 

@@ -158,6 +158,8 @@ class Resampler {
     std::uint8_t* first;
     std::ptrdiff_t stride, plane;
   };
+  void split_rows(const std::uint8_t* src, std::ptrdiff_t src_stride, std::int32_t first,
+                  std::int32_t count, const Target& target);
   void last_horizontal(const std::uint8_t* src, std::ptrdiff_t src_stride, const Target& target);
   void last_vertical(const std::uint8_t* src, std::ptrdiff_t src_stride, const Target& target);
   void run_horizontal_first(const std::uint8_t* src, std::ptrdiff_t src_stride,

@@ -52,8 +52,12 @@ void scale_portable(const std::uint8_t* src, std::size_t count, int channels, co
 
 void split_portable(const std::uint8_t* src, std::size_t pixels, int channels,
                     std::uint8_t* const* planes) {
-  for (int c = 0; c < channels; ++c) {
-    for (std::size_t i = 0; i < pixels; ++i) planes[c][i] = src[i * channels + c];
+  std::uint8_t *const a = planes[0], *const b = planes[1], *const c = planes[2];
+  for (std::size_t i = 0; i < pixels; ++i, src += channels) {
+    a[i] = src[0];
+    b[i] = src[1];
+    c[i] = src[2];
+    if (channels == 4) planes[3][i] = src[3];
   }
 }
 

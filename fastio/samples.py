@@ -49,15 +49,14 @@ def field_samples(
         kind: of the field.
         form: what samples look like.
         transformed: whether the loader has transforms for the field.
-        channels_last: images in `raw` are (n, H, W, C), else (n, C, H, W), where it is an array.
+        channels_last: images in `raw` are (H, W, C), else (C, H, W).
     """
     if isinstance(kind, Image):
         images = form.images or ("tensor" if transformed else "array")
         if images in ("tensor", "tv_tensor"):
             return [_tv_image(image) for image in part] if images == "tv_tensor" else list(part)
-        if isinstance(raw, np.ndarray) and not channels_last:
-            raw = raw.transpose(0, 2, 3, 1)
-        return [pillow_image(row) for row in raw] if images == "pillow" else list(raw)
+        rows = list(raw) if channels_last else [row.transpose(1, 2, 0) for row in raw]
+        return [pillow_image(r) if images == "pillow" else np.ascontiguousarray(r) for r in rows]
     if transformed:
         return list(part)
     if isinstance(raw, RaggedBatch):

@@ -50,6 +50,7 @@ def same(found: Any, expected: Any) -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     elif isinstance(expected, np.ndarray):
         assert found.dtype == expected.dtype
+        assert found.flags.c_contiguous
         np.testing.assert_array_equal(found, expected)
     else:
         assert found == expected or (found != found and expected != expected)

@@ -26,6 +26,7 @@ from fastio.formats.torch_dataset import (
     TorchReader,
     WorkerSettings,
     fingerprint,
+    is_data_pipe,
     is_iterable_dataset,
     random_sampler,
 )
@@ -68,8 +69,11 @@ class TorchFeed:
         self.reason = slow.reason
         self._remedy = slow.remedy
         self.dataset = dataset
+        self._shuffle: bool | None = None
         self._iterable = is_iterable_dataset(dataset)
         if self._iterable:
+            if is_data_pipe(dataset):  # which DataLoader tells whether to shuffle
+                self._shuffle, sampling = sampling.shuffle, replace(sampling, shuffle=None)
             _check_iterable(sampling)
         elif not hasattr(dataset, "__getitem__"):
             raise TypeError(
@@ -118,6 +122,7 @@ class TorchFeed:
                 batched=self._sampling.batched,
                 batch_size=self._sampling.batch_size,
                 drop_last=self._sampling.drop_last,
+                shuffle=self._shuffle,
             )
         return self._reader
 
@@ -188,8 +193,8 @@ def _check_iterable(sampling: Sampling) -> None:
         value = getattr(sampling, name)
         if value not in (None, False):
             raise ValueError(
-                f"a dataset that iterates has its own order: expected unspecified {name} option, "
-                f"but got {name}={value}"
+                f"DataLoader with IterableDataset: expected unspecified {name} option, but got "
+                f"{name}={value}: a dataset that iterates has its own order"
             )
     if sampling.mode != "sequential":
         raise ValueError(f"a dataset that iterates has its own order: not {sampling.mode!r}")

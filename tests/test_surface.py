@@ -334,3 +334,28 @@ def test_datasets_without_classes_have_no_targets(packed: Path) -> None:
         assert dataset.classes is None
         assert not hasattr(dataset, "class_to_idx")
         assert not hasattr(dataset, "targets")
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_data_pipes_are_told_whether_to_shuffle(shuffle: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch deprecates them
+        from torch.utils.data.datapipes.iter import IterableWrapper
+
+        found = []
+        for kind in (DataLoader, fastio.Loader):
+            torch.manual_seed(3)
+            pipe = IterableWrapper(list(range(ROWS))).shuffle()
+            found.append([x for batch in kind(pipe, 4, shuffle) for x in batch.tolist()])
+    assert found[0] == found[1]
+    assert (found[1] == list(range(ROWS))) != shuffle
+
+
+@pytest.mark.parametrize("option", ["shuffle", "sampler", "batch_sampler"])
+def test_what_a_dataset_that_iterates_has_no_use_for_is_refused_in_torch_s_words(
+    option: str,
+) -> None:
+    words = f"DataLoader with IterableDataset: expected unspecified {option} option"
+    for kind in (DataLoader, fastio.Loader):
+        with pytest.raises(ValueError, match=words):
+            kind(Stream(), **{option: 3})

@@ -16,6 +16,7 @@ from torch.utils.data import (
     ConcatDataset,
     DataLoader,
     IterableDataset,
+    IterDataPipe,
     RandomSampler,
     Sampler,
     Subset,
@@ -164,6 +165,11 @@ def is_iterable_dataset(dataset: object) -> bool:
     return isinstance(dataset, IterableDataset)
 
 
+def is_data_pipe(dataset: object) -> bool:
+    """Whether it is an IterDataPipe, which DataLoader tells whether to shuffle."""
+    return isinstance(dataset, IterDataPipe)
+
+
 def fingerprint(dataset: object) -> str:
     """What can be said of a torch dataset's identity: its class, and its length if it has one."""
     kind = type(dataset)
@@ -218,6 +224,7 @@ class TorchReader:
         settings: DataLoader's other arguments.
         batched: whether keys come as lists, whose samples are collated (an indexed dataset).
         batch_size, drop_last: how an iterable-style dataset is batched; ignored for others.
+        shuffle: whether an IterDataPipe shuffles; None: as it says itself.
     """
 
     def __init__(
@@ -228,10 +235,15 @@ class TorchReader:
         batched: bool,
         batch_size: int | None = None,
         drop_last: bool = False,
+        shuffle: bool | None = None,
     ) -> None:
         self._keys: _Sampler | None = None if is_iterable_dataset(dataset) else _Sampler()
         if self._keys is None:
-            batching: dict[str, Any] = {"batch_size": batch_size, "drop_last": drop_last}
+            batching: dict[str, Any] = {
+                "batch_size": batch_size,
+                "drop_last": drop_last,
+                "shuffle": shuffle,
+            }
         elif batched:
             batching = {"batch_sampler": self._keys}
         else:

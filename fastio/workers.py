@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.device import HostBatch
-from fastio.errors import PerformanceWarning, TransformError
+from fastio.errors import LoaderClosed, PerformanceWarning, TransformError
 from fastio.feed import BatchInfo, HostBatches, as_list
 from fastio.formats.torch_dataset import (
     Slow,
@@ -278,6 +278,7 @@ class _IndexedBatches:
     ) -> None:
         self._drawn: deque[BatchInfo] = deque()
         self._in_order = in_order
+        self._closed = False
         self._batches = reader.read(partial(_tracked, batches, self._drawn, batched))
 
     def __iter__(self) -> _IndexedBatches:
@@ -288,7 +289,9 @@ class _IndexedBatches:
             data = next(self._batches)
         except StopIteration:
             raise
-        except Exception:
+        except Exception as error:
+            if self._closed:
+                raise LoaderClosed("closed while a batch was waited for") from error
             if self._drawn:
                 self._drawn.popleft()
             raise
@@ -299,6 +302,7 @@ class _IndexedBatches:
         return True  # DataLoader does not tell
 
     def close(self) -> None:
+        self._closed = True
         self._batches = iter(())  # its workers end with it
 
 
@@ -309,13 +313,21 @@ class _IteratedBatches:
         self._batched = batched
         self._epoch = cursor.epoch
         self._position = cursor.position
+        self._closed = False
         self._batches = reader.read(skip=cursor.position)
 
     def __iter__(self) -> _IteratedBatches:
         return self
 
     def __next__(self) -> HostBatch:
-        data = next(self._batches)
+        try:
+            data = next(self._batches)
+        except StopIteration:
+            raise
+        except Exception as error:
+            if self._closed:
+                raise LoaderClosed("closed while a batch was waited for") from error
+            raise
         step = self._position
         self._position += 1
         valid = 1
@@ -327,4 +339,5 @@ class _IteratedBatches:
         return True
 
     def close(self) -> None:
+        self._closed = True
         self._batches = iter(())

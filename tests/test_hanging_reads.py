@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+
+from fastio.dataset.compared import Comparisons
 
 # The reads of images hang; the process leaves in one of several ways, and ends.
 SCRIPT = """
@@ -16,18 +21,23 @@ import os, signal, sys, threading
 
 import fastio
 import fastio.formats.folder as folder
+from fastio.formats.tables import TableDataset
 
-how, data = sys.argv[1:]
+how, data, shuffle = sys.argv[1:]
 reading, for_ever = threading.Event(), threading.Event()
 
 
-def hang(path):
+def hang(*arguments):
     reading.set()
     for_ever.wait()
 
 
-folder.read_file = hang
-loader = fastio.Loader(data, 2, num_workers=2)
+if data.endswith(".parquet"):
+    loader = fastio.Loader(data, 2, num_workers=2, shuffle=shuffle == "True", memory="8MiB")
+    TableDataset.read = hang
+else:
+    folder.read_file = hang
+    loader = fastio.Loader(data, 2, num_workers=2)
 
 
 def consume():
@@ -62,8 +72,114 @@ def test_who_leaves_does_not_wait_for_a_read_that_hangs(how: str, tmp_path: Path
     for number in range(4):
         pixels = np.zeros((8, 8, 3), np.uint8)
         Image.fromarray(pixels).save(tmp_path / "class" / f"{number}.png")
-    command = [sys.executable, "-c", SCRIPT, how, str(tmp_path)]
+    leave(how, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("how", "shuffle"), [("close", False), ("close", True), ("exit", True), ("interrupt", True)]
+)
+def test_who_leaves_does_not_wait_for_row_groups(how: str, shuffle: bool, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": np.arange(100)}), tmp_path / "t.parquet", row_group_size=10)
+    leave(how, tmp_path / "t.parquet", shuffle)
+
+
+def leave(how: str, data: Path, shuffle: bool = False) -> None:
+    """Runs the script to its end."""
+    command = [sys.executable, "-c", SCRIPT, how, str(data), str(shuffle)]
     # It takes seconds; the limit is for a machine that is busy with other things.
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "left\n"
+
+
+def test_who_closes_does_not_wait_for_columns_that_are_compared() -> None:
+    comparing, for_ever = threading.Event(), threading.Event()
+    comparisons = Comparisons(0)
+
+    def compare() -> None:
+        comparing.set()
+        for_ever.wait()
+
+    comparisons.add(compare)
+    waiting = threading.Thread(target=comparisons.finish)
+    try:
+        comparing.wait()
+        waiting.start()
+        comparisons.close()
+        waiting.join()
+    finally:
+        for_ever.set()
+
+
+WORKERS = """
+import sys, threading, time, warnings
+
+import fastio
+from fastio.formats.torch_dataset import _WORKERS_S
+
+how, persistent = sys.argv[1:]
+warnings.simplefilter("ignore")
+
+
+class Hanging:
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, row):
+        if row >= 8:
+            time.sleep(1e6)
+        return row
+
+
+workers = 6
+loader = fastio.Loader(
+    Hanging(), 2, num_workers=workers, persistent_workers=persistent == "True",
+    timeout=1 if how == "timeout" else 0,
+)
+batches = iter(loader)
+if how == "timeout":
+    try:
+        list(batches)
+    except RuntimeError as error:
+        assert "timed out" in str(error)
+    thread = None
+else:
+    for _ in range(4):
+        next(batches)
+
+    def consume():
+        try:
+            next(batches)
+        except fastio.LoaderClosed:
+            print("told")
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+
+    def waits():
+        frame = sys._current_frames().get(thread.ident)
+        while frame is not None and frame.f_code.co_name != "_try_get_data":
+            frame = frame.f_back
+        return frame is not None
+
+    while not waits():
+        time.sleep(0.01)
+processes = list(loader._feed.reader()._latest()._workers)
+assert len(processes) == workers
+began_s = time.monotonic()
+loader.close()
+if thread is not None:
+    thread.join()
+assert not any(process.is_alive() for process in processes)
+# DataLoader's own way takes five seconds for each of them.
+print("left", time.monotonic() - began_s < 5 * workers)
+"""
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("how", ["timeout", "close"])
+def test_worker_processes_that_hang_are_ended_together(how: str, persistent: bool) -> None:
+    command = [sys.executable, "-c", WORKERS, how, str(persistent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ("told\n" if how == "close" else "") + "left True\n"

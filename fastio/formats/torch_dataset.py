@@ -6,8 +6,11 @@ torchvision is never imported: its classes are recognised by name and module.
 from __future__ import annotations
 
 import os
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +29,8 @@ from torch.utils.data.dataloader import _DatasetKind, _InfiniteConstantSampler
 from fastio.formats.folder import FolderDataset
 
 _FOLDER_MODULE = "torchvision.datasets.folder"
+_WORKERS_S = 5.0  # for all workers to end, as DataLoader has it for one;
+_TERMINATED_S = 0.2  # and for each to go once it was terminated
 _PACK = (
     "Write it once as a packed dataset, fastio.pack(dataset, 'packed/'), and load that: "
     "fastio.Loader('packed/')."
@@ -237,6 +242,7 @@ class TorchReader:
         drop_last: bool = False,
         shuffle: bool | None = None,
     ) -> None:
+        self._latest: Callable[[], Any] = lambda: None
         self._keys: _Sampler | None = None if is_iterable_dataset(dataset) else _Sampler()
         if self._keys is None:
             batching: dict[str, Any] = {
@@ -272,14 +278,41 @@ class TorchReader:
         if self._keys is not None and keys is not None:
             self._keys.source = keys
         batches = iter(self._loader)
+        _end_together(batches)
+        self._latest = weakref.ref(batches)
         for _ in range(skip):
             if next(batches, self) is self:
                 break
         return batches
 
     def close(self) -> None:
-        """Ends persistent workers. The reader cannot be used afterwards."""
+        """Ends the workers, also where another thread waits for a batch of theirs.
+
+        The reader cannot be used afterwards.
+        """
         del self._loader
+        batches = self._latest()
+        if getattr(batches, "_workers", None):
+            batches._shutdown_workers()
+            batches._worker_result_queue.close()  # of which the other thread is told
+
+
+def _end_together(batches: Any) -> None:
+    """Has DataLoader wait for all of its workers as long as it waits for one.
+
+    It waits five seconds for each that does not end by itself, one after the other, before it
+    terminates them: workers whose reads hang would keep `close` for minutes.
+    """
+    deadlines_s: list[float] = []
+
+    def join(process_join: Callable[[float | None], None], timeout: float | None = None) -> None:
+        deadlines_s.append(time.monotonic() + _WORKERS_S)
+        left_s = max(_TERMINATED_S, deadlines_s[0] - time.monotonic())
+        process_join(left_s if timeout is None else min(left_s, timeout))
+
+    for worker in getattr(batches, "_workers", ()):
+        if not isinstance(worker.join, partial):  # those that persist have it from before
+            worker.join = partial(join, worker.join)
 
 
 class _Sampler:

@@ -95,6 +95,7 @@ def fast_loader(settings: Settings, folder: Path, part: str, seed: int = 0) -> f
         device=settings.device,
         transforms=[*(crops if training else middle), fastio.Normalize(MEAN, STD)],
         seed=seed,
+        channels_last=True,  # as the network's weights
     )
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import fastio
 from fastio import Loader, PerformanceWarning
@@ -309,6 +309,16 @@ def test_hugging_face_rows_are_python_s_values() -> None:
 
 def test_of_a_selection_of_rows_and_columns() -> None:
     compare(rows_of(**PLAIN).select([3, 0, 4]).select_columns(["text", "ids"]))
+
+
+def test_subsets_and_joined_datasets_give_their_samples(folder: Path, packed: Path) -> None:
+    compare(Subset(rows_of(**PLAIN), [3, 1]))
+    compare(Subset(rows_of(x=[1, None, 3]), [2, 1]), "torch")
+    joined: Any = ConcatDataset([image_folder(folder), image_folder(folder)])
+    compare(joined)
+    compare(Subset(joined, [7, 0]))
+    with fastio.open(packed) as dataset:
+        compare(Subset(dataset, [6, 2]))
 
 
 def test_in_any_order() -> None:

@@ -359,3 +359,12 @@ def test_what_a_dataset_that_iterates_has_no_use_for_is_refused_in_torch_s_words
     for kind in (DataLoader, fastio.Loader):
         with pytest.raises(ValueError, match=words):
             kind(Stream(), **{option: 3})
+
+
+def test_a_concat_dataset_of_others_says_why_it_is_slow(packed: Path) -> None:
+    with fastio.open(packed) as dataset, warnings.catch_warnings():
+        warnings.simplefilter("ignore", fastio.PerformanceWarning)
+        with fastio.Loader(ConcatDataset([dataset, dataset]), 8) as loader:
+            found = [x for batch in rows(loader) for x in batch]
+            assert found == [*range(ROWS), *range(ROWS)]
+            assert "has torchvision's ImageFolders alone" in loader.stats().reason

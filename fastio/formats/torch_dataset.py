@@ -103,7 +103,13 @@ def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
     for part in dataset.datasets:
         files = image_files(part)
         if isinstance(files, Slow):
-            return files
+            if image_folders(part):
+                return files
+            return Slow(
+                f"the ConcatDataset has a {type(part).__qualname__}, and is native where it has "
+                "torchvision's ImageFolders alone",
+                f"{_PACK} fastio.mix draws from several datasets by weights.",
+            )
         parts.append(files)
     first = parts[0]
     if any(part.transform is not first.transform for part in parts):

@@ -32,6 +32,7 @@ from fastio.formats.torch_dataset import (
 )
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
+from fastio.shown import shown_lines
 from fastio.stats import Stats
 from fastio.tensors import Finish, Step, Tail, first_tensor
 from fastio.transforms import Augmentation, compile, on_whole_batch
@@ -181,7 +182,7 @@ def _warn(message: str) -> None:
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and _is_ours(frame):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, PerformanceWarning, stacklevel=level)
+    warnings.warn(shown_lines(message), PerformanceWarning, stacklevel=level)
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tarfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
@@ -27,6 +28,7 @@ from fastio.shown import clean, shown, shown_values, without_secrets
 from tests import report_samples
 from tests.pictures import jpeg
 from tests.saved import Dataset, Features
+from tests.servers import http_folder
 
 # Clears the screen, sets the title, colours by C1, turns the direction; markup of rich; no UTF-8.
 HOSTILE = "n\x1b[2J\x1b]0;t\x07\x9b31m\u202egpj\u2066[red]\x7f"
@@ -188,3 +190,32 @@ def test_what_is_shown_is_clean_and_stays_so(text: str) -> None:
     assert not RAW.search(shown(text))
     assert "\n" not in shown(text)
     assert clean(clean(text)) == clean(text)
+
+
+def test_what_is_opened_is_described_without_harm(place: Path) -> None:
+    for kind in (*KINDS, "images"):
+        with fastio.open(place / kind) as dataset:
+            assert_harmless(repr(dataset))
+            assert r"n\x1b[2J" in repr(dataset)
+    with (
+        http_folder(place / "packed") as url,
+        fastio.open(url.replace("http://", "http://user:hunter2@")) as dataset,
+    ):
+        assert_harmless(repr(dataset))
+
+
+def test_warnings_say_no_raw_names(tmp_path: Path) -> None:
+    class Samples:
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, row: int) -> int:
+            return row
+
+    Samples.__qualname__ = HOSTILE
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        fastio.Loader(Samples(), 1).close()
+    assert told
+    for each in told:
+        assert_harmless(str(each.message))

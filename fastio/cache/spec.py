@@ -14,6 +14,7 @@ from fastio.cache.eviction import NextUse
 from fastio.cache.folder import CacheFolder
 from fastio.cache.report import CacheCheck, CacheStatus, Removed
 from fastio.errors import CacheError
+from fastio.shown import shown
 from fastio.sizes import size_in_bytes
 
 
@@ -84,7 +85,9 @@ class Cache:
         if kind not in self._told:
             self._told.add(kind)
             warnings.warn(
-                f"reading without the cache {self.path}: {error}", RuntimeWarning, stacklevel=2
+                shown(f"reading without the cache {self.path}: {error}"),
+                RuntimeWarning,
+                stacklevel=2,
             )
 
     def status(self) -> CacheStatus:

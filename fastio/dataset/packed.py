@@ -31,6 +31,7 @@ from fastio.errors import (
 )
 from fastio.schema import CODEC_BLOCKS, Array, Image, Scalar, Schema, Tokens
 from fastio.shard import ShardReader, checksum
+from fastio.shown import without_secrets
 
 # Columns up to this size are hashed when their shard is opened, larger ones in the background.
 _CHECKED_BYTES = 16 << 20
@@ -160,7 +161,9 @@ class Dataset(Rows):
         return self.manifest.rows
 
     def __repr__(self) -> str:
-        return f"Dataset({self.path!r}, rows={len(self)}, shards={self.num_shards})"
+        return (
+            f"Dataset({without_secrets(self.path)!r}, rows={len(self)}, shards={self.num_shards})"
+        )
 
     def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where rows lie.

@@ -14,6 +14,7 @@ from fastio.errors import SchemaError, SourceNotFound
 from fastio.files import read_file, walk
 from fastio.formats.folder import FolderDataset, PathTable
 from fastio.schema import Bytes, Scalar, Schema
+from fastio.shown import without_secrets
 
 AUDIO_EXTENSIONS = (
     *(".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3"),
@@ -50,7 +51,7 @@ class AudioFolder(FolderDataset):
         self.schema = Schema({"audio": Bytes(), "label": Scalar("int64")}, "tuple", classes)
 
     def __repr__(self) -> str:
-        return f"AudioFolder({self.path!r}, rows={len(self)})"
+        return f"AudioFolder({without_secrets(self.path)!r}, rows={len(self)})"
 
     def gather(self, field: str, rows: NDArray[np.int64]) -> Any:
         """Labels, or files' bytes, of many rows.

@@ -19,6 +19,7 @@ from fastio.dataset.rows import Rows
 from fastio.errors import ImageError, SchemaError, SourceNotFound
 from fastio.files import read_file, walk
 from fastio.schema import Image, Scalar, Schema
+from fastio.shown import without_secrets
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -172,7 +173,8 @@ class FolderDataset(Rows):
         return len(self.labels)
 
     def __repr__(self) -> str:
-        return f"FolderDataset({self.path!r}, rows={len(self)}, classes={len(self.classes)})"
+        where = without_secrets(self.path)
+        return f"FolderDataset({where!r}, rows={len(self)}, classes={len(self.classes)})"
 
     def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Labels of many rows.

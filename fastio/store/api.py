@@ -291,7 +291,7 @@ class Store:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Store({self.url!r})"
+        return f"Store({without_secrets(self.url)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         limits = self._limits

@@ -27,6 +27,7 @@ from fastio.formats.tables.place import Place
 from fastio.formats.tables.samples import listed, sample_value
 from fastio.formats.tables.values import Ragged
 from fastio.schema import Array, Image, Schema, Text
+from fastio.shown import without_secrets
 
 
 class HuggingFaceDataset(Rows):
@@ -90,7 +91,7 @@ class HuggingFaceDataset(Rows):
         return len(self._table.stored.rows)
 
     def __repr__(self) -> str:
-        return f"HuggingFaceDataset({self.path!r}, rows={len(self)})"
+        return f"HuggingFaceDataset({without_secrets(self.path)!r}, rows={len(self)})"
 
     def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
         """One field of many rows.

@@ -18,6 +18,7 @@ from fastio.formats.tables.options import TableOptions
 from fastio.formats.tables.samples import listed, sample_value
 from fastio.formats.tables.values import Ragged
 from fastio.schema import Schema
+from fastio.shown import without_secrets
 
 _KEPT_GROUPS = 2  # row groups, as they were read last
 _MOST_IN_MEMORY = 4 << 30  # bytes of files without row groups (CSV, JSONL, Arrow streams)
@@ -74,7 +75,7 @@ class TableSamples(Rows):
         return len(self._dataset)
 
     def __repr__(self) -> str:
-        return f"TableSamples({self.path!r}, rows={len(self)})"
+        return f"TableSamples({without_secrets(self.path)!r}, rows={len(self)})"
 
     def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
         """One field of many rows.

@@ -24,6 +24,7 @@ from fastio.formats.tars.reader import LocalTars, TarReader, stamp
 from fastio.formats.tars.samples import KEY_FIELD
 from fastio.formats.tars.values import is_integer
 from fastio.schema import Array, Image, Scalar, Schema
+from fastio.shown import without_secrets
 
 Incomplete = Literal["raise", "skip", "keep"]
 
@@ -171,7 +172,8 @@ class TarDataset(Rows):
         return len(self.index) if self.rows is None else len(self.rows)
 
     def __repr__(self) -> str:
-        return f"TarDataset({self.path!r}, rows={len(self)}, tars={len(self.index.tars)})"
+        where = without_secrets(self.path)
+        return f"TarDataset({where!r}, rows={len(self)}, tars={len(self.index.tars)})"
 
     def locate(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows of the index that this dataset's rows are, int64 (n,) both.

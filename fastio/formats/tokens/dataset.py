@@ -17,6 +17,7 @@ from fastio.formats.tokens.segments import best_fit_segments, contiguous_segment
 from fastio.formats.tokens.windows import TokenWindows
 from fastio.schema import Array, Schema, Tokens, tokens_hint
 from fastio.shard import ShardReader
+from fastio.shown import without_secrets
 
 _KINDS = {
     "inputs": FieldKind.INPUTS,
@@ -86,7 +87,7 @@ class TokenDataset:
         return int(self.first_row[-1])
 
     def __repr__(self) -> str:
-        return f"TokenDataset({self.path!r}, {self.windows}, rows={len(self)})"
+        return f"TokenDataset({without_secrets(self.path)!r}, {self.windows}, rows={len(self)})"
 
     def __getitem__(self, index: int) -> dict[str, NDArray[Any]]:
         """One window: its arrays by key, without `cu_seqlens`, which are of batches.

@@ -17,6 +17,7 @@ from fastio.formats.layout import FieldKind, Ranges, ShardPlace, TableField
 from fastio.formats.tokens.readers import readers
 from fastio.schema import Array, Field, Schema, Tokens, is_fixed_width, tokens_hint
 from fastio.shard import ShardReader
+from fastio.shown import without_secrets
 
 INPUTS, MASK = "input_ids", "attention_mask"
 
@@ -125,7 +126,7 @@ class PaddedDataset:
         return len(self.dataset)
 
     def __repr__(self) -> str:
-        return f"PaddedDataset({self.path!r}, {self.padding}, rows={len(self)})"
+        return f"PaddedDataset({without_secrets(self.path)!r}, {self.padding}, rows={len(self)})"
 
     def lengths(self) -> NDArray[np.int32]:
         """How many tokens of each document are kept: int32 (rows,).

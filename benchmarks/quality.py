@@ -156,7 +156,7 @@ def deliveries(
     dataset: Path, transforms: Sequence[Any], epochs: int
 ) -> Iterator[tuple[int, Augmentation, NDArray[np.uint8]]]:
     """(row, what is done to it, (h, w, 3) pixels) of all rows of some epochs, in order."""
-    with fastio.Loader(dataset, BATCH, transforms={"image": list(transforms)}) as loader:
+    with fastio.Loader(dataset, BATCH, transforms={"image": list(transforms)}, seed=0) as loader:
         for epoch in range(epochs):
             for images, _ in loader:
                 rows = np.asarray(loader.batch.rows)

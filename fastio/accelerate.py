@@ -1,9 +1,10 @@
 """fastio for users of Hugging Face Accelerate, and of the Trainer of transformers.
 
-A `fastio.Loader` gives each process its part, on its device, and knows where it stands; what
-`Accelerator.prepare` would make of a DataLoader for that is not wanted, and it leaves a Loader as
-it is. What is left to do is to tell Accelerate of the last batch of an epoch, which
-gradient accumulation and `gather_for_metrics` ask for, and to go on where a checkpoint was taken.
+A prepared `fastio.Loader` gives each process its part, unless it was made with
+`distributed=False`, on its device, and knows where it stands; what `Accelerator.prepare` would make
+of a DataLoader for that is not wanted, and it leaves a Loader as it is. What is left to do is to
+tell Accelerate of the last batch of an epoch, which gradient accumulation and `gather_for_metrics`
+ask for, and to go on where a checkpoint was taken.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         self._move = loader.device is None and accelerator.device_placement
         self._non_blocking = accelerator.non_blocking
         self._state: dict[str, Any] | None = None
+        if loader.distributed is None and loader.rank is None:
+            loader.distributed = True
         if loader.device is not None and not _same_device(loader.device, accelerator.device):
             raise ValueError(
                 f"the loader delivers to {loader.device}, and this process's device is "

@@ -136,6 +136,7 @@ class Batch:
         step: its number in the plan that was run.
         next_position: samples of the epoch, over all ranks, that are done with this batch.
         errors: what was skipped or replaced in it.
+        occurrences: see `plan.PlannedBatch`.
         leases: of the fields whose values lie in a slot.
     """
 
@@ -147,6 +148,7 @@ class Batch:
     next_position: int
     errors: list[SampleError] = field(default_factory=list)
     leases: dict[str, Lease] = field(default_factory=dict, repr=False)
+    occurrences: npt.NDArray[np.int64] | None = None
 
     def release(self) -> None:
         """Gives the slots back now: nothing may use the arrays of `fields` any more."""

@@ -81,19 +81,6 @@ def has_pinned_memory() -> bool:
     return False
 
 
-def draw_seed(generator: torch.Generator) -> int:
-    """A seed of 63 bits, from a generator on the CPU."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-
-
-def distributed_ranks() -> tuple[int, int] | None:
-    """(rank, world size) of torch.distributed, or None where it is not initialised."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return None
-
-
 # Copying ahead
 
 

@@ -27,7 +27,7 @@ Each leaf also inherits the builtin that people already catch::
     |-- LoaderClosed (RuntimeError)           the loader was closed
     `-- BuildMissing (ImportError)            the native module is not built
 
-`PerformanceWarning`, a UserWarning, is no error and stands beside the tree.
+`PerformanceWarning` and `ShardingWarning`, UserWarnings, are no errors and stand beside the tree.
 
 A message says what happened, where, what was found and expected, and what to do.
 """
@@ -144,6 +144,10 @@ class BenchError(FastioError, ValueError):
 
 class MeasuredInvalid(BenchError):
     """JSON that is not what a bench measured, or one of another format."""
+
+
+class ShardingWarning(UserWarning):
+    """Several processes run, and a loader that was not told so gives each all of the data."""
 
 
 class LoaderTimeout(FastioError, TimeoutError):

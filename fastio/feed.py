@@ -33,7 +33,8 @@ from fastio.formats import (
     TokenDataset,
     remote_part,
 )
-from fastio.plan import PlannedBatch
+from fastio.order import mixed_seed
+from fastio.plan import PlannedBatch, draw_keys
 from fastio.ragged import Forms, RaggedBatch
 from fastio.ragged_tensors import one_part, ragged_parts
 from fastio.resume import Cursor
@@ -73,6 +74,8 @@ class BatchInfo:
         step: number of the batch in its epoch, from 0.
         next_position: where the epoch goes on after it; see `Cursor.position`.
         errors: samples that were skipped or replaced.
+        occurrences: int64 (n,), how often each row came in the epoch before, which its draws depend
+            on; None where that does not matter: nothing is drawn, or no row comes twice.
     """
 
     rows: npt.NDArray[np.int64] | None
@@ -81,6 +84,7 @@ class BatchInfo:
     step: int
     next_position: int
     errors: tuple[SampleError, ...] = ()
+    occurrences: npt.NDArray[np.int64] | None = None
 
 
 class HostBatches(Protocol):
@@ -112,6 +116,10 @@ class Feed(Protocol):
         """Which rows make up which batch."""
 
     @property
+    def random(self) -> bool:
+        """Whether orders or draws depend on the cursor's seed."""
+
+    @property
     def finish(self) -> Finish | None:
         """What is left to do with the data on its device."""
 
@@ -132,7 +140,12 @@ class Feed(Protocol):
         """
 
     def augmentation(
-        self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: npt.ArrayLike,
+        occurrences: npt.ArrayLike,
+        field: str | None,
     ) -> list[Augmentation]:
         """What is drawn for rows in the cursor's epoch; see `Loader.augmentation`."""
 
@@ -297,7 +310,6 @@ class NativeFeed:
         sampling: which rows make up which batch.
         transforms: of the fields.
         settings: how.
-        seed: that the first run will have.
         stager: brings a remote dataset's blocks; the feed closes it.
 
     Raises:
@@ -313,7 +325,6 @@ class NativeFeed:
         sampling: Sampling,
         transforms: FieldTransforms,
         settings: NativeSettings,
-        seed: int = 0,
         stager: Stager | None = None,
     ) -> None:
         self.dataset = dataset
@@ -321,15 +332,14 @@ class NativeFeed:
         self.sampling = sampling
         self.transforms = transforms
         self.settings = settings
-        # One a seed: its augmentations are keyed by it, and loading a state may bring another.
-        self._engines: dict[int, Engine] = {}
+        self._engine: Engine | None = None
         self._transform_s = 0.0  # of collate_fn and what comes before it
-        engine = self.engine(seed)  # has no threads yet; makes mistakes known here
+        engine = self.engine()  # has no threads yet; makes mistakes known here
         self.fields = tuple(engine.fields)
         self._collate_steps, self._finish = self._place_steps(engine)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_engines": {}, "_stager": None}
+        return {**self.__dict__, "_engine": None, "_stager": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -344,6 +354,16 @@ class NativeFeed:
         return xxhash.xxh3_64_hexdigest(self.dataset.fingerprint.encode() + picked.tobytes())
 
     @property
+    def random(self) -> bool:
+        return self.sampling.random or self.draws
+
+    @property
+    def draws(self) -> bool:
+        """Whether something is drawn for each sample."""
+        crops = any(compiled.random for compiled in self.transforms.fields.values())
+        return crops or any(how.draws for how in self.transforms.audio.values())
+
+    @property
     def finish(self) -> Finish | None:
         return self._finish
 
@@ -351,9 +371,11 @@ class NativeFeed:
         return self.sampling.steps(self.epoch_rows(), ranks)
 
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
-        engine = self.engine(cursor.seed)
+        engine = self.engine()
+        plan = self.sampling.plan(self.epoch_rows(), cursor, ranks, count=self.draws)
         stream = engine.run(
-            self._asked_ahead(self.sampling.plan(self.epoch_rows(), cursor, ranks), engine, cursor),
+            self._asked_ahead(plan, engine, cursor),
+            seed=self._draw_seed(cursor, ranks),
             epoch=cursor.epoch,
             ahead=self.settings.ahead,
             timeout_s=self.settings.timeout_s,
@@ -368,6 +390,13 @@ class NativeFeed:
     def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
         return self.sampling.rows(self.epoch_rows(), cursor, ranks)
 
+    def _draw_seed(self, cursor: Cursor, ranks: Ranks) -> int:
+        """The seed of the draws: a sampler may give a row to several ranks."""
+        assert cursor.seed is not None
+        if self.sampling.ours or ranks.rank == 0:
+            return cursor.seed
+        return mixed_seed(cursor.seed, ranks.rank)
+
     def _asked_ahead(
         self, plan: Iterator[PlannedBatch], engine: Engine, cursor: Cursor
     ) -> Iterator[PlannedBatch]:
@@ -376,8 +405,7 @@ class NativeFeed:
         rows = engine.cold_rows() if self.settings.read_ahead and ours else None
         if rows is None:
             return plan
-        seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
-        order = self.sampling.orders(self.epoch_rows(), seed).epoch(cursor.epoch)
+        order = self.sampling.orders(self.epoch_rows(), cursor.of_order()).epoch(cursor.epoch)
         windows = windows_of(order, rows.nbytes / max(1, order.rows))
         return ReadAheadPlan(plan, windows, rows, cursor.position, self.settings.let_go)
 
@@ -392,9 +420,10 @@ class NativeFeed:
             return None
         rows, sampling = self.epoch_rows(), self.sampling
         following = orders = None
+        known_order = known_order and sampling.ours and sampling.draw is None
         known_order = known_order and sampling.picked is None
-        if known_order and sampling.ours and cursor.order_seed is None:
-            orders = sampling.orders(rows, cursor.seed)
+        if known_order and cursor.order_seed is None:
+            orders = sampling.orders(rows, cursor.of_order())
             following = Cursor(cursor.epoch + 1, 0, cursor.seed)
         return StagingPlan(
             Forecast(orders, cursor.epoch, self._stager.blocks.block_rows),
@@ -416,7 +445,7 @@ class NativeFeed:
                 self.sampling = sampling
             return
         self.close()
-        self._engines = {}
+        self._engine = None
         self.sampling, self._stager = brought(self.dataset, sampling, self.settings.fields)
 
     @property
@@ -424,16 +453,16 @@ class NativeFeed:
         return self.settings.ahead
 
     def set_threads(self, threads: int) -> int:
-        for engine in self._engines.values():
-            engine.set_threads(threads)
-            threads = min(threads, engine.threads)
+        if self._engine is not None:
+            self._engine.set_threads(threads)
+            threads = min(threads, self._engine.threads)
         self.settings = replace(self.settings, threads=threads)
         return threads
 
     def stats(self) -> Stats:
         total = Stats(threads=self.settings.threads, transform_s=self._transform_s)
-        for engine in self._engines.values():
-            total += engine.stats
+        if self._engine is not None:
+            total += self._engine.stats
         if self._stager is not None:
             transfers = self._stager.transfers
             total += Stats(
@@ -444,22 +473,21 @@ class NativeFeed:
         return total
 
     def close(self) -> None:
-        for engine in self._engines.values():
-            engine.close()
+        if self._engine is not None:
+            self._engine.close()
         if self._stager is not None:
             self._stager.close()
 
-    def engine(self, seed: int) -> Engine:
-        """The engine whose augmentations are keyed by a seed."""
-        if seed not in self._engines:
+    def engine(self) -> Engine:
+        """The engine of this process."""
+        if self._engine is None:
             how = self.settings
             images = self.dataset.schema.image_fields
-            self._engines[seed] = Engine(
+            self._engine = Engine(
                 self.dataset,
                 transforms={k: v for k, v in self.transforms.fields.items() if k in images},
                 fields=how.fields,
                 threads=how.threads,
-                seed=seed,
                 on_error=how.on_error,
                 channels_last=how.channels_last,
                 normalize_on_cpu=how.on_cpu or how.collate_fn is not None,
@@ -470,10 +498,15 @@ class NativeFeed:
                 ragged=how.ragged,
                 audio=self.transforms.audio,
             )
-        return self._engines[seed]
+        return self._engine
 
     def augmentation(
-        self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: npt.ArrayLike,
+        occurrences: npt.ArrayLike,
+        field: str | None,
     ) -> list[Augmentation]:
         name = _only_image(self.dataset.schema) if field is None else field
         numbers = np.asarray(rows, np.int64).reshape(-1)
@@ -482,7 +515,9 @@ class NativeFeed:
         assert not isinstance(self.dataset, (TokenDataset, PaddedDataset))  # which has no image
         sizes = [_upright_size(self.dataset, name, row) for row in numbers.tolist()]
         heights, widths = np.array(sizes, np.int32).reshape(-1, 2).T
-        return self.engine(cursor.seed).augmentation(name, cursor.epoch, numbers, heights, widths)
+        often = np.broadcast_to(np.asarray(occurrences, np.int64), numbers.shape)
+        seed, keys = self._draw_seed(cursor, ranks), draw_keys(numbers, often)
+        return self.engine().augmentation(name, seed, cursor.epoch, keys, heights, widths)
 
     def _place_steps(self, engine: Engine) -> tuple[Finish | None, Finish | None]:
         """What is done before collate_fn, and what on the device."""
@@ -514,6 +549,7 @@ class NativeFeed:
             first_step + batch.step,
             batch.next_position,
             tuple(batch.errors),
+            batch.occurrences,
         )
         fresh = self.settings.pinned == "fresh"
         parts = [self._tensors(name, batch.fields[name], fresh) for name in self.fields]

@@ -35,7 +35,8 @@ class StatsMonitor(StatsMonitorHooks, Callback):
     time, 0 to 1, that training waited for data.
 
     Args:
-        every_n_steps: batches from one log to the next. None: the Trainer's `log_every_n_steps`.
+        every_n_steps: batches from one log to the next; 0 for no logs. None: the Trainer's
+            `log_every_n_steps`.
 
     Raises:
         TypeError: from `fit`, the Trainer does not train on one fastio Loader.

@@ -190,8 +190,13 @@ class DataModuleHooks:
 
     def _loader(self, name: str, split: Any) -> Loader:
         if isinstance(split, Loader):
+            if self.trainer is not None and split.distributed is None and split.rank is None:
+                split.distributed = self.trainer.distributed_sampler_kwargs is not None
             return split
-        loader = Loader(**{**self._place(), **split})
+        place = self._place()
+        if "distributed" in split:
+            place = {"device": place["device"]} if place else {}
+        loader = Loader(**{**place, **split})
         self._opened.setdefault(name, []).append(loader)
         return loader
 
@@ -202,9 +207,9 @@ class DataModuleHooks:
         place: dict[str, Any] = {"device": self.trainer.strategy.root_device}
         # Data-parallel ranks, also where other processes share a model.
         ranks = self.trainer.distributed_sampler_kwargs
-        if ranks is not None:
-            place |= {"rank": ranks["rank"], "world_size": ranks["num_replicas"]}
-        return place
+        if ranks is None:
+            return place | {"rank": 0, "world_size": 1}
+        return place | {"rank": ranks["rank"], "world_size": ranks["num_replicas"]}
 
     def _close(self, name: str) -> None:
         for loader in self._opened.pop(name, []):
@@ -225,7 +230,9 @@ class StatsMonitorHooks:
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        every = self._every_n_steps or trainer.log_every_n_steps
+        every = self._every_n_steps
+        if every is None:
+            every = trainer.log_every_n_steps
         if not trainer.loggers or not every or (trainer.fit_loop.total_batch_idx + 1) % every:
             return
         now = _train_loader(trainer).stats()

@@ -22,7 +22,7 @@ from typing_extensions import TypeVar
 
 from fastio.cache import Cache
 from fastio.engine import OnError
-from fastio.errors import LoaderClosed
+from fastio.errors import LoaderClosed, StateMismatch
 from fastio.formats.hugging_face import is_hugging_face
 from fastio.ragged import Form
 from fastio.resume import Cursor, from_state, to_state
@@ -67,7 +67,8 @@ class Loader(DataLoader[_Batch]):
         batch_size: samples of a batch on each rank; None for single samples.
         shuffle: draw the rows in an order that (seed, epoch) decide; None is False.
         sampler, batch_sampler: iterables of row numbers, or lists of them, followed exactly; ranks
-            are then their business.
+            are then their business, and the process's rank keys what is drawn. Where the user moves
+            a sampler's `epoch` (`set_epoch`), the augmentations' epoch follows it.
         num_workers: native path: threads, 0 for all cores that this process may use. torch path:
             worker processes, 0 for none.
         collate_fn: makes a batch of the list of its samples, which are what `dataset[i]` gives: PIL
@@ -81,8 +82,10 @@ class Loader(DataLoader[_Batch]):
         timeout: seconds to wait for a batch; 0 for no limit.
         worker_init_fn, multiprocessing_context, persistent_workers: of the torch path's processes;
             without effect on the native path, which has none.
-        generator: torch.Generator that each epoch's order seed is drawn from when `seed` is not
-            given. On the torch path, on one rank, it gives exactly DataLoader's order.
+        generator: torch.Generator that every shuffled epoch is drawn from, exactly in DataLoader's
+            order. Where that order is not possible (order="window", tables as they are, a mix) it
+            draws the seed of each epoch's order. Ranks that share an epoch need generators in the
+            same state.
         prefetch_factor: native path: batches ahead of the consumer (2, or more where batches are
             small). torch path: batches ahead per worker.
         pin_memory_device: as in DataLoader, where it is deprecated.
@@ -95,7 +98,12 @@ class Loader(DataLoader[_Batch]):
             list is for the first part.
         device: where batches are delivered; on CUDA they are copied ahead of the consumer, images
             as uint8, with Normalize, ToDtype and OnBatch done there. None: host memory.
-        seed: of the order and of all augmentations, which are a function of (seed, epoch, row).
+        seed: of the order and of all augmentations, which are a function of (seed, epoch, row, how
+            often the row came in the epoch before).
+            None: drawn when the first iterator is made, from `generator` or else from torch's
+            default generator, so that it follows torch.manual_seed; ranks that share an epoch then
+            take that of rank 0 of torch.distributed. Beside a generator, which decides the order,
+            it is of the augmentations alone.
         order: "sequential", "shuffle", "window" (large reads), or "auto": by `shuffle`; what is
             behind a URL is then shuffled by windows, see README.
         cache: for a URL: a folder on a local disk where data is kept, or a `fastio.Cache`; None:
@@ -105,9 +113,12 @@ class Loader(DataLoader[_Batch]):
             step less than others), or "replace" it by another of its batch. What is wrong with a
             whole shard, tar or store (missing, cut off, replaced, damaged outside of an image) is
             no sample's error: it is raised in any case.
-        rank, world_size: which part of each global batch to deliver. None: torch.distributed's
-            where it is initialised, else RANK and WORLD_SIZE of the environment, where torchrun
-            puts them, else 0 of 1.
+        distributed: True delivers this process's part of each global batch, by torch.distributed
+            where it is initialised, else by RANK and WORLD_SIZE of the environment, where torchrun
+            puts them. False delivers all of it to every process, as a DataLoader without a sampler
+            does, and so does None, which warns where there are several processes. Without effect
+            beside a sampler, and on datasets that iterate.
+        rank, world_size: the part of each global batch to deliver, in place of `distributed`.
         fields: the fields to deliver, in this order; None for all. Native path only.
         storage_options: for a URL: what its file system takes (keys, endpoint, ...), as in fsspec.
         channels_last: lay image batches (N, C, H, W) out as torch.channels_last memory, which
@@ -138,6 +149,8 @@ class Loader(DataLoader[_Batch]):
     Attributes:
         dataset: the dataset, as given or opened.
         device: where batches are delivered, or None.
+        distributed: as given. Where it is None, a library that runs the loop may set it before the
+            first iterator is made.
         batch_size, drop_last, num_workers, collate_fn, pin_memory, timeout, generator, ...: as
             DataLoader has them. Those that DataLoader protects cannot be assigned to; others can,
             and the next epoch follows.
@@ -146,6 +159,10 @@ class Loader(DataLoader[_Batch]):
         SourceNotFound: there is no dataset at the path.
         TransformError: transforms that do not fit the dataset, each other, or the path.
         ValueError: arguments that exclude each other, as DataLoader's do.
+
+    Warns:
+        ShardingWarning: from the first iterator, once a process: one of several processes gets all
+            of the data, and `distributed` does not say that it should.
     """
 
     dataset: Any  # of any kind, with the attributes of that kind
@@ -172,10 +189,11 @@ class Loader(DataLoader[_Batch]):
         in_order: bool = True,
         transforms: Any = None,
         device: torch.device | str | int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         order: OrderName = "auto",
         cache: Cache | str | os.PathLike[str] | None = None,
         on_error: OnError = "raise",
+        distributed: bool | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         fields: Iterable[str] | None = None,
@@ -194,6 +212,7 @@ class Loader(DataLoader[_Batch]):
         from fastio.device import resolve_device
         from fastio.formats.torch_dataset import dataset_kind
         from fastio.paths import Request, TableRequest, dataset_settings, make_feed
+        from fastio.seeds import process_ranks
         from fastio.workers import TorchFeed
 
         _check(num_workers, timeout, prefetch_factor, threads)
@@ -201,6 +220,8 @@ class Loader(DataLoader[_Batch]):
             raise ValueError(f"fields is a list of names: fields=[{fields!r}]")
         if (rank is None) != (world_size is None):
             raise ValueError("rank and world_size are given together")
+        if distributed is not None and rank is not None:
+            raise ValueError("distributed option is mutually exclusive with rank and world_size")
         sampling = Sampling(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
         # Attributes are named as the arguments are, so that Lightning can make another loader of
         # them; those that are not protected may be assigned to, and the next epoch follows.
@@ -232,8 +253,9 @@ class Loader(DataLoader[_Batch]):
         self.threads = threads
         self._batched = sampling.batched
         self._given_ranks = None if rank is None or world_size is None else Ranks(rank, world_size)
-        # A seed that is given goes before a generator, whose draws would hide it.
-        order_generator = generator if seed == 0 else None
+        self.distributed = distributed
+        if distributed:
+            process_ranks()  # impossible ones are known here
         self._request = Request(
             dataset,
             sampling,
@@ -243,9 +265,6 @@ class Loader(DataLoader[_Batch]):
             on_error,
             self.fields,
             channels_last,
-            seed,
-            own_order=order_generator is None,
-            ranks=self._ranks(),
             storage_options=storage_options,
             cache=cache,
             resident=resident,
@@ -256,7 +275,9 @@ class Loader(DataLoader[_Batch]):
         feed = make_feed(self._request)
         if isinstance(feed, TorchFeed):
             feed.warn()
-        self._following = NextEpoch(feed, Cursor(0, 0, int(seed)), order_generator)
+        self._following = NextEpoch(
+            feed, Cursor(0, 0, None if seed is None else int(seed)), generator
+        )
         opened = feed.dataset is not dataset
         owned = opened and isinstance(dataset, (str, os.PathLike, list, tuple))
         self._owned = owned or (opened and is_hugging_face(dataset))
@@ -282,6 +303,7 @@ class Loader(DataLoader[_Batch]):
         self._workers, self._settings = self._worker_settings(), dataset_settings(self.dataset)
         self._tuner = self._make_tuner() if threads == "auto" else None
         self._at = self._next
+        self._sampler_epoch = 0  # that was seen last
         self._batch: BatchInfo | None = None
         self._stats = Stats()
         self._stream: CopyStream | None = None
@@ -364,7 +386,7 @@ class Loader(DataLoader[_Batch]):
         before, feed = self._feed, make_feed(request)
         if isinstance(feed, TorchFeed):
             feed.warn()
-        self._following.feed = feed
+        self._following.feed, self._following.generator = feed, self.generator
         self._request, self._workers, self._settings = request, workers, settings
         self._stats += before.stats()
         if not self._open:  # an iterator that is under way goes on with what it has
@@ -425,17 +447,23 @@ class Loader(DataLoader[_Batch]):
 
         Raises:
             LoaderClosed: after close().
+            ValueError: ranks share an epoch, and there is neither a seed nor a process group in
+                which to agree on one.
         """
-        from fastio.device import DevicePrefetcher, copy_stream, current, draw_seed
+        from fastio.device import DevicePrefetcher, copy_stream, current
+        from fastio.formats.torch_dataset import is_iterable_dataset
+        from fastio.seeds import warn_unsharded
 
         if self._closed:
             raise LoaderClosed("this loader was closed: make another one")
         self._follow_changes()
-        cursor = self._next
-        sampling = self._feed.sampling
-        if self._generator is not None and sampling.ours and cursor.order_seed is None:
-            cursor = replace(cursor, order_seed=draw_seed(self._generator))
+        chosen = self.distributed is not None or self._given_ranks is not None
+        if not chosen and self._feed.sampling.ours and not is_iterable_dataset(self.dataset):
+            warn_unsharded()
+        self._follow_sampler()
         with current(self.device):
+            self._following.ranks = self._ranks()
+            cursor = self._following.drawn(self._next)
             run = self._feed.run(cursor, self._ranks())
         if self._stream is None:
             self._stream = copy_stream(self.device)
@@ -454,59 +482,127 @@ class Loader(DataLoader[_Batch]):
         self._next = Cursor(cursor.epoch + 1, 0, cursor.seed)
         return iterator
 
+    @property
+    def _draws_order(self) -> bool:
+        """Whether the order of an epoch comes from the generator."""
+        return self._following.draws_order
+
     def set_epoch(self, epoch: int) -> None:
         """Makes `epoch` (from 0) the next one to be iterated over.
 
         Without it each new iterator is the next epoch's. The epoch that a loaded state is in the
-        middle of goes on there.
+        middle of goes on there. A sampler that has `set_epoch` is told as well. A sampler whose
+        `epoch` is changed after that, before the next iterator, sets this loader's epoch: the
+        later call decides.
         """
         if epoch < 0:
             raise ValueError(f"epoch must be 0 or more, got {epoch}")
+        self._tell_sampler(int(epoch))
         if epoch != self._next.epoch:
             self._next = Cursor(int(epoch), 0, self._next.seed)
         self._at, self._latest = self._next, None
 
+    def _samplers(self) -> list[Any]:
+        """The sampler that was given, and those in it, the outer one first."""
+        sampling = self._feed.sampling
+        given = sampling.sampler if sampling.batch_sampler is None else sampling.batch_sampler
+        return [one for one in (given, getattr(given, "sampler", None)) if one is not None]
+
+    def _tell_sampler(self, epoch: int) -> None:
+        """Sets the epoch of the sampler, where it has some."""
+        for sampler in self._samplers():
+            if callable(getattr(sampler, "set_epoch", None)):
+                sampler.set_epoch(epoch)
+                break
+        self._sampler_epoch = self._epoch_of_sampler()
+
+    def _epoch_of_sampler(self) -> int:
+        """0 where it has none."""
+        epochs = [getattr(sampler, "epoch", None) for sampler in self._samplers()]
+        return next((epoch for epoch in epochs if type(epoch) is int and epoch >= 0), 0)
+
+    def _follow_sampler(self) -> None:
+        """Makes the epoch that the user moved the sampler to the next one."""
+        epoch = self._epoch_of_sampler()
+        if epoch not in (self._sampler_epoch, self._next.epoch):
+            self._next = Cursor(epoch, 0, self._next.seed)
+        self._sampler_epoch = epoch
+
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands, as JSON values: under a kilobyte.
+        """Where the loader stands, as JSON values: under a kilobyte, 4 KB with a generator.
 
         Only batches that the latest iterator yielded count. After an iterator's end the state is
         the next epoch's beginning. The state holds for any number of ranks, threads and samples a
-        batch; with a sampler or a generator of the user's it counts samples, and it is exact if
-        the sampler gives the same again. For a dataset that iterates it counts batches, which are
-        read and left out when the state is loaded.
+        batch; with a sampler of the user's it counts samples, and it is exact if the sampler gives
+        the same again. A generator's own state is part of it. For a dataset that iterates it counts
+        batches, which are read and left out when the state is loaded.
+
+        A seed that was given or drawn is part of it. Where ranks share an epoch, none is drawn
+        before the first iterator, and the state then has none.
         """
+        from fastio.seeds import generator_state, next_seed
+
+        generator = self._generator
+        if self._at.seed is None and generator is None and self._ranks().world_size == 1:
+            self._at = self._next = replace(self._at, seed=next_seed())
+        cursor = self._at
+        if generator is not None and self._draws_order and cursor.generator is None:
+            cursor = replace(cursor, generator=generator_state(generator))
         name = self._feed.order_name(self._ranks())
-        return to_state(self._at, fingerprint=self._feed.fingerprint, order=name)
+        return to_state(cursor, fingerprint=self._feed.fingerprint, order=name)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iterator go on exactly where `state_dict` was called.
 
+        The state's seed goes before this loader's. A generator is put into the state that it had,
+        and a sampler that has `set_epoch` is told the epoch.
+
         Raises:
-            StateMismatch: the state is of another dataset, version or order.
+            StateMismatch: the state is of another dataset, version or order, or it was saved with
+                a generator and this loader has none, or the other way round.
         """
         if isinstance(state, Mapping) and state.get("fingerprint") == self._feed.fingerprint:
             self._feed.adopt_order(str(state.get("order")), self._ranks())
         name = self._feed.order_name(self._ranks())
         cursor = from_state(state, fingerprint=self._feed.fingerprint, order=name)
+        if self._draws_order != (cursor.generator is not None):
+            had, has = ("without", "with") if self._draws_order else ("with", "without")
+            raise StateMismatch(
+                f"the loader state was saved {had} a generator, and this loader is {has} one: give "
+                "generator= to both or to none"
+            )
         self._at = self._next = cursor
         self._latest = None
+        self._tell_sampler(cursor.epoch)
 
     def augmentation(
-        self, rows: npt.ArrayLike, epoch: int | None = None, field: str | None = None
+        self,
+        rows: npt.ArrayLike,
+        epoch: int | None = None,
+        field: str | None = None,
+        occurrence: npt.ArrayLike = 0,
     ) -> list[Augmentation]:
-        """The crops and flips that rows get in an epoch.
+        """The crops and flips that rows get in an epoch, in this process.
 
         Args:
             rows: int64 (n,), global row numbers.
             epoch: None for the one of the batch yielded last.
             field: the image field; None for the only one.
+            occurrence: how often the row came in the epoch before, of all rows or int64 (n,), as
+                `batch.occurrences` tells it.
 
         Raises:
             TransformError: on the torch path, which draws its own.
+            RuntimeError: no seed was given, and none was drawn yet: no iterator was made.
         """
         if epoch is None:
             epoch = self._at.epoch if self._batch is None else self._batch.epoch
-        return self._feed.augmentation(replace(self._at, epoch=epoch), rows, field)
+        if self._at.seed is None and self.path == "native":
+            raise RuntimeError(
+                "the seed is drawn when the first iterator is made: give seed=, or ask then"
+            )
+        cursor = replace(self._at, epoch=epoch)
+        return self._feed.augmentation(cursor, self._ranks(), rows, occurrence, field)
 
     def stats(self) -> Stats:
         """What each stage did and waited for since the loader was made."""
@@ -563,27 +659,21 @@ class Loader(DataLoader[_Batch]):
 
     def _ranks(self) -> Ranks:
         """This process's part, asked for when it is needed: torch.distributed may start late."""
-        from fastio.device import distributed_ranks
+        from fastio.seeds import distributed_ranks, process_ranks
 
         if self._given_ranks is not None:
             return self._given_ranks
-        ranks = distributed_ranks()
-        if ranks is not None:
-            return Ranks(*ranks)
-        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-            return Ranks()
-        found = os.environ["RANK"], os.environ["WORLD_SIZE"]
-        try:
-            return Ranks(*map(int, found))
-        except ValueError as error:
-            raise ValueError(
-                f"the environment's RANK and WORLD_SIZE, {found[0]!r} and {found[1]!r}, are not "
-                "those of a process: unset them, or give rank= and world_size="
-            ) from error
+        if not self._feed.sampling.ours:  # ranks share rows out by themselves, or do not
+            return distributed_ranks() or Ranks()
+        return process_ranks() if self.distributed else Ranks()
 
 
 # Arguments beside DataLoader's, whose attributes cannot be assigned to.
-_FIXED = frozenset(signature(Loader).parameters) - frozenset(signature(DataLoader).parameters)
+_FIXED = (
+    frozenset(signature(Loader).parameters)
+    - frozenset(signature(DataLoader).parameters)
+    - {"distributed"}  # which libraries set that run the loop
+)
 
 
 class LoaderIterator:
@@ -594,6 +684,7 @@ class LoaderIterator:
         self._cursor = cursor
         self._batches = batches
         self._left_s: float | None = None  # when the caller got the last batch
+        self._exhausted = False
 
     def __iter__(self) -> LoaderIterator:
         return self
@@ -619,6 +710,7 @@ class LoaderIterator:
         try:
             data, info = next(self._batches)
         except StopIteration:
+            self._exhaust()
             self._stand_at(Cursor(self._cursor.epoch + 1, 0, self._cursor.seed))
             self.close()
             raise
@@ -630,7 +722,8 @@ class LoaderIterator:
         loader._tune()
         loader._batch = info
         at = self._cursor
-        self._stand_at(Cursor(at.epoch, info.next_position, at.seed, at.order_seed))
+        self._stand_at(replace(at, position=info.next_position))
+        self._exhaust(info.next_position)
         return data
 
     def close(self) -> None:
@@ -641,6 +734,24 @@ class LoaderIterator:
         # At the interpreter's exit the modules that `close` needs may be gone.
         if not is_finalizing():
             self.close()
+
+    def _exhaust(self, position: int | None = None) -> None:
+        """Draws once more at the end of an epoch, as RandomSampler does, which uses nothing of it.
+
+        BatchSampler comes to that end with the last batch if it is not full, else behind it.
+
+        Args:
+            position: where the epoch stands; None behind its last batch.
+        """
+        loader = self._loader
+        draw = loader._feed.sampling.draw
+        if draw is None or self._exhausted:
+            return
+        rows = loader._feed.epoch_rows()
+        partial = rows % (loader._feed.sampling.batch_size or 1) and not loader.drop_last
+        if position is None or (position >= rows and partial):
+            self._exhausted = True
+            draw(rows)
 
     def _stand_at(self, cursor: Cursor) -> None:
         """Notes where the user stands, if this is the loader's latest iterator."""

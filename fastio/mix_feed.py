@@ -70,6 +70,11 @@ class MixFeed:
         return xxhash.xxh3_64_hexdigest(how.encode())
 
     @property
+    def random(self) -> bool:
+        own = self.sampling.mode == "shuffle" or bool(self._buckets)
+        return own or any(feed.draws for feed in self._feeds)
+
+    @property
     def finish(self) -> Finish | None:
         return self._feeds[0].finish
 
@@ -97,7 +102,12 @@ class MixFeed:
         """There is nothing that may differ."""
 
     def augmentation(
-        self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: npt.ArrayLike,
+        occurrences: npt.ArrayLike,
+        field: str | None,
     ) -> list[Augmentation]:
         raise TransformError("rows of a mix are those of its sources: ask a loader of one of them")
 
@@ -123,7 +133,7 @@ class MixFeed:
 
     def _plan(self, cursor: Cursor, ranks: Ranks) -> MixPlan:
         mix = self.dataset
-        seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
+        seed = cursor.of_order()
         order = MixOrder(
             [len(feed.dataset) for feed in self._feeds],
             mix.weights,
@@ -365,8 +375,9 @@ class _Source:
         stream = self._streams.get(epoch)
         if stream is None:
             feed = self._feed
-            stream = self._streams[epoch] = feed.engine(self._cursor.seed).run(
+            stream = self._streams[epoch] = feed.engine().run(
                 self._deal.of(self._number, epoch),
+                seed=self._cursor.seed or 0,
                 epoch=epoch,
                 ahead=feed.settings.ahead,
                 timeout_s=feed.settings.timeout_s,

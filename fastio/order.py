@@ -21,6 +21,11 @@ Indices = npt.NDArray[np.int64]
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
+def mixed_seed(seed: int, number: int) -> int:
+    """A seed that is a function of another one and of a number of 0 or more."""
+    return _native.mix_key(seed & _WORD, number)
+
+
 @dataclass(frozen=True)
 class Order:
     """Which row stands where in one epoch.
@@ -232,6 +237,33 @@ class ShardOrder:
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class DrawnOrder:
+    """An order that a random generator drew: a permutation in memory, 8 bytes a row.
+
+    Args:
+        permutation: int64 (rows,), the row at each position.
+        seed, epoch: of what else is drawn by the order; see `plan.BucketPlan`.
+    """
+
+    permutation: Indices
+    seed: int = 0
+    epoch: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Of the dataset."""
+        return len(self.permutation)
+
+    def at(self, positions: npt.ArrayLike) -> Indices:
+        """The rows that stand at positions, both int64 (n,), in [0, rows)."""
+        return self.permutation[_inside(positions, self.rows, "position")]
+
+    def span(self, first: int, count: int) -> Indices:
+        """The rows of positions first, first + 1, ..., first + count - 1: int64 (count,)."""
+        return self.permutation[first : first + count]
+
+
 class PickedOrder:
     """An order of some rows of a dataset: another order's rows are places in a list of them.
 
@@ -243,7 +275,7 @@ class PickedOrder:
         rows, seed, epoch: of the order.
     """
 
-    def __init__(self, order: Order | ShardOrder, picked: Indices) -> None:
+    def __init__(self, order: Order | ShardOrder | DrawnOrder, picked: Indices) -> None:
         self.rows, self.seed, self.epoch = order.rows, order.seed, order.epoch
         self._order, self._picked = order, picked
 
@@ -256,7 +288,7 @@ class PickedOrder:
         return self._picked[self._order.span(first, count)]
 
 
-AnyOrder = Order | ShardOrder
+AnyOrder = Order | ShardOrder | DrawnOrder
 
 
 @dataclass(frozen=True)
@@ -278,7 +310,7 @@ class Orders:
     window: int = 64
     bounds: tuple[int, ...] | None = None
 
-    def epoch(self, epoch: int) -> AnyOrder:
+    def epoch(self, epoch: int) -> Order | ShardOrder:
         """The order of an epoch."""
         mode = self.mode
         if mode == "settle":

@@ -60,8 +60,9 @@ from fastio.plan import Buckets
 from fastio.ragged import Form, Forms
 from fastio.residency import is_beyond_memory, place_table
 from fastio.samples import ImageForm, SampleForm
-from fastio.sampling import Ranks, Sampling
+from fastio.sampling import Sampling
 from fastio.schema import tokens_hint
+from fastio.seeds import drawn_by
 from fastio.store import is_remote
 from fastio.table_feed import TableFeed, TableSettings, table_memory
 from fastio.transforms import compile, from_torchvision, sample_form
@@ -73,10 +74,7 @@ Threads = int | Literal["auto"] | None  # as `Loader` has them
 
 @dataclass(frozen=True)
 class Request:
-    """What `Loader` was asked for; the attributes are its arguments, in its meaning.
-
-    `own_order`: shuffle by (seed, epoch), also where there is a generator.
-    """
+    """What `Loader` was asked for; the attributes are its arguments, in its meaning."""
 
     dataset: Any
     sampling: Sampling
@@ -86,9 +84,6 @@ class Request:
     on_error: OnError
     fields: tuple[str, ...] | None
     channels_last: bool
-    seed: int
-    own_order: bool
-    ranks: Ranks
     storage_options: Mapping[str, Any] | None = None
     cache: Cache | str | os.PathLike[str] | None = None
     resident: bool | None = None
@@ -182,6 +177,7 @@ def make_feed(request: Request) -> Feed:
     if isinstance(source, Slow):
         return _torch_feed(request, source)
     opened, known, images = source
+    request = replace(request, sampling=drawn_by(request.workers.generator, request.sampling))
     dataset, request = _windows(opened, request)
     if isinstance(dataset, TarDataset) and dataset is not request.dataset and request.fields:
         request = replace(request, fields=tuple(dataset.schema.fields))  # seg_png for "seg.png"
@@ -199,9 +195,9 @@ def make_feed(request: Request) -> Feed:
             large = not resident and is_beyond_memory(packed)
             ahead = not resident and (not large or sampling.mode != "shuffle")
             settings = replace(settings, resident=resident, read_ahead=ahead, let_go=large)
-        return NativeFeed(dataset, sampling, transforms, settings, request.seed)
+        return NativeFeed(dataset, sampling, transforms, settings)
     sampling, stager = brought(dataset, request.sampling, request.fields)
-    return NativeFeed(dataset, sampling, transforms, settings, request.seed, stager)
+    return NativeFeed(dataset, sampling, transforms, settings, stager)
 
 
 def _of_subset(request: Request) -> Request:
@@ -239,7 +235,7 @@ def _hugging_face_feed(request: Request) -> Feed:
         return _torch_feed(request, slow)
     python = slow is None and is_dataset_object(request.dataset)
     asked = request.tables or TableRequest(TableOptions(), None, None)
-    options, sampling = asked.options, request.sampling
+    options, sampling = asked.options, drawn_by(request.workers.generator, request.sampling)
     table = HuggingFaceTable(request.dataset, options)
     any_order = not sampling.ours or sampling.order == "shuffle" or request.on_error != "raise"
     if not any_order and not wants_rows(table, options):
@@ -263,7 +259,7 @@ def _hugging_face_feed(request: Request) -> Feed:
     dataset = HuggingFaceDataset(table, options)
     transforms = FieldTransforms.parse(request.transforms, dataset.schema)
     settings = replace(_native_settings(request), samples=SampleForm(None, python))
-    return NativeFeed(dataset, sampling, transforms, settings, request.seed)
+    return NativeFeed(dataset, sampling, transforms, settings)
 
 
 def _unlike_python(request: Request) -> Slow | None:
@@ -488,6 +484,8 @@ def _only_tokens(dataset: AnyDataset) -> str:
 
 def _mix_feed(mix: Mix, request: Request) -> MixFeed:
     feeds: list[NativeFeed] = []
+    workers = replace(request.workers, generator=None)  # a mix has an order of its own
+    request = replace(request, workers=workers)
     for source in mix.sources:
         feed = make_feed(replace(request, dataset=source, ragged=None))
         if not isinstance(feed, NativeFeed) or feed.sampling.picked is not None:
@@ -521,7 +519,6 @@ def _torch_feed(request: Request, slow: Slow) -> TorchFeed:
         workers,
         transforms=request.transforms,
         slow=slow,
-        torch_order=not request.own_order and request.ranks.world_size == 1,
     )
 
 
@@ -540,7 +537,7 @@ def _native_settings(request: Request) -> NativeSettings:
         pinned = "fresh"
     return NativeSettings(
         threads=threads,
-        ahead=max(workers.prefetch_factor or 2, busy),
+        ahead=max(2 if workers.prefetch_factor is None else workers.prefetch_factor, busy),
         timeout_s=workers.timeout,
         on_error=request.on_error,
         channels_last=request.channels_last,

@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from fastio.order import AnyOrder, Order, PickedOrder
 
+_GOLDEN = 0x9E3779B97F4A7C15
+
 
 @dataclass(frozen=True)
 class PlannedBatch:
@@ -27,12 +29,59 @@ class PlannedBatch:
         valid: how many of them count; the rest, at the end, repeat rows of the epoch so that every
             rank has as many.
         next_position: samples of the epoch, over all ranks, that are done with this batch.
+        occurrences: int64 (n,), how often each row came in the epoch before; None: never.
     """
 
     step: int
     rows: npt.NDArray[np.int64]
     valid: int
     next_position: int
+    occurrences: npt.NDArray[np.int64] | None = None
+
+
+def draw_keys(
+    rows: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.int64]:
+    """What the draws of samples are keyed by, beside seed and epoch: int64 (n,).
+
+    A row that comes for the first time has its own number. The others have 64 mixed bits (the
+    finaliser of SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
+    generators", OOPSLA 2014), which no other row has but by a chance of 2**-64.
+    """
+    if occurrences is None or not occurrences.any():
+        return rows
+    words = rows.astype(np.uint64) ^ occurrences.astype(np.uint64) * np.uint64(_GOLDEN)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+    words ^= words >> np.uint64(31)
+    return np.where(occurrences == 0, rows, words.view(np.int64))
+
+
+class Occurrences:
+    """How often each row came so far.
+
+    Args:
+        rows: of the dataset, or places in `picked`.
+        picked: int64 (rows,), the dataset's rows that places stand for; None: they are rows.
+    """
+
+    def __init__(self, rows: int, picked: npt.NDArray[np.int64] | None = None) -> None:
+        most = int(picked.max()) + 1 if picked is not None and picked.size else rows
+        self._counts = np.zeros(most, np.uint32)
+        self._picked = picked
+
+    def count(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Counts rows that come now, int64 (n,); how often each came before, in order: (n,)."""
+        rows = rows if self._picked is None else self._picked[rows]
+        turns = np.argsort(rows, kind="stable")
+        ordered = rows[turns]
+        begins = np.flatnonzero(np.diff(ordered, prepend=-1))
+        lengths = np.diff(begins, append=len(rows))
+        within = np.arange(len(rows)) - np.repeat(begins, lengths)
+        found = np.empty(len(rows), np.int64)
+        found[turns] = self._counts[ordered] + within
+        self._counts[ordered[begins]] += lengths.astype(np.uint32)
+        return found
 
 
 @dataclass(frozen=True)
@@ -178,26 +227,41 @@ class BucketPlan:
         return PlannedBatch(step, rows[mine % len(rows)], valid, end)
 
 
-def follow(batches: Iterable[Iterable[int]], rows: int, start: int = 0) -> Iterator[PlannedBatch]:
+def follow(
+    batches: Iterable[Iterable[int]],
+    rows: int,
+    start: int = 0,
+    seen: Occurrences | None = None,
+) -> Iterator[PlannedBatch]:
     """The batches of somebody's batch sampler as a plan.
 
     Args:
         batches: lists of row numbers; negative ones count from the end.
         rows: of the dataset.
         start: samples done before, for `PlannedBatch.next_position`.
+        seen: counts the rows, for `PlannedBatch.occurrences`.
 
     Raises:
         IndexError: a row number is out of range.
     """
     position = start
     for step, batch in enumerate(batches):
-        numbers = np.asarray(list(batch), np.int64).reshape(-1)
-        if numbers.size and not -rows <= int(numbers.min()) <= int(numbers.max()) < rows:
-            raise IndexError(
-                f"the sampler gave a row outside [0, {rows}): "
-                f"{int(numbers.min())} to {int(numbers.max())}"
-            )
+        numbers = row_numbers(batch, rows)
         position += len(numbers)
-        yield PlannedBatch(
-            step, np.where(numbers < 0, numbers + rows, numbers), len(numbers), position
+        occurrences = None if seen is None else seen.count(numbers)
+        yield PlannedBatch(step, numbers, len(numbers), position, occurrences)
+
+
+def row_numbers(keys: Iterable[int], rows: int) -> npt.NDArray[np.int64]:
+    """Keys of a sampler as row numbers, int64 (n,); negative ones count from the end.
+
+    Raises:
+        IndexError: a row number is out of range.
+    """
+    numbers = np.asarray(list(keys), np.int64).reshape(-1)
+    if numbers.size and not -rows <= int(numbers.min()) <= int(numbers.max()) < rows:
+        raise IndexError(
+            f"the sampler gave a row outside [0, {rows}): "
+            f"{int(numbers.min())} to {int(numbers.max())}"
         )
+    return np.where(numbers < 0, numbers + rows, numbers)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
-from fastio.device import draw_seed
 from fastio.feed import Feed
 from fastio.formats.torch_dataset import endless_sampler, is_iterable_dataset
 from fastio.resume import Cursor
 from fastio.sampling import Ranks
+from fastio.seeds import agreed_seed, draw_seed, generator_state, restore, unchanged
 
 
 @dataclass
@@ -27,7 +28,7 @@ class NextEpoch:
     Attributes:
         feed: of the loader.
         cursor: where the next iterator begins.
-        generator: that the epoch's order is drawn from; None: the cursor tells the order.
+        generator: that the epoch's order is drawn from; None: the seed tells the order.
         ranks: the part of each global batch that the loader delivers.
     """
 
@@ -42,12 +43,52 @@ class NextEpoch:
         Raises:
             TypeError: rows are not numbered, or have no order before they are read.
         """
-        cursor = replace(self.cursor, position=0)
-        if self.generator is not None and cursor.order_seed is None:
-            peeked = torch.Generator(self.generator.device)
-            peeked.set_state(self.generator.get_state())
-            cursor = replace(cursor, order_seed=draw_seed(peeked))
-        return self.feed.rows(cursor, self.ranks)
+        drawn = self.cursor.seed is not None or self.generator is not None
+        if not drawn and self.ranks.world_size > 1 and self.feed.random:
+            raise TypeError(
+                "ranks that share an epoch agree on a seed when the first iterator is made: give "
+                "seed=, which tells the order before"
+            )
+        with unchanged(self.generator):
+            cursor = self.drawn(replace(self.cursor, position=0), ahead=True)
+            rows = self.feed.rows(cursor, self.ranks)
+            first = list(islice(rows, 1))  # which draws the order
+        return chain(first, rows)
+
+    @property
+    def draws_order(self) -> bool:
+        """Whether the generator decides the order."""
+        sampling = self.feed.sampling
+        by_seed = sampling.random and self.feed.random  # a dataset that iterates has its own order
+        return self.generator is not None and (sampling.draw is not None or by_seed)
+
+    def drawn(self, cursor: Cursor, ahead: bool = False) -> Cursor:
+        """A cursor with the seeds of its epoch, drawn where they are not given.
+
+        Args:
+            cursor: where an iterator begins.
+            ahead: draw what DataLoader draws on the torch path, too, as no iterator is made.
+
+        Raises:
+            ValueError: ranks that share the epoch cannot agree on a seed.
+        """
+        generator, feed = self.generator, self.feed
+        if generator is not None and cursor.generator is not None:
+            restore(generator, cursor.generator)
+        if generator is not None and self.draws_order:
+            cursor = replace(cursor, generator=generator_state(generator))
+        # DataLoader draws this before its sampler draws anything; on the torch path it does here.
+        base = draw_seed(generator) if ahead or feed.path == "native" else None
+        if generator is not None and self.draws_order and feed.sampling.draw is None:
+            cursor = replace(cursor, order_seed=draw_seed(generator))
+        if cursor.seed is not None:
+            return cursor
+        if generator is not None or not feed.random:
+            return replace(cursor, seed=base or 0)
+        seed = draw_seed(None) if base is None else base
+        return replace(
+            cursor, seed=agreed_seed(seed, self.ranks if feed.sampling.ours else Ranks())
+        )
 
     def __len__(self) -> int:
         """Samples of a whole epoch on this rank."""

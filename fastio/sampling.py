@@ -8,7 +8,7 @@ shards by itself if it is to.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -17,10 +17,20 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from fastio.order import AnyOrder, Mode, Order, Orders, PickedOrder
-from fastio.plan import BucketPlan, Buckets, Plan, PlannedBatch, follow
+from fastio.order import AnyOrder, DrawnOrder, Mode, Order, Orders, PickedOrder
+from fastio.plan import (
+    BucketPlan,
+    Buckets,
+    Occurrences,
+    Plan,
+    PlannedBatch,
+    follow,
+    row_numbers,
+)
 from fastio.resume import Cursor
 
+_SKIPPED = 1 << 16  # keys that are left out at a time
+Skip = Callable[[Sequence[Any]], None]
 _SHARDS = "shards"  # in place of a block's rows, in the name of an order
 OrderName = Literal["auto", "sequential", "shuffle", "window"]
 
@@ -49,7 +59,8 @@ class Sampling:
     them. `bounds`: windows are of shards, as in `Orders`. `settle`: order "auto" shuffles as
     `Orders` does in that mode. `buckets`: batches are of rows of similar lengths.
     `picked`: int64 (n,), the rows of the dataset that are loaded, None for all; everything else
-    counts in places of this list.
+    counts in places of this list. `draw`: draws an epoch's permutation of so many rows, int64 (n,),
+    in place of the shuffle that a seed decides.
 
     Raises:
         ValueError: arguments that exclude each other, or are out of range.
@@ -67,6 +78,7 @@ class Sampling:
     buckets: Buckets | None = None
     bounds: tuple[int, ...] | None = None
     picked: npt.NDArray[np.int64] | None = field(default=None, compare=False)
+    draw: Callable[[int], npt.NDArray[np.int64]] | None = None
 
     def __post_init__(self) -> None:
         if self.sampler is not None and self.shuffle:
@@ -127,6 +139,8 @@ class Sampling:
         """The kind of order that positions count in, for the loader's state."""
         if not self.ours:
             return "sampler"
+        if self.draw is not None:
+            return "generator"
         if self.mode in ("sequential", "shuffle") or self.window is None:
             return self.mode
         return f"{self.mode}:{_SHARDS if self.bounds else self.block}x{self.window}"
@@ -136,6 +150,12 @@ class Sampling:
         if self.buckets is None:
             return self.name
         return f"{self.name}:{self.buckets.pool}x{(self.batch_size or 1) * ranks.world_size}"
+
+    @property
+    def random(self) -> bool:
+        """Whether an epoch's order depends on a seed."""
+        own = self.ours and self.draw is None
+        return own and (self.mode != "sequential" or self.buckets is not None)
 
     def adopting(self, name: str) -> Sampling:
         """This sampling with the block and window of another one's name, if both have some."""
@@ -173,18 +193,41 @@ class Sampling:
             return 0
         return position // ((self.batch_size or 1) * (ranks.world_size if self.ours else 1))
 
-    def plan(self, rows: int, cursor: Cursor, ranks: Ranks) -> Iterator[PlannedBatch]:
-        """The batches of rows from the cursor to the end of its epoch, drawn lazily."""
+    def plan(
+        self, rows: int, cursor: Cursor, ranks: Ranks, count: bool = False
+    ) -> Iterator[PlannedBatch]:
+        """The batches of rows from the cursor to the end of its epoch, drawn lazily.
+
+        Args:
+            rows: of the dataset.
+            cursor: where to begin.
+            ranks: that share the epoch.
+            count: tell how often each row of a sampler came before. In orders of our own none
+                comes twice, but for rows that are picked twice.
+        """
         if self.ours:
-            seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
-            drawn = self.orders(rows, seed).epoch(cursor.epoch)
-            order = drawn if self.picked is None else PickedOrder(drawn, self.picked)
-            plan = self.cut(order, ranks, cursor.position)
+            order = self.order_of(rows, cursor)
+            picked, again = self.picked, self._again if count else None
+            if picked is None or again is not None:
+                plan = self.cut(order, ranks, cursor.position)
+            else:
+                plan = self.cut(PickedOrder(order, picked), ranks, cursor.position)
+            if picked is not None and again is not None:
+                return (
+                    replace(batch, rows=picked[batch.rows], occurrences=again[batch.rows])
+                    for batch in plan
+                )
             return iter(plan if self.buckets is None else BucketPlan(plan, self.buckets))
-        keys = self.keys(cursor.position)
+        seen = Occurrences(rows, self.picked) if count else None
+
+        def skip(keys: Sequence[Any]) -> None:
+            if seen is not None:
+                seen.count(row_numbers(keys, rows))
+
+        keys = self.keys(cursor.position, skip)
         if not self.batched:  # a list in place of a row number would pass for a batch
             keys = ([operator.index(key)] for (key,) in keys)
-        followed, picked = follow(keys, rows, cursor.position), self.picked
+        followed, picked = follow(keys, rows, cursor.position, seen), self.picked
         if picked is None:
             return followed
         return (replace(batch, rows=picked[batch.rows]) for batch in followed)
@@ -203,17 +246,36 @@ class Sampling:
         places = np.argsort(self.picked, kind="stable")
         return places, self.picked[places]
 
+    @cached_property
+    def _again(self) -> npt.NDArray[np.int64] | None:
+        """How often the row of each place was picked before; None where no row is picked twice."""
+        if self.picked is None or not self.picked.size:
+            return None
+        times = Occurrences(int(self.picked.max()) + 1).count(self.picked)
+        return times if times.any() else None
+
     def rows(self, rows: int, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
         """The rows of our own order from the cursor on, with those that `drop_last` leaves out."""
         for batch in replace(self, drop_last=False, picked=None).plan(rows, cursor, ranks):
             yield from batch.rows.tolist()
 
-    def keys(self, position: int) -> Iterator[Sequence[Any]]:
-        """The sampler's batches of keys, less those of the first `position` samples."""
+    def order_of(self, rows: int, cursor: Cursor) -> AnyOrder:
+        """The order of the cursor's epoch, which a generator may draw now."""
+        if self.draw is not None:
+            return DrawnOrder(self.draw(rows), cursor.of_order(), cursor.epoch)
+        return self.orders(rows, cursor.of_order()).epoch(cursor.epoch)
+
+    def keys(self, position: int, skip: Skip = lambda keys: None) -> Iterator[Sequence[Any]]:
+        """The sampler's batches of keys, less those of the first `position` samples.
+
+        Args:
+            position: samples to leave out.
+            skip: is called with their keys.
+        """
         if self.batch_sampler is not None:
-            return _after(iter(self.batch_sampler), position)
+            return _after(iter(self.batch_sampler), position, skip)
         assert self.sampler is not None
-        keys = islice(iter(self.sampler), position, None)
+        keys = _behind(iter(self.sampler), position, skip)
         return _chunks(keys, self.batch_size or 1, self.drop_last)
 
     def cut(self, order: AnyOrder | PickedOrder, ranks: Ranks, start: int) -> Plan:
@@ -230,11 +292,21 @@ def _chunks(keys: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[An
         yield batch
 
 
-def _after(batches: Iterator[Any], position: int) -> Iterator[Sequence[Any]]:
+def _behind(keys: Iterator[Any], position: int, skip: Skip) -> Iterator[Any]:
+    """The keys less the first `position` ones."""
+    while position > 0 and (left_out := list(islice(keys, min(position, _SKIPPED)))):
+        skip(left_out)
+        position -= len(left_out)
+    yield from keys
+
+
+def _after(batches: Iterator[Any], position: int, skip: Skip) -> Iterator[Sequence[Any]]:
     """The batches less the first ones, which together have `position` keys."""
     done = 0
     for batch in batches:
         keys = batch if isinstance(batch, Sequence) else list(batch)
         if done >= position:
             yield keys
+        else:
+            skip(keys)
         done += len(keys)

@@ -28,10 +28,10 @@ from fastio.formats.torch_dataset import (
     fingerprint,
     is_data_pipe,
     is_iterable_dataset,
-    random_sampler,
 )
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
+from fastio.seeds import drawn_by
 from fastio.shown import shown_lines
 from fastio.stats import Stats
 from fastio.tensors import Finish, Step, Tail, first_tensor
@@ -47,7 +47,6 @@ class TorchFeed:
         settings: DataLoader's other arguments.
         transforms: Normalize, ToDtype and OnBatch, as `Loader(transforms=)` takes them.
         slow: why the native path was not possible, and what makes it possible.
-        torch_order: shuffle as DataLoader would, where there is a generator to draw from.
 
     Raises:
         TransformError: a crop, resize or flip, which only the native path does.
@@ -65,7 +64,6 @@ class TorchFeed:
         *,
         transforms: Any,
         slow: Slow,
-        torch_order: bool,
     ) -> None:
         self.reason = slow.reason
         self._remedy = slow.remedy
@@ -80,10 +78,8 @@ class TorchFeed:
             raise TypeError(
                 f"dataset must be a path, a fastio or a torch dataset, got {type(dataset).__name__}"
             )
-        if torch_order and settings.generator is not None and sampling.mode == "shuffle":
-            sampler = random_sampler(dataset, settings.generator)
-            sampling = replace(sampling, shuffle=None, order="auto", sampler=sampler)
-        self._sampling = sampling
+        generator = None if self._iterable else settings.generator
+        self._sampling = drawn_by(generator, sampling)
         self._settings = settings
         self._finish = _finish(transforms, slow.reason)
         self._reader: TorchReader | None = None
@@ -109,6 +105,10 @@ class TorchFeed:
     def sampling(self) -> Sampling:
         """Which keys make up which batch."""
         return self._sampling
+
+    @property
+    def random(self) -> bool:
+        return self._sampling.random and not self._iterable
 
     @property
     def finish(self) -> Finish | None:
@@ -150,7 +150,12 @@ class TorchFeed:
         return self._sampling.rows(len(self.dataset), cursor, ranks)
 
     def augmentation(
-        self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: npt.ArrayLike,
+        occurrences: npt.ArrayLike,
+        field: str | None,
     ) -> list[Augmentation]:
         raise TransformError(f"augmentations are known on the native path, and here {self.reason}")
 

@@ -119,6 +119,7 @@ def load(place: Place, seed: int, rank: int = 0, world_size: int = 1) -> None:
             transforms=CROPS,
             cache=place.cache,
             num_workers=1,
+            seed=0,
             rank=rank,
             world_size=world_size,
         ) as loader:

@@ -105,7 +105,7 @@ class Reference:
 
 def remote_loader(url: str, cache: Cache | None = None, batch_size: Any = 8, **options: Any) -> Any:
     """A loader as the tests use it: shuffled, small crops, 2 threads."""
-    given = {"shuffle": True, "transforms": CROPS, "num_workers": 2} | options
+    given = {"shuffle": True, "transforms": CROPS, "num_workers": 2, "seed": 0} | options
     if {"sampler", "batch_sampler", "order"} & given.keys():
         del given["shuffle"]
     return Loader(url, batch_size, cache=cache, **given)

@@ -50,7 +50,7 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
 
 
 def loader(packed: Path, **options: Any) -> fastio.Loader:
-    return fastio.Loader(packed, BATCH, **{"shuffle": True, **options})
+    return fastio.Loader(packed, BATCH, **{"shuffle": True, "seed": 0, **options})
 
 
 def told(batch: Any) -> list[int]:

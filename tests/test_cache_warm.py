@@ -86,7 +86,7 @@ def test_a_loader_fetches_no_image_of_a_warm_dataset(
     assert (report.rows, report.rows_staged) == (ROWS, ROWS)
     assert report.bytes == report.bytes_fetched > 3_000_000
     reads.clear()
-    loader = fastio.Loader(url, batch_size=50, shuffle=True, cache=tmp_path / "cache")
+    loader = fastio.Loader(url, batch_size=50, shuffle=True, seed=0, cache=tmp_path / "cache")
     assert labels_of(loader) == list(range(ROWS))
     assert {name for name, _ in reads} == {"manifest.arrow"}
 
@@ -240,7 +240,7 @@ def test_a_loader_that_runs_keeps_what_it_needs(url: str, tmp_path: Path) -> Non
     noise = np.random.default_rng(3).integers(0, 256, (120, 120, 3), dtype=np.uint8)
     fastio.pack([(noise, n) for n in range(120)], other, overwrite=True)
     cache = Cache(tmp_path / "cache", 6_000_000)
-    with fastio.Loader(url, batch_size=20, shuffle=True, cache=cache) as loader:
+    with fastio.Loader(url, batch_size=20, shuffle=True, seed=0, cache=cache) as loader:
         batches = iter(loader)
         rows = [int(n) for n in next(batches)["label"]]
         assert not warm(other, Cache(tmp_path / "cache", 6_000_000)).complete

@@ -63,7 +63,9 @@ def proxy(running: FaultProxy) -> FaultProxy:
 def epoch(proxy: FaultProxy, cache: Path, **options: Any) -> dict[int, bytes]:
     """The pixels of all samples, by their numbers."""
     url = f"{proxy.url}/{PATTERN}"
-    with fastio.Loader(url, 8, shuffle=True, fields=FIELDS, cache=cache, **options) as loader:
+    with fastio.Loader(
+        url, 8, shuffle=True, seed=0, fields=FIELDS, cache=cache, **options
+    ) as loader:
         return {
             int(number): image.numpy().tobytes()
             for batch in loader

@@ -115,7 +115,7 @@ def check(batch: dict[str, torch.Tensor]) -> list[int]:
 @pytest.mark.usefixtures("small_memory")
 def test_the_next_window_is_in_memory_after_the_first_batch(table: Path) -> None:
     forget(table)
-    with Loader(table, 512, shuffle=True) as loader:
+    with Loader(table, 512, shuffle=True, seed=0) as loader:
         order = sampled_order(loader)
         windows = list(windows_of(order, ROW_BYTES))
         assert len(windows) >= 6
@@ -137,7 +137,7 @@ def sampled_order(loader: Loader) -> Order:
 @pytest.mark.usefixtures("small_memory")
 def test_an_epoch_has_every_row_and_leaves_little_behind(table: Path) -> None:
     forget(table)
-    with Loader(table, 512, shuffle=True) as loader:
+    with Loader(table, 512, shuffle=True, seed=0) as loader:
         windows = list(windows_of(sampled_order(loader), ROW_BYTES))
         seen, run = list[int](), iter(loader)
         while len(seen) < windows[4].end:
@@ -150,11 +150,11 @@ def test_an_epoch_has_every_row_and_leaves_little_behind(table: Path) -> None:
 @pytest.mark.usefixtures("small_memory")
 def test_an_epoch_goes_on_where_it_stopped(table: Path) -> None:
     forget(table)
-    with Loader(table, 512, shuffle=True) as loader:
+    with Loader(table, 512, shuffle=True, seed=0) as loader:
         run = iter(loader)
         seen = [row for _ in range(100) for row in check(next(run))]
         state = loader.state_dict()
-    with Loader(table, 200, shuffle=True) as loader:
+    with Loader(table, 200, shuffle=True, seed=0) as loader:
         loader.load_state_dict(state)
         seen += [row for batch in loader for row in check(batch)]
     assert sorted(seen) == list(range(ROWS))
@@ -168,7 +168,7 @@ def test_a_state_of_a_machine_with_other_windows_goes_on_in_them(
     for part in (3, 5):
         room = ROWS * ROW_BYTES // part
         monkeypatch.setattr(residency, "available_memory", lambda room=room: room)
-        with Loader(table, 512, shuffle=True) as loader:
+        with Loader(table, 512, shuffle=True, seed=0) as loader:
             if state is not None:
                 loader.load_state_dict(state)
             for batch in loader:
@@ -181,7 +181,7 @@ def test_a_state_of_a_machine_with_other_windows_goes_on_in_them(
 
 def test_a_table_that_fits_is_read_ahead_and_stays(table: Path) -> None:
     forget(table)
-    with Loader(table, 512, shuffle=True, resident=False) as loader:
+    with Loader(table, 512, shuffle=True, seed=0, resident=False) as loader:
         run = iter(loader)
         next(run)
         everything = Window(0, ROWS, np.zeros(1, np.int64), ROWS, ROWS)

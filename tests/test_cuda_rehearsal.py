@@ -260,7 +260,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_batches_are_the_cpu_s_and_no_copy_is_waited_for(
     gpu: Rehearsal, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    options = {"batch_size": 4, "shuffle": True, "num_workers": 1} | KINDS[kind]
+    options = {"batch_size": 4, "shuffle": True, "seed": 0, "num_workers": 1} | KINDS[kind]
     path = request.getfixturevalue(options.pop("data", kind))
     data = fastio.mix([(path, 1), (path, 2)]) if options.pop("mix", False) else path
     with Loader(data, **options) as host, Loader(data, device="cuda", **options) as mine:
@@ -280,7 +280,7 @@ def test_an_epoch_left_in_the_middle_waits_for_its_copies(
     gpu: Rehearsal, data: str, request: pytest.FixtureRequest
 ) -> None:
     path = request.getfixturevalue(data)
-    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "num_workers": 1}
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 0, "num_workers": 1}
     with Loader(path, **options) as host, Loader(path, device="cuda", **options) as mine:
         expected = [flat(next(iter(host))) for _ in range(6)]
         found = [next(iter(mine)) for _ in range(6)]  # each iterator is dropped at once
@@ -302,7 +302,7 @@ def test_a_batch_is_there_for_the_stream_that_asked_for_it(gpu: Rehearsal, photo
 
 
 def test_a_state_counts_what_was_handed_out(gpu: Rehearsal, photos: Path) -> None:
-    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "num_workers": 1}
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 0, "num_workers": 1}
     with Loader(photos, device="cuda", **options) as mine, Loader(photos, **options) as host:
         expected = [labels.tolist() for _, labels in host]
         batches = iter(mine)

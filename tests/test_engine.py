@@ -57,16 +57,20 @@ def folder(root: Path, files: Iterable[tuple[str, bytes]]) -> FolderDataset:
     return FolderDataset(root)
 
 
-def run(engine: Engine, batch_size: int = 4, epoch: int = 0, **plan: Any) -> list[Batch]:
+def run(
+    engine: Engine, batch_size: int = 4, epoch: int = 0, seed: int = 0, **plan: Any
+) -> list[Batch]:
     order = Order(len(engine.dataset), mode="sequential")
-    return list(engine.run(Plan(order, batch_size, **plan), epoch=epoch))
+    return list(engine.run(Plan(order, batch_size, **plan), seed=seed, epoch=epoch))
 
 
-def images(dataset: Any, transforms: list[Any], *, epoch: int = 0, **options: Any) -> Any:
+def images(
+    dataset: Any, transforms: list[Any], *, epoch: int = 0, seed: int = 0, **options: Any
+) -> Any:
     """All images of an epoch, in row order: one array, or a list where sizes differ."""
     engine = Engine(dataset, transforms={"image": T.compile(transforms)}, **options)
     try:
-        batches = run(engine, len(dataset), epoch)
+        batches = run(engine, len(dataset), epoch, seed)
         (batch,) = batches
         return batch.fields["image"]
     finally:

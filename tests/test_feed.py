@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loader(folder: Path, batch_size: int | None = 5, **options: Any) -> Loader:
-    options = {"transforms": SMALL, "num_workers": 2} | options
+    options = {"transforms": SMALL, "num_workers": 2, "seed": 0} | options
     return Loader(folder, batch_size, **options)
 
 
@@ -42,7 +42,9 @@ def test_augmentations_are_a_function_of_seed_epoch_and_row(tmp_path: Path) -> N
     transforms = [RandomResizedCrop(9), RandomHorizontalFlip()]
 
     def images(threads: int, epoch: int, batch_size: int) -> torch.Tensor:
-        with Loader(path, batch_size, num_workers=threads, transforms=transforms) as batches:
+        with Loader(
+            path, batch_size, num_workers=threads, transforms=transforms, seed=0
+        ) as batches:
             batches.set_epoch(epoch)
             return torch.cat([batch["image"] for batch in batches])
 

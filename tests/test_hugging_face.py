@@ -555,7 +555,7 @@ def test_images_are_those_of_the_same_files_in_a_folder(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(jpeg_bytes(row))
     crops = [RandomResizedCrop(8)]
-    options: dict[str, Any] = {"transforms": crops, "shuffle": True, "num_workers": 2}
+    options: dict[str, Any] = {"transforms": crops, "shuffle": True, "num_workers": 2, "seed": 0}
     files = [str(tmp_path / "folder" / NAMES[0] / f"{row:02}.jpg") for row in range(rows)]
     by_path = Dataset.from_dict({"image": files}, features=Features({"image": Image()}))
     in_memory = image_dataset(rows).select_columns(["image"])

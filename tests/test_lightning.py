@@ -130,7 +130,7 @@ def trainer(*callbacks: Any, **options: Any) -> lightning.Trainer:
 
 
 def data(packed: Path, val: bool = False, **options: Any) -> fastio.lightning.DataModule:
-    split = {"dataset": packed, "batch_size": BATCH}
+    split = {"dataset": packed, "batch_size": BATCH, "seed": 0}
     return fastio.lightning.DataModule(
         train={**split, "shuffle": True, **options}, val=split if val else None
     )
@@ -138,7 +138,7 @@ def data(packed: Path, val: bool = False, **options: Any) -> fastio.lightning.Da
 
 def epoch_rows(packed: Path, epochs: int, **options: Any) -> list[list[int]]:
     """The rows of all batches of a plain loop over a loader."""
-    with fastio.Loader(packed, BATCH, shuffle=True, **options) as loader:
+    with fastio.Loader(packed, BATCH, shuffle=True, seed=0, **options) as loader:
         return [batch["x"].int().tolist() for _ in range(epochs) for batch in loader]
 
 
@@ -297,7 +297,7 @@ def test_validating_a_checkpoint_leaves_training_where_it_is(packed: Path, tmp_p
 
 
 def test_testing_and_predicting_take_each_sample_once(packed: Path) -> None:
-    split = {"dataset": packed, "batch_size": BATCH}
+    split = {"dataset": packed, "batch_size": BATCH, "seed": 0}
     module = fastio.lightning.DataModule(test=split, predict=[split, split])
     model = Recorder()
     trainer().test(model, datamodule=module, verbose=False)
@@ -334,7 +334,7 @@ def test_a_bare_loader_is_sharded_by_nobody_else_and_goes_on_within_an_epoch(
 ) -> None:
     def fit(**options: Any) -> list[list[int]]:
         model = Recorder()
-        with fastio.Loader(packed, BATCH, shuffle=True) as loader:
+        with fastio.Loader(packed, BATCH, shuffle=True, seed=0) as loader:
             callbacks = options.pop("callbacks", [])
             trainer(*callbacks, max_epochs=2).fit(model, loader, **options)
         return model.trained
@@ -452,7 +452,7 @@ def test_two_processes_get_each_sample_once_and_go_on(packed: Path, tmp_path: Pa
         done = 0 if name == "whole" else int(name)
         assert first[name] == first["whole"][done:]
         assert second[name] == second["whole"][done:]
-    with fastio.Loader(packed, 2 * BATCH, shuffle=True) as loader:
+    with fastio.Loader(packed, 2 * BATCH, shuffle=True, seed=0) as loader:
         together = [set(batch["x"].int().tolist()) for _ in range(2) for batch in loader]
     assert [{*a, *b} for a, b in zip(first["whole"], second["whole"], strict=True)] == together
 

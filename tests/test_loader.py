@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loader(folder: Path, batch_size: int | None = 5, **options: Any) -> Loader:
-    options = {"transforms": SMALL, "num_workers": 2} | options
+    options = {"transforms": SMALL, "num_workers": 2, "seed": 0} | options
     return Loader(folder, batch_size, **options)
 
 
@@ -217,28 +217,6 @@ def test_a_row_out_of_range_is_an_index_error(folder: Path) -> None:
         list(batches)
 
 
-def test_a_generator_seeds_each_epoch_s_order(folder: Path) -> None:
-    def orders() -> list[list[list[int]]]:
-        generator = torch.Generator().manual_seed(5)
-        with loader(folder, shuffle=True, generator=generator) as batches:
-            return [rows_of(batches), rows_of(batches)]
-
-    first, second = orders()
-    assert [first, second] == orders()
-    assert first != second
-
-
-def test_a_seed_goes_before_a_generator(folder: Path) -> None:
-    generator = torch.Generator().manual_seed(5)
-    before = generator.get_state()
-    with (
-        loader(folder, shuffle=True, seed=3, generator=generator) as one,
-        loader(folder, shuffle=True, seed=3) as other,
-    ):
-        assert rows_of(one) == rows_of(other)
-    assert torch.equal(generator.get_state(), before)
-
-
 # Epochs
 
 
@@ -287,12 +265,12 @@ def test_ranks_share_every_global_batch(folder: Path, world_size: int) -> None:
         assert rows_of(batches) == whole
 
 
-def test_rank_and_world_size_come_from_the_environment(
+def test_distributed_takes_rank_and_world_size_from_the_environment(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with loader(folder, 4) as batches:
+    with loader(folder, 4, distributed=True) as batches:
         assert len(batches) == 3
         assert rows_of(batches)[0] == [4, 5, 6, 7]
 
@@ -304,16 +282,16 @@ def test_an_impossible_rank_in_the_environment_is_named(
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=f"RANK and WORLD_SIZE, '{rank}' and '2'"):
-        loader(folder, 4)
+        loader(folder, 4, distributed=True)
 
 
-def test_rank_and_world_size_come_from_torch_distributed_first(
+def test_distributed_asks_torch_distributed_first(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    batches = loader(folder, 4)
+    batches = loader(folder, 4, distributed=True)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         assert len(batches) == 6

@@ -108,7 +108,7 @@ def test_any_positions_can_be_asked_for() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64])
 def test_a_mix_has_its_shares_and_all_rows(sources: dict[Path, float], batch_size: int) -> None:
-    with Loader(mix(sources), batch_size, shuffle=True) as loader:
+    with Loader(mix(sources), batch_size, shuffle=True, seed=0) as loader:
         assert len(loader) == -(-1000 // batch_size)
         found = numbers(loader)
     count = Counter(x // 10_000 for x in found)
@@ -141,7 +141,7 @@ def test_what_is_delivered_depends_on_the_seeds_alone(sources: dict[Path, float]
 def test_a_mix_goes_on_where_it_stopped_with_any_ranks(
     sources: dict[Path, float], stop: int
 ) -> None:
-    with Loader(mix(sources), 16, shuffle=True) as loader:
+    with Loader(mix(sources), 16, shuffle=True, seed=0) as loader:
         whole = numbers(loader)
         second = numbers(loader)
         loader.set_epoch(0)
@@ -151,7 +151,7 @@ def test_a_mix_goes_on_where_it_stopped_with_any_ranks(
         state = loader.state_dict()
     rest: list[int] = []
     for rank in range(2):
-        with Loader(mix(sources), 8, shuffle=True, rank=rank, world_size=2) as loader:
+        with Loader(mix(sources), 8, shuffle=True, seed=0, rank=rank, world_size=2) as loader:
             loader.load_state_dict(state)
             for batch in loader:
                 rest += batch["x"][: loader.batch.valid].tolist()
@@ -227,7 +227,7 @@ def test_a_remote_source_beside_a_local_one(sources: dict[Path, float], tmp_path
     local = next(iter(sources))
     with (
         http_folder(local.parent) as url,
-        Loader(mix([(local, 1), (f"{url}/b", 1)]), 32, shuffle=True) as loader,
+        Loader(mix([(local, 1), (f"{url}/b", 1)]), 32, shuffle=True, seed=0) as loader,
     ):
         found = numbers(loader)
     assert set(found) >= set(range(500)) | set(range(10_000, 10_120))

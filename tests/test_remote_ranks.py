@@ -25,7 +25,9 @@ import fastio
 
 url, cache, out = sys.argv[1:]
 dist.init_process_group("gloo")
-with fastio.Loader(url, 8, shuffle=True, cache=cache, num_workers=1) as loader:
+with fastio.Loader(
+    url, 8, shuffle=True, distributed=True, cache=cache, num_workers=1
+) as loader:
     epochs = []
     for _ in range(2):
         steps, rows, sums = 0, [], []

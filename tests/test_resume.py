@@ -10,16 +10,23 @@ import pytest
 from fastio.errors import StateMismatch
 from fastio.resume import Cursor, from_state, to_state
 
+CURSOR = Cursor(3, 1 << 40, -7, generator="its state")
+
 
 def saved(**changes: Any) -> dict[str, Any]:
-    state = to_state(Cursor(3, 1 << 40, -7, 1 << 62), fingerprint="abc", order="shuffle")
+    state = to_state(CURSOR, fingerprint="abc", order="shuffle")
     return {**state, **changes}
 
 
 def test_a_state_brings_the_cursor_back_through_json() -> None:
     state = json.loads(json.dumps(saved()))
     cursor = from_state(state, fingerprint="abc", order="shuffle")
-    assert cursor == Cursor(3, 1 << 40, -7, 1 << 62)
+    assert cursor == CURSOR
+
+
+def test_a_seed_that_is_not_drawn_yet_stays_so() -> None:
+    state = json.loads(json.dumps(saved(seed=None, generator=None)))
+    assert from_state(state, fingerprint="abc", order="shuffle").seed is None
 
 
 def test_another_dataset_is_refused_naming_both_fingerprints() -> None:
@@ -28,7 +35,7 @@ def test_another_dataset_is_refused_naming_both_fingerprints() -> None:
 
 
 def test_another_version_is_refused_naming_both() -> None:
-    with pytest.raises(StateMismatch, match=r"99.*1"):
+    with pytest.raises(StateMismatch, match=r"99.*2"):
         from_state(saved(version=99), fingerprint="abc", order="shuffle")
 
 
@@ -39,7 +46,7 @@ def test_another_order_is_refused_naming_both() -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [{}, {"epoch": 1}, saved(epoch="one"), saved(position=-1), saved(seed=None)],
+    [{}, {"epoch": 1}, saved(epoch="one"), saved(position=-1), saved(seed="x")],
     ids=["empty", "not ours", "epoch", "position", "seed"],
 )
 def test_damaged_states_are_refused(state: dict[str, Any]) -> None:

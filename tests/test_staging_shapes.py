@@ -159,8 +159,8 @@ def test_images_that_pillow_decodes_are_fetched_by_blocks(
     proxy: FaultProxy, root: Path, cache: Cache | None
 ) -> None:
     with (
-        Loader(root / "png", 10, transforms=CROPS) as local,
-        Loader(f"{proxy.url}/png", 10, transforms=CROPS, cache=cache) as remote,
+        Loader(root / "png", 10, seed=0, transforms=CROPS) as local,
+        Loader(f"{proxy.url}/png", 10, seed=0, transforms=CROPS, cache=cache) as remote,
     ):
         for ours, theirs in zip(local, remote, strict=True):
             assert torch.equal(ours[0], theirs[0])
@@ -178,7 +178,7 @@ def test_two_datasets_and_two_loaders_in_one_folder(
     with (
         remote_loader(f"{proxy.url}/photos", cache, 8) as eight,
         remote_loader(f"{proxy.url}/photos", Cache(cache.path, 3 * MIB), 11) as eleven,
-        Loader(f"{proxy.url}/mixed", 4, shuffle=True, transforms={}, cache=cache) as mixed,
+        Loader(f"{proxy.url}/mixed", 4, shuffle=True, seed=0, transforms={}, cache=cache) as mixed,
     ):
         rows: dict[int, list[int]] = {8: [], 11: []}
         numbers = []

@@ -96,7 +96,7 @@ def test_samplers_peek_at_a_generator(packed: Path) -> None:
 
 
 def test_samplers_of_a_rank_give_its_rows(packed: Path) -> None:
-    with fastio.Loader(packed, 3, True, rank=1, world_size=2) as loader:
+    with fastio.Loader(packed, 3, True, seed=0, rank=1, world_size=2) as loader:
         assert list(loader.batch_sampler) == rows(loader)
         assert len(loader.sampler) == sum(map(len, rows(loader)))
 

@@ -72,7 +72,7 @@ def parquet(tmp_path_factory: pytest.TempPathFactory, whole: pa.Table) -> str:
 
 def loader(path: Any, batch_size: int | None = 96, **options: Any) -> Loader:
     """With windows of about 1000 rows."""
-    given: dict[str, Any] = {"num_workers": 2, "memory": "1MiB"} | options
+    given: dict[str, Any] = {"num_workers": 2, "memory": "1MiB", "seed": 0} | options
     return Loader(path, batch_size, **given)
 
 

@@ -46,7 +46,7 @@ def epochs(source: Any, count: int = 2, **arguments: Any) -> dict[tuple[int, int
     """(epoch, row) -> (key, pixels, class, text)."""
     found = {}
     with fastio.Loader(
-        source, 5, shuffle=True, transforms={"jpg": CROP}, num_workers=2, **arguments
+        source, 5, shuffle=True, seed=0, transforms={"jpg": CROP}, num_workers=2, **arguments
     ) as loader:
         for epoch in range(count):
             for batch in loader:

@@ -50,7 +50,7 @@ PATTERN = "train-{000..002}.tar"
 
 def labels(source: Any, **arguments: Any) -> set[tuple[int, str]]:
     """Every (class, text) of an epoch."""
-    with fastio.Loader(source, 4, shuffle=True, num_workers=2, **arguments) as loader:
+    with fastio.Loader(source, 4, shuffle=True, seed=0, num_workers=2, **arguments) as loader:
         return {
             (int(label), text)
             for batch in loader

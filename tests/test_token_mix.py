@@ -54,7 +54,12 @@ def sources(folder: Path, **options: Any) -> Any:
 
 
 def loader_of(folder: Path, transforms: Any, **options: Any) -> Loader:
-    given: dict[str, Any] = {"batch_size": 8, "shuffle": True, "num_workers": 1} | options
+    given: dict[str, Any] = {
+        "batch_size": 8,
+        "shuffle": True,
+        "num_workers": 1,
+        "seed": 0,
+    } | options
     return Loader(sources(folder), transforms={"tokens": transforms}, **given)
 
 

@@ -97,7 +97,12 @@ def epoch_of(loader: Loader, expected: torch.Tensor) -> list[int]:
 
 
 def windows_loader(url: str, cache: Cache | None, **options: Any) -> Loader:
-    given: dict[str, Any] = {"batch_size": 8, "shuffle": True, "num_workers": 1} | options
+    given: dict[str, Any] = {
+        "batch_size": 8,
+        "shuffle": True,
+        "seed": 0,
+        "num_workers": 1,
+    } | options
     return Loader(f"{url}/docs", transforms={"tokens": WINDOWS}, cache=cache, **given)
 
 
@@ -257,7 +262,7 @@ def test_an_epoch_takes_as_long_as_its_bytes_not_as_its_requests(
 def test_padded_documents_come_by_windows_of_shards(proxy: FaultProxy, cache: Cache | None) -> None:
     padding = TokenPad(100, multiple_of=4)
     with Loader(
-        f"{proxy.url}/docs", 8, shuffle=True, transforms=padding, cache=cache, num_workers=1
+        f"{proxy.url}/docs", 8, shuffle=True, seed=0, transforms=padding, cache=cache, num_workers=1
     ) as loader:
         for _ in range(2):
             labels = []
@@ -275,7 +280,7 @@ def test_padded_documents_come_by_windows_of_shards(proxy: FaultProxy, cache: Ca
 def test_padded_documents_in_batches_of_like_lengths(
     proxy: FaultProxy, root: Path, cache: Cache | None
 ) -> None:
-    options: dict[str, Any] = {"shuffle": True, "num_workers": 1}
+    options: dict[str, Any] = {"shuffle": True, "seed": 0, "num_workers": 1}
     options["transforms"] = TokenPad(400, multiple_of=1, pool=6)
     with Loader(f"{proxy.url}/docs", 8, cache=cache, **options) as loader:
         batches = list(loader)
@@ -336,9 +341,9 @@ def test_damaged_bytes_are_fetched_again(proxy: FaultProxy, root: Path, tmp_path
 
 def test_a_mix_of_remote_and_local_windows(proxy: FaultProxy, root: Path) -> None:
     mixed = fastio.mix([(f"{proxy.url}/docs", 1), (root / "docs", 1)])
-    with Loader(mixed, 8, shuffle=True, transforms={"tokens": WINDOWS}) as loader:
+    with Loader(mixed, 8, shuffle=True, seed=0, transforms={"tokens": WINDOWS}) as loader:
         remote = [batch["inputs"].clone() for batch in loader]
     local = fastio.mix([(root / "docs", 1), (root / "docs", 1)])
-    with Loader(local, 8, shuffle=True, transforms={"tokens": WINDOWS}) as loader:
+    with Loader(local, 8, shuffle=True, seed=0, transforms={"tokens": WINDOWS}) as loader:
         for ours, theirs in zip(remote, loader, strict=True):
             assert torch.equal(ours, theirs["inputs"])

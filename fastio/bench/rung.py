@@ -143,6 +143,7 @@ def _batches(recipe: Recipe, place: Place) -> Iterator[Any]:
         transforms=image_steps(recipe.size, normalized=True),
         device=place.device if recipe.prefetch else None,
         seed=recipe.seed,
+        distributed=True,
         channels_last=recipe.channels_last,
     ) as loader:
         yield loader

@@ -142,6 +142,7 @@ class Subject:
             transforms=transforms,
             device=self.device,
             seed=self.options.seed,
+            distributed=False,
             cache=self.cache if self.kind != "tables" else None,
             storage_options=self.options.storage_options,
             fields=self._reading.get("fields"),

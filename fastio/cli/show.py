@@ -172,12 +172,12 @@ def _transformed(
         dataset,
         transforms={field: transforms.compile(made)},
         fields=[field],
-        seed=seed,
         channels_last=True,
         stager=stager,
     )
     try:
-        batch = next(engine.run(follow([rows], len(dataset)), epoch=epoch, staging=staging))
+        plan = follow([rows], len(dataset))
+        batch = next(engine.run(plan, seed=seed, epoch=epoch, staging=staging))
         return list(batch.fields[field])
     finally:
         engine.close()

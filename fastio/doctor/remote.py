@@ -164,6 +164,8 @@ def loader_bytes_s(data: Data, use: Use, threads: int) -> float | None:
         transforms=[RandomResizedCrop(use.crop), RandomHorizontalFlip()],
         threads=threads,
         timeout=_POLL_S,
+        seed=0,
+        distributed=False,
         on_error="replace",
         storage_options=use.storage_options or None,
     ) as loader:

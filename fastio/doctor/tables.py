@@ -94,7 +94,9 @@ def file_part(files: Sequence[Path], use: Use, threads: int, seconds: float) -> 
     """Rows of a loader of the files as they are."""
     from fastio.loader import Loader  # which imports torch
 
-    loader = Loader([str(path) for path in files], _batch(use), True, threads=threads)
+    loader = Loader(
+        [str(path) for path in files], _batch(use), True, threads=threads, distributed=False
+    )
     return loader_part(loader, seconds, warm_samples=_batch(use))
 
 
@@ -110,6 +112,7 @@ def packed_part(data: Data, use: Use, threads: int, seconds: float) -> Part | No
         transforms=windows,
         threads=threads,
         resident=False,
+        distributed=False,
     )
     windows_a_row = 1.0 if windows is None else len(loader) * use.batch_size / data.facts.rows
     part = loader_part(loader, seconds, warm_samples=_batch(use))
@@ -136,7 +139,8 @@ def trial_part(tried: Trial, folder: Path, use: Use, threads: int, seconds: floa
     from fastio.loader import Loader  # which imports torch
 
     rows = min(_batch(use), max(1, tried.samples // 8))
-    loader = Loader(folder / "packed", rows, True, threads=threads, resident=False)
+    packed = folder / "packed"
+    loader = Loader(packed, rows, True, threads=threads, resident=False, distributed=False)
     return loader_part(loader, seconds, warm_samples=rows)
 
 

@@ -38,19 +38,21 @@ class AudioField:
     how: AudioDecode
     form: Form
 
-    def decode(self, seed: int, epoch: int, row: int, out: AnyArray | None) -> Clip:
+    def decode(self, row: int, draws: tuple[int, int, int], out: AnyArray | None) -> Clip:
         """One clip.
 
         Args:
-            seed, epoch, row: key the crop.
+            row: of the dataset.
+            draws: seed, epoch and key of the crop; see `plan.draw_keys`.
             out: (C, T), the row's place in a slot, which is filled; None where sizes differ.
 
         Raises:
             ValueError: it cannot be decoded, or is not what is wanted.
             OSError: its file cannot be read.
         """
-        key = _native.mix_key(_native.mix_key(seed, epoch), row)
-        clip = self.how.decode(self._file(row), key)
+        seed, epoch, key = draws
+        mixed = _native.mix_key(_native.mix_key(seed, epoch), key)
+        clip = self.how.decode(self._file(row), mixed)
         frames = clip.shape[1]
         if out is None:
             return self._filled(clip), frames

@@ -84,7 +84,6 @@ class Engine:
         transforms: what to do with each image field; a field that is not named keeps its pixels.
         fields: names of the fields to deliver, in order; None for all.
         threads: native threads, 1 or more.
-        seed: of the augmentations.
         on_error: "raise" a bad sample's error from next(), "skip" the sample (its batch shrinks),
             or "replace" it by the next good one of the same batch.
         channels_last: image batches are stored (n, H, W, C), else (n, C, H, W).
@@ -108,7 +107,6 @@ class Engine:
         transforms: Mapping[str, Compiled],
         fields: Sequence[str] | None = None,
         threads: int = 1,
-        seed: int = 0,
         on_error: OnError = "raise",
         channels_last: bool = True,
         normalize_on_cpu: bool = False,
@@ -127,7 +125,6 @@ class Engine:
         self.dataset = dataset
         self.on_error = on_error
         self.channels_last = channels_last
-        self._seed = seed & _WORD
         self._threads = threads
         self._transforms = dict(transforms)
         self._normalize_on_cpu = normalize_on_cpu
@@ -200,6 +197,7 @@ class Engine:
         plan: Iterable[PlannedBatch],
         *,
         epoch: int,
+        seed: int = 0,
         ahead: int = 2,
         timeout_s: float = 0.0,
         staging: StagingPlan | None = None,
@@ -208,7 +206,7 @@ class Engine:
 
         Args:
             plan: the batches; read `ahead` of the consumer.
-            epoch: keys the augmentations.
+            seed, epoch: key the augmentations.
             ahead: batches in work beyond the one that next() waits for.
             timeout_s: raise LoaderTimeout when a batch takes longer; 0: wait for ever.
             staging: of a remote dataset, how far ahead of the batches blocks are fetched.
@@ -234,7 +232,7 @@ class Engine:
                 staging.ahead_bytes,
                 staging.following,
             )
-        stream = BatchStream(self, batches, epoch, max(1, ahead), timeout_s, packed)
+        stream = BatchStream(self, batches, seed & _WORD, epoch, max(1, ahead), timeout_s, packed)
         self._streams.add(stream)
         return stream
 
@@ -245,14 +243,15 @@ class Engine:
     def augmentation(
         self,
         field: str,
+        seed: int,
         epoch: int,
-        rows: npt.ArrayLike,
+        keys: npt.ArrayLike,
         heights: npt.ArrayLike,
         widths: npt.ArrayLike,
     ) -> list[Augmentation]:
-        """What is drawn for rows of an epoch, given the upright images' sizes in pixels."""
+        """What is drawn by `plan.draw_keys`, given the upright images' sizes in pixels."""
         compiled = self._images[field].compiled
-        return augmentation(compiled, self._seed, epoch, rows, heights, widths)
+        return augmentation(compiled, seed, epoch, keys, heights, widths)
 
     def close(self) -> None:
         """Ends all streams, joins the threads, closes the files. May be called again."""
@@ -357,15 +356,15 @@ class Engine:
                 self._python = PillowThreads(self._threads)
             return self._python
 
-    def submit(self, planned: PlannedBatch, epoch: int) -> Pending:
-        pending = Pending(planned)
+    def submit(self, planned: PlannedBatch, seed: int, epoch: int) -> Pending:
+        pending = Pending(planned, seed, epoch)
         if self._stager is None:
-            self._begin(pending, epoch)
+            self._begin(pending)
             return pending
         pending.blocks = self._stager.blocks.of(planned.rows)
         if self._stager.has(pending.blocks) and self._stager.blocks.describes(planned.rows):
             try:
-                self._begin(pending, epoch)
+                self._begin(pending)
             except BaseException:  # an interrupt
                 if pending.abandon():
                     self._release(pending)
@@ -375,17 +374,17 @@ class Engine:
             self._feeder = Feeder(self._stager, self._begin)
         pending.staged = threading.Event()
         self._stager.retry(pending.blocks)  # those that failed while nobody waited for them
-        self._feeder.put(pending, epoch)
+        self._feeder.put(pending)
         return pending
 
-    def again(self, failed: Pending, epoch: int) -> Pending:
+    def again(self, failed: Pending) -> Pending:
         """Puts a batch to work whose blocks could not be fetched."""
         assert self._stager is not None
         assert failed.blocks is not None
         self._stager.want(failed.blocks)
-        return self.submit(failed.planned, epoch)
+        return self.submit(failed.planned, failed.seed, failed.epoch)
 
-    def _begin(self, pending: Pending, epoch: int) -> None:
+    def _begin(self, pending: Pending) -> None:
         """Gives a batch, all of whose bytes can be read, to the threads."""
         planned = pending.planned
         rows = np.ascontiguousarray(planned.rows, np.int64)
@@ -394,10 +393,10 @@ class Engine:
                 if name not in self._spans:
                     pending.memory[name] = pool.acquire(len(rows))
             for image in self._images.values():
-                self._submit_images(pending, image, epoch, rows)
+                self._submit_images(pending, image, rows)
             self._gather(pending, rows)
             self._copy(pending, rows)
-            self._submit_audio(pending, epoch)
+            self._submit_audio(pending)
             elsewhere = {*self._images, *self._audio, *self._pools}
             others = [name for name in self.fields if name not in elsewhere]
             if others:
@@ -460,14 +459,19 @@ class Engine:
 
             pending.spans[name] = spans.read(self._native, rows, acquire)
 
-    def _submit_audio(self, pending: Pending, epoch: int) -> None:
+    def _submit_audio(self, pending: Pending) -> None:
         for name, sound in self._audio.items():
             out = pending.memory.get(name)
             pending.audio[name] = [
                 self._pillow().submit(
-                    sound.decode, self._seed, epoch, row, None if out is None else out[index]
+                    sound.decode,
+                    row,
+                    (pending.seed, pending.epoch, key & _WORD),
+                    None if out is None else out[index],
                 )
-                for index, row in enumerate(pending.planned.rows.tolist())
+                for index, (row, key) in enumerate(
+                    zip(pending.planned.rows.tolist(), pending.keys.tolist(), strict=True)
+                )
             ]
 
     def _in_form(self, name: str, values: Any) -> Any:
@@ -477,21 +481,21 @@ class Engine:
         return values if form == "list" or not is_ragged(kind) else of_field(values, form, kind)
 
     def _submit_images(
-        self, pending: Pending, image: ImageField, epoch: int, rows: npt.NDArray[np.int64]
+        self, pending: Pending, image: ImageField, rows: npt.NDArray[np.int64]
     ) -> None:
         reads = image.source.reads(rows)
         out = pending.memory.get(image.name)
-        pending.slots[image.name] = self._submit_reads(image, epoch, rows, reads, out)
+        pending.slots[image.name] = self._submit_reads(pending, image, pending.keys, reads, out)
         pending.foreign[image.name] = {
-            index: self._to_pillow(pending, image, epoch, index)
+            index: self._to_pillow(pending, image, index)
             for index in np.flatnonzero(reads.codec == CODEC_ENCODED).tolist()
         }
 
     def _submit_reads(
         self,
+        pending: Pending,
         image: ImageField,
-        epoch: int,
-        rows: npt.NDArray[np.int64],
+        keys: npt.NDArray[np.int64],
         reads: ImageReads,
         out: AnyArray | None,
     ) -> _native.Slot:
@@ -499,8 +503,8 @@ class Engine:
         return self._native.submit(
             reads.files,
             image.geometry,
-            self._seed,
-            epoch,
+            pending.seed,
+            pending.epoch,
             reads.file,
             reads.offset,
             reads.length,
@@ -508,7 +512,7 @@ class Engine:
             reads.orientation,
             reads.height,
             reads.width,
-            rows,
+            keys,
             reads.crc32c,
             reads.codebook,
             image.channels,
@@ -517,7 +521,7 @@ class Engine:
             out,
         )
 
-    def sort_out(self, pending: Pending, epoch: int) -> None:
+    def sort_out(self, pending: Pending) -> None:
         """Gives Pillow what turned out to be foreign: a PNG named .jpg is known only when read.
 
         And truncated files, where Pillow is set to load them (`ImageFile.LOAD_TRUNCATED_IMAGES`).
@@ -527,26 +531,30 @@ class Engine:
             image, futures = self._images[name], pending.foreign[name]
             for index, code, _ in slot.failures():
                 if code in wanted and index not in futures:
-                    futures[index] = self._to_pillow(pending, image, epoch, index)
+                    futures[index] = self._to_pillow(pending, image, index)
         pending.sorted_out = True
 
     def _to_pillow(
-        self, pending: Pending, image: ImageField, epoch: int, index: int
+        self, pending: Pending, image: ImageField, index: int
     ) -> Future[AnyArray | None]:
         row = int(pending.planned.rows[index])
         out = pending.memory.get(image.name)
         place = None if out is None else out[index]
         return self._pillow().submit(
-            image.decode_with_pillow, self._seed, epoch, row, self.channels_last, place
+            image.decode_with_pillow,
+            row,
+            (pending.seed, pending.epoch, int(pending.keys[index])),
+            self.channels_last,
+            place,
         )
 
-    def finish(self, pending: Pending, epoch: int) -> Batch | None:
+    def finish(self, pending: Pending) -> Batch | None:
         """The batch, all its threads done; None when every row of it was skipped."""
         planned = pending.planned
         self._fetch_s += pending.fetch_s
         failures = dict(pending.failures)
         for name, slot in pending.slots.items():
-            self._finish_images(pending, self._images[name], slot, epoch, failures)
+            self._finish_images(pending, self._images[name], slot, failures)
         self._finish_gathered(pending)
         self._finish_spans(pending)
         clips = {name: self._clips(pending, name, failures) for name in self._audio}
@@ -568,11 +576,12 @@ class Engine:
             {name: values[name] for name in self.fields},
             planned.rows,
             planned.valid,
-            epoch,
+            pending.epoch,
             planned.step,
             planned.next_position,
             [failures[index] for index in sorted(failures)],
             leases,
+            planned.occurrences,
         )
         return self._mend(batch, sorted(failures)) if failures else batch
 
@@ -623,7 +632,6 @@ class Engine:
         pending: Pending,
         image: ImageField,
         slot: _native.Slot,
-        epoch: int,
         failures: dict[int, SampleError],
     ) -> None:
         rows = pending.planned.rows
@@ -639,7 +647,7 @@ class Engine:
             images += (slot.take(index) for index in range(len(rows)))
             pending.values[image.name] = images
         if broken and self._stager is not None:
-            broken = self._read_again(pending, image, epoch, broken, images)
+            broken = self._read_again(pending, image, broken, images)
         if broken and isinstance(self.dataset, Dataset):
             self.dataset.check_unchanged()  # a shard that was cut off is no row's own error
         for index, message in broken.items():
@@ -660,7 +668,6 @@ class Engine:
         self,
         pending: Pending,
         image: ImageField,
-        epoch: int,
         broken: dict[int, str],
         images: list[AnyArray | None],
     ) -> dict[int, str]:
@@ -670,7 +677,7 @@ class Engine:
             The rows that are still broken, and why.
         """
         for in_memory in (False, True):
-            broken = self._read_once_more(pending, image, epoch, broken, images, in_memory)
+            broken = self._read_once_more(pending, image, broken, images, in_memory)
             if not broken:
                 break
         return broken
@@ -679,7 +686,6 @@ class Engine:
         self,
         pending: Pending,
         image: ImageField,
-        epoch: int,
         broken: dict[int, str],
         images: list[AnyArray | None],
         in_memory: bool,
@@ -694,7 +700,8 @@ class Engine:
                 raise LoaderClosed("closed while a batch was waited for")
         out = pending.memory.get(image.name)
         place = None if out is None else np.empty((len(rows), *out.shape[1:]), out.dtype)
-        slot = self._submit_reads(image, epoch, rows, image.source.reads(rows), place)
+        keys = pending.keys[indices]
+        slot = self._submit_reads(pending, image, keys, image.source.reads(rows), place)
         while not slot.wait(WAIT_S):
             pass
         still = {index: message for index, code, message in slot.failures()}

@@ -18,20 +18,20 @@ class Feeder:
 
     Args:
         stager: brings the blocks.
-        begin: gives a batch, and its epoch, to the threads; notes what fails in the batch.
+        begin: gives a batch to the threads; notes what fails in the batch.
     """
 
-    def __init__(self, stager: Stager, begin: Callable[[Pending, int], None]) -> None:
+    def __init__(self, stager: Stager, begin: Callable[[Pending], None]) -> None:
         self._stager = stager
         self._begin = begin
-        self._queue: queue.SimpleQueue[tuple[Pending, int] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="fastio-feeder", daemon=True)
         self._thread.start()
 
-    def put(self, pending: Pending, epoch: int) -> None:
+    def put(self, pending: Pending) -> None:
         """Takes a batch, whose `staged` event it sets in the end."""
-        self._queue.put((pending, epoch))
+        self._queue.put(pending)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Ends the thread, for which it waits so long. Batches that it holds are left out."""
@@ -40,10 +40,9 @@ class Feeder:
         self._thread.join(timeout_s)
 
     def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
-            pending, epoch = item
+        while (pending := self._queue.get()) is not None:
             try:
-                self._feed(pending, epoch)
+                self._feed(pending)
             except Exception as error:
                 assert pending.blocks is not None
                 pending.began_s = self._stager.failed_since_s(pending.blocks)
@@ -52,11 +51,11 @@ class Feeder:
                 assert pending.staged is not None
                 pending.staged.set()
 
-    def _feed(self, pending: Pending, epoch: int) -> None:
+    def _feed(self, pending: Pending) -> None:
         assert pending.blocks is not None
         while not pending.left_out:
             if self._closed:
                 raise LoaderClosed("the engine was closed")
             if self._stager.wait(pending.blocks, _LOOK_S):
-                self._begin(pending, epoch)
+                self._begin(pending)
                 return

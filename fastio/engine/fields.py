@@ -38,12 +38,13 @@ class ImageField:
         return shape, "uint8" if self.affine is None else "float32"
 
     def decode_with_pillow(
-        self, seed: int, epoch: int, row: int, channels_last: bool, out: AnyArray | None
+        self, row: int, draws: tuple[int, int, int], channels_last: bool, out: AnyArray | None
     ) -> AnyArray | None:
         """One image that the native engine cannot decode, through Pillow.
 
         Args:
-            seed, epoch, row: key the augmentations.
+            row: of the dataset.
+            draws: seed, epoch and key of the augmentations; see `plan.draw_keys`.
             channels_last: the layout of `out`, or of what is returned.
             out: the row's place in a slot, which is filled; None where sizes differ.
 
@@ -52,13 +53,14 @@ class ImageField:
         """
         pixels = self.source.pixels(row)
         height, width = pixels.shape[:2]
+        seed, epoch, key = draws
         place = out
         if place is None:
-            (plan,) = augmentation(self.compiled, seed, epoch, [row], [height], [width])
+            (plan,) = augmentation(self.compiled, seed, epoch, [key], [height], [width])
             size, depth = plan.window[2:], self.channels
             place = np.empty((*size, depth) if channels_last else (depth, *size), np.uint8)
         _native.transform(
-            self.geometry, seed, epoch, row, pixels, place, channels_last, self.affine
+            self.geometry, seed, epoch, key, pixels, place, channels_last, self.affine
         )
         return place if out is None else None
 

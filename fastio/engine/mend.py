@@ -18,20 +18,27 @@ def skip(batch: Batch, good: npt.NDArray[np.int64]) -> None:
         if not isinstance(batch.fields[name], RaggedBatch):
             batch.fields[name] = lease.view(len(good))
     batch.valid = int(np.count_nonzero(good < batch.valid))
-    batch.rows = batch.rows[good]
+    _keep(batch, good)
 
 
 def replace(batch: Batch, bad: list[int], good: npt.NDArray[np.int64]) -> None:
     """Puts the next good row, or else the first one, in the place of each bad one."""
     sources = np.arange(len(batch.rows))
     sources[bad] = good[np.searchsorted(good, bad) % good.size]
-    batch.rows = batch.rows[sources]
+    _keep(batch, sources)
     for name, values in batch.fields.items():
         if isinstance(values, RaggedBatch):
             batch.fields[name] = values.take(sources)
             continue
         for index in bad:
             values[index] = values[sources[index]]
+
+
+def _keep(batch: Batch, places: npt.NDArray[np.int64]) -> None:
+    """Says whose samples the batch now has."""
+    batch.rows = batch.rows[places]
+    if batch.occurrences is not None:
+        batch.occurrences = batch.occurrences[places]
 
 
 def _select(values: Any, good: npt.NDArray[np.int64]) -> Any:

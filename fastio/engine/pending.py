@@ -18,7 +18,7 @@ from fastio.batch import AnyArray
 from fastio.engine.audio import Clip
 from fastio.errors import SampleError
 from fastio.fetch import SpanRead
-from fastio.plan import PlannedBatch
+from fastio.plan import PlannedBatch, draw_keys
 
 WAIT_S = 0.05  # between two looks at signals and the deadline
 PATIENCE_S = 2.0  # for what is in hand when a run is closed; as native/core/crew.h has it
@@ -26,9 +26,11 @@ PATIENCE_S = 2.0  # for what is in hand when a run is closed; as native/core/cre
 
 @dataclass
 class Pending:
-    """A batch on its way."""
+    """A batch on its way; `seed` and `epoch` key what is drawn for its rows."""
 
     planned: PlannedBatch
+    seed: int = 0
+    epoch: int = 0
     memory: dict[str, AnyArray] = field(default_factory=dict)  # slots, by field
     slots: dict[str, _native.Slot] = field(default_factory=dict)  # of images, by field
     gathered: _native.Slot | None = None  # of the fields of fixed width
@@ -44,6 +46,11 @@ class Pending:
     staged: threading.Event | None = None  # set once they are there and `slots` is complete
     fetch_s: float = 0.0  # that it was waited for until they were
     left_out: bool = False  # cancelled before it was given to the threads
+
+    @property
+    def keys(self) -> npt.NDArray[np.int64]:
+        """What the draws of its rows are keyed by: int64 (n,)."""
+        return np.ascontiguousarray(draw_keys(self.planned.rows, self.planned.occurrences))
 
     def native(self) -> list[_native.Slot]:
         """What native threads work on."""

@@ -23,16 +23,16 @@ class Decoder(Protocol):
     def name(self) -> str:
         """Of the dataset, for messages."""
 
-    def submit(self, planned: PlannedBatch, epoch: int) -> Pending:
+    def submit(self, planned: PlannedBatch, seed: int, epoch: int) -> Pending:
         """Puts a batch to work; what fails is noted in it."""
 
-    def sort_out(self, pending: Pending, epoch: int) -> None:
+    def sort_out(self, pending: Pending) -> None:
         """Once the native threads are done: gives Pillow what turned out to be its."""
 
-    def finish(self, pending: Pending, epoch: int) -> Batch | None:
+    def finish(self, pending: Pending) -> Batch | None:
         """The batch, all work on it done; None when every row of it was skipped."""
 
-    def again(self, failed: Pending, epoch: int) -> Pending:
+    def again(self, failed: Pending) -> Pending:
         """Puts a batch to work again whose bytes could not be fetched."""
 
     def give_back(self, pending: Pending) -> None:
@@ -63,6 +63,7 @@ class BatchStream:
         self,
         engine: Decoder,
         plan: Iterator[PlannedBatch],
+        seed: int,
         epoch: int,
         ahead: int,
         timeout_s: float,
@@ -71,6 +72,7 @@ class BatchStream:
         self._engine = engine
         self._plan: Iterator[PlannedBatch] | None = plan
         self._source = plan
+        self._seed = seed
         self._epoch = epoch
         self._ahead = ahead
         self._timeout_s = timeout_s
@@ -126,7 +128,7 @@ class BatchStream:
         try:
             if pending.error is not None:
                 raise pending.error
-            return self._engine.finish(pending, self._epoch)
+            return self._engine.finish(pending)
         except StoreError:
             raise
         except BaseException:
@@ -138,7 +140,7 @@ class BatchStream:
         self._pending.appendleft(pending)
         for place, failed in enumerate(self._pending):
             if failed is pending or isinstance(failed.error, StoreError):
-                self._pending[place] = self._engine.again(failed, self._epoch)
+                self._pending[place] = self._engine.again(failed)
                 self._engine.give_back(failed)
 
     @property
@@ -207,7 +209,7 @@ class BatchStream:
                 self._plan = None
                 return
             self._left = planned  # so that an interrupt does not lose it
-            pending = self._engine.submit(planned, self._epoch)
+            pending = self._engine.submit(planned, self._seed, self._epoch)
             self._left = None
             self._pending.append(pending)
             if self._closed:  # by another thread, which may not have seen this batch
@@ -241,5 +243,5 @@ class BatchStream:
         if not pending.wait(timeout_s):
             return False
         if not pending.sorted_out and not pending.cancelled:
-            self._engine.sort_out(pending, self._epoch)
+            self._engine.sort_out(pending)
         return pending.wait_for_pillow(timeout_s)

@@ -20,7 +20,6 @@ from torch.utils.data import (
     DataLoader,
     IterableDataset,
     IterDataPipe,
-    RandomSampler,
     Sampler,
     Subset,
 )
@@ -197,11 +196,6 @@ def dataset_kind(dataset: object) -> int:
 def endless_sampler() -> Sampler[None]:
     """The sampler that DataLoader shows for a dataset that iterates."""
     return _InfiniteConstantSampler()
-
-
-def random_sampler(dataset: Any, generator: Any) -> Sampler[int]:
-    """The sampler that DataLoader would make for shuffle=True and this torch.Generator."""
-    return RandomSampler(dataset, generator=generator)
 
 
 @dataclass(frozen=True)

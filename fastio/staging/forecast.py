@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.cache import Run
-from fastio.order import AnyOrder, Order, Orders, ShardOrder
+from fastio.order import Order, Orders, ShardOrder
 
 Numbers = npt.NDArray[np.int64]
 Distances = npt.NDArray[np.float64]
@@ -81,7 +81,7 @@ class Forecast:
         distance = np.where(at < max(ahead, position + 1), -1.0, at - position)
         return np.where(known, distance, np.inf)
 
-    def _from(self, order: AnyOrder, position: int, numbers: Numbers) -> Distances:
+    def _from(self, order: Order | ShardOrder, position: int, numbers: Numbers) -> Distances:
         """The first position not before `position` that needs each block; infinite if none does."""
         if isinstance(order, ShardOrder):
             begins, ends = order.window_of(numbers)

@@ -150,6 +150,11 @@ class TableFeed:
         return self.dataset.fingerprint
 
     @property
+    def random(self) -> bool:
+        """See `Feed`."""
+        return self.sampling.random
+
+    @property
     def finish(self) -> Finish | None:
         """See `Feed`."""
         return self._finish
@@ -192,11 +197,10 @@ class TableFeed:
         start = -(-cursor.position // ranks.world_size)
         if cursor.position >= len(self.dataset):
             start = share.rows
-        seed = cursor.seed if cursor.order_seed is None else cursor.order_seed
         cut = windows(
             self.dataset.groups,
             share,
-            seed=seed,
+            seed=cursor.of_order(),
             epoch=cursor.epoch,
             shuffle=self.sampling.mode != "sequential",
             row_bytes=self._row_bytes,
@@ -232,7 +236,12 @@ class TableFeed:
         return self.sampling.rows(len(self.dataset), cursor, ranks)
 
     def augmentation(
-        self, cursor: Cursor, rows: npt.ArrayLike, field: str | None
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: npt.ArrayLike,
+        occurrences: npt.ArrayLike,
+        field: str | None,
     ) -> list[Augmentation]:
         """Tables have none.
 

@@ -31,7 +31,7 @@ def training_loader(options: Options, place: Place, **settings: Any) -> fastio.L
         rows = split_rows(_rows(options.data, settings), options.val_split, options.seed)[0]
         _check_count(len(rows), f"{options.data} less what val_split holds out")
         subset = Subset(rows, options.batch_size, True, options.seed, place)
-        return fastio.Loader(options.data, batch_sampler=subset, **settings)
+        return _subset_loader(options.data, subset, settings)
     settings |= {"batch_size": options.batch_size, "shuffle": True}
     loader = fastio.Loader(options.data, drop_last=True, **settings)
     if len(loader):
@@ -61,7 +61,7 @@ def evaluation_loader(options: Options, place: Place, **settings: Any) -> fastio
         return None
     rows = split_rows(_rows(options.data, settings), options.val_split, options.seed)[1]
     subset = Subset(rows, batch_size, False, options.seed, place)
-    return fastio.Loader(options.data, batch_sampler=subset, **settings)
+    return _subset_loader(options.data, subset, settings)
 
 
 def valid_samples(loader: fastio.Loader) -> int:
@@ -69,13 +69,6 @@ def valid_samples(loader: fastio.Loader) -> int:
     if isinstance(loader.batch_sampler, Subset):
         return loader.batch_sampler.valid(loader.batch.step)
     return loader.batch.valid
-
-
-def begin_epoch(loader: fastio.Loader, epoch: int) -> None:
-    """Makes an epoch the next one; one that a loaded state is in the middle of goes on."""
-    if isinstance(loader.batch_sampler, Subset):
-        loader.batch_sampler.epoch = epoch
-    loader.set_epoch(epoch)
 
 
 def rescaled(state: dict[str, Any], loader: fastio.Loader, before: int, now: int) -> dict[str, Any]:
@@ -93,7 +86,15 @@ def _common(options: Options, place: Place) -> dict[str, Any]:
         "num_workers": options.threads,
         "device": place.device,
         "seed": options.seed,
+        "rank": place.rank,
+        "world_size": place.world_size,
     }
+
+
+def _subset_loader(data: str, subset: Subset, settings: dict[str, Any]) -> fastio.Loader:
+    """A loader of a subset, whose rows are drawn alike on any process: each comes on one."""
+    alone = {"rank": 0, "world_size": 1}
+    return fastio.Loader(data, batch_sampler=subset, **(settings | alone))
 
 
 def _check_count(samples: int, data: str) -> None:
@@ -125,6 +126,10 @@ class Subset:
         self._shuffle = shuffle
         self._seed = seed
         self._place = place
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes `epoch` (from 0) the next one; `Loader.set_epoch` calls it."""
+        self.epoch = epoch
 
     @property
     def has_full_batch(self) -> bool:

@@ -18,7 +18,7 @@ from torch import nn
 import fastio
 from fastio.train.checkpoint import finite
 from fastio.train.interrupts import Interrupts
-from fastio.train.loaders import begin_epoch, valid_samples
+from fastio.train.loaders import valid_samples
 from fastio.train.monitor import Monitor
 from fastio.train.options import Options
 from fastio.train.parallel import accumulating, autocast, processes, sync_buffers
@@ -121,7 +121,7 @@ def train_epoch(run: Run, interrupts: Interrupts, monitor: Monitor) -> int:
     options, progress = run.options, run.progress
     if progress.epoch_step >= run.steps_per_epoch:
         return 0  # it was interrupted after its last step
-    begin_epoch(run.loader, progress.epoch)
+    run.loader.set_epoch(progress.epoch)  # the epoch of a loaded state goes on
     run.called.train()
     run.units = 0
     monitor.begin_epoch(run)
@@ -195,7 +195,7 @@ def evaluate(run: Run, interrupts: Interrupts, monitor: Monitor) -> dict[str, fl
     assert run.val_loader is not None
     sync_buffers(run.model, run.place)
     run.evaluated.eval()
-    begin_epoch(run.val_loader, 0)
+    run.val_loader.set_epoch(0)
     monitor.begin_evaluation(run)
     totals = Totals(run.place)
     # FSDP keeps weights that it gathers, and training cannot use tensors of inference mode.

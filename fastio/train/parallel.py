@@ -1,9 +1,9 @@
 """One process or several, one GPU or several: what differs between them.
 
 torchrun starts the processes and tells each its place by RANK, LOCAL_RANK and WORLD_SIZE.
-`fastio.Loader` reads these by itself: a global batch is `batch_size * world_size` consecutive
-samples of the epoch's order, and rank r has the r-th part of it. So two processes with batches of
-B see at every step the samples that one process with batches of 2 B sees.
+The loaders are given that place: a global batch is `batch_size * world_size` consecutive samples of
+the epoch's order, and rank r has the r-th part of it. So two processes with batches of B see at
+every step the samples that one process with batches of 2 B sees.
 """
 
 from __future__ import annotations

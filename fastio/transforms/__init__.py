@@ -9,8 +9,8 @@ Callables in `OnBatch` come last and run once a batch::
 
 Any other callable is refused: nothing says whether it is meant for a sample or for a batch.
 
-The random draws of the geometric part are a function of (seed, epoch, row, place in the list), so
-they can be asked for afterwards: see `augmentation`.
+The random draws of the geometric part are a function of (seed, epoch, row, occurrence of the
+row, place in the list), so they can be asked for afterwards: see `augmentation`.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class AudioDecode:
         length: of every clip in frames, at `sample_rate` where that is given; longer files are
             cropped, of which only the wanted frames are read (of MP3, all before them too). None:
             whole files.
-        crop: where: "random" (a function of (seed, epoch, row)), the "center", or the "start".
+        crop: where: "random" (drawn as images' crops are), the "center", or the "start".
         mono: the mean of all channels, C = 1.
         dtype: "float32", in [-1, 1], or "int16".
         sample_rate: of every clip in Hz. A file of another one is an error, unless `resample`.
@@ -72,6 +72,11 @@ class AudioDecode:
         """(C, T) of every clip, or None where it depends on the files."""
         channels = 1 if self.mono else self.channels
         return None if channels is None or self.length is None else (channels, self.length)
+
+    @property
+    def draws(self) -> bool:
+        """Whether where a clip begins is drawn."""
+        return self.length is not None and self.crop == "random"
 
     def check_installed(self) -> None:
         """Imports what it needs.

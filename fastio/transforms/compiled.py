@@ -53,6 +53,11 @@ class Compiled:
                 size = pair(step.size, type(step).__name__)
         return size
 
+    @property
+    def random(self) -> bool:
+        """Whether the geometric part draws anything."""
+        return any(not isinstance(step, (Resize, CenterCrop)) for step in self.geometry)
+
     def native(self) -> _native.Geometry:
         """The geometric part for the engine.
 
@@ -200,7 +205,7 @@ def augmentation(
 
     Args:
         seed, epoch: of the loader.
-        rows: global row numbers, int64 (n,).
+        rows: what they are keyed by, int64 (n,): global row numbers, or `plan.draw_keys`.
         heights, widths: of the upright images in pixels, int32 (n,).
     """
     rows = np.ascontiguousarray(rows, np.int64)

@@ -1,0 +1,158 @@
+"""What a loader draws from torch's generators, and how the ranks of an epoch agree on a seed."""
+
+from __future__ import annotations
+
+import base64
+import os
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastio.errors import ShardingWarning, StateMismatch
+from fastio.sampling import Ranks, Sampling
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """A seed of 63 bits, drawn as DataLoader draws its base seed.
+
+    Args:
+        generator: on the CPU; None for torch's default one.
+    """
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+@contextmanager
+def unchanged(generator: torch.Generator | None) -> Iterator[None]:
+    """Puts a generator, or torch's default one, back to where it was at the beginning."""
+    drawn_from = torch.default_generator if generator is None else generator
+    state = drawn_from.get_state()
+    try:
+        yield
+    finally:
+        drawn_from.set_state(state)
+
+
+def next_seed() -> int:
+    """The seed that `draw_seed(None)` will draw, which is not drawn yet."""
+    with unchanged(None):
+        return draw_seed(None)
+
+
+def drawn_by(generator: torch.Generator | None, sampling: Sampling) -> Sampling:
+    """The sampling whose shuffled epochs a generator draws, exactly as DataLoader's are.
+
+    Another one stays as it is: a sequential one, or one by windows.
+    """
+    if generator is None or not sampling.ours or sampling.mode != "shuffle":
+        return sampling
+    return replace(sampling, order="shuffle", draw=partial(_permutation, generator))
+
+
+def _permutation(generator: torch.Generator, rows: int) -> npt.NDArray[np.int64]:
+    """What RandomSampler draws: int64 (rows,)."""
+    permutation: npt.NDArray[np.int64] = torch.randperm(rows, generator=generator).numpy()
+    return permutation
+
+
+def generator_state(generator: torch.Generator) -> str:
+    """The state of a generator on the CPU as text, about 3 KB."""
+    words = generator.get_state().numpy().view(np.uint32).reshape(-1, 2)  # every second one is 0
+    return base64.b85encode(zlib.compress(words.T.tobytes())).decode()
+
+
+def restore(generator: torch.Generator, state: str) -> None:
+    """Puts a generator where `generator_state` was taken.
+
+    Raises:
+        StateMismatch: the text is no such state.
+    """
+    try:
+        words = np.frombuffer(zlib.decompress(base64.b85decode(state)), np.uint32)
+        found = np.ascontiguousarray(words.reshape(2, -1).T)
+        generator.set_state(torch.from_numpy(found.reshape(-1).view(np.uint8)))
+    except (zlib.error, RuntimeError, TypeError, ValueError) as error:
+        raise StateMismatch(f"not the state of a generator of this torch: {error}") from error
+
+
+# Ranks
+
+
+def process_ranks() -> Ranks:
+    """This process's part: by torch.distributed where it is initialised, else by torchrun.
+
+    Raises:
+        ValueError: the environment's RANK and WORLD_SIZE are no numbers, or not of a process.
+    """
+    ranks = distributed_ranks()
+    if ranks is not None:
+        return ranks
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return Ranks()
+    found = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    try:
+        return Ranks(*map(int, found))
+    except ValueError as error:
+        raise ValueError(
+            f"the environment's RANK and WORLD_SIZE, {found[0]!r} and {found[1]!r}, are not "
+            "those of a process: unset them, or give rank= and world_size="
+        ) from error
+
+
+def distributed_ranks() -> Ranks | None:
+    """This process in torch.distributed's group of all, or None where it is not initialised."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return Ranks(distributed.get_rank(), distributed.get_world_size())
+    return None
+
+
+def agreed_seed(seed: int, ranks: Ranks) -> int:
+    """The seed of the process group's rank 0, all processes of which have to call this.
+
+    Args:
+        seed: of this process; returned where it shares its epoch with no other.
+        ranks: that share the epoch.
+
+    Raises:
+        ValueError: the ranks have no process group to agree in.
+    """
+    if ranks.world_size == 1:
+        return seed
+    group = distributed_ranks()
+    if group is None or group.world_size < ranks.world_size:
+        raise ValueError(
+            f"{ranks.world_size} ranks share an epoch and have no process group in which to agree "
+            "on its seed: give all of them the same seed=, or call "
+            "torch.distributed.init_process_group before the first iteration"
+        )
+    box: list[Any] = [seed]
+    torch.distributed.broadcast_object_list(box, src=0)
+    return int(box[0])
+
+
+def warn_unsharded() -> None:
+    """Warns, once a process, where there are several processes; for a loader with no choice."""
+    group = distributed_ranks()
+    launched = os.environ.get("WORLD_SIZE", "1")
+    count = group.world_size if group is not None else int(launched) if launched.isdecimal() else 1
+    if count > 1:
+        _warn_once(count)
+
+
+@cache
+def _warn_once(count: int) -> None:
+    warnings.warn(
+        f"this is one of {count} processes, and each gets all of the data from this loader, as "
+        "from a DataLoader without a sampler. Loader(distributed=True) gives each its part; "
+        "distributed=False says that all is wanted",
+        ShardingWarning,
+        stacklevel=4,
+    )

@@ -1,0 +1,326 @@
+"""What decides the order and the draws: torch's seed, a seed, a generator; and who gets which part.
+
+Orders that a generator draws are compared with those of torch's DataLoader.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, WeightedRandomSampler
+
+import fastio
+from fastio import Loader, RandomResizedCrop, seeds
+from tests.support import flat
+
+ROWS = 22
+CROPS = {"image": [RandomResizedCrop(6)]}
+
+
+class Numbers(torch.utils.data.Dataset[int]):
+    """Row numbers, for the torch path."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> int:
+        return row
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("seeds") / "packed"
+    noise = np.random.default_rng(0).integers(0, 256, (ROWS, 16, 20, 3), np.uint8)
+    fastio.pack([{"image": image, "row": row} for row, image in enumerate(noise)], path)
+    return path
+
+
+@pytest.fixture(params=["native", "torch"])
+def source(request: pytest.FixtureRequest, packed: Path) -> Any:
+    return packed if request.param == "native" else Numbers()
+
+
+def rows_of(batches: Any) -> list[Any]:
+    """The row of each batch, as its samples tell it."""
+    return [np.asarray(b["row"] if isinstance(b, dict) else b).tolist() for b in batches]
+
+
+def crops_of(path: Path, **options: Any) -> torch.Tensor:
+    with Loader(path, 5, transforms=CROPS, num_workers=1, **options) as loader:
+        return torch.cat([batch["image"] for batch in loader])
+
+
+def generator(seed: int = 5) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# A generator
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 4, 11, 100, None])
+def test_a_generator_gives_data_loader_s_order_in_every_epoch(
+    source: Any, batch_size: int | None, drop_last: bool
+) -> None:
+    if batch_size is None and drop_last:
+        pytest.skip("not possible with DataLoader")
+    options: dict[str, Any] = {"shuffle": True, "drop_last": drop_last}
+    mine, its = generator(), generator()
+    theirs = DataLoader(Numbers(), batch_size, generator=its, **options)
+    with Loader(source, batch_size, generator=mine, **options) as loader:
+        for _ in range(3):
+            wanted = [batch if batch_size is None else batch.tolist() for batch in theirs]
+            assert rows_of(loader) == wanted
+            assert torch.equal(mine.get_state(), its.get_state())
+
+
+@pytest.mark.parametrize("left_after", [1, 5, 6])
+def test_an_epoch_that_is_left_draws_what_data_loader_draws(source: Any, left_after: int) -> None:
+    mine, its = generator(), generator()
+    theirs = DataLoader(Numbers(), 4, shuffle=True, generator=its)
+    with Loader(source, 4, shuffle=True, generator=mine) as loader:
+        for _ in range(3):
+            wanted = [batch.tolist() for batch in islice(theirs, left_after)]
+            assert rows_of(islice(loader, left_after)) == wanted
+            assert torch.equal(mine.get_state(), its.get_state())
+
+
+@pytest.mark.parametrize("done", [0, 1, 5, 6, 7, 11])
+def test_a_state_resumes_what_a_generator_drew(source: Any, done: int) -> None:
+    def batches(loader: Loader) -> Iterator[list[int]]:
+        for _ in range(4):
+            for batch in loader:
+                yield rows_of([batch])[0]
+
+    with Loader(source, 4, shuffle=True, generator=generator(1)) as loader:
+        stream = batches(loader)
+        for _ in range(done):
+            next(stream)
+        state = json.loads(json.dumps(loader.state_dict()))
+        wanted = list(islice(stream, 9))
+    assert len(json.dumps(state)) < 4096
+    with Loader(source, 4, shuffle=True, generator=generator(2)) as resumed:
+        resumed.load_state_dict(state)
+        assert list(islice(batches(resumed), 9)) == wanted
+
+
+def test_states_with_and_without_a_generator_are_told_apart(packed: Path) -> None:
+    for order in ("shuffle", "window"):
+        with (
+            Loader(packed, 4, order=order, generator=generator()) as drawn,
+            Loader(packed, 4, order=order, seed=0) as seeded,
+        ):
+            for one, other in ((drawn, seeded), (seeded, drawn)):
+                next(iter(one))
+                with pytest.raises(fastio.StateMismatch, match="generator"):
+                    other.load_state_dict(one.state_dict())
+
+
+def test_ranks_share_out_the_order_of_a_generator(source: Any) -> None:
+    wanted = [b.tolist() for b in DataLoader(Numbers(), 8, shuffle=True, generator=generator())]
+    parts = []
+    for rank in range(2):
+        how: dict[str, Any] = {"rank": rank, "world_size": 2, "generator": generator()}
+        with Loader(source, 4, shuffle=True, **how) as loader:
+            parts.append([rows_of([b])[0][: loader.batch.valid] for b in loader])
+    assert [a + b for a, b in zip(*parts, strict=True)] == wanted
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_beside_a_generator_a_seed_is_of_the_augmentations(packed: Path, seed: int) -> None:
+    drawn = DataLoader(Numbers(), ROWS, shuffle=True, generator=generator())
+    order = next(iter(drawn)).tolist()
+    both = crops_of(packed, shuffle=True, seed=seed, generator=generator())
+    assert torch.equal(both, crops_of(packed, seed=seed)[order])
+    assert not torch.equal(both, crops_of(packed, seed=seed + 1)[order])
+
+
+def test_without_a_seed_a_generator_decides_the_augmentations_too(packed: Path) -> None:
+    torch.manual_seed(0)
+    first = crops_of(packed, shuffle=True, generator=generator())
+    torch.manual_seed(1)
+    assert torch.equal(first, crops_of(packed, shuffle=True, generator=generator()))
+
+
+# torch's seed
+
+
+def test_order_and_draws_follow_torch_s_seed(packed: Path) -> None:
+    def epochs(seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        with Loader(packed, 5, shuffle=True, transforms=CROPS) as loader:
+            return [batch["image"] for _ in range(2) for batch in loader]
+
+    first, again, other = epochs(0), epochs(0), epochs(1)
+    assert all(map(torch.equal, first, again))
+    assert not any(map(torch.equal, first, other))
+
+
+def test_a_loader_made_anew_for_each_epoch_does_not_repeat_its_order(source: Any) -> None:
+    torch.manual_seed(0)
+    orders = []
+    for _ in range(3):
+        with Loader(source, 4, shuffle=True) as loader:
+            orders.append(rows_of(loader))
+    assert len({str(order) for order in orders}) == 3
+
+
+def test_zero_is_a_seed(packed: Path) -> None:
+    torch.manual_seed(0)
+    first = crops_of(packed, shuffle=True, seed=0)
+    torch.manual_seed(1)
+    assert torch.equal(first, crops_of(packed, shuffle=True, seed=0))
+
+
+def test_samplers_on_torch_s_default_generator_give_what_they_give_data_loader(source: Any) -> None:
+    sampler = WeightedRandomSampler([1.0] * ROWS, ROWS)
+    torch.manual_seed(3)
+    theirs = DataLoader(Numbers(), 4, sampler=sampler)
+    wanted = [[batch.tolist() for batch in theirs] for _ in range(3)]
+    torch.manual_seed(3)
+    with Loader(source, 4, sampler=sampler) as loader:
+        assert [rows_of(loader) for _ in range(3)] == wanted
+
+
+def test_a_state_brings_its_drawn_seed_along(packed: Path) -> None:
+    torch.manual_seed(0)
+    with Loader(packed, 5, shuffle=True, transforms=CROPS) as loader:
+        rest = [batch["image"] for batch in loader][2:]
+        loader.set_epoch(0)
+        list(islice(loader, 2))
+        state = loader.state_dict()
+    with Loader(packed, 5, shuffle=True, transforms=CROPS) as resumed:
+        resumed.load_state_dict(state)
+        assert all(map(torch.equal, [batch["image"] for batch in resumed], rest))
+
+
+def test_augmentations_are_not_told_before_their_seed_is_drawn(packed: Path) -> None:
+    with Loader(packed, 5, transforms=CROPS) as loader:
+        with pytest.raises(RuntimeError, match="seed"):
+            loader.augmentation([0])
+        next(iter(loader))
+        assert len(loader.augmentation([0])) == 1
+
+
+# Ranks
+
+
+def test_ranks_without_a_process_group_need_a_seed(packed: Path) -> None:
+    options: dict[str, Any] = {"rank": 0, "world_size": 2}
+    for random in ({"shuffle": True}, {"transforms": CROPS}):
+        with (
+            Loader(packed, 4, **options, **random) as loader,
+            pytest.raises(ValueError, match=r"seed=.*init_process_group"),
+        ):
+            iter(loader)
+    for decided in ({}, {"shuffle": True, "seed": 0}, {"sampler": range(4), "transforms": CROPS}):
+        with Loader(packed, 4, **options, **decided) as loader:  # type: ignore[arg-type]
+            next(iter(loader))
+
+
+@pytest.fixture
+def second_of_four(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    seeds._warn_once.cache_clear()
+    yield
+    seeds._warn_once.cache_clear()
+
+
+@pytest.mark.usefixtures("second_of_four")
+def test_every_process_gets_everything_unless_sharding_is_asked_for(source: Any) -> None:
+    everything = list(range(ROWS))
+    with Loader(source, ROWS) as loader, pytest.warns(fastio.ShardingWarning, match="distributed="):
+        assert rows_of(loader) == [everything]
+    with Loader(source, ROWS) as loader:  # told once
+        assert rows_of(loader) == [everything]
+    with Loader(source, 3, distributed=True) as loader:
+        assert rows_of(loader)[0] == [3, 4, 5]
+
+
+@pytest.mark.usefixtures("second_of_four")
+def test_who_chose_is_not_warned(source: Any) -> None:
+    chosen: list[dict[str, Any]] = [
+        {"distributed": False},
+        {"distributed": True},
+        {"rank": 0, "world_size": 1},
+        {"sampler": range(4)},
+        {"batch_sampler": [[0, 1]]},
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for options in chosen:
+            with Loader(source, **options) as loader:
+                next(iter(loader))
+
+
+def test_distributed_excludes_rank_and_world_size(packed: Path) -> None:
+    for distributed in (True, False):
+        with pytest.raises(ValueError, match="mutually exclusive"):
+            Loader(packed, rank=0, world_size=2, distributed=distributed)
+
+
+_RANK = """
+import json, sys
+import torch
+import fastio
+
+rank, store, packed = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+crops = [fastio.RandomResizedCrop(6)]
+torch.manual_seed(rank)  # each its own
+torch.distributed.init_process_group(
+    "gloo", store=torch.distributed.FileStore(store, 2), rank=rank, world_size=2
+)
+found = []
+for _ in range(2):  # the second loader agrees on a seed of its own
+    loader = fastio.Loader(packed, 4, shuffle=True, distributed=True, transforms={"image": crops})
+    steps = []
+    for _ in range(2):
+        for batch in loader:
+            steps.append(batch["row"][: loader.batch.valid].tolist())
+    found.append([loader.state_dict()["seed"], steps])
+    loader.close()
+alone = fastio.Loader(packed, 4, shuffle=True, distributed=False)
+if rank == 1:  # no part in anything of the other's
+    found.append([batch["row"].tolist() for batch in alone])
+print(json.dumps(found))
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_ranks_agree_on_a_seed(packed: Path, tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", _RANK, str(rank), str(tmp_path / "store"), str(packed)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for rank in range(2)
+    ]
+    try:
+        told = [json.loads(rank.communicate(timeout=600)[0]) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    for (seed, steps), (other, others) in zip(told[0][:2], told[1][:2], strict=True):
+        assert seed == other
+        rows = [a + b for a, b in zip(steps, others, strict=True)]
+        first, second = flat(rows[:3]), flat(rows[3:])
+        assert sorted(first) == sorted(second) == list(range(ROWS))
+        assert first != second
+    assert told[0][0] != told[0][1]
+    assert sorted(flat(told[1][2])) == list(range(ROWS))

@@ -17,7 +17,6 @@ import fastio
 from fastio.train import Options
 from fastio.train.loaders import (
     Subset,
-    begin_epoch,
     evaluation_loader,
     has_full_batch,
     rescaled,
@@ -142,9 +141,9 @@ def test_a_training_loader_leaves_out_what_is_no_full_batch(data: Path, held_out
     options = Options(str(data), batch_size=8, val_split=held_out)
     with training_loader(options, Place(CPU)) as loader:
         assert [len(batch["label"]) for batch in loader] == [8, 8]
-        begin_epoch(loader, 1)
+        loader.set_epoch(1)
         first = [loader.batch.rows.tolist() for _ in loader]
-        begin_epoch(loader, 2)
+        loader.set_epoch(2)
         assert [loader.batch.rows.tolist() for _ in loader] != first
 
 

@@ -275,8 +275,8 @@ def check_file(path: AnyPath) -> None:
 
 def _check_kind(mode: int, path: AnyPath) -> None:
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-        raise OSError(errno.EINVAL, f"it is {kind}, and no regular file", os.fspath(path))
+        kind = _KINDS.get(stat.S_IFMT(mode), "of another type")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", os.fspath(path))
 
 
 def walk(root: AnyPath) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -296,7 +296,9 @@ def walk(root: AnyPath) -> Iterator[tuple[str, list[str], list[str]]]:
         own = (status.st_dev, status.st_ino)
         outside = above.pop(folder, ())
         if own in outside:
-            raise OSError(errno.ELOOP, "a link leads to a folder that it lies in", folder)
+            raise OSError(
+                errno.ELOOP, "a link leads to a folder that it lies in, which makes a cycle", folder
+            )
         visits[own] = visits.get(own, 0) + 1
         if visits[own] > _MOST_VISITS:
             raise OSError(errno.ELOOP, f"more than {_MOST_VISITS:,} links lead to it", folder)

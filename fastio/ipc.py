@@ -154,7 +154,9 @@ class MappedFile:
             self.stamp = stamp(path)
             self.mapping = _native.Mapping(path)
             if stamp(path) != self.stamp:
-                raise SourceChanged(f"{self.name} was replaced while it was opened; open it again")
+                raise SourceChanged(
+                    f"{self.name} was replaced while it was being opened; open it again"
+                )
         except FileNotFoundError as cause:
             if isinstance(cause, FastioError):
                 raise
@@ -222,7 +224,7 @@ class MappedFile:
 
     def _no_file(self, cause: BaseException) -> FastioError:
         return self._error(
-            f"{self.name} is not a whole Arrow file ({len(self.data)} bytes): {cause}; it is "
+            f"{self.name} is not a complete Arrow file ({len(self.data)} bytes): {cause}; it is "
             "truncated or damaged: copy it again, or pack again"
         )
 
@@ -269,10 +271,10 @@ def _check_metadata(data: NDArray[np.uint8]) -> tuple[int, int]:
         raise _Refused(f"has {count} record batches, expected 1")
     offset, length, body_bytes = _at("<qi4xq", footer, _first_block(footer))
     if offset < 8 or length < 8 or body_bytes < 0 or offset + length + body_bytes > begin:
-        raise _Refused("has a record batch that does not lie inside of it")
+        raise _Refused("has a record batch that does not lie inside the file")
     marker, metadata_bytes = _at("<iI", data, offset)
     if marker != -1 or metadata_bytes + 8 != length or (offset + length) % 8:
-        raise _Refused("has a record batch of another layout")
+        raise _Refused("has a record batch in a layout that fastio never writes")
     metadata = data[offset + 8 : offset + length].tobytes()
     _check_batch(metadata, body_bytes)
     return offset + length, offset + length + body_bytes
@@ -282,9 +284,9 @@ def _check_batch(metadata: bytes, body_bytes: int) -> None:
     """Raises ValueError unless a RecordBatch message is plain, its buffers inside of the body."""
     message = _follow(metadata, 0)
     if metadata[_slot(metadata, message, 1)] != _RECORD_BATCH:
-        raise _Refused("has something else in its record batch's place")
+        raise _Refused("has a message that is not a record batch where the record batch should be")
     if _at("<q", metadata, _slot(metadata, message, 3))[0] != body_bytes:
-        raise _Refused("says two different things of its record batch's size")
+        raise _Refused("gives two different sizes for its record batch")
     batch = _follow(metadata, _slot(metadata, message, 2))
     if _find(metadata, batch, 3) is not None:
         raise _Refused("has compressed buffers, which fastio never writes")
@@ -295,16 +297,16 @@ def _check_batch(metadata: bytes, body_bytes: int) -> None:
     buffers = buffers[buffers[:, 1] != 0]
     begins, sizes = buffers[:, 0], buffers[:, 1]
     if (begins < 0).any() or (sizes < 0).any() or (sizes > body_bytes - begins).any():
-        raise _Refused("has columns that do not lie inside of it")
+        raise _Refused("has columns that do not lie inside the file")
     if (begins % 8).any() or (begins[1:] < begins[:-1] + sizes[:-1]).any():
-        raise _Refused("has columns that overlap, or begin at odd places")
+        raise _Refused("has columns that overlap or are not aligned")
 
 
 def _pairs(data: bytes, slot: int) -> NDArray[np.int64]:
     """A vector of structs of two int64, which a slot refers to: (n, 2)."""
     begin, count = _vector(data, slot)
     if begin + 16 * count > len(data):
-        raise _Refused("has metadata that leave it")
+        raise _Refused("has metadata that points outside the file")
     return np.frombuffer(data, "<i8", 2 * count, begin).reshape(-1, 2)
 
 
@@ -364,7 +366,7 @@ def _flatten(array: pa.Array) -> Iterator[pa.Array]:
 def _at(format: str, data: Any, position: int) -> tuple[Any, ...]:
     """Numbers that stand at a position."""
     if not 0 <= position <= len(data) - struct.calcsize(format):
-        raise _Refused("has metadata that leave it")
+        raise _Refused("has metadata that points outside the file")
     return struct.unpack_from(format, data, position)
 
 

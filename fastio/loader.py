@@ -347,9 +347,9 @@ class Loader(DataLoader[_Batch]):
         # other place where they could be told.
         if sys._getframe(2).f_globals.get("__name__") == "accelerate.data_loader":
             raise RuntimeError(
-                "accelerate would make a plain DataLoader of this fastio.Loader: in place of "
-                "accelerator.prepare(loader), use fastio.accelerate.prepare(accelerator, loader), "
-                "whose result skip_first_batches takes; for the Trainer of transformers use "
+                "Accelerate would replace this fastio.Loader by a plain DataLoader. Instead of "
+                "accelerator.prepare(loader), use fastio.accelerate.prepare(accelerator, loader); "
+                "skip_first_batches accepts its result. For the Trainer of transformers, use "
                 "fastio.accelerate.TrainerLoaders"
             )
         self._following.ranks = self._ranks()

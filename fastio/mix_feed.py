@@ -90,7 +90,10 @@ class MixFeed:
         return self._plan(Cursor(0, 0, 0), Ranks()).order.samples
 
     def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
-        raise TypeError("rows of a mix are those of its sources: it has no numbers for them")
+        raise TypeError(
+            "a mix has no row numbers of its own, only those of its sources: its "
+            "sampler cannot be iterated over"
+        )
 
     def order_name(self, ranks: Ranks) -> str:
         if not self._buckets:

@@ -224,8 +224,8 @@ def _hugging_face_feed(request: Request) -> Feed:
             request,
             Slow(
                 "the dataset has a transform of its own (set_transform)",
-                "Take it off with dataset.reset_format(), and give the loader fastio's transforms "
-                "(transforms={'image': [...]}) or a collate_fn.",
+                "Remove it with dataset.reset_format(), and pass fastio's transforms "
+                "(transforms={'image': [...]}) or a collate_fn to the loader.",
             ),
         )
     if request.storage_options is not None or request.cache is not None:
@@ -275,9 +275,8 @@ def _unlike_python(request: Request) -> Slow | None:
         return None
     return Slow(
         reason,
-        "Without collate_fn the loader makes batches natively; or name the columns that are "
-        "wanted, columns=[...], and what nulls are to be, nulls={...}: collate_fn then gets "
-        "fastio's values.",
+        "Leave out collate_fn, or select the columns with columns=[...] and the values for "
+        "nulls with nulls={...}: collate_fn then gets fastio's values.",
     )
 
 
@@ -395,18 +394,18 @@ def _native_source(request: Request) -> tuple[AnyDataset, list[Any], ImageForm |
     known = [] if files.transform is None else from_torchvision(files.transform)
     if known is None:
         return Slow(
-            f"the transform is not known natively: {_one_line(files.transform)}",
-            "Leave those on the ImageFolder that fastio knows (crops, resizes, flips, ToTensor, "
-            "Normalize) and give the others to the loader, transforms=fastio.OnBatch(transform), "
-            "which runs once a batch on its device.",
+            f"fastio has no native form of the transform {_one_line(files.transform)}",
+            "Keep the transforms on the ImageFolder that fastio knows (crops, resizes, flips, "
+            "ToTensor, Normalize), and pass the others to the loader as "
+            "transforms=fastio.OnBatch(transform), which runs once per batch on its device.",
         )
     try:
         compile(known)
     except TransformError as error:
         return Slow(
-            f"the transforms cannot be done natively: {error}",
-            "Give crops, resizes and flips first, one resizing step among them, then ToTensor and "
-            "Normalize.",
+            f"fastio cannot run the transforms natively: {error}",
+            "Put crops, resizes and flips first, with one resizing step among them, and then "
+            "ToTensor and Normalize.",
         )
     return files.as_dataset(), known, sample_form(files.transform)
 
@@ -475,8 +474,8 @@ def _only_tokens(dataset: AnyDataset) -> str:
     fields = dataset.schema.token_fields
     if len(fields) != 1:
         raise TransformError(
-            f"TokenWindows or TokenPad alone is for the only field of tokens, and there are "
-            f"{len(fields)}: give a dict, transforms={{field: TokenWindows(...)}}."
+            f"TokenWindows or TokenPad without a field needs exactly one field of tokens, and "
+            f"there are {len(fields)}: pass a dict, transforms={{field: TokenWindows(...)}}."
             + ("" if fields else tokens_hint(dataset.schema.fields))
         )
     return fields[0]
@@ -507,9 +506,7 @@ def _one_line(value: object) -> str:
 
 def _torch_feed(request: Request, slow: Slow) -> TorchFeed:
     if request.fields is not None or request.on_error != "raise" or request.ragged is not None:
-        raise ValueError(
-            f"fields, on_error and ragged are of the native path, and here {slow.reason}"
-        )
+        raise ValueError(f"fields, on_error and ragged need the native path, but {slow.reason}")
     workers = request.workers
     if request.device is not None and request.device.type == "cuda":
         workers = replace(workers, pin_memory=True)  # or copies would wait for one another

@@ -315,24 +315,26 @@ class ShardReader:
             found = stamp(self._where)
         except OSError as error:
             raise SourceChanged(
-                f"{self.path} was there when it was opened, and is not any more ({error}); open "
+                f"{self.path} was deleted or became unreadable after it was opened ({error}); open "
                 "the data again"
             ) from error
         if found == self.stamp:
             return
         if found[:2] == self.stamp[:2] and found.nbytes < self.stamp.nbytes:
             raise ShardCorrupt(
-                f"{self.path} was cut off while it was read: it had {self.stamp.nbytes} bytes "
-                f"when it was opened, and has {found.nbytes}; copy it again, or pack again"
+                f"{self.path} was cut off while it was being read: it had {self.stamp.nbytes} "
+                f"bytes when it was opened, and now has {found.nbytes}; copy it again, or pack "
+                "again"
             )
         raise SourceChanged(
-            f"{self.path} was replaced or written after it was opened; open the data again"
+            f"{self.path} was replaced or written to after it was opened; open the data again"
         )
 
     def _check_head(self, data: memoryview, expected: ShardFile) -> None:
         if len(data) != expected.nbytes:
             raise ShardCorrupt(
-                f"{self.path} has {len(data)} bytes, the manifest says {expected.nbytes}"
+                f"{self.path} has {len(data)} bytes, the manifest says {expected.nbytes}; copy the "
+                "dataset again, or pack again"
             )
         digest = xxhash.xxh3_64(data[: expected.head_bytes])
         digest.update(data[len(data) - expected.foot_bytes :])
@@ -358,7 +360,7 @@ class ShardReader:
     def _compare(self, what: str, found: str, expected: str) -> None:
         if found != expected:
             raise ShardCorrupt(
-                f"{self.path} is damaged or another file: {what} the xxh3 {found}, expected "
+                f"{self.path} is damaged or another file: {what} the XXH3 hash {found}, expected "
                 f"{expected}; copy it again, or pack again"
             )
 

@@ -129,7 +129,7 @@ class Stats:
             parts.append(f"device: copies {self.copy_s:.2f} s")
         if self.retries or self.refetched:
             parts.append(
-                f"store: {self.retries} requests made again after a failure, {self.refetched} "
+                f"store: {self.retries} requests retried after a failure, {self.refetched} "
                 "pieces fetched again because they were damaged"
             )
         if self.skipped or self.replaced:

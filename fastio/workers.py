@@ -93,8 +93,8 @@ class TorchFeed:
         processes = self._settings.num_workers
         where = f"in {processes} worker processes" if processes else "in the calling thread"
         _warn(
-            f"fastio reads {type(self.dataset).__name__} through torch's DataLoader, {where}, at "
-            f"its speed: {self.reason}. {self._remedy}"
+            f"fastio reads {type(self.dataset).__name__} through torch's DataLoader, {where}, no "
+            f"faster than DataLoader itself: {self.reason}. {self._remedy}"
         )
 
     @property

@@ -113,7 +113,7 @@ def test_large_columns_are_compared_in_the_background_of_the_first_epoch(
     flip(shard, place, 0)
     with (
         fastio.Loader(tmp_path / "packed", 4) as loader,
-        pytest.raises(ShardCorrupt, match=r"shard-000000\.arrow .*columns have the xxh3"),
+        pytest.raises(ShardCorrupt, match=r"shard-000000\.arrow .*columns have the XXH3 hash"),
     ):
         list(loader)
     flip(shard, place, 0)

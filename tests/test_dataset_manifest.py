@@ -257,13 +257,13 @@ def test_a_changed_description_is_damage(copy: Path, old: bytes, new: bytes) -> 
         metadata[METADATA_KEY] = metadata[METADATA_KEY].replace(old, new)
 
     edit_metadata(copy, change)
-    with pytest.raises(ManifestInvalid, match="is damaged: its description has the xxh3"):
+    with pytest.raises(ManifestInvalid, match="is damaged: its description has the XXH3 hash"):
         open_dataset(copy)
 
 
 def test_a_description_without_its_hash_is_damage(copy: Path) -> None:
     edit_metadata(copy, lambda metadata: metadata.pop(HASH_KEY))
-    with pytest.raises(ManifestInvalid, match="its description has the xxh3"):
+    with pytest.raises(ManifestInvalid, match="its description has the XXH3 hash"):
         open_dataset(copy)
 
 

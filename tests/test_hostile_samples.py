@@ -313,7 +313,7 @@ def test_the_limits_are_options_of_the_command_line(tmp_path: Path) -> None:
     arguments = ["pack", path, str(tmp_path / "b"), "--on-error", "skip", "--max-unzipped", "1KiB"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0
-    assert "hold more than 1,024" in done.stderr
+    assert "more than max_unzipped_bytes=1,024" in done.stderr
     assert f"{GOOD - 1} samples" in done.stdout
 
 

@@ -115,11 +115,11 @@ def test_a_manifest_that_is_not_changed_is_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "values", "what"),
     [
-        ("first_row", (0, 8, 4), "not behind"),
-        ("first_row", (0, -4, 8), "not behind"),
-        ("first_row", (4, 8, 12), "not behind"),
-        ("rows", (4, 0, 8), "(no rows|not behind)"),
-        ("rows", (4, -4, 12), "(no rows|not behind)"),
+        ("first_row", (0, 8, 4), "does not follow"),
+        ("first_row", (0, -4, 8), "does not follow"),
+        ("first_row", (4, 8, 12), "does not follow"),
+        ("rows", (4, 0, 8), "(no rows|does not follow)"),
+        ("rows", (4, -4, 12), "(no rows|does not follow)"),
         ("bytes", (1000, 2**62, 1000), "size is not possible"),
         ("bytes", (1000, -1, 1000), "size is not possible"),
         ("head_bytes", (64, 2**62, 64), "head and foot"),

@@ -173,7 +173,10 @@ def test_a_compose_given_to_the_loader_is_taken_apart(folder: Path) -> None:
     ("steps", "reason"),
     [
         ([("Resize", (8, 8)), ("ColorJitter", 0.1), ("ToTensor",)], "ColorJitter"),
-        ([("Resize", (8, 8)), ("RandomResizedCrop", 6), ("ToTensor",)], "cannot be done natively"),
+        (
+            [("Resize", (8, 8)), ("RandomResizedCrop", 6), ("ToTensor",)],
+            "cannot run the transforms natively",
+        ),
     ],
 )
 def test_transforms_that_are_not_known_take_the_torch_path_which_says_why(

@@ -111,7 +111,7 @@ def test_a_head_that_is_damaged_each_time_is_named(proxy: FaultProxy) -> None:
         proxy.fail("flip", p=1.0, match="shard-000001")
         with pytest.raises(ShardCorrupt, match=r"photos/shard-000001.* xxh3 .*expected") as caught:
             list(loader)
-        assert "not a whole Arrow file" not in str(caught.value)  # compared before it was parsed
+        assert "not a complete Arrow file" not in str(caught.value)  # compared before it was parsed
         assert loader.stats().refetched >= 5
 
 

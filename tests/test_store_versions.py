@@ -77,7 +77,7 @@ def test_without_versions_the_size_is_one(server: WebServer, opened: Any) -> Non
     store, read = opened(server.url)
     stamp = store.stat("x")
     assert stamp == Stamp(len(OLD), "")
-    assert "of a version that the store does not tell" in str(stamp)
+    assert "of a version that the store does not report" in str(stamp)
     server.replace("x", OLD[:-1])
     with pytest.raises(SourceChanged, match=r"1,200 bytes.*1,199 bytes"):
         read("x", 5, 7, stamp)

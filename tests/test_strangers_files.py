@@ -264,5 +264,5 @@ def test_roots_are_refused_where_data_name_no_files(tmp_path: Path) -> None:
     for source in (tmp_path / "images", tmp_path / "t.parquet"):
         with pytest.raises(PackError, match="roots are for"):
             fastio.pack(source, tmp_path / "out", roots=[tmp_path])
-    with pytest.raises(ValueError, match="roots are a list"):
+    with pytest.raises(ValueError, match="roots must be a list"):
         fastio.open(saved(tmp_path / "data", "image", "x"), roots=str(tmp_path))

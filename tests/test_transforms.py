@@ -178,11 +178,11 @@ def test_the_size_is_known_when_it_does_not_depend_on_the_image(steps: Any, size
     [
         ([T.Resize(8), T.Resize(4)], "resampled once"),
         ([T.RandomResizedCrop(8), T.Resize(4)], "resampled once"),
-        ([T.ToDtype("float32"), T.Resize(8)], "come first"),
-        ([T.OnBatch(abs), T.CenterCrop(8)], "come first"),
+        ([T.ToDtype("float32"), T.Resize(8)], "flips first"),
+        ([T.OnBatch(abs), T.CenterCrop(8)], "flips first"),
         ([T.OnBatch(abs), T.Normalize([0], [1])], r"after OnBatch\(abs\)"),
-        (["flip"], "is no transform"),
-        ([None], "is no transform"),
+        (["flip"], "is neither a transform"),
+        ([None], "is neither a transform"),
     ],
 )
 def test_an_impossible_list_is_an_error(steps: Any, message: str) -> None:

@@ -287,7 +287,10 @@ def _check(key: str, number: int) -> None:
     """
     fits = isinstance(key, str) and KEY.fullmatch(key)
     if not fits or not isinstance(number, int) or not 0 <= number <= MOST:
-        raise CacheError(f"a cache's index names the piece {number!r} of {key!r}: it is damaged")
+        raise CacheError(
+            f"the cache's index names the piece {number!r} of {key!r}, which is not possible: the "
+            "index is damaged; delete the cache folder"
+        )
 
 
 def _stamp(found: os.stat_result) -> Stamp:

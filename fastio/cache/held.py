@@ -56,29 +56,29 @@ class Access:
         mine = found.st_uid == os.geteuid()
         if mode & _ALL_WRITE:
             raise CacheError(
-                f"{path} has mode {mode:04o}: everybody may write to it, and so decide what a "
-                f"loader reads. Give another folder, or run: chmod o-w '{path}'"
+                f"{path} has mode {mode:04o}: everybody may write to it, and whoever writes to a "
+                f"cache decides what a loader reads. Use another folder, or run: chmod o-w '{path}'"
             )
         if self.shared:
             if not mine and found.st_gid not in {os.getegid(), *os.getgroups()}:
                 raise CacheError(
                     f"{path} belongs to user {_user(found.st_uid)} and group "
-                    f"{_group(found.st_gid)}, and you ({_user(os.geteuid())}) are not in it: give "
-                    "another folder, or have yourself added to the group"
+                    f"{_group(found.st_gid)}, and you ({_user(os.geteuid())}) are not in it: use "
+                    "another folder, or ask to be added to the group"
                 )
             return
         if not mine:
             raise CacheError(
-                f"{path} belongs to user {_user(found.st_uid)}, and not to you "
+                f"{path} belongs to user {_user(found.st_uid)}, not to you "
                 f"({_user(os.geteuid())}): whoever writes to a cache decides what a loader reads. "
-                "Give a folder of your own; or, if it was made for sharing and you trust its "
-                "group, say so: Cache(path, shared=True), or --shared"
+                "Use a folder of your own; or, if the cache is shared and you trust its group, "
+                "use Cache(path, shared=True) or --shared"
             )
         if mode & _GROUP_WRITES:
             raise CacheError(
                 f"{path} has mode {mode:04o}: its group {_group(found.st_gid)} may write to it. "
-                f"Run: chmod g-w '{path}'; or, if it was made for sharing and you trust its group, "
-                "say so: Cache(path, shared=True), or --shared"
+                f"Run: chmod g-w '{path}'; or, if the cache is shared and you trust its group, use "
+                "Cache(path, shared=True) or --shared"
             )
 
 
@@ -127,8 +127,8 @@ class HeldFolder:
             elif access.shared and status.st_mode & access.folder_mode != access.folder_mode:
                 raise CacheError(
                     f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: it was not made for "
-                    "sharing. Give an empty folder or a new one; or use this one for yourself, "
-                    "without shared=True"
+                    "sharing. Use an empty or a new folder; or use this one alone, without "
+                    "shared=True (--shared)"
                 )
         except BaseException:
             os.close(descriptor)

@@ -84,8 +84,8 @@ _WRONG_ROWS = {
 _WRONG_TOGETHER = {
     "pieces of an unknown source": "SELECT 1 FROM pieces WHERE source NOT IN "
     "(SELECT id FROM sources) LIMIT 1",
-    "a sum that is not that of its pieces": "SELECT 1 FROM totals WHERE name = 'bytes' AND value "
-    "<> (SELECT coalesce(sum(bytes), 0) FROM pieces)",
+    "a total that is not the sum of its pieces": "SELECT 1 FROM totals WHERE name = 'bytes' AND "
+    "value <> (SELECT coalesce(sum(bytes), 0) FROM pieces)",
     "totals that are not fastio's": "SELECT 1 FROM (SELECT group_concat(name) AS names FROM "
     "(SELECT name FROM totals ORDER BY name)) WHERE names IS NOT "
     "'bytes,damaged,evicted,fetched,hits,misses'",
@@ -169,8 +169,8 @@ class Index:
         if wrong is not None:
             self._db.close()
             raise CacheError(
-                f"the cache's index {self.path} has {wrong}: it is damaged, or somebody else made "
-                "it. Delete the folder, or choose another one"
+                f"the cache's index {self.path} has {wrong}: it is damaged, or another program "
+                "wrote it. Delete the folder, or use another one"
             )
 
     @contextmanager
@@ -259,8 +259,8 @@ def _check_files(folder: HeldFolder) -> None:
         path = folder.path / (_NAME + end)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             raise CacheError(
-                f"the cache's index {path} is a link, or no file: somebody else made it. Delete "
-                "the folder, or choose another one"
+                f"the cache's index {path} is a link or not a regular file, and fastio did not "
+                "create it. Delete the folder, or use another one"
             )
         folder.access.check(path, found)
 

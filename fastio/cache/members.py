@@ -45,7 +45,9 @@ class Member:
     def _enter(self, folder: HeldFolder) -> int:
         """Makes the file, and returns its descriptor, which holds the lock."""
         if not folder.is_there():
-            raise CacheError(f"{folder.path} was deleted while the cache was opened")
+            raise CacheError(
+                f"{folder.path} was deleted while the cache was being opened; open it again"
+            )
         self.token = f"{os.getpid()}-{secrets.token_hex(6)}"
         # Locked before it has its name: nobody ever sees that unlocked while we live.
         hidden = f".{self.token}"

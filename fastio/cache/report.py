@@ -233,7 +233,7 @@ def clear(folder: CacheFolder, url: str | None = None) -> Removed:
         if url is not None and not sources:
             there = sorted({u for (u,) in db.execute("SELECT url FROM sources").fetchall()})
             raise CacheError(
-                f"{folder.path} has nothing of {without_secrets(url)}; it has "
+                f"{folder.path} has no pieces of {without_secrets(url)}; it has "
                 f"{', '.join(there) if there else 'no datasets'}"
             )
     pieces = freed = 0

@@ -134,7 +134,7 @@ def bench(
     The model alone, the loader alone, and both together; with the data in memory, and without.
     """
     if copies not in ("stream", "blocking"):
-        raise BadParameter(f"--copies is stream or blocking, got {copies!r}")
+        raise BadParameter(f"--copies must be stream or blocking, got {copies!r}")
     found_options = parse_storage_options(storage_options)
     with clear_errors():
         check_there(data)

@@ -35,7 +35,9 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The cache's folder.
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Shared = Annotated[
     bool,
-    typer.Option("--shared", help="The folder is, or is to be, shared with its group."),
+    typer.Option(
+        "--shared", help="Use or create a cache that all members of the folder's group share."
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")]
 

@@ -67,11 +67,11 @@ def parse_storage_options(
             try:
                 found.update(json.loads(text))
             except ValueError as error:
-                raise BadParameter(f"{option} is no JSON: {error}") from error
+                raise BadParameter(f"{option} is not valid JSON: {error}") from error
         elif mark and key:
             found[key.strip()] = {"true": True, "false": False}.get(value.lower(), value)
         else:
-            raise BadParameter(f"{option} must read like KEY=VALUE or be JSON")
+            raise BadParameter(f"{option} must be KEY=VALUE or a JSON object")
     return found or None
 
 
@@ -114,7 +114,9 @@ def open_packed(path: str, storage_options: dict[str, Any] | None) -> Dataset:
             raise DatasetNotFound(f"{path} has tars, and this is for packed datasets")
         return opened
     if storage_options is not None:
-        raise BadParameter(f"--storage-options is for URLs, and {path} is on this machine")
+        raise BadParameter(
+            f"--storage-options is only for URLs, but {path} is a local path; leave it out"
+        )
     return open_dataset(path)
 
 

@@ -118,7 +118,9 @@ def _of_stats(path: Path, model_rate: float | None) -> tuple[Finding, ...]:
         values = json.loads(path.read_text())
         known = {field.name: values[field.name] for field in fields(Stats) if field.name in values}
     except (ValueError, TypeError) as error:
-        raise BadParameter(f"{path} is no JSON of loader.stats().to_dict()") from error
+        raise BadParameter(
+            f"{path} does not contain the JSON of loader.stats().to_dict()"
+        ) from error
     return diagnose_stats(Stats(**known), available_cores(), model_rate)
 
 

@@ -158,24 +158,24 @@ def pack(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Of a list, or a directory of save_to_disk: a folder, beside its own, that files "
-            "which it names may lie in. Several times.",
+            help="For a list or a directory of save_to_disk: another folder from which it may name "
+            "files, besides its own. May be given several times.",
         ),
     ] = None,
     max_pixels: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Pixels that an image which Pillow decodes may have; larger ones are bad samples. "
-            "About 179 million by default.",
+            help="Maximum number of pixels of an image that Pillow decodes; larger images are bad "
+            "samples. Default: about 179 million.",
         ),
     ] = None,
     max_unzipped: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Data that a zipped file of a sample may hold (.gz in tars, .npz), as in 1GiB; "
-            "what holds more is a bad sample. 256MiB by default.",
+            help="Maximum decompressed size of a compressed file of a sample (.gz in tars, .npz), "
+            "for example 1GiB; larger files are bad samples. Default: 256MiB.",
         ),
     ] = None,
     tokenizer: Annotated[

@@ -68,7 +68,7 @@ def show(
             _print_tokens(dst, options, count, seed, tokenizer)
         return
     if tokenizer is not None:
-        raise BadParameter("--tokenizer is for tokens, which are printed, without --out")
+        raise BadParameter("--tokenizer is only for tokens, which are printed: leave out --out")
     if out.suffix.lower() not in _FORMATS:
         raise BadParameter(f"--out must end in {', '.join(_FORMATS)}, got {out}")
     if not out.parent.is_dir():
@@ -108,7 +108,9 @@ def _print_tokens(
 
     with open_any(dst, storage_options=storage_options) as dataset:
         if dataset.schema.image_fields:
-            raise BadParameter("images are drawn to a file: give --out, as in sheet.png")
+            raise BadParameter(
+                "images are written to a file: give its name, for example --out sheet.png"
+            )
         if not dataset.schema.token_fields:
             raise SchemaError(f"{dataset.path} has neither images nor tokens to show")
         encoder = None if tokenizer is None else open_encoder(tokenizer, "none")

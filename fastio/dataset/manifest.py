@@ -239,7 +239,8 @@ class Manifest:
         self.shard_bytes = self._integers("bytes")
         if len(self._batch) != self.shards:
             raise ManifestInvalid(
-                f"{self.path} has {len(self._batch)} shards, and says {self.shards}"
+                f"{self.path} describes {len(self._batch)} shards, but states {self.shards}; copy "
+                "it again, or pack again"
             )
         self._check_shards(0, 1)
         self._check_shards(self.shards - 1, self.shards)
@@ -271,13 +272,13 @@ class Manifest:
             found = stamp(self.path)
         except OSError as error:
             raise SourceChanged(
-                f"{self.path} was there when it was opened, and is not any more ({error}); open "
+                f"{self.path} was deleted or became unreadable after it was opened ({error}); open "
                 "the dataset again"
             ) from error
         if found != self.stamp:
             raise SourceChanged(
-                f"{self.path} was replaced or written after it was opened: {self.folder} may be "
-                "another dataset now; open it again"
+                f"{self.path} was replaced or written to after it was opened: {self.folder} may "
+                "contain another dataset now; open it again"
             )
 
     def name(self, shard: int) -> str:
@@ -338,13 +339,13 @@ class Manifest:
             return str(self._batch.column(column)[shard].as_py())
         except ValueError as error:
             raise ManifestInvalid(
-                f"{self.path}: {column!r} of shard {shard} is no text: {error}"
+                f"{self.path}: {column!r} of shard {shard} is not valid UTF-8: {error}"
             ) from error
 
     def _raise_damaged(self) -> None:
         raise ManifestInvalid(
-            f"{self.path} is damaged, truncated or no manifest: its {len(self._file.data)} bytes "
-            "do not have the hash that stands among them; copy it again, or pack again"
+            f"{self.path} is damaged, truncated or not a manifest: its {len(self._file.data)} "
+            "bytes do not match the hash that it contains; copy it again, or pack again"
         )
 
     def _description(self, metadata: Mapping[bytes, bytes]) -> bytes:
@@ -356,8 +357,8 @@ class Manifest:
         expected = metadata.get(HASH_KEY, b"").decode("ascii", "replace")
         if expected != self.fingerprint:
             raise ManifestInvalid(
-                f"{self.path} is damaged: its description has the xxh3 {self.fingerprint}, "
-                f"expected {expected or 'some'}; copy it again, or pack again"
+                f"{self.path} is damaged: its description has the XXH3 hash {self.fingerprint}, "
+                f"expected {expected or 'a hash in its metadata'}; copy it again, or pack again"
             )
         return text
 
@@ -379,7 +380,7 @@ class Manifest:
                 if type(description[key]) is not int or not 0 < description[key] <= _MOST:
                     raise ValueError(f"{key} is {description[key]!r}"[:100])
             if not isinstance(description["columns_xxh3"], str):
-                raise TypeError("columns_xxh3 is no text")
+                raise TypeError("columns_xxh3 is not a string")
             self.codebook = _parse_codebook(description["codebook"])
             self.statistics: list[dict[str, Any]] = [
                 dict(each) for each in description.get("statistics", ())
@@ -399,7 +400,7 @@ class Manifest:
         found = _hash_columns(self._batch.columns)
         if found != self._columns_xxh3:
             raise ManifestInvalid(
-                f"{self.path} is damaged: its columns have the xxh3 {found}, expected "
+                f"{self.path} is damaged: its columns have the XXH3 hash {found}, expected "
                 f"{self._columns_xxh3}; copy it again, or pack again"
             )
 
@@ -418,24 +419,36 @@ class Manifest:
         """What may be wrong with some shards, and which of them it is wrong with."""
         rows, first = self.shard_rows[some], self.first_row[some]
         yield "it has no rows", rows < 1
-        yield "its first row is not behind the shard before", self._ends(some.start, first, rows)
+        yield (
+            "its first row does not follow the last row of the shard before",
+            self._ends(some.start, first, rows),
+        )
         size = self.shard_bytes[some]
         yield "its size is not possible", (size < 1) | (size > self.nbytes)
         end = size - self._integers("foot_bytes")[some]
         at = self._integers("head_bytes")[some]
-        yield "its head and foot do not lie inside of it", (at < 8) | (end < at) | (end > size - 8)
+        yield (
+            "its head and foot do not lie inside the file",
+            (at < 8) | (end < at) | (end > size - 8),
+        )
         for name in self.schema.image_fields:
             offset, nbytes = (
                 self._integers(f"{name}.{part}")[some] for part in ("offset", "bytes")
             )
             wrong = (nbytes < 0) | (offset < at) | (offset > end)
-            yield f"the bytes of {name!r} do not lie inside of it", wrong | (nbytes > end - offset)
+            yield (
+                f"the bytes of {name!r} do not lie inside the file",
+                wrong | (nbytes > end - offset),
+            )
             at = np.where(nbytes > 0, offset + nbytes, at)
         for name in _TEXTS:
             _, buffer, data = self._batch.column(name).buffers()
             ends = np.frombuffer(buffer, np.int64, self.shards + 1)[some.start : some.stop + 1]
             wrong = (ends[:-1] < 0) | (ends[1:] < ends[:-1])
-            yield f"its {name} is no text", wrong | (ends[1:] > (0 if data is None else data.size))
+            yield (
+                f"its {name} is not a valid string",
+                wrong | (ends[1:] > (0 if data is None else data.size)),
+            )
         for name in self._batch.schema.names:
             if name.endswith(_COUNTS):
                 yield f"{name} is negative", self._integers(name)[some] < 0

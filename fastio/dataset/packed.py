@@ -484,7 +484,10 @@ class Dataset(Rows):
         reader = ShardReader(path, name, self.schema, file, columns_first=columns_first)
         rows = int(self.manifest.shard_rows[shard])
         if reader.rows != rows:
-            raise ShardCorrupt(f"{reader.path} has {reader.rows} rows, the manifest says {rows}")
+            raise ShardCorrupt(
+                f"{reader.path} has {reader.rows} rows, the manifest says {rows}; copy the dataset "
+                "again, or pack again"
+            )
         return reader
 
     def _check_shard(self, shard: int) -> str | None:
@@ -537,8 +540,8 @@ def same_dataset(dataset: _AnyDataset, fingerprint: str) -> _AnyDataset:
     if dataset.fingerprint != fingerprint:
         dataset.close()
         raise SourceChanged(
-            f"{dataset.path} is another dataset than when it was opened first: its fingerprint "
-            f"is {dataset.fingerprint}, and was {fingerprint}; open it again"
+            f"{dataset.path} was replaced by another dataset after it was first opened: its "
+            f"fingerprint is {dataset.fingerprint}, expected {fingerprint}; open it again"
         )
     return dataset
 
@@ -584,7 +587,7 @@ def _variable_values(
             arrays.append(flat.reshape(reader.shape(field, row)))
         except ValueError as error:
             raise ShardCorrupt(
-                f"{reader.path} row {row}: the {len(value)} bytes of {field!r} are no array of "
-                f"{kind.dtype} of its shape: {error}"
+                f"{reader.path} row {row}: the {len(value)} bytes of {field!r} do not form an "
+                f"array of {kind.dtype} with the stored shape: {error}"
             ) from error
     return arrays

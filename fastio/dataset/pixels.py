@@ -33,7 +33,7 @@ _DEEP_RAW_MODE = re.compile(r"(?<!BGR);(?:1[0-6]|32)|\b65535\b")
 _PIXEL_BYTES = 12
 _ROOM = Room(freely=16 << 20)
 _PILLOW_LIMIT = threading.Lock()
-_LARGER = "Where you trust it, give a larger max_pixels to fastio.open or fastio.pack"
+_LARGER = "If you trust the data, pass a larger max_pixels to fastio.open or fastio.pack"
 
 
 def decode_image(
@@ -143,7 +143,7 @@ def open_image(
             pixels = image.width * image.height
             if pixels > max_pixels:
                 raise _RefusedError(
-                    f"it has {image.width} x {image.height} pixels, and max_pixels is "
+                    f"it has {image.width} x {image.height} pixels, more than max_pixels="
                     f"{max_pixels:,}. {_LARGER}"
                 )
             check_depth(image)

@@ -139,7 +139,7 @@ class RemoteDataset(Dataset):
             if found != self.fingerprint:
                 raise SourceChanged(
                     f"{self.path} was replaced after it was opened: its fingerprint is {found}, "
-                    f"and was {self.fingerprint}; open it again"
+                    f"expected {self.fingerprint}; open it again"
                 )
 
     def check_unchanged(self) -> None:

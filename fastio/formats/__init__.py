@@ -121,7 +121,9 @@ def open(
     files = find_table_files(path, storage_options)
     if files is not None:
         if roots is not None:
-            raise ValueError("roots are for directories of save_to_disk, and not for tables")
+            raise ValueError(
+                "roots is only for directories of save_to_disk, not for tables; leave it out"
+            )
         return _open_tables(files, options, filters, cache)
     if is_hugging_face(path):
         if filters is not None:
@@ -130,7 +132,10 @@ def open(
         images.limit(max_pixels, max_unzipped_bytes)
         return images
     if roots is not None:
-        raise ValueError(f"roots are for directories of save_to_disk: {path} is something else")
+        raise ValueError(
+            f"roots is only for directories of save_to_disk, and {path} is something else; leave "
+            "it out"
+        )
     try:
         opened = _open_whole(path, storage_options, cache)
     except DatasetNotFound:

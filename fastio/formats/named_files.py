@@ -26,7 +26,9 @@ class NamedFiles:
         self, folder: str | None, roots: Iterable[str | os.PathLike[str]] | None = None
     ) -> None:
         if isinstance(roots, (str, bytes, os.PathLike)):
-            raise ValueError(f"roots are a list of folders, and {roots!r} is one: [{roots!r}]")
+            raise ValueError(
+                f"roots must be a list of folders, got one path: write roots=[{roots!r}]"
+            )
         self._folder = folder
         folders = [] if folder is None else [folder, *(os.fspath(root) for root in roots or ())]
         self._roots = [os.path.realpath(each) for each in folders]
@@ -47,8 +49,8 @@ class NamedFiles:
             return there or inside[0]
         raise PermissionError(
             errno.EACCES,
-            f"it lies outside of {self._folder}, and data may name files below their own folder "
-            "only: allow others by roots=[...] (--root) where you trust the data",
+            f"it lies outside {self._folder}, and data may only name files below their own folder. "
+            "If you trust the data, allow other folders with roots=[...] (--root)",
             path,
         )
 

@@ -36,18 +36,18 @@ def read_header(file: IO[bytes], nbytes: int) -> tuple[tuple[int, ...], bool, np
         version = np.lib.format.read_magic(file)
         read = _VERSIONS.get(version)
         if read is None:
-            raise ValueError(f"files of version {version} are not read")
+            raise ValueError(f"version {version} of the format is not supported")
         shape, fortran, dtype = read(file)
     except Exception as error:  # what is no literal of Python raises errors of every kind
-        raise ValueError(f"it is no .npy file that can be read: {error}") from error
+        raise ValueError(f"it is not a readable .npy file: {error}") from error
     if any(length < 0 for length in shape):
-        raise ValueError(f"it is no .npy file that can be read: its header tells the shape {shape}")
+        raise ValueError(f"it is not a readable .npy file: its header has the shape {shape}")
     there = nbytes - file.tell()
     taken = math.prod(shape) * dtype.itemsize
     if taken > there and not dtype.hasobject:  # which are pickled, and read by nobody
         raise ValueError(
-            f"it is no .npy file that can be read: its header tells an array of {shape} "
-            f"{dtype.name}, which takes {taken:,} bytes, and it has {there:,}"
+            f"it is not a readable .npy file: its header describes a {dtype.name} array of shape "
+            f"{shape}, which takes {taken:,} bytes, but it has {there:,}"
         )
     return tuple(shape), bool(fortran), dtype
 
@@ -61,7 +61,7 @@ def array_of(data: bytes) -> NDArray[Any]:
     file = io.BytesIO(data)
     shape, fortran, dtype = read_header(file, len(data))
     if dtype.hasobject:
-        raise ValueError("it is no .npy file that can be read: it has Python objects, pickled")
+        raise ValueError("it is not a readable .npy file: it contains pickled Python objects")
     if not dtype.itemsize:
         return np.zeros(shape, dtype)
     values = np.frombuffer(data, dtype, math.prod(shape), file.tell())

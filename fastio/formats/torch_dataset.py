@@ -31,7 +31,7 @@ _FOLDER_MODULE = "torchvision.datasets.folder"
 _WORKERS_S = 5.0  # for all workers to end, as DataLoader has it for one;
 _TERMINATED_S = 0.2  # and for each to go once it was terminated
 _PACK = (
-    "Write it once as a packed dataset, fastio.pack(dataset, 'packed/'), and load that: "
+    "Pack the dataset once with fastio.pack(dataset, 'packed/'), and load the result with "
     "fastio.Loader('packed/')."
 )
 
@@ -144,8 +144,8 @@ def image_files(dataset: object) -> ImageFiles | Slow:
     if folder.target_transform is not None:
         return Slow(
             "the ImageFolder has a target_transform",
-            "Give it to the loader instead: transforms={'label': fastio.OnBatch(function)}, which "
-            "gets the labels of a batch as a tensor.",
+            "Pass it to the loader instead, as transforms={'label': fastio.OnBatch(function)}; it "
+            "then gets the labels of a batch as a tensor.",
         )
     loader = folder.loader
     name = getattr(loader, "__qualname__", repr(loader))
@@ -153,7 +153,7 @@ def image_files(dataset: object) -> ImageFiles | Slow:
     if not standard or getattr(loader, "__module__", None) != _FOLDER_MODULE:
         return Slow(
             f"the ImageFolder has a loader of its own, {name}",
-            f"Leave it out, if what it does is to decode files. {_PACK}",
+            f"Leave the loader out if it only decodes files. {_PACK}",
         )
     samples, classes = list(folder.samples), list(folder.classes)
     return ImageFiles(samples, classes, folder.transform, os.fspath(folder.root))

@@ -365,7 +365,7 @@ def _encode_array(field: Array, value: Any) -> Any:
             f"its shape is {array.shape}, the field's is {field.shape}; give a schema with "
             f"Array({field.dtype!r}, None), or None for an axis of the shape, when shapes differ"
             + (
-                "; of a document's tokens, with fastio.Tokens('uint32')"
+                "; for the tokens of a document, use fastio.Tokens('uint32')"
                 if _may_be_tokens(array)
                 else ""
             )

@@ -165,8 +165,8 @@ class _Members:
             nbytes = sum(about.file_size for about in arrays.zip.infolist())
             if nbytes > self.max_unzipped_bytes:
                 raise ValueError(
-                    f"its arrays take {nbytes:,} bytes, and max_unzipped_bytes is "
-                    f"{self.max_unzipped_bytes:,}. Where you trust it, give a larger "
+                    f"its arrays take {nbytes:,} bytes, more than max_unzipped_bytes="
+                    f"{self.max_unzipped_bytes:,}. If you trust the data, pass a larger "
                     "max_unzipped_bytes to fastio.pack"
                 )
             if set(arrays.files) != set(self.names):
@@ -204,8 +204,8 @@ def _headers(path: str) -> dict[str, _Header]:
         for about in archive.infolist():
             if about.file_size > _MOST_DEFLATED * about.compress_size + _MOST_DEFLATED:
                 raise ValueError(
-                    f"{about.filename} is said to have {about.file_size:,} bytes, compressed to "
-                    f"{about.compress_size:,}, which cannot be"
+                    f"the archive lists {about.filename} with {about.file_size:,} bytes, "
+                    f"compressed to {about.compress_size:,}, which is not possible"
                 )
             with archive.open(about) as member:
                 headers[about.filename.removesuffix(".npy")] = _header(member, about.file_size)

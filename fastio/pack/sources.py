@@ -104,7 +104,8 @@ def open_source(
     names_files = isinstance(src, (str, os.PathLike)) and _is_list(src, schema)
     if asked.roots is not None and (table is not None or not names_files):
         raise PackError(
-            "roots are for a list of images and a directory of save_to_disk, and the source is none"
+            "roots is only for a list of images or a directory of save_to_disk, and the source is "
+            "neither; leave it out"
         )
     if table is not None:
         return table
@@ -162,7 +163,9 @@ def _open_samples(src: Any, schema: Schema | None, asked: TableRows) -> Source:
         return _open_path(os.fspath(src), schema, asked)
     if isinstance(src, TarDataset):
         if asked.max_unzipped_bytes is not None:
-            raise PackError("the tars are open: give max_unzipped_bytes to fastio.open")
+            raise PackError(
+                "the tars are already open: pass max_unzipped_bytes to fastio.open instead"
+            )
         return TarSource(src, schema)
     if is_tars(src):
         return _open_tars(src, schema, asked)

@@ -218,7 +218,7 @@ class RemoteDestination:
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise PackError(
-                f"{folder} is a link, or belongs to somebody else: delete it, or choose another "
+                f"{folder} is a link or belongs to another user: delete it, or choose another "
                 "folder (staging, --staging)"
             )
         return folder

@@ -342,7 +342,7 @@ class Store:
         if isinstance(problem, OtherVersion):
             raise SourceChanged(
                 f"{url} was replaced while it was being read: it was {expect} when it was opened, "
-                f"and {problem}. Open it again; what is read must not be written to"
+                f"and {problem}. Open it again, and do not write to objects that are being read"
             )
         raise self._error(url, doing, problem)
 
@@ -399,7 +399,7 @@ def _of_version(
     if problem is not None:
         raise problem
     if agrees is False:
-        raise OSError(f"the answer was not of the object's version: {expect}")
+        raise OSError(f"the response was of another version than the object's: {expect}")
     return value
 
 

@@ -97,7 +97,9 @@ class FsspecBackend:
     def _complain(self, name: str, offset: int, length: int, came: int, limit_s: float) -> None:
         asked = f"bytes {offset} to {offset + length}"
         if came > length:
-            raise Doubtful(f"{asked} were asked for, and {came} bytes came: ranges are ignored")
+            raise Doubtful(
+                f"{asked} were requested, but {came} bytes came: the server ignores ranges"
+            )
         size = self.stat(name, limit_s).size or 0
         if offset + length > size:
             raise Permanent(f"{asked} were asked for, of an object of {size} bytes")
@@ -209,7 +211,7 @@ def _web_rules(fs: Any) -> ModuleType | None:
 def _translated(error: Exception, seconds: float) -> Exception:
     """An error as the retries know it: Permanent, or one that may pass."""
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # two classes in Python 3.10
-        return TimeoutError(f"no answer within {seconds:.3g} s")
+        return TimeoutError(f"no response within {seconds:.3g} s")
     if isinstance(error, (FileNotFoundError, Permanent)):
         return error
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

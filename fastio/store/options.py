@@ -98,7 +98,7 @@ def _web(settings: Settings) -> None:
     """Credentials, proxies and redirects, as all backends understand them."""
     parts = urlsplit(settings.url)
     if parts.query:
-        raise Untranslatable("a query, which it would name to other hosts that it is redirected to")
+        raise Untranslatable("a query string, which it would send to other hosts after a redirect")
     headers = dict(settings.client.get("default_headers") or {})
     netloc = parts.netloc
     if "@" in netloc:
@@ -109,7 +109,9 @@ def _web(settings: Settings) -> None:
     for name in headers:
         # Redirected to another host, it takes this header away, and sends all others along.
         if name.lower() != "authorization":
-            raise Untranslatable(f"the header {name!r}, which it would send on to other hosts")
+            raise Untranslatable(
+                f"the header {name!r}, which it would send to other hosts after a redirect"
+            )
     if headers:
         settings.client["default_headers"] = headers
     settings.allow_http = parts.scheme.lower() == "http"

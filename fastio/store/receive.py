@@ -145,7 +145,7 @@ class Receiver:
         return self._connected(until_s), False
 
     def _connected(self, until_s: float) -> http.client.HTTPConnection:
-        problem: OSError = OSError(f"{self._host} has no address")
+        problem: OSError = OSError(f"the name {self._host} has no address")
         for family, kind, protocol, _, address in socket.getaddrinfo(
             self._host, self._port, type=socket.SOCK_STREAM
         ):
@@ -193,7 +193,7 @@ class _TimedSocket(socket.socket):
     def _limit(self) -> None:
         left_s = self.until_s - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError("it took too long")
+            raise TimeoutError("the attempt took too long")
         self.settimeout(min(self.stall_s, left_s))
 
 

@@ -53,7 +53,7 @@ class Stamp:
 
     def __str__(self) -> str:
         if not self.version:
-            return f"{self.size:,} bytes, of a version that the store does not tell"
+            return f"{self.size:,} bytes, of a version that the store does not report"
         kind = "" if self.version.startswith((_ID, _TIME)) else "ETag "
         return f"{self.size:,} bytes, {kind}{self.version}"
 

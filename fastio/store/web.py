@@ -186,7 +186,7 @@ async def stat(fs: Any, url: str) -> Marks:
         _raise_for_status(answer, url)
         length = answer.headers.get("Content-Length")
         if answer.status != 200 or length is None:
-            raise Permanent("the server does not say how many bytes it has")
+            raise Permanent("the server does not report the object's size")
         return Marks.of_headers(answer.headers, int(length))
 
 
@@ -232,37 +232,43 @@ def _expected(
         as `fetch`.
     """
     last = "its end" if length is None else offset + length
-    asked = f"bytes {offset} to {last} were asked for"
+    asked = f"bytes {offset} to {last} were requested"
     text = answer.headers.get("Content-Range", "")
     if answer.status == 416:
         total = text.rpartition("*/")[2]
-        raise Permanent(f"{asked}, of an object of {total or 'fewer'} bytes")
+        raise Permanent(f"{asked}, but the object has {total or 'fewer'} bytes")
     _raise_for_status(answer, str(answer.url))
     encoding = answer.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
-        raise Permanent(f"the answer is encoded ({encoding}), which was not asked for")
+        raise Permanent(f"the response is encoded ({encoding}), which was not requested")
     declared = answer.headers.get("Content-Length")
     count = None if declared is None else int(declared)
     if answer.status == 200:
         # RFC 9110, 14.2: a server may ignore Range. What it sends is the whole.
         if is_part and (offset or count is None or count != length):
-            raise Doubtful(f"{asked}, and the whole object came: ranges are ignored")
+            raise Doubtful(f"{asked}, but the whole object came: the server ignores ranges")
         if count is None and not answer.headers.get("Transfer-Encoding"):
-            raise Permanent("the answer has no length, so that a cut one would not be noticed")
+            raise Permanent(
+                "the response has no length, so that a truncated body would not be detected"
+            )
         return count, Marks.of_headers(answer.headers, count)
     if answer.status != 206 or not is_part:
-        raise Permanent(f"{asked}, and HTTP status {answer.status} {answer.reason} came")
+        raise Permanent(
+            f"{asked}, but the response has HTTP status {answer.status} {answer.reason}"
+        )
     if answer.headers.get("Content-Type", "").lower().startswith("multipart/"):
-        raise Permanent(f"{asked}, and several ranges came ({answer.headers['Content-Type']})")
+        raise Permanent(f"{asked}, but several ranges came ({answer.headers['Content-Type']})")
     said = _RANGE.fullmatch(text.strip())
     if said is None:
-        raise OSError(f"{asked}, and the answer does not say which are sent ({text or 'nothing'})")
+        raise OSError(
+            f"{asked}, but Content-Range does not say which were sent ({text or 'missing'})"
+        )
     first, end, total = int(said[1]), int(said[2]) + 1, None if said[3] == "*" else int(said[3])
     wanted = total if length is None else offset + length
     if total is not None and wanted is not None and wanted > total:
-        raise Permanent(f"{asked}, of an object of {total} bytes")
+        raise Permanent(f"{asked}, but the object has {total} bytes")
     if first != offset or (wanted is not None and end != wanted):
-        raise OSError(f"{asked}, and {first} to {end} were sent")
+        raise OSError(f"{asked}, but {first} to {end} were sent")
     if count is not None and count != end - first:
         raise OSError(f"bytes {first} to {end} were announced, with a length of {count}")
     return end - first, Marks.of_headers(answer.headers, total)

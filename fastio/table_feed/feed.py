@@ -230,8 +230,8 @@ class TableFeed:
         """See `Feed`."""
         if self.sampling.mode != "sequential":
             raise TypeError(
-                "rows of tables as they are get their order when row groups are read: pack the "
-                "tables (fastio pack) for a sampler that can be iterated over"
+                "the order of a shuffled table is only known while its row groups are read, so its "
+                "sampler cannot be iterated over: pack the tables (fastio pack)"
             )
         return self.sampling.rows(len(self.dataset), cursor, ranks)
 

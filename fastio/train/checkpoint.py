@@ -55,7 +55,7 @@ def _publish(path: Path, write: Any) -> None:
     # torch has errors of its own for those of the file that it writes to.
     except (OSError, RuntimeError) as error:
         raise fastio.CheckpointError(
-            f"{path} cannot be written ({_cause(error)}); what was there before stays"
+            f"{path} cannot be written ({_cause(error)}); the previous file is kept"
         ) from error
 
 

@@ -64,9 +64,9 @@ def text_task(options: Options, settings: TextSettings | None = None) -> TextTas
         schema = getattr(loader.dataset, "schema", None)
     if schema is None or not schema.token_fields:
         raise fastio.TrainError(
-            f"{options.data} has no tokens: make them of text with `fastio pack TEXT DESTINATION "
-            "--tokenizer bytes`, or another tokenizer, and --columns label for what to predict; "
-            "arrays of integers are packed as tokens by a schema with fastio.Tokens('uint32')"
+            f"{options.data} has no tokens: make them from text with `fastio pack TEXT DESTINATION "
+            "--tokenizer bytes` (or another tokenizer), and --columns label for the target; to "
+            "pack arrays of integers as tokens, use a schema with fastio.Tokens('uint32')"
         )
     field = schema.token_fields[0]
     label = settings.label or next((n for n in ("label", "class") if n in schema.fields), None)

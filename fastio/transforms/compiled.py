@@ -70,7 +70,7 @@ class Compiled:
                 step.add_to(geometry)
             except ValueError as error:
                 raise TransformError(
-                    f"{step}: {error}. Give one resizing step, or do the second one in a "
+                    f"{step}: {error}. Use one resizing step, or run the second one in a "
                     "fastio.OnBatch at the end of the list"
                 ) from error
         return geometry
@@ -102,12 +102,14 @@ def compile(transforms: Sequence[Any], field: str | None = None) -> Compiled:
                 if tail or batch:
                     before = OnBatch(batch[-1]) if batch else tail[-1]
                     raise TransformError(
-                        f"{step} stands after {before}: crops, resizes and flips come first"
+                        f"{step} stands after {before}: put crops, resizes and flips first"
                     )
                 geometry.append(step)
             elif isinstance(step, POINTWISE):
                 if batch:
-                    raise TransformError(f"{step} stands after {OnBatch(batch[-1])}")
+                    raise TransformError(
+                        f"{step} stands after {OnBatch(batch[-1])}: put OnBatch last"
+                    )
                 tail.append(step)
             elif isinstance(step, OnBatch):
                 batch.append(step.function)
@@ -128,12 +130,12 @@ def on_whole_batch(transforms: Sequence[Any]) -> tuple[Callable[[Any], Any], ...
     for step in transforms:
         if isinstance(step, (*GEOMETRIC, *POINTWISE)) or from_torchvision(step) is not None:
             raise TransformError(
-                f"transforms={{None: ...}} takes callables on the whole batch, and {spoken(step)} "
-                "is of one field: transforms={field: ...}"
+                f"transforms={{None: ...}} takes callables on the whole batch, but {spoken(step)} "
+                "applies to one field: use transforms={field: ...}"
             )
         function = step.function if isinstance(step, OnBatch) else step
         if not callable(function):
-            raise TransformError(f"{step!r} is no transform and can't be called")
+            raise TransformError(f"{step!r} is neither a transform nor callable")
         found.append(function)
     return tuple(found)
 
@@ -141,12 +143,12 @@ def on_whole_batch(transforms: Sequence[Any]) -> tuple[Callable[[Any], Any], ...
 def _unknown(step: object, field: str | None) -> TransformError:
     """What is said of a step that is no specification."""
     if not callable(step):
-        return TransformError(f"{step!r} is no transform and can't be called")
+        return TransformError(f"{step!r} is neither a transform nor callable")
     text, where = spoken(step), "" if field is None else f" on field {field!r}"
     return TransformError(
-        f"{text}{where} is not a transform that fastio runs per sample. To run it once a batch on "
-        f"its device, write fastio.OnBatch({text}); what it draws at random is then drawn once for "
-        "the whole batch"
+        f"{text}{where} is not a transform that fastio runs per sample. To run it once per batch "
+        f"on the batch's device, write fastio.OnBatch({text}); its random values are then drawn "
+        "once for the whole batch"
     )
 
 

@@ -226,7 +226,7 @@ def _read(path: str, column: str, place: Place, files: NamedFiles) -> bytes:
         reason = error.strerror if isinstance(error, OSError) else error
         raise SchemaError(
             f"{place.column(column)}, row {place.row(0)}: the file {path} cannot be read: "
-            f"{reason}; save the dataset with its files (save_to_disk), or leave it out"
+            f"{reason}; save the dataset with its files (save_to_disk), or leave this column out"
         ) from error
 
 

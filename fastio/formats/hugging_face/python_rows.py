@@ -31,7 +31,7 @@ def unlike_python(dataset: Any, left_out: Collection[str] = ()) -> str | None:
     """
     given = dataset.format
     if given["type"] not in (None, "python"):
-        return f"collate_fn gets rows of the format {given['type']!r}"
+        return f"collate_fn would get rows in the format {given['type']!r}"
     table: pa.Table = dataset.data.table
     names = table.column_names if given["output_all_columns"] else given["columns"]
     for name in names:
@@ -40,7 +40,7 @@ def unlike_python(dataset: Any, left_out: Collection[str] = ()) -> str | None:
         column = table.column(name)
         feature = type(dataset.features[name]).__name__
         if "." in name or feature not in _FEATURES or not _is_plain(column.type):
-            return f"collate_fn gets the column {name!r}, {column.type}, as Python objects"
+            return f"collate_fn would get the column {name!r} ({column.type}) as Python objects"
         if _has_nulls(column):
             return f"the column {name!r} has nulls, and collate_fn gets them as None"
     return None

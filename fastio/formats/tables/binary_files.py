@@ -259,7 +259,7 @@ class ArrowTable:
             length = footer_length(view)
             end = len(view) - len(MAGIC) - 4
             if not 0 <= length <= end:
-                raise ValueError(f"its footer is said to have {length} bytes")
+                raise ValueError(f"the size of its footer, {length} bytes, is not possible")
             dictionaries, self._blocks = blocks(data(end - length, length))
             heads = [data(block.offset, block.metadata) for block in self._blocks]
             self.batch_rows = [batch_rows(head) for head in heads]
@@ -280,7 +280,7 @@ class ArrowTable:
         length = footer_length(data)
         end = file.size() - len(MAGIC) - 4
         if not 0 <= length <= end:
-            raise pa.ArrowInvalid(f"its footer is said to have {length} bytes")
+            raise pa.ArrowInvalid(f"the size of its footer, {length} bytes, is not possible")
         if end - length < start:
             ((start, data),) = file.fetch([(end - length, file.size() - end + length)])
         try:

@@ -90,9 +90,9 @@ def body_bytes(metadata: memoryview) -> int:
         slot = _slot(message, _follow(message, 0), _MESSAGE_BODY)
         count = 0 if slot is None else int(_at(message, "<q", slot))
     except struct.error as error:
-        raise ValueError(f"the metadata of a message are damaged: {error}") from None
+        raise ValueError(f"the metadata of a message is damaged: {error}") from None
     if count < 0:
-        raise ValueError(f"a message has {count} bytes")
+        raise ValueError(f"the size of a message, {count} bytes, is not possible")
     return count
 
 
@@ -126,7 +126,7 @@ def decompressed_bytes(metadata: memoryview, body: memoryview) -> int:
             return 0
         return sum(_decompressed(message, body, _follow(message, buffers)))
     except struct.error as error:
-        raise ValueError(f"the metadata of a message are damaged: {error}") from None
+        raise ValueError(f"the metadata of a message is damaged: {error}") from None
 
 
 def messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
@@ -146,7 +146,7 @@ def messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
         if length + body > len(data) - begin:
             raise ValueError(
                 f"a message of {length + body} bytes begins at byte {begin} and ends "
-                f"behind the last of {len(data)}"
+                f"after the end of the data ({len(data)} bytes)"
             )
         yield metadata, data[begin + length : begin + length + body]
         at = begin + length + body
@@ -167,7 +167,7 @@ def message_head(data: memoryview) -> tuple[int, int] | None:
         return None
     length = int(struct.unpack_from("<i", data, start - 4)[0])
     if length < 0:
-        raise ValueError(f"the metadata of a message are said to have {length} bytes")
+        raise ValueError(f"the size of a message's metadata, {length} bytes, is not possible")
     return (start, length) if length else None
 
 
@@ -180,16 +180,20 @@ def _decompressed(message: memoryview, body: memoryview, first: int) -> Iterator
     """What each compressed buffer says of itself; a length stands before its bytes."""
     count = int(_at(message, "<I", first))
     if first + 4 + count * _BUFFER_BYTES > len(message):
-        raise struct.error(f"{count} buffers do not fit into it")
+        raise struct.error(f"its {count} buffers do not fit into the metadata")
     for place in range(first + 4, first + 4 + count * _BUFFER_BYTES, _BUFFER_BYTES):
         offset, length = struct.unpack_from("<qq", message, place)
         if not length:
             continue
         if offset < 0 or length < 8 or offset + length > len(body):
-            raise struct.error(f"{length} bytes at {offset} do not lie in {len(body)}")
+            raise struct.error(
+                f"a buffer of {length} bytes at {offset} exceeds the body of {len(body)} bytes"
+            )
         nbytes = int(struct.unpack_from("<q", body, offset)[0])
         if nbytes < -1:
-            raise struct.error(f"a buffer says that it decompresses to {nbytes} bytes")
+            raise struct.error(
+                f"the decompressed size of a buffer, {nbytes} bytes, is not possible"
+            )
         yield length - 8 if nbytes == -1 else nbytes  # -1: it is not compressed after all
 
 
@@ -205,7 +209,7 @@ def _listed(data: memoryview, table: int, slot: int) -> list[Block]:
     found = [Block(*struct.unpack_from("<qi4xq", data, place)) for place in places]
     for block in found:
         if min(block.offset, block.metadata, block.body) < 0:
-            raise struct.error(f"a block is said to be {block}")
+            raise struct.error(f"the footer's entry {block} is not possible")
     return found
 
 

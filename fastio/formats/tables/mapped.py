@@ -58,7 +58,7 @@ class Mapped:
     def check(self) -> None:
         """Raises ShardCorrupt where what was read may not be what the file had."""
         if self._mapping.damaged:
-            raise ShardCorrupt(f"{self.path} was cut off while it was read: write it again")
+            raise ShardCorrupt(f"{self.path} was cut off while it was being read; write it again")
 
     def check_size(self) -> None:
         """`check`, also for what was cut off and is not noticed before it is read.
@@ -68,7 +68,7 @@ class Mapped:
         self.check()
         now = _identity(self.path)
         if now[:2] == self._file[:2] and now[2] < self._file[2]:
-            raise ShardCorrupt(f"{self.path} was cut off while it was read: write it again")
+            raise ShardCorrupt(f"{self.path} was cut off while it was being read; write it again")
 
 
 def _identity(path: str) -> tuple[int, int, int]:

@@ -97,8 +97,8 @@ class LocalFile:
             return  # what is open stays, and opening it says what is wrong
         if now != self._first():
             raise SourceChanged(
-                f"{self.name} was replaced or written to while it was being read: open it again; "
-                "what is read must not be written to"
+                f"{self.name} was replaced or written to while it was being read. Open it again, "
+                "and do not write to files that are being read"
             )
 
     def _first(self) -> tuple[int, int, int]:
@@ -191,8 +191,9 @@ class StoreFile:
         while found not in seen:
             if len(seen) == _ATTEMPTS - 1:
                 raise StoreError(
-                    f"{self.name} comes with other bytes each of {_ATTEMPTS} times that they are "
-                    "asked for: see what stands between here and its server"
+                    f"{self.name}: each of {_ATTEMPTS} requests for the same bytes returned "
+                    "different ones; check the proxies and caches between this machine and its "
+                    "server"
                 )
             seen.append(found)
             self.store.transfers.note_refetch()

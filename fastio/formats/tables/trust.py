@@ -82,7 +82,7 @@ def check_column(array: pa.Array, name: str, where: str) -> None:
     if problem is not None:
         raise ShardCorrupt(
             f"{where}: column {name!r} is damaged: {' '.join(str(problem).split())}; write the "
-            "file again, and do not trust it where you do not know who wrote it"
+            "file again, or do not use it if you do not know who wrote it"
         )
 
 
@@ -107,9 +107,9 @@ def check_decompressed(metadata: memoryview, body: memoryview, where: str) -> No
         most = min(most, available // 2)
     if nbytes > most:
         raise ShardCorrupt(
-            f"{where}: its {len(body):,} compressed bytes are said to take {nbytes:,} when they "
-            f"are decompressed, and at most {most:,} are taken for them: write the file again with "
-            "fewer rows a record batch, or without compression"
+            f"{where}: its {len(body):,} compressed bytes would decompress to {nbytes:,}, more "
+            f"than the limit of {most:,}: write the file again with fewer rows per record batch, "
+            "or without compression"
         )
 
 

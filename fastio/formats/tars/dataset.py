@@ -361,8 +361,8 @@ def _open_again(
     for before, now in zip(tars, found.index.tars, strict=False):
         if before != now:
             raise SourceChanged(
-                f"{now.name} was replaced or written to after another process opened it: open it "
-                "again there"
+                f"{now.name} was replaced or written to after another process opened it: open the "
+                "dataset again in that process"
             )
     return found
 

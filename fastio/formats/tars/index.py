@@ -254,8 +254,8 @@ def _check_extensions(
         some = ", ".join(f".{name}" for name in names[:3])
         raise SchemaError(
             f"{tars[0].name}: {members:,} files have {len(names):,} different extensions "
-            f"({some}, ...), which begin at the first dot of a file's name, and each would be a "
-            "field of its own: rename the files, so that the keys have no dots"
+            f"({some}, ...). An extension begins at the first dot of a file's name, and each "
+            "would become a field: rename the files so that their keys contain no dots"
         )
 
 

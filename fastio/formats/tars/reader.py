@@ -73,8 +73,8 @@ class LocalTars:
             expected = self._stamps.get(name)
             if expected is not None and stamp(name) != expected:
                 raise SourceChanged(
-                    f"{name} was replaced or written to while it was being read: open it again; "
-                    "what is read must not be written to"
+                    f"{name} was replaced or written to while it was being read. Open it again, "
+                    "and do not write to files that are being read"
                 )
 
     def note_refetch(self) -> None:

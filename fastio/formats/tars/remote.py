@@ -201,7 +201,8 @@ def _open_again(
     found = RemoteTars(url, options, cache, fields=fields, incomplete=incomplete)
     if found.fingerprint != fingerprint:
         raise SourceChanged(
-            f"{found.path}: a tar was replaced after another process opened it: open it again there"
+            f"{found.path}: a tar was replaced after another process opened it: open the dataset "
+            "again in that process"
         )
     return found
 

@@ -149,12 +149,12 @@ def unzipped(extension: str, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED
     if len(found) > max_unzipped_bytes:
         del found  # which the error would keep
         raise ValueError(
-            f"its {len(data):,} bytes hold more than {max_unzipped_bytes:,}, which is "
-            "max_unzipped_bytes. Where you trust it, give a larger max_unzipped_bytes to "
-            "fastio.open or fastio.pack"
+            f"its {len(data):,} bytes decompress to more than max_unzipped_bytes="
+            f"{max_unzipped_bytes:,}. If you trust the data, pass a larger "
+            "max_unzipped_bytes to fastio.open or fastio.pack"
         )
     if not inflater.eof:
-        raise ValueError("it is no gzip file: it is cut off")
+        raise ValueError("it is not a complete gzip file: it is truncated")
     return found
 
 

@@ -50,8 +50,9 @@ class TokenDataset:
         kind = dataset.schema.fields.get(field)
         if not isinstance(kind, Tokens):
             raise SchemaError(
-                f"TokenWindows is for a field of tokens; {dataset.path} has "
-                f"{', '.join(dataset.schema.token_fields) or 'none'}, and {field!r} is {kind!r}."
+                f"TokenWindows is only for fields of tokens, and {field!r} is {kind!r}; the "
+                f"token fields of {dataset.path} are: "
+                f"{', '.join(dataset.schema.token_fields) or 'none'}."
                 + tokens_hint({} if kind is None else {field: kind})
             )
         self.dataset, self.field, self.windows = dataset, field, windows

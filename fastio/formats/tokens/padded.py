@@ -91,8 +91,8 @@ class PaddedDataset:
         kind = kinds.get(field)
         if not isinstance(kind, Tokens):
             raise SchemaError(
-                f"TokenPad is for a field of tokens; {dataset.path} has "
-                f"{', '.join(dataset.schema.token_fields) or 'none'}, and {field!r} is {kind!r}."
+                f"TokenPad is only for fields of tokens, and {field!r} is {kind!r}; the token "
+                f"fields of {dataset.path} are: {', '.join(dataset.schema.token_fields) or 'none'}."
                 + tokens_hint({} if kind is None else {field: kind})
             )
         taken = [name for name in (INPUTS, MASK) if name in kinds and name != field]

@@ -274,7 +274,7 @@ def test_max_pixels_is_an_option_of_every_kind_of_images(tmp_path: Path, kind: s
         # In another process, too.
         for opened in (dataset, pickle.loads(pickle.dumps(dataset))):
             with pytest.raises(
-                SampleError, match=r"9 x 9 pixels, and max_pixels is 64.*larger max_"
+                SampleError, match=r"9 x 9 pixels, more than max_pixels=64.*larger max_"
             ):
                 opened[1]
             with Loader(opened, batch_size=3, on_error="skip", num_workers=1) as loader:
@@ -290,7 +290,7 @@ def test_max_pixels_is_an_option_of_packing(
     tmp_path: Path, kind: str, options: dict[str, Any]
 ) -> None:
     with images_of(kind, tmp_path) as path:
-        with pytest.raises(SampleError, match="max_pixels is 64"):
+        with pytest.raises(SampleError, match="max_pixels=64"):
             fastio.pack(path, tmp_path / "refused", max_pixels=64, **options)
         skipping: dict[str, Any] = {"max_pixels": 64, "on_error": "skip", **options}
         assert len(fastio.pack(path, tmp_path / "some", **skipping).skipped) == 1
@@ -307,7 +307,7 @@ def test_the_limits_are_options_of_the_command_line(tmp_path: Path) -> None:
         arguments = ["pack", path, str(tmp_path / "a"), "--on-error", "skip", "--max-pixels", "64"]
         done = CliRunner().invoke(main, arguments)
         assert done.exit_code == 0
-        assert "max_pixels is 64" in done.stderr
+        assert "max_pixels=64" in done.stderr
         assert "2 samples" in done.stdout
     path = str(tar_of(tmp_path, "json.gz", gzip.compress(b"5"), gzip.compress(b"5" + b" " * 2000)))
     arguments = ["pack", path, str(tmp_path / "b"), "--on-error", "skip", "--max-unzipped", "1KiB"]
@@ -325,7 +325,7 @@ def test_max_unzipped_bytes_is_an_option_of_tars(tmp_path: Path, remote: bool) -
         where = f"{url}/a.tar" if remote else str(path)
         with fastio.open(where, max_unzipped_bytes=1000) as dataset:
             for opened in (dataset, pickle.loads(pickle.dumps(dataset))):
-                with pytest.raises(SampleError, match="more than 1,000, which is max_unzipped"):
+                with pytest.raises(SampleError, match="more than max_unzipped_bytes=1,000"):
                     opened[BAD]
                 assert opened[0]["json_gz"] == 5
         with fastio.open(where, max_unzipped_bytes=2001) as dataset:
@@ -439,7 +439,7 @@ def test_an_array_file_that_claims_terabytes_is_left_out_when_packing(tmp_path: 
     for row in range(4):
         (folder / f"{row}.npy").write_bytes(npy(np.arange(4, dtype=np.float32)))
     (folder / "1.npy").write_bytes(claiming("(2000000000000,)"))
-    with pytest.raises(SampleError, match=r"1\.npy: .*8,000,000,000,000 bytes, and it has 16"):
+    with pytest.raises(SampleError, match=r"1\.npy: .*8,000,000,000,000 bytes, but it has 16"):
         fastio.pack(folder, tmp_path / "packed")
     fastio.pack(folder, tmp_path / "other", on_error="skip")
     assert len(fastio.open(tmp_path / "other")) == 3

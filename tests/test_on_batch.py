@@ -99,7 +99,7 @@ def test_what_it_holds_is_a_function(wrong: Any) -> None:
 
 def test_under_none_callables_are_of_the_batch_by_their_place() -> None:
     assert on_whole_batch([abs, OnBatch(max)]) == (abs, max)
-    with pytest.raises(fastio.TransformError, match=r"of one field: transforms=\{field"):
+    with pytest.raises(fastio.TransformError, match=r"one field: use transforms=\{field"):
         on_whole_batch([fastio.Normalize([0.5], [0.5])])
 
 

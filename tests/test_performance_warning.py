@@ -69,7 +69,7 @@ def test_a_target_transform_is_to_be_given_to_the_loader(folder: Path) -> None:
 def test_a_loader_of_its_own_is_to_be_left_out(folder: Path) -> None:
     message = said(image_folder(folder, loader=abs))
     assert "a loader of its own, abs" in message
-    assert "Leave it out" in message
+    assert "Leave the loader out" in message
 
 
 def test_a_transform_that_is_not_known_is_to_be_given_to_the_loader(folder: Path) -> None:

@@ -258,7 +258,7 @@ def test_what_makes_no_sense_is_refused(packed: Path, tmp_path: Path) -> None:
     with pytest.raises(TransformError, match="nothing to collate"):
         Loader(packed, transforms=TokenWindows(8), collate_fn=list)
     fastio.pack([(1, 2)], tmp_path / "other")
-    with pytest.raises(TransformError, match="only field of tokens"):
+    with pytest.raises(TransformError, match="exactly one field of tokens"):
         Loader(tmp_path / "other", transforms=TokenWindows(8))
 
 

@@ -16,7 +16,7 @@ Each leaf also inherits the builtin that people already catch::
     |   |-- ImageError                        ... because of its image
     |   `-- AudioError                        ... because of its sound file
     |-- TransformError (TypeError)            a transform that fastio cannot apply
-    |-- CacheError (OSError)                a cache folder that cannot be used
+    |-- CacheError (OSError)                  a cache folder that cannot be used
     |-- PackError (RuntimeError)              packing or exporting cannot start or go on
     |-- StateMismatch (ValueError)            a loader state that belongs to other data
     |-- TrainError (RuntimeError)             training cannot start or cannot go on
@@ -38,9 +38,9 @@ from fastio.shown import shown_lines
 
 
 class FastioError(Exception):
-    """The root of all errors that fastio raises on purpose.
+    """The base class of all errors that fastio raises on purpose.
 
-    Its text has no control characters and no URL's credentials, whatever names are in it.
+    `str(error)` never contains control characters or credentials of URLs.
     """
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class DatasetExists(FastioError, FileExistsError):
 
 
 class StoreError(FastioError, OSError):
-    """An object of a URL could not be read, written or listed until the deadline, or never can."""
+    """An object of a URL could not be read, written or listed before the deadline, or at all."""
 
 
 class SourceChanged(FastioError, ValueError):
@@ -163,4 +163,4 @@ class BuildMissing(FastioError, ImportError):
 
 
 class PerformanceWarning(UserWarning):
-    """A loader works, but by a slow way; the message says why, and what makes it fast."""
+    """A loader works, but on a slow path. The message says why, and how to make it fast."""

@@ -121,6 +121,7 @@ def test_two_image_fields_text_and_arrays(
 ) -> None:
     options: dict[str, Any] = {
         "transforms": {"left": CROPS, "right": [Resize((8, 8))]},
+        "seed": 0,
         "num_workers": 2,
     }
     with (

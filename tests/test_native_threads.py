@@ -1,8 +1,7 @@
-"""Objects of the native module that several Python threads use at once, with and without a GIL."""
+"""Objects of the native module that several Python threads use at once."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -31,11 +30,6 @@ def at_once(*works: Callable[[], object]) -> None:
         thread.join()
     if errors:
         raise errors[0]
-
-
-def test_the_interpreter_keeps_running_without_its_lock() -> None:
-    if hasattr(sys, "_is_gil_enabled") and "free-threading" in sys.version:
-        assert not sys._is_gil_enabled()
 
 
 def raw_images(path: Path, rows: int) -> tuple[_native.FileSet, list[np.ndarray]]:  # type: ignore[type-arg]

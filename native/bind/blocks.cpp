@@ -64,10 +64,11 @@ Status padded(const std::uint8_t* data, std::size_t size, Buffer& out) {
 
 void make_codebook(HeldCodebook* self, const Bytes& data) {
   auto book = std::make_shared<Codebook>();
-  raise_for(book->parse(data.data(), data.size()));
+  std::vector<std::uint8_t> bytes = copied(data);
+  raise_for(book->parse(bytes.data(), bytes.size()));
   new (self) HeldCodebook();
   self->value = std::move(book);
-  self->bytes.assign(data.data(), data.data() + data.size());
+  self->bytes = std::move(bytes);
 }
 
 std::optional<nb::tuple> encode(const Bytes& jpeg, HeldCodebook& book) {

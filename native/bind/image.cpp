@@ -131,7 +131,7 @@ void bind_image(nb::module_& m) {
         const std::size_t rows = expected.size();
         check_length("starts", starts.size(), rows + 1);
         const std::uint8_t* bytes = data.data();
-        const std::int64_t* at = starts.data();
+        const std::vector<std::int64_t> at = copied(starts);
         const std::uint32_t* sums = expected.data();
         const auto size = static_cast<std::int64_t>(data.size());
         const nb::gil_scoped_release release;

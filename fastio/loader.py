@@ -646,7 +646,7 @@ class Loader(DataLoader[_Batch]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        unpicklable = dict.fromkeys(("_open", "_latest", "_stream", "_tuner"))
+        unpicklable = dict.fromkeys(("_open", "_latest", "_stream", "_tuner", "_settings"))
         return {**self.__dict__, **unpicklable, "_auto": self._tuner is not None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import xxhash
+
 from fastio.cache import Cache
 from fastio.cores import available_cores
 from fastio.dataset import Dataset, is_dataset, is_half_written
@@ -126,15 +128,20 @@ def dataset_settings(dataset: Any) -> Any:
     """What may be changed on a dataset after a loader was made of it, and decides what it reads.
 
     Returns:
-        Transforms, formats and so on, which are equal where nothing was changed.
+        Transforms, samples, formats and so on, which are equal where nothing was changed.
     """
     inner, picked = picked_rows(dataset)
-    if picked is not None:
-        return id(dataset.indices), len(dataset), dataset_settings(inner)
+    if picked is not None:  # its indices may be changed in place
+        return xxhash.xxh3_64_intdigest(picked.tobytes()), dataset_settings(inner)
     if is_hugging_face(dataset):
         return getattr(dataset, "format", None)
     return [
-        (from_torchvision(folder.transform), folder.target_transform, folder.loader)
+        (
+            folder.transform is None or from_torchvision(folder.transform),
+            folder.target_transform,
+            folder.loader,
+            list(folder.samples),
+        )
         for folder in image_folders(dataset)
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
 import weakref
@@ -291,6 +292,53 @@ def test_a_target_transform_that_is_set_later_is_followed(folder: Any) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", fastio.PerformanceWarning)
             assert {int(y) for _, labels in loader for y in labels} == {10, 11, 12}
+
+
+def test_a_transform_that_is_set_where_none_was_is_followed(folder: Any) -> None:
+    folder.transform = None
+    with fastio.Loader(folder, 4, num_workers=0) as loader:
+        assert loader.path == "native"
+        list(loader)
+        folder.transform = lambda image: torch.zeros(3, 2, 2)  # known to nobody
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", fastio.PerformanceWarning)
+            assert shapes(loader) == {(3, 2, 2)}
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_samples_and_indices_that_are_changed_in_place_are_followed(
+    folder: Any, copied: bool
+) -> None:
+    half = Subset(folder, [0, 1, 2])
+    with fastio.Loader(folder, 4) as whole, fastio.Loader(half, 4) as part:
+        if copied:
+            whole, part = copy.deepcopy(whole), copy.deepcopy(part)
+        for loader in (whole, part):
+            list(loader)
+        half, folder = part.dataset, whole.dataset
+        half.indices.reverse()
+        half.indices[0] = 10
+        assert [int(y) for _, labels in part for y in labels] == [
+            half.dataset.samples[i][1] for i in (10, 1, 0)
+        ]
+        del folder.samples[2:]
+        assert [int(y) for _, labels in whole for y in labels] == [y for _, y in folder.samples]
+        assert len(folder.samples) == 2
+
+
+def test_image_folders_of_a_relative_and_an_absolute_root_are_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vision = import_torchvision()
+    numbered_folder(tmp_path / "images", (2, 3))
+    monkeypatch.chdir(tmp_path)
+    steps = vision.transforms.ToTensor()
+    roots = "images", str(tmp_path / "images")
+    parts = [vision.datasets.ImageFolder(root, steps) for root in roots]
+    with fastio.Loader(ConcatDataset(parts), 4) as loader:
+        assert loader.path == "native"
+        labels = [int(y) for _, batch in loader for y in batch]
+    assert labels == parts[0].targets + parts[1].targets
 
 
 def test_concatenated_image_folders_are_native(folder: Any, tmp_path: Path) -> None:

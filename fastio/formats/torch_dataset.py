@@ -118,9 +118,10 @@ def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
         )
     samples = [sample for part in parts for sample in part.samples]
     classes = max((part.classes for part in parts), key=len)
-    return ImageFiles(
-        samples, classes, first.transform, os.path.commonpath([p.root for p in parts])
-    )
+    roots = [part.root for part in parts]
+    alike = len({os.path.isabs(root) for root in roots}) == 1
+    root = os.path.commonpath(roots) if alike else ""
+    return ImageFiles(samples, classes, first.transform, root)
 
 
 def image_files(dataset: object) -> ImageFiles | Slow:

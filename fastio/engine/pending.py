@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class Pending:
     fetch_s: float = 0.0  # that it was waited for until they were
     left_out: bool = False  # cancelled before it was given to the threads
 
-    @property
+    @cached_property
     def keys(self) -> npt.NDArray[np.int64]:
         """What the draws of its rows are keyed by: int64 (n,)."""
         return np.ascontiguousarray(draw_keys(self.planned.rows, self.planned.occurrences))

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, ra
 
 from fastio.formats.torch_dataset import (
     ImageFiles,
+    Slow,
     TorchReader,
     WorkerSettings,
     fingerprint,
@@ -99,10 +100,13 @@ def test_a_subclass_of_image_folder_is_not_known(folder: Path) -> None:
 
 
 def test_other_datasets_are_not_known() -> None:
-    assert image_files(TensorDataset(torch.zeros(2))) == (
-        "TensorDataset is not torchvision's ImageFolder"
-    )
-    assert image_files(Subset(Sized(), [0])) == "Sized is not torchvision's ImageFolder"
+    for dataset, name in (
+        (TensorDataset(torch.zeros(2)), "TensorDataset"),
+        (Subset(Sized(), [0]), "Sized"),
+    ):
+        found = image_files(dataset)
+        assert isinstance(found, Slow)
+        assert found.reason == f"{name} is not torchvision's ImageFolder"
 
 
 def test_iterable_datasets_are_told_apart() -> None:

@@ -543,7 +543,7 @@ class NativeFeed:
                 called when all parts are there.
         """
         info = BatchInfo(
-            self.sampling.places(batch.rows),
+            self.sampling.places(batch.rows, batch.occurrences),
             batch.valid,
             batch.epoch,
             first_step + batch.step,

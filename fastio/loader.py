@@ -117,7 +117,8 @@ class Loader(DataLoader[_Batch]):
             where it is initialised, else by RANK and WORLD_SIZE of the environment, where torchrun
             puts them. False delivers all of it to every process, as a DataLoader without a sampler
             does, and so does None, which warns where there are several processes. Without effect
-            beside a sampler, and on datasets that iterate.
+            beside a sampler, and on datasets that iterate. Without `seed`, all processes have to
+            begin their first epoch, in which they agree on a seed.
         rank, world_size: the part of each global batch to deliver, in place of `distributed`.
         fields: the fields to deliver, in this order; None for all. Native path only.
         storage_options: for a URL: what its file system takes (keys, endpoint, ...), as in fsspec.
@@ -309,6 +310,7 @@ class Loader(DataLoader[_Batch]):
         self._stream: CopyStream | None = None
         self._closed = False
         self._open: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._replaced: list[Feed] = []  # feeds of before a change, which iterators may still read
         self._latest: weakref.ref[LoaderIterator] | None = None
         # What DataLoader's own __init__, which is not called, leaves behind: DataLoader's
         # __setattr__ protects attributes from here on.
@@ -389,7 +391,9 @@ class Loader(DataLoader[_Batch]):
         self._following.feed, self._following.generator = feed, self.generator
         self._request, self._workers, self._settings = request, workers, settings
         self._stats += before.stats()
-        if not self._open:  # an iterator that is under way goes on with what it has
+        if self._open:  # an iterator that is under way goes on with what it has
+            self._replaced.append(before)
+        else:
             before.close()
         if self._tuner is not None:
             self._tuner = self._make_tuner()
@@ -537,8 +541,10 @@ class Loader(DataLoader[_Batch]):
         the same again. A generator's own state is part of it. For a dataset that iterates it counts
         batches, which are read and left out when the state is loaded.
 
-        A seed that was given or drawn is part of it. Where ranks share an epoch, none is drawn
-        before the first iterator, and the state then has none.
+        A seed that was given or drawn is part of it. If none was drawn yet, this draws it, so that
+        a later `torch.manual_seed` no longer matters. Where ranks share an epoch, none is drawn
+        before the first iterator, and the state then has none. With a generator, the state is
+        exact if one iterator at a time was open.
         """
         from fastio.seeds import generator_state, next_seed
 
@@ -613,7 +619,8 @@ class Loader(DataLoader[_Batch]):
         self._closed = True
         for iterator in list(self._open):
             iterator.close()
-        self._feed.close()
+        for feed in (*self._replaced, self._feed):
+            feed.close()
         if self._owned:
             self._feed.dataset.close()
 
@@ -647,7 +654,8 @@ class Loader(DataLoader[_Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         unpicklable = dict.fromkeys(("_open", "_latest", "_stream", "_tuner", "_settings"))
-        return {**self.__dict__, **unpicklable, "_auto": self._tuner is not None}
+        auto = self._tuner is not None
+        return {**self.__dict__, **unpicklable, "_replaced": [], "_auto": auto}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         auto = state.pop("_auto")

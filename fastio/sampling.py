@@ -202,22 +202,23 @@ class Sampling:
             rows: of the dataset.
             cursor: where to begin.
             ranks: that share the epoch.
-            count: tell how often each row of a sampler came before. In orders of our own none
-                comes twice, but for rows that are picked twice.
+            count: tell how often each row of a sampler came before. In orders of our own only
+                rows that are picked twice come twice, and those are always counted.
         """
         if self.ours:
-            order = self.order_of(rows, cursor)
-            picked, again = self.picked, self._again if count else None
-            if picked is None or again is not None:
-                plan = self.cut(order, ranks, cursor.position)
-            else:
-                plan = self.cut(PickedOrder(order, picked), ranks, cursor.position)
-            if picked is not None and again is not None:
-                return (
-                    replace(batch, rows=picked[batch.rows], occurrences=again[batch.rows])
-                    for batch in plan
-                )
-            return iter(plan if self.buckets is None else BucketPlan(plan, self.buckets))
+            drawn = self.order_of(rows, cursor)
+            picked, again, buckets = self.picked, self._again, self.buckets
+            order = drawn if picked is None or again is not None else PickedOrder(drawn, picked)
+            if picked is not None and again is not None and buckets is not None:
+                buckets = Buckets(buckets.lengths[picked], buckets.pool)
+            plan = self.cut(order, ranks, cursor.position)
+            batches = iter(plan if buckets is None else BucketPlan(plan, buckets))
+            if picked is None or again is None:
+                return batches
+            return (
+                replace(batch, rows=picked[batch.rows], occurrences=again[batch.rows])
+                for batch in batches
+            )
         seen = Occurrences(rows, self.picked) if count else None
 
         def skip(keys: Sequence[Any]) -> None:
@@ -232,12 +233,21 @@ class Sampling:
             return followed
         return (replace(batch, rows=picked[batch.rows]) for batch in followed)
 
-    def places(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where rows of the dataset stand among those that are loaded, int64 (n,) both."""
+    def places(
+        self, rows: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None
+    ) -> npt.NDArray[np.int64]:
+        """Where rows of the dataset stand among those that are loaded, int64 (n,).
+
+        Args:
+            rows: int64 (n,).
+            occurrences: int64 (n,), how often each came before in the epoch; None: never. With a
+                sampler, a row that is picked several times stands where it was picked first.
+        """
         if self.picked is None:
             return rows
         by_row, ascending = self._by_row
-        return by_row[np.searchsorted(ascending, rows)]
+        found = np.searchsorted(ascending, rows)
+        return by_row[found if occurrences is None or not self.ours else found + occurrences]
 
     @cached_property
     def _by_row(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

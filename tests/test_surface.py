@@ -416,3 +416,23 @@ def test_a_concat_dataset_of_others_says_why_it_is_slow(packed: Path) -> None:
             found = [x for batch in rows(loader) for x in batch]
             assert found == [*range(ROWS), *range(ROWS)]
             assert "has torchvision's ImageFolders alone" in loader.stats().reason
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_places_of_a_subset_are_told_where_rows_repeat(packed: Path, shuffle: bool) -> None:
+    picked = [3, 3, 5, 3, -1]
+    with fastio.open(packed) as dataset, fastio.Loader(Subset(dataset, picked), 2, shuffle) as it:
+        found = [(batch["x"].tolist(), it.batch.rows.tolist()) for batch in it]
+    places = [place for _, rows in found for place in rows]
+    assert sorted(places) == list(range(len(picked)))
+    assert [x for xs, _ in found for x in xs] == [picked[place] % ROWS for place in places]
+
+
+def test_indices_of_unequal_lengths_are_the_dataset_s_own_business() -> None:
+    class Rows(Numbers):
+        def __getitem__(self, row: Any) -> int:
+            return sum(row)
+
+    subset = Subset(Rows(), [[1], [2, 3]])  # type: ignore[list-item]
+    with fastio.Loader(subset) as loader, torch.no_grad():
+        assert [batch.tolist() for batch in loader] == [[1], [5]]

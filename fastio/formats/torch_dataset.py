@@ -81,10 +81,13 @@ def picked_rows(dataset: object) -> tuple[Any, npt.NDArray[np.int64] | None]:
     inner: Any = dataset
     picked: npt.NDArray[np.int64] | None = None
     while type(inner) is Subset:
-        indices = np.asarray(inner.indices)
-        if indices.dtype.kind not in "iu" and indices.size:
+        try:
+            indices = np.asarray(inner.indices)
+        except ValueError:  # lists of unequal lengths
             return dataset, None
-        indices = indices.astype(np.int64, copy=False).reshape(-1)
+        if indices.ndim != 1 or (indices.dtype.kind not in "iu" and indices.size):
+            return dataset, None
+        indices = indices.astype(np.int64, copy=False)
         picked, inner = indices if picked is None else indices[picked], inner.dataset
     if picked is None or not isinstance(inner, Sized):
         return dataset, None

@@ -78,7 +78,9 @@ class NextEpoch:
         if generator is not None and self.draws_order:
             cursor = replace(cursor, generator=generator_state(generator))
         # DataLoader draws this before its sampler draws anything; on the torch path it does here.
-        base = draw_seed(generator) if ahead or feed.path == "native" else None
+        # An epoch that goes on in the middle has drawn it from torch's default generator before.
+        begun = generator is None and cursor.seed is not None and cursor.position > 0
+        base = draw_seed(generator) if ahead or (feed.path == "native" and not begun) else None
         if generator is not None and self.draws_order and feed.sampling.draw is None:
             cursor = replace(cursor, order_seed=draw_seed(generator))
         if cursor.seed is not None:

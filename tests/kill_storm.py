@@ -188,7 +188,13 @@ def probe(place: Place, epoch: int, answer: Any) -> None:
     begin = time.perf_counter()
     crops = np.load(Path(place.root, f"crops-{epoch}.npy"), mmap_mode="r")
     with Loader(
-        f"{place.url}/photos", 8, shuffle=True, transforms=CROPS, cache=place.cache, num_workers=1
+        f"{place.url}/photos",
+        8,
+        shuffle=True,
+        transforms=CROPS,
+        cache=place.cache,
+        num_workers=1,
+        seed=0,
     ) as loader:
         loader.set_epoch(epoch)
         images, _ = next(iter(loader))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 import fastio
 from tests.support import flat, import_torchvision, numbered_folder, readme_script
@@ -61,6 +61,21 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("lightning") / "packed"
     fastio.pack([{"x": np.float32(row)} for row in range(ROWS)], path)
     return path
+
+
+@pytest.fixture(autouse=True)
+def _unwrapped() -> Iterator[None]:
+    """Lightning wraps DataLoader's classes while a hook runs, for good where the hook raises."""
+    names = ("__init__", "__setattr__", "__delattr__")
+    classes = [DataLoader, *DataLoader.__subclasses__(), BatchSampler]
+    kept = [{name: vars(one)[name] for name in names if name in vars(one)} for one in classes]
+    yield
+    for one, own in zip(classes, kept, strict=True):
+        for name in names:
+            if name in own:
+                setattr(one, name, own[name])
+            elif name in vars(one):
+                delattr(one, name)
 
 
 @pytest.fixture(autouse=True)

@@ -131,7 +131,7 @@ def test_collate_fn_s_batches_are_delivered_on_the_device(packed: Path) -> None:
     def collate(samples: list[Any]) -> Any:  # default_collate itself would be as none
         return torch.utils.data.default_collate(samples)
 
-    options: dict[str, Any] = {"transforms": TRANSFORMS, "collate_fn": collate}
+    options: dict[str, Any] = {"transforms": TRANSFORMS, "collate_fn": collate, "seed": 0}
     with Loader(packed, 8, **options) as host, Loader(packed, 8, device="cuda", **options) as mine:
         for (images, labels), (expected, targets) in zip(mine, host, strict=True):
             assert torch.equal(images.cpu(), expected)

@@ -155,7 +155,7 @@ def test_what_makes_no_sense_is_refused(packed: Path, tmp_path: Path) -> None:
     for bad in ({"max_length": 0}, {"max_length": 4, "pool": -1}, {"max_length": 4, "dtype": "f"}):
         with pytest.raises(TransformError):
             TokenPad(**bad)  # type: ignore[arg-type]
-    with pytest.raises(SchemaError, match="field of tokens"):
+    with pytest.raises(SchemaError, match="only for fields of tokens"):
         Loader(packed, transforms={"label": TokenPad(8)})
     schema = Schema({"tokens": Tokens(), "input_ids": Scalar("int64")})
     fastio.pack([{"tokens": [1], "input_ids": 3}], tmp_path / "ds", schema=schema)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import fastio
+from fastio.seeds import unchanged
 from fastio.train.checkpoint import finite
 from fastio.train.interrupts import Interrupts
 from fastio.train.loaders import valid_samples
@@ -198,9 +199,11 @@ def evaluate(run: Run, interrupts: Interrupts, monitor: Monitor) -> dict[str, fl
     run.val_loader.set_epoch(0)
     monitor.begin_evaluation(run)
     totals = Totals(run.place)
+    with unchanged(None):  # one that was interrupted is made anew: training must not notice
+        batches = iter(run.val_loader)
     # FSDP keeps weights that it gathers, and training cannot use tensors of inference mode.
     with torch.inference_mode(run.place.parallel != "fsdp"):
-        for batch in run.val_loader:
+        for batch in batches:
             valid = valid_samples(run.val_loader)
             with autocast(run.place.device, run.options):
                 outcome = run.task.step(run.evaluated, batch, valid)

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 import fastio
-from fastio.seeds import unchanged
 from fastio.train.checkpoint import finite
 from fastio.train.interrupts import Interrupts
 from fastio.train.loaders import valid_samples
@@ -199,8 +198,11 @@ def evaluate(run: Run, interrupts: Interrupts, monitor: Monitor) -> dict[str, fl
     run.val_loader.set_epoch(0)
     monitor.begin_evaluation(run)
     totals = Totals(run.place)
-    with unchanged(None):  # one that was interrupted is made anew: training must not notice
-        batches = iter(run.val_loader)
+    # A loader draws from torch's generator. An evaluation that was interrupted is made anew, and
+    # training must not notice.
+    drawn = torch.get_rng_state()
+    batches = iter(run.val_loader)
+    torch.set_rng_state(drawn)
     # FSDP keeps weights that it gathers, and training cannot use tensors of inference mode.
     with torch.inference_mode(run.place.parallel != "fsdp"):
         for batch in batches:

@@ -152,7 +152,55 @@ class SpanFile:
         return self._source.fetch([(offset, count)])[0][1] if count else memoryview(b"")
 
 
-class StreamFile:
+class ForwardFile:
+    """A file for `pyarrow.PythonFile` that is read once, from its beginning to its end."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._data = memoryview(b"")
+        self._at = 0
+
+    def read(self, nbytes: int | None = None) -> bytes:
+        """The next bytes, fewer only at the end."""
+        parts: list[memoryview] = []
+        left = _WHOLE if nbytes is None or nbytes < 0 else nbytes
+        while left > 0:
+            self._data = self._data or self._next()
+            if not self._data:
+                break
+            part, self._data = self._data[:left], self._data[left:]
+            parts.append(part)
+            left -= len(part)
+            self._at += len(part)
+        return b"".join(parts)
+
+    def _next(self) -> memoryview:
+        """The bytes from `tell()` on, as many as come at once; none at the end."""
+        raise NotImplementedError
+
+    def tell(self) -> int:
+        """How many bytes were read."""
+        return self._at
+
+    def close(self) -> None:
+        """Releases the bytes that were not read."""
+        self._data, self.closed = memoryview(b""), True
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """False."""
+        return False
+
+    def writable(self) -> bool:
+        """False."""
+        return False
+
+
+class StreamFile(ForwardFile):
     """An object from its beginning to its end, for `pyarrow.PythonFile`.
 
     Args:
@@ -160,56 +208,17 @@ class StreamFile:
         window: bytes that are fetched at a time, of which requests of 8 MiB run side by side.
     """
 
-    closed = False
-
     def __init__(self, source: StoredBytes, window: int) -> None:
+        super().__init__()
         self._source = source
         self._size = source.size()
         self._window = window
-        self._data = memoryview(b"")
-        self._at = 0
 
-    def read(self, nbytes: int | None = None) -> bytes:
-        """The next bytes, fewer only at the end."""
-        wanted = self._size - self._at if nbytes is None or nbytes < 0 else nbytes
-        parts = []
-        while wanted > 0:
-            if not self._data and not self._fetch():
-                break
-            part, self._data = self._data[:wanted], self._data[wanted:]
-            parts.append(part)
-            wanted -= len(part)
-            self._at += len(part)
-        return b"".join(parts)
-
-    def tell(self) -> int:
-        """Where it is."""
-        return self._at
-
-    def close(self) -> None:
-        """Lets go of what was fetched."""
-        self._data, self.closed = memoryview(b""), True
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is not."""
-        return False
-
-    def writable(self) -> bool:
-        """It is not."""
-        return False
-
-    def _fetch(self) -> bool:
+    def _next(self) -> memoryview:
         # Who only looks at the first rows does not take more than a part of a window.
         window = self._window if self._at else min(self._window, MERGED_BYTES)
         count = min(window, self._size - self._at)
-        if count <= 0:
-            return False
-        self._data = self._source.fetch([(self._at, count)])[0][1]
-        return True
+        return self._source.fetch([(self._at, count)])[0][1] if count > 0 else memoryview(b"")
 
 
 def python_file(file: SpanFile | StreamFile) -> pa.PythonFile:

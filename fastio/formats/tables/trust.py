@@ -25,6 +25,7 @@ from fastio.formats.tables.ipc import (
     message_head,
     messages,
 )
+from fastio.formats.tables.spans import ForwardFile
 from fastio.memory import available_memory
 
 _MOST_FREELY = 256 << 20
@@ -124,7 +125,7 @@ def check_stream(data: memoryview, where: str) -> None:
         raise ShardCorrupt(f"{where}: {error}; write the file again") from error
 
 
-class CheckedStream:
+class CheckedStream(ForwardFile):
     """An Arrow stream for `pyarrow.PythonFile`, whose messages are checked before Arrow has them.
 
     Args:
@@ -132,54 +133,19 @@ class CheckedStream:
         where: it is, for messages.
     """
 
-    closed = False
-
     def __init__(self, file: Any, where: str) -> None:
+        super().__init__()
         self._file = file
         self._where = where
         self._number = 0
-        self._data = memoryview(b"")
-        self._at = 0
 
-    def read(self, nbytes: int | None = None) -> bytes:
-        """The next bytes, fewer only at the end."""
-        parts: list[memoryview] = []
-        left = (1 << 62) if nbytes is None or nbytes < 0 else nbytes
-        while left > 0 and (self._data or self._next()):
-            part, self._data = self._data[:left], self._data[left:]
-            parts.append(part)
-            left -= len(part)
-            self._at += len(part)
-        return b"".join(parts)
-
-    def tell(self) -> int:
-        """Where it is."""
-        return self._at
-
-    def close(self) -> None:
-        """Lets go of the stream."""
-        self._data, self.closed = memoryview(b""), True
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is not."""
-        return False
-
-    def writable(self) -> bool:
-        """It is not."""
-        return False
-
-    def _next(self) -> bool:
-        """Has the next message; False at the end."""
+    def _next(self) -> memoryview:
+        """The next message."""
         begin = bytes(self._file.read(8))
         try:
             head = message_head(memoryview(begin))
             if head is None:
-                self._data = memoryview(begin)
-                return bool(begin)
+                return memoryview(begin)
             metadata = begin + bytes(self._file.read(sum(head) - len(begin)))
             body = bytes(self._file.read(body_bytes(memoryview(metadata))))
         except ValueError as error:
@@ -187,8 +153,7 @@ class CheckedStream:
         where = f"{self._where}, message {self._number}"
         check_decompressed(memoryview(metadata), memoryview(body), where)
         self._number += 1
-        self._data = memoryview(metadata + body)
-        return True
+        return memoryview(metadata + body)
 
 
 def _problem(array: pa.Array) -> pa.ArrowException | None:

@@ -294,14 +294,6 @@ class NativeSettings:
     samples: SampleForm = dataclasses.field(default_factory=SampleForm)
 
 
-def brought(
-    dataset: Loadable, sampling: Sampling, fields: Sequence[str] | None
-) -> tuple[Sampling, Stager]:
-    """As `staged`; some rows of a dataset are in no windows of its blocks."""
-    found, stager = staged(dataset, sampling, fields)
-    return found if sampling.picked is None else sampling, stager
-
-
 class NativeFeed:
     """Batches decoded by this package's threads.
 
@@ -344,7 +336,7 @@ class NativeFeed:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if remote_part(self.dataset) is not None:
-            self.sampling, self._stager = brought(self.dataset, self.sampling, self.settings.fields)
+            self.sampling, self._stager = staged(self.dataset, self.sampling, self.settings.fields)
 
     @property
     def fingerprint(self) -> str:
@@ -446,7 +438,7 @@ class NativeFeed:
             return
         self.close()
         self._engine = None
-        self.sampling, self._stager = brought(self.dataset, sampling, self.settings.fields)
+        self.sampling, self._stager = staged(self.dataset, sampling, self.settings.fields)
 
     @property
     def ahead(self) -> int:

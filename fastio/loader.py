@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import replace
 from inspect import signature
 from types import TracebackType
@@ -444,6 +444,9 @@ class Loader(DataLoader[_Batch]):
         Raises:
             TypeError: the sampler, or a dataset that iterates, has no length.
         """
+        counted = self.path == "native" and isinstance(self.dataset, Sized)
+        if counted and not self._closed and len(self.dataset) != self._feed.epoch_rows():
+            self._follow_changes()
         return self._feed.steps(self._ranks())
 
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]

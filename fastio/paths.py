@@ -15,7 +15,7 @@ from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.device import Device, has_pinned_memory
 from fastio.engine import OnError
 from fastio.errors import DatasetNotFound, TransformError
-from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings, as_list, brought
+from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings, as_list
 from fastio.formats import (
     AnyDataset,
     Loadable,
@@ -65,6 +65,7 @@ from fastio.samples import ImageForm, SampleForm
 from fastio.sampling import Sampling
 from fastio.schema import tokens_hint
 from fastio.seeds import drawn_by
+from fastio.staging import staged
 from fastio.store import is_remote
 from fastio.table_feed import TableFeed, TableSettings, table_memory
 from fastio.transforms import compile, from_torchvision, sample_form
@@ -203,7 +204,7 @@ def make_feed(request: Request) -> Feed:
             ahead = not resident and (not large or sampling.mode != "shuffle")
             settings = replace(settings, resident=resident, read_ahead=ahead, let_go=large)
         return NativeFeed(dataset, sampling, transforms, settings)
-    sampling, stager = brought(dataset, request.sampling, request.fields)
+    sampling, stager = staged(dataset, request.sampling, request.fields)
     return NativeFeed(dataset, sampling, transforms, settings, stager)
 
 

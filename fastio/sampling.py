@@ -171,7 +171,9 @@ class Sampling:
 
     def orders(self, rows: int, seed: int) -> Orders:
         """The orders of all epochs, where they are ours."""
-        return Orders(rows, seed, self.mode, self.block or 64, self.window or 64, self.bounds)
+        block, window = self.block or 64, self.window or 64
+        bounds = self._picked_bounds if self._by_windows else self.bounds
+        return Orders(rows, seed, self.mode, block, window, bounds)
 
     def steps(self, rows: int, ranks: Ranks) -> int:
         """Batches of a whole epoch.
@@ -207,7 +209,8 @@ class Sampling:
         """
         if self.ours:
             drawn = self.order_of(rows, cursor)
-            picked, again, buckets = self.picked, self._again, self.buckets
+            buckets = self.buckets
+            picked, again = self._listed
             order = drawn if picked is None or again is not None else PickedOrder(drawn, picked)
             if picked is not None and again is not None and buckets is not None:
                 buckets = Buckets(buckets.lengths[picked], buckets.pool)
@@ -256,6 +259,32 @@ class Sampling:
         places = np.argsort(self.picked, kind="stable")
         return places, self.picked[places]
 
+    @property
+    def _by_windows(self) -> bool:
+        """Whether rows that are picked are shuffled by windows of the blocks that they lie in."""
+        windows = self.ours and self.draw is None and self.mode in ("window", "settle")
+        return windows and self.picked is not None
+
+    @cached_property
+    def _picked_bounds(self) -> tuple[int, ...]:
+        """The picked rows in ascending order, cut at the dataset's blocks or shards."""
+        _, ascending = self._by_row
+        last = int(ascending[-1]) + 1 if ascending.size else 0
+        block = self.block or 64
+        cuts = np.arange(0, last, block) if self.bounds is None else np.array(self.bounds, np.int64)
+        places = np.searchsorted(ascending, cuts)
+        return tuple(np.unique(np.append(places, [0, len(ascending)])).tolist())
+
+    @cached_property
+    def _listed(
+        self,
+    ) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64] | None]:
+        """The picked rows as an order counts them, and how often each was picked before."""
+        if not self._by_windows:
+            return self.picked, self._again
+        places, ascending = self._by_row
+        return ascending, None if self._again is None else self._again[places]
+
     @cached_property
     def _again(self) -> npt.NDArray[np.int64] | None:
         """How often the row of each place was picked before; None where no row is picked twice."""
@@ -266,8 +295,8 @@ class Sampling:
 
     def rows(self, rows: int, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
         """The rows of our own order from the cursor on, with those that `drop_last` leaves out."""
-        for batch in replace(self, drop_last=False, picked=None).plan(rows, cursor, ranks):
-            yield from batch.rows.tolist()
+        for batch in replace(self, drop_last=False).plan(rows, cursor, ranks):
+            yield from self.places(batch.rows, batch.occurrences).tolist()
 
     def order_of(self, rows: int, cursor: Cursor) -> AnyOrder:
         """The order of the cursor's epoch, which a generator may draw now."""

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image as PillowImage
+from torch.utils.data import Subset
 
 import fastio
 from fastio import Cache, Loader, Resize
@@ -336,3 +337,26 @@ def test_an_epoch_goes_on_in_one_process(
             rest = reference.epoch(loader)
             assert sorted(rows + rest) == ALL
             assert sorted(reference.epoch(loader)) == ALL
+
+
+def test_what_a_shuffled_subset_takes_is_fetched_once(proxy: FaultProxy, tmp_path: Path) -> None:
+    picked = np.random.default_rng(0).permutation(ROWS)[: ROWS // 2].tolist()
+    with fastio.open(f"{proxy.url}/photos", cache=Cache(tmp_path / "kept", MIB)) as dataset:
+        with Loader(Subset(dataset, picked), 8, shuffle=True, seed=0) as loader:
+            places = list(loader.sampler)
+            found = [row for _, rows in loader for row in rows.tolist()]
+        assert found == [picked[place] for place in places]
+        assert sorted(places) == list(range(len(picked)))
+        assert loader.stats().bytes_fetched < 1.1 * ROWS * noise(0).nbytes
+
+
+def test_a_shuffled_subset_goes_on_where_its_state_says(proxy: FaultProxy) -> None:
+    with fastio.open(f"{proxy.url}/photos") as dataset:
+        subset = Subset(dataset, [7, *range(250, 20, -3), 7])
+        with Loader(subset, 8, shuffle=True, seed=0, order="window") as loader:
+            batches = iter(loader)
+            next(batches)
+            state, rest = loader.state_dict(), [rows.tolist() for _, rows in batches]
+        with Loader(subset, 8, shuffle=True, seed=1) as loader:
+            loader.load_state_dict(state)
+            assert [rows.tolist() for _, rows in loader] == rest

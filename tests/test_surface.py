@@ -436,3 +436,20 @@ def test_indices_of_unequal_lengths_are_the_dataset_s_own_business() -> None:
     subset = Subset(Rows(), [[1], [2, 3]])  # type: ignore[list-item]
     with fastio.Loader(subset) as loader, torch.no_grad():
         assert [batch.tolist() for batch in loader] == [[1], [5]]
+
+
+def test_the_length_follows_a_dataset_that_grew_at_once(folder: Any, packed: Path) -> None:
+    with fastio.open(packed) as dataset:
+        subset = Subset(dataset, [1, 2, 3])
+        for source, grow in (
+            (folder, lambda: folder.samples.extend(folder.samples)),
+            (subset, lambda: subset.indices.extend([5, 4])),
+        ):
+            with fastio.Loader(source, 2) as loader:
+                plain = DataLoader(source, 2)
+                batches = iter(loader)
+                next(batches)
+                assert len(loader) == len(plain)
+                grow()
+                assert len(loader) == len(loader.batch_sampler) == len(plain)
+                assert len(list(loader)) == len(plain)

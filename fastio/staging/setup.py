@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from fastio.dataset.remote import RemoteDataset
 from fastio.errors import CacheError
 from fastio.formats import Loadable, Remote, RemoteTars, remote_part
@@ -88,4 +90,6 @@ def ahead_bytes(sampling: Sampling, stager: Stager) -> int:
 def _chosen_cut(dataset: Remote, sampling: Sampling, room: int | None) -> Cut:
     fits = room is not None and dataset.nbytes <= room
     scattered = not sampling.ours or sampling.order == "shuffle"
+    if sampling.picked is not None and sampling.mode == "sequential":
+        scattered = scattered or bool((np.diff(sampling.picked) < 0).any())
     return cut(len(dataset), dataset.nbytes, room, by_rows=scattered and not fits)

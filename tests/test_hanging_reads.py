@@ -13,36 +13,56 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+import fastio
 from fastio.dataset.compared import Comparisons
 
-# The reads of images hang; the process leaves in one of several ways, and ends.
+# The reads of some data hang; the process leaves in one of several ways, and ends.
 SCRIPT = """
 import os, signal, sys, threading
 
+import fsspec
+
 import fastio
 import fastio.formats.folder as folder
+import fastio.formats.tables.parquet_columns as parquet_columns
+import fastio.staging.warming as warming
 from fastio.formats.tables import TableDataset
+from fastio.store import Store
 
-how, data, shuffle = sys.argv[1:]
+how, what, data = sys.argv[1:]
 reading, for_ever = threading.Event(), threading.Event()
 
 
-def hang(*arguments):
+def hang(*arguments, **more):
     reading.set()
     for_ever.wait()
 
 
-if data.endswith(".parquet"):
-    loader = fastio.Loader(data, 2, num_workers=2, shuffle=shuffle == "True", memory="8MiB")
-    TableDataset.read = hang
-else:
-    folder.read_file = hang
+if what == "warm":
+    fsspec.filesystem("memory").put(data + "/packed", "/packed", recursive=True)
+    warming.receive = hang
+elif what == "images":
     loader = fastio.Loader(data, 2, num_workers=2)
+    folder.read_file = hang
+elif what == "ahead":
+    fsspec.filesystem("memory").put(data, "/t.parquet")
+    loader = fastio.Loader("memory://t.parquet", 2, num_workers=2, memory="8MiB")
+    Store.read = Store.read_into = hang
+elif what == "columns":
+    parquet_columns.available_cores = lambda: 2
+    loader = fastio.Loader(data, 2, num_workers=8, memory="8MiB", shuffle=False)
+    parquet_columns._decode = hang
+else:
+    loader = fastio.Loader(data, 2, num_workers=2, memory="8MiB", shuffle=what == "shuffled")
+    TableDataset.read = hang
 
 
 def consume():
     try:
-        next(iter(loader))
+        if what == "warm":
+            fastio.warm("memory://packed", data + "/cache")
+        else:
+            next(iter(loader))
     except fastio.LoaderClosed:
         pass
 
@@ -54,7 +74,7 @@ if how == "interrupt":
 
     threading.Thread(target=press, daemon=True).start()
     try:
-        next(iter(loader))
+        consume()
     except KeyboardInterrupt:
         print("left")
 else:
@@ -72,20 +92,36 @@ def test_who_leaves_does_not_wait_for_a_read_that_hangs(how: str, tmp_path: Path
     for number in range(4):
         pixels = np.zeros((8, 8, 3), np.uint8)
         Image.fromarray(pixels).save(tmp_path / "class" / f"{number}.png")
-    leave(how, tmp_path)
+    leave(how, "images", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("how", "shuffle"), [("close", False), ("close", True), ("exit", True), ("interrupt", True)]
+    ("how", "what"),
+    [
+        ("close", "in order"),
+        *((how, "shuffled") for how in ("close", "exit", "interrupt")),
+        *((how, "columns") for how in ("close", "exit", "interrupt")),
+        *((how, "ahead") for how in ("close", "exit", "interrupt")),
+    ],
 )
-def test_who_leaves_does_not_wait_for_row_groups(how: str, shuffle: bool, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": np.arange(100)}), tmp_path / "t.parquet", row_group_size=10)
-    leave(how, tmp_path / "t.parquet", shuffle)
+def test_who_leaves_does_not_wait_for_row_groups(how: str, what: str, tmp_path: Path) -> None:
+    table = pa.table({"x": np.arange(100), "y": np.arange(100)})
+    rows = 100 if what == "columns" else 10
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=rows, compression="none")
+    leave(how, what, tmp_path / "t.parquet")
 
 
-def leave(how: str, data: Path, shuffle: bool = False) -> None:
+@pytest.mark.parametrize("how", ["exit", "interrupt"])
+def test_who_leaves_does_not_wait_for_a_cache_that_is_warmed(how: str, tmp_path: Path) -> None:
+    schema = fastio.Schema({"image": fastio.Image()})
+    with fastio.Writer(tmp_path / "packed", schema, codec="raw") as writer:
+        writer.write({"image": np.zeros((8, 8, 3), np.uint8)})
+    leave(how, "warm", tmp_path)
+
+
+def leave(how: str, what: str, data: Path) -> None:
     """Runs the script to its end."""
-    command = [sys.executable, "-c", SCRIPT, how, str(data), str(shuffle)]
+    command = [sys.executable, "-c", SCRIPT, how, what, str(data)]
     # It takes seconds; the limit is for a machine that is busy with other things.
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr

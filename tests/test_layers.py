@@ -24,6 +24,7 @@ LAYERS = [
     "_build",
     "sizes",
     "cores",
+    "threads",
     "memory",
     "schema",
     "ragged",

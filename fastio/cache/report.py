@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from sqlite3 import Connection
@@ -20,6 +19,7 @@ from fastio.cache.index import LOADING, READY, count
 from fastio.cache.members import is_alive, members
 from fastio.errors import CacheError
 from fastio.shown import without_secrets
+from fastio.threads import DaemonPool
 
 _READERS = 4
 # Sources that are indexes of tars have neither samples nor bytes of their own.
@@ -295,7 +295,7 @@ def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) 
             for source, key, url, number, size, xxh3 in rows
         ]
     damaged = []
-    with ThreadPoolExecutor(_READERS, "fastio-verify") as pool:
+    with DaemonPool(_READERS, "fastio-verify") as pool:
         problems = pool.map(lambda piece: _problem(folder, piece), pieces)
         for piece, problem in zip(pieces, problems, strict=True):
             # One that is not in the index any more was evicted meanwhile.

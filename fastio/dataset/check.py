@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from fastio.dataset.packed import Dataset, StoredImage
 from fastio.dataset.pixels import decode_image, open_image, to_pixels
 from fastio.errors import FastioError
 from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, Image
+from fastio.threads import DaemonPool
 
 _ROWS_AT_ONCE = 64
 _JPEG_START = b"\xff\xd8\xff"
@@ -87,17 +88,14 @@ def in_order(
     work: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
 ) -> Iterator[_Result]:
     """What threads make of items, some of which are under way at a time."""
-    pool = ThreadPoolExecutor(workers, "fastio-verify")
     pending: deque[Future[_Result]] = deque()
-    try:
+    with DaemonPool(workers, "fastio-verify") as pool:
         for item in items:
             pending.append(pool.submit(work, item))
             if len(pending) > 4 * workers:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def check_file(data: bytes) -> None:

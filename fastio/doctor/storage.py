@@ -13,7 +13,6 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from fastio.doctor.attempt import Attempts
 from fastio.doctor.data import Data, chosen
 from fastio.doctor.facts import StorageFacts
 from fastio.files import only_files
+from fastio.threads import DaemonPool
 
 _MOST_BYTES = 64 << 20  # of a measurement
 _MOST_S = 2.0
@@ -161,7 +161,7 @@ def read_rate(pieces: Sequence[Piece], threads: int) -> float | None:
     """
     end_s = time.monotonic() + _MOST_S
     began_s = time.perf_counter()
-    with ThreadPoolExecutor(threads) as pool:
+    with DaemonPool(threads, "fastio-doctor") as pool:
         done = sum(pool.map(lambda piece: _read(piece, end_s), pieces))
     return done / max(time.perf_counter() - began_s, 1e-9) if done else None
 

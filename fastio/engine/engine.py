@@ -25,7 +25,7 @@ from fastio.engine.audio import Clip, audio_fields
 from fastio.engine.feeder import Feeder
 from fastio.engine.fields import ImageField, check_names, image_field
 from fastio.engine.mend import replace, skip
-from fastio.engine.pending import PATIENCE_S, WAIT_S, Pending
+from fastio.engine.pending import WAIT_S, Pending
 from fastio.engine.pillow import PillowThreads
 from fastio.engine.stream import BatchStream
 from fastio.errors import (
@@ -43,6 +43,7 @@ from fastio.ragged import Forms, RaggedBatch, is_ragged, of_field
 from fastio.schema import CODEC_ENCODED, Image
 from fastio.staging import Forecast, Lookahead, Stager
 from fastio.stats import Stats
+from fastio.threads import PATIENCE_S
 from fastio.transforms import AudioDecode, Augmentation, Compiled, Pointwise, augmentation
 
 OnError = Literal["raise", "skip", "replace"]

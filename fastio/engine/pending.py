@@ -20,9 +20,9 @@ from fastio.engine.audio import Clip
 from fastio.errors import SampleError
 from fastio.fetch import SpanRead
 from fastio.plan import PlannedBatch, draw_keys
+from fastio.threads import PATIENCE_S
 
 WAIT_S = 0.05  # between two looks at signals and the deadline
-PATIENCE_S = 2.0  # for what is in hand when a run is closed; as native/core/crew.h has it
 
 
 @dataclass

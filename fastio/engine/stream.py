@@ -10,10 +10,11 @@ from contextlib import suppress
 from typing import Protocol
 
 from fastio.batch import Batch
-from fastio.engine.pending import PATIENCE_S, WAIT_S, Pending
+from fastio.engine.pending import WAIT_S, Pending
 from fastio.errors import LoaderClosed, LoaderTimeout, StoreError
 from fastio.plan import PlannedBatch
 from fastio.staging import Lookahead
+from fastio.threads import PATIENCE_S
 
 
 class Decoder(Protocol):

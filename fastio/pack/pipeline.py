@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import Generic, TypeVar
+
+from fastio.threads import PATIENCE_S, DaemonPool
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -92,7 +94,7 @@ class OrderedPipeline(Generic[T, R]):
         self._size = size
         self._depth = depth
         self._budget = ByteBudget(budget_bytes)
-        self._pool = ThreadPoolExecutor(workers, "fastio-pack") if workers else None
+        self._pool = DaemonPool(workers, "fastio-pack") if workers else None
         self._pending: deque[Future[R]] = deque()
         self._taken = 0
 
@@ -121,10 +123,10 @@ class OrderedPipeline(Generic[T, R]):
             yield self._take()
 
     def close(self) -> None:
-        """Stop: what is under way is finished or dropped, and the threads have ended."""
+        """Stops: what has not begun is dropped; a thread whose read hangs is abandoned."""
         self._budget.close()
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(cancel_futures=True, timeout_s=PATIENCE_S)
 
     def _run(self, task: T, turn: int) -> R:
         result = self._function(task, partial(self._budget.hold, turn))

@@ -15,7 +15,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from fastio.files import whole_file
 from fastio.pack.destination import check_may_pack, is_own, own_files, remove_strays
 from fastio.pack.journal import FinishedShard, Journal, check_not_in_use
 from fastio.store import open_store
+from fastio.threads import DaemonPool
 
 _UPLOADS = 4
 _WAITING = 2  # shards that are finished while all uploads are busy
@@ -57,7 +58,7 @@ class RemoteDestination:
         self.name = self._store.url
         self.folder = Path()
         self._slots = threading.Semaphore(_UPLOADS + _WAITING)
-        self._pool = ThreadPoolExecutor(_UPLOADS, "fastio-upload")
+        self._pool = DaemonPool(_UPLOADS, "fastio-upload")
         self._uploads: list[Future[None]] = []
         self._stopped = threading.Event()
         self._journal_lock = threading.Lock()
@@ -203,7 +204,7 @@ class RemoteDestination:
         if MANIFEST_NAME in left:
             left.remove(MANIFEST_NAME)
             self._store.delete(MANIFEST_NAME)
-        with ThreadPoolExecutor(_DELETIONS, "fastio-delete") as pool:
+        with DaemonPool(_DELETIONS, "fastio-delete") as pool:
             for _ in pool.map(self._store.delete, sorted(left)):
                 pass
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 from fastio.dataset.remote import RemoteDataset
 from fastio.formats import Remote
+from fastio.threads import DaemonPool
 
 HEADS_AHEAD = 16  # shards
 
@@ -18,7 +17,7 @@ class HeadsAhead:
         pool: whose threads fetch them.
     """
 
-    def __init__(self, dataset: Remote, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, dataset: Remote, pool: DaemonPool) -> None:
         self._dataset = dataset
         self._pool = pool
         self._asked = 0

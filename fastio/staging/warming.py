@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +32,7 @@ from fastio.staging.heads_ahead import HEADS_AHEAD, HeadsAhead
 from fastio.staging.pace import Pace
 from fastio.staging.receive import receive
 from fastio.staging.tar_blocks import TarBlocks
+from fastio.threads import DaemonPool
 
 # Of blocks that are claimed, and said to be ready, together.
 _TOGETHER_BYTES = 64 << 20
@@ -185,8 +186,7 @@ class _Warming:
     def run(self) -> None:
         """Stages heads and blocks."""
         self._tell()
-        pool = ThreadPoolExecutor(self._parallel, "fastio-warm")
-        try:
+        with DaemonPool(self._parallel, "fastio-warm") as pool:
             if isinstance(self._dataset, RemoteDataset) and self._dataset.whole:
                 self._heads_only(self._dataset, pool)
             else:
@@ -194,8 +194,6 @@ class _Warming:
                 self._publish(at_least=1)
                 self._wait_for(others)
                 self._publish(at_least=1)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
     def report(self, seconds: float) -> WarmReport:
         """What was done."""
@@ -221,12 +219,11 @@ class _Warming:
 
     # --- What is fetched --------------------------------------------------------------------------
 
-    def _stage(self, pool: ThreadPoolExecutor) -> list[int]:
+    def _stage(self, pool: DaemonPool) -> list[int]:
         """Fetches what is not there; returns the blocks that others are fetching."""
         pending: list[Future[None]] = []
         others: list[int] = []
-        heads = ThreadPoolExecutor(min(self._parallel, HEADS_AHEAD), "fastio-heads")
-        try:
+        with DaemonPool(min(self._parallel, HEADS_AHEAD), "fastio-heads") as heads:
             for group in self._groups(heads):
                 stretches, left, full = self._claim(group)
                 others += left
@@ -237,11 +234,9 @@ class _Warming:
                     break
             for future in pending:
                 future.result()
-        finally:
-            heads.shutdown(wait=True, cancel_futures=True)
         return others
 
-    def _groups(self, heads: ThreadPoolExecutor) -> Iterator[dict[int, int]]:
+    def _groups(self, heads: DaemonPool) -> Iterator[dict[int, int]]:
         """Blocks and their sizes in order, some at a time."""
         ahead = HeadsAhead(self._dataset, heads)
         group: dict[int, int] = {}
@@ -386,7 +381,7 @@ class _Warming:
 
     # --- Datasets without images ------------------------------------------------------------------
 
-    def _heads_only(self, dataset: RemoteDataset, pool: ThreadPoolExecutor) -> None:
+    def _heads_only(self, dataset: RemoteDataset, pool: DaemonPool) -> None:
         """Shards that are heads altogether: opening one keeps it."""
         kept = dataset.head_source()
         assert kept is not None

@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from fastio import _native
 from fastio.batch import AnyArray, Lease, SlotPool
-from fastio.engine.pending import PATIENCE_S
 from fastio.errors import LoaderTimeout
 from fastio.formats.tables import Rows, TableDataset
 from fastio.ragged import Forms
@@ -34,6 +33,7 @@ from fastio.table_feed.blocks import Block, Blocks
 from fastio.table_feed.cut import Segment, Window
 from fastio.table_feed.ragged import RaggedRows
 from fastio.table_feed.records import Records
+from fastio.threads import PATIENCE_S
 
 _JOIN_S = 1.0  # for the threads, when the interpreter exits
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from fastio.formats.tables.options import TableOptions
 from fastio.formats.tables.place import Place
 from fastio.formats.tables.reading import reading
 from fastio.schema import is_fixed_width
+from fastio.threads import DaemonPool
 
 
 class HuggingFaceGroups(TableDataset):
@@ -104,7 +104,7 @@ class HuggingFaceGroups(TableDataset):
         groups = self._table.groups(varying)
         counts: Sequence[int] = [rows for rows, _ in groups]
         if self._filter is not None:
-            with ThreadPoolExecutor(threads) as pool:
+            with DaemonPool(threads, "fastio-table-groups") as pool:
                 counts = list(pool.map(self._count_kept, range(len(groups))))
         found: list[RowGroup] = []
         first = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from fastio.formats.tables.binary_files import ArrowTable, ParquetTable
@@ -14,6 +13,7 @@ from fastio.formats.tables.opening import open_all
 from fastio.formats.tables.reading import Table
 from fastio.formats.tables.wrapped import unwrapped
 from fastio.schema import Field
+from fastio.threads import DaemonPool
 
 _COUNTED_AT_ONCE = 4
 
@@ -80,7 +80,7 @@ def describe_tables(files: Sequence[TableFile]) -> TablesAbout:
         if isinstance(table, ParquetTable):
             writers.add(table.metadata.created_by or "")
             _add_chunks(found, table)
-    with ThreadPoolExecutor(_COUNTED_AT_ONCE) as pool:
+    with DaemonPool(_COUNTED_AT_ONCE, "fastio-table-rows") as pool:
         counts = list(pool.map(_rows, inner, opened.files))
     return TablesAbout(
         table_kind(files[0].name) or "",

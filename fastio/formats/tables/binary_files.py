@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ from fastio.formats.tables.trust import (
     check_decompressed,
     check_stream,
 )
+from fastio.threads import DaemonPool
 
 T = TypeVar("T")
 _ATTEMPTS = 6  # to fetch what comes damaged, each time in another way
@@ -429,7 +429,7 @@ def _with_footer(file: TableFile) -> Any:
 
 def _one_ahead(items: Iterable[int], fetch: Any) -> Iterator[list[Span]]:
     """What `fetch` gives for each, the next one fetched while one is used."""
-    with ThreadPoolExecutor(1, "fastio-table-fetch") as pool:
+    with DaemonPool(1, "fastio-table-fetch") as pool:
         ahead = None
         for item in items:
             following = pool.submit(fetch, item)

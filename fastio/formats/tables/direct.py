@@ -7,7 +7,6 @@ Arrow streams have not: they are read into memory once, where they fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,6 +29,7 @@ from fastio.formats.tables.sources import sources
 from fastio.formats.tables.tables import Tables
 from fastio.formats.tables.values import Ragged
 from fastio.schema import Array, Scalar, is_fixed_width
+from fastio.threads import DaemonPool
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class TableDataset:
             tables = Tables(opened.tables, narrowed(options, tables.schema, fields))
         self._conversion = tables.conversion
         self.schema = selected(tables.schema, fields)
-        with ThreadPoolExecutor(threads) as pool:
+        with DaemonPool(threads, "fastio-table-groups") as pool:
             self._sources = sources(tables, memory, pool, self._filter)
             self.groups = self._find_groups(pool)
 
@@ -209,7 +209,7 @@ class TableDataset:
         reads, wanted = self._conversion.reads, self._filter
         return reads if wanted is None else [*dict.fromkeys([*reads, *wanted.columns])]
 
-    def _find_groups(self, pool: ThreadPoolExecutor) -> list[RowGroup]:
+    def _find_groups(self, pool: DaemonPool) -> list[RowGroup]:
         kinds = self._conversion.schema().fields
         sources = self._conversion.sources()
         varying = sorted({column for field, column in sources if _varies(kinds[field])})
@@ -230,9 +230,7 @@ class TableDataset:
                 first += match
         return found
 
-    def _count(
-        self, counted: list[list[tuple[int, int]]], pool: ThreadPoolExecutor
-    ) -> Iterator[int]:
+    def _count(self, counted: list[list[tuple[int, int]]], pool: DaemonPool) -> Iterator[int]:
         """For each row group, how many of its rows pass the filter."""
         wanted = self._filter
         if wanted is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from fastio.formats.tables.readers import open_table
 from fastio.formats.tables.reading import Table
 from fastio.formats.tables.tables import Tables
 from fastio.formats.tables.wrapped import FilteredTable, PartitionedTable
+from fastio.threads import DaemonPool
 
 _OPENED_AT_ONCE = 16  # of files in stores, where opening waits; of others as many as there is to do
 _OPENED_HERE = 4
@@ -101,7 +101,7 @@ def open_all(
         else:
             numbers = []
     workers = max(threads or _OPENED_HERE, _OPENED_AT_ONCE if remote else 1)
-    with ThreadPoolExecutor(min(workers, max(len(numbers), 1)), "fastio-table-open") as pool:
+    with DaemonPool(min(workers, max(len(numbers), 1)), "fastio-table-open") as pool:
         for each, table in zip(numbers, pool.map(opened, numbers), strict=True):
             keep(each, table)
     if not tables:

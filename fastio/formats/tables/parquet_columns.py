@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +17,7 @@ from fastio import _native
 from fastio.cores import available_cores
 from fastio.errors import ShardCorrupt
 from fastio.formats.tables.binary_files import chunk_range
+from fastio.threads import DaemonPool
 
 # Types whose values are stored as Arrow has them, by what Parquet calls their bytes.
 _PHYSICAL = {
@@ -158,7 +158,7 @@ def _decoded(
     """The columns, by name, but those that have pages of other kinds."""
     workers = min(available_cores(), len(chunks)) if threads else 1
     if workers > 1:
-        with ThreadPoolExecutor(workers, "fastio-columns") as pool:
+        with DaemonPool(workers, "fastio-columns") as pool:
             found = list(
                 pool.map(lambda chunk: _decode(chunk, _native.ColumnDecoder(), checked), chunks)
             )

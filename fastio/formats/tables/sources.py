@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -27,11 +26,10 @@ from fastio.formats.tables.row_groups import (
 )
 from fastio.formats.tables.tables import Tables
 from fastio.formats.tables.wrapped import unwrapped
+from fastio.threads import DaemonPool
 
 
-def sources(
-    tables: Tables, memory: int, pool: ThreadPoolExecutor, wanted: Filter | None
-) -> list[Source]:
+def sources(tables: Tables, memory: int, pool: DaemonPool, wanted: Filter | None) -> list[Source]:
     """A source for each table.
 
     Args:

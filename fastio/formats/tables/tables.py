@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from fastio.formats.tables.place import Place
 from fastio.formats.tables.reading import Table
 from fastio.formats.tables.wrapped import unwrapped
 from fastio.schema import Schema
+from fastio.threads import DaemonPool
 
 # What is read from a file at a time: enough that reading is fast, and not much memory.
 _READ_ROWS = 65536
@@ -130,7 +130,7 @@ class Tables:
         """Read the dictionaries of all tables: a column's words are numbered as they come."""
         conversion = self.conversion
         if conversion.dictionaries:
-            with ThreadPoolExecutor(_READ_AT_ONCE, "fastio-table-words") as pool:
+            with DaemonPool(_READ_AT_ONCE, "fastio-table-words") as pool:
                 for found in pool.map(self._dictionaries, self.tables):
                     for name, dictionary in found:
                         conversion.words[name].add(dictionary)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -31,6 +30,7 @@ from fastio.formats.tars.samples import (
 )
 from fastio.formats.tars.values import infer_field, is_integer
 from fastio.schema import Field, Schema
+from fastio.threads import DaemonPool
 
 # Seeking over bodies beats reading them where a read costs microseconds.
 LOCAL_WINDOW_BYTES = 8 << 10
@@ -174,13 +174,9 @@ def build_index(
         ShardCorrupt: a tar is none, or damaged, or has a file twice in one sample.
         SchemaError: extensions that no field can be made for.
     """
-    with ThreadPoolExecutor(max(1, min(workers, len(names))), "fastio-tars") as pool:
+    with DaemonPool(max(1, min(workers, len(names))), "fastio-tars") as pool:
         pending = [pool.submit(scan_tar, reader, name, window_bytes) for name in names]
-        try:
-            found = [future.result() for future in pending]
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+        found = [future.result() for future in pending]
     return assemble(reader, names, stamps, found)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from fastio.formats.tars.index import TarIndex, build_index
 from fastio.formats.tars.kept import default_cache, index_source, open_index
 from fastio.formats.tars.names import expand_braces
 from fastio.store import Stamp, Store, open_store
+from fastio.threads import DaemonPool
 
 STORE_WINDOW_BYTES = 8 << 20  # read at a time by the pass over headers
 _SIZES_AT_ONCE = 16
@@ -249,7 +249,7 @@ def _stamps(store: Store, names: Iterable[str]) -> dict[str, Stamp]:
         if not wanted or len(wanted) < len(listed):
             raise SourceNotFound(f"{store.url} is no packed dataset, and no folder of tars only")
     missing = [name for name in wanted if name not in listed]
-    with ThreadPoolExecutor(_SIZES_AT_ONCE, "fastio-stamps") as pool:
+    with DaemonPool(_SIZES_AT_ONCE, "fastio-stamps") as pool:
         listed.update(zip(missing, pool.map(store.stat, missing), strict=True))
     return {name: listed[name] for name in wanted}
 

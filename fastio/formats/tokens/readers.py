@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from fastio.dataset import Dataset
 from fastio.dataset.remote import RemoteDataset
 from fastio.shard import ShardReader
+from fastio.threads import DaemonPool
 
 _AHEAD = 8  # shards of a remote dataset that are fetched at once
 
@@ -23,16 +24,12 @@ def readers(dataset: Dataset, shards: Iterable[int]) -> Iterator[tuple[int, Shar
         yield from ((shard, dataset.shard(shard)) for shard in shards)
         return
     coming: deque[tuple[int, Future[ShardReader]]] = deque()
-    with ThreadPoolExecutor(_AHEAD, "fastio-shards") as pool:
-        try:
-            for shard in shards:
-                coming.append((shard, pool.submit(dataset.shard, shard)))
-                if len(coming) >= _AHEAD:
-                    first, reader = coming.popleft()
-                    yield first, reader.result()
-            while coming:
+    with DaemonPool(_AHEAD, "fastio-shards") as pool:
+        for shard in shards:
+            coming.append((shard, pool.submit(dataset.shard, shard)))
+            if len(coming) >= _AHEAD:
                 first, reader = coming.popleft()
                 yield first, reader.result()
-        finally:
-            for _, reader in coming:
-                reader.cancel()
+        while coming:
+            first, reader = coming.popleft()
+            yield first, reader.result()

@@ -1,0 +1,102 @@
+"""A pool of threads that nobody waits for when the read of one of them hangs."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+PATIENCE_S = 2.0  # for what is in hand when something is closed; as native/core/crew.h has it
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class DaemonPool(Executor):
+    """What `concurrent.futures.ThreadPoolExecutor` is, with daemon threads. Thread-safe.
+
+    The interpreter's exit does not wait for its threads. The end of a `with` block drops the tasks
+    that have not begun, and waits for the others; `PATIENCE_S` seconds at most if the block ends by
+    an exception, which may be Ctrl-C.
+
+    Args:
+        threads: at most; one is started for each task until there are so many.
+        name: of the threads.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._most = threads
+        self._name = name
+        self._lock = threading.Lock()
+        self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
+        self._tasks = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """See `concurrent.futures.Executor.submit`."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the pool was shut down")
+            if len(self._threads) < self._most:
+                name = f"{self._name}-{len(self._threads)}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            self._tasks.put((future, partial(fn, *args, **kwargs)))
+        return future
+
+    def shutdown(
+        self, wait: bool = True, *, cancel_futures: bool = False, timeout_s: float | None = None
+    ) -> None:
+        """Ends the threads. Idempotent.
+
+        Args:
+            wait: for the tasks that have begun, and for the others unless they are cancelled.
+            cancel_futures: drop the tasks that have not begun.
+            timeout_s: longest wait; threads that take longer are abandoned. None: no limit.
+        """
+        with self._lock:
+            self._closed = True
+        while cancel_futures and not self._tasks.empty():
+            self._drop_one()
+        for _ in self._threads:
+            self._tasks.put(None)
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self._threads if wait else ():
+            thread.join(None if end_s is None else max(0.0, end_s - time.monotonic()))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown(cancel_futures=True, timeout_s=None if kind is None else PATIENCE_S)
+
+    def _drop_one(self) -> None:
+        try:
+            task = self._tasks.get_nowait()
+        except queue.Empty:  # a thread took it
+            return
+        if task is not None:
+            task[0].cancel()
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            future, call = task
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
+            del task, future, call
+
+
+__all__ = ["PATIENCE_S", "DaemonPool"]

@@ -1,10 +1,10 @@
-"""Daemon threads of a pool: what they do is what ThreadPoolExecutor's do, but nobody waits for ever."""
+"""A pool of daemon threads does what ThreadPoolExecutor does, but nobody waits for ever."""
 
 from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 
 import pytest
 
@@ -59,14 +59,20 @@ def test_an_error_in_a_block_drops_what_has_not_begun_and_abandons_what_hangs(
         begun.set()
         for_ever.wait()
 
-    try:
-        with pytest.raises(KeyboardInterrupt), DaemonPool(1, "test") as pool:
+    waiting: list[Future[None]] = []
+
+    def interrupted() -> None:
+        with DaemonPool(1, "test") as pool:
             pool.submit(hang)
-            second = pool.submit(print)
+            waiting.append(pool.submit(print))
             begun.wait()
             raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
         with pytest.raises(CancelledError):
-            second.result()
+            waiting[0].result()
     finally:
         for_ever.set()
 

@@ -76,6 +76,7 @@ class BatchInfo:
         errors: samples that were skipped or replaced.
         occurrences: int64 (n,), how often each row came in the epoch before, which its draws depend
             on; None where that does not matter: nothing is drawn, or no row comes twice.
+        order_seed: of the epoch's order, where it was drawn when the first row was asked for.
     """
 
     rows: npt.NDArray[np.int64] | None
@@ -85,6 +86,7 @@ class BatchInfo:
     next_position: int
     errors: tuple[SampleError, ...] = ()
     occurrences: npt.NDArray[np.int64] | None = None
+    order_seed: int | None = None
 
 
 class HostBatches(Protocol):
@@ -118,6 +120,10 @@ class Feed(Protocol):
     @property
     def random(self) -> bool:
         """Whether orders or draws depend on the cursor's seed."""
+
+    @property
+    def follows_torch(self) -> bool:
+        """Whether an epoch can have RandomSampler's order, drawn by torch's default generator."""
 
     @property
     def finish(self) -> Finish | None:
@@ -348,6 +354,11 @@ class NativeFeed:
     @property
     def random(self) -> bool:
         return self.sampling.random or self.draws
+
+    @property
+    def follows_torch(self) -> bool:
+        # What is fetched ahead, over the epoch's end too, is of orders that are known before.
+        return self._stager is None and self.sampling.permutes(self.epoch_rows())
 
     @property
     def draws(self) -> bool:

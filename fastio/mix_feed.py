@@ -75,6 +75,10 @@ class MixFeed:
         return own or any(feed.draws for feed in self._feeds)
 
     @property
+    def follows_torch(self) -> bool:
+        return False
+
+    @property
     def finish(self) -> Finish | None:
         return self._feeds[0].finish
 

@@ -239,14 +239,14 @@ class ShardOrder:
 
 @dataclass(frozen=True, eq=False)
 class DrawnOrder:
-    """An order that a random generator drew: a permutation in memory, 8 bytes a row.
+    """An order that a random generator drew: a permutation in memory, 4 or 8 bytes a row.
 
     Args:
-        permutation: int64 (rows,), the row at each position.
+        permutation: int64 or int32 (rows,), the row at each position.
         seed, epoch: of what else is drawn by the order; see `plan.BucketPlan`.
     """
 
-    permutation: Indices
+    permutation: Indices | npt.NDArray[np.int32]
     seed: int = 0
     epoch: int = 0
 
@@ -257,11 +257,12 @@ class DrawnOrder:
 
     def at(self, positions: npt.ArrayLike) -> Indices:
         """The rows that stand at positions, both int64 (n,), in [0, rows)."""
-        return self.permutation[_inside(positions, self.rows, "position")]
+        rows = self.permutation[_inside(positions, self.rows, "position")]
+        return rows.astype(np.int64, copy=False)
 
     def span(self, first: int, count: int) -> Indices:
         """The rows of positions first, first + 1, ..., first + count - 1: int64 (count,)."""
-        return self.permutation[first : first + count]
+        return self.permutation[first : first + count].astype(np.int64, copy=False)
 
 
 class PickedOrder:

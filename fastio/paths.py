@@ -246,6 +246,9 @@ def _hugging_face_feed(request: Request) -> Feed:
     options, sampling = asked.options, drawn_by(request.workers.generator, request.sampling)
     table = HuggingFaceTable(request.dataset, options)
     any_order = not sampling.ours or sampling.order == "shuffle" or request.on_error != "raise"
+    if request.workers.collate_fn is not None and asked.filters is None and asked.memory is None:
+        # Python's part takes as long for either, and single rows come in DataLoader's order.
+        any_order = any_order or (python and sampling.permutes(len(request.dataset)))
     if not any_order and not wants_rows(table, options):
         how = _native_settings(request)
         groups = HuggingFaceGroups(

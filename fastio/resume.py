@@ -8,7 +8,7 @@ from typing import Any
 
 from fastio.errors import StateMismatch
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Cursor:
         position: samples of the epoch's global order that were handed out, over all ranks. For a
             dataset that iterates, whose samples cannot be counted: batches handed out.
         seed: of the augmentations and the order; None where it is not drawn yet.
-        order_seed: of this epoch's order instead, where a generator drew it. Not kept in a state.
-        generator: the state of that generator at the epoch's beginning, as text.
+        order_seed: of this epoch's order instead, where a generator or torch's default one drew it.
+        generator: the state of the generator at the epoch's beginning, as text.
     """
 
     epoch: int
@@ -33,6 +33,24 @@ class Cursor:
     def of_order(self) -> int:
         """The seed of this epoch's order; 0 where none was drawn yet."""
         return (self.seed or 0) if self.order_seed is None else self.order_seed
+
+    @property
+    def begun(self) -> bool:
+        """Whether what an epoch draws of torch's default generator at its beginning is drawn."""
+        return self.order_seed is not None or (self.seed is not None and self.position > 0)
+
+    @property
+    def follows_torch(self) -> bool:
+        """Whether torch's default generator drew the seeds, which are of this epoch alone."""
+        return self.order_seed is not None and self.generator is None
+
+    def decides(self, epoch: int) -> bool:
+        """Whether the seed of an epoch is known here."""
+        return self.seed is not None and (not self.follows_torch or self.epoch == epoch)
+
+    def at_epoch(self, epoch: int) -> Cursor:
+        """The beginning of another epoch."""
+        return Cursor(epoch, 0, None if self.follows_torch else self.seed)
 
 
 def to_state(cursor: Cursor, *, fingerprint: str, order: str) -> dict[str, Any]:
@@ -50,6 +68,7 @@ def to_state(cursor: Cursor, *, fingerprint: str, order: str) -> dict[str, Any]:
         "epoch": cursor.epoch,
         "position": cursor.position,
         "seed": cursor.seed,
+        "order_seed": cursor.order_seed,
         "generator": cursor.generator,
     }
 
@@ -66,12 +85,13 @@ def from_state(state: Mapping[str, Any], *, fingerprint: str, order: str) -> Cur
     try:
         _same("fingerprint", state["fingerprint"], fingerprint, "belongs to another dataset")
         _same("order", state["order"], order, "counts positions in another order")
-        seed, generator = state["seed"], state["generator"]
+        seed, order_seed, generator = state["seed"], state["order_seed"], state["generator"]
         cursor = Cursor(
             int(state["epoch"]),
             int(state["position"]),
             None if seed is None else int(seed),
-            generator=None if generator is None else str(generator),
+            None if order_seed is None else int(order_seed),
+            None if generator is None else str(generator),
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, StateMismatch):

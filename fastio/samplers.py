@@ -18,7 +18,15 @@ from fastio.feed import Feed
 from fastio.formats.torch_dataset import endless_sampler, is_iterable_dataset
 from fastio.resume import Cursor
 from fastio.sampling import Ranks
-from fastio.seeds import agreed_seed, draw_seed, generator_state, restore, unchanged
+from fastio.seeds import (
+    agreed_seed,
+    draw_seed,
+    generator_state,
+    next_seed,
+    restore,
+    unchanged,
+    with_order_seed,
+)
 
 
 @dataclass
@@ -28,14 +36,22 @@ class NextEpoch:
     Attributes:
         feed: of the loader.
         cursor: where the next iterator begins.
-        generator: that the epoch's order is drawn from; None: the seed tells the order.
+        generator: that the epoch's order is drawn from; None: the seed tells the order, or torch's
+            default generator draws it.
+        persists: epochs after the first one draw no base seed, as with DataLoader's
+            persistent workers.
         ranks: the part of each global batch that the loader delivers.
     """
 
     feed: Feed
     cursor: Cursor
     generator: torch.Generator | None
+    persists: bool = False
     ranks: Ranks = field(default_factory=Ranks)
+    _based: Feed | None = None  # whose iterator drew a base seed last
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_based": None}
 
     def rows(self) -> Iterator[int]:
         """The rows of the whole epoch on this rank, in order.
@@ -43,7 +59,7 @@ class NextEpoch:
         Raises:
             TypeError: rows are not numbered, or have no order before they are read.
         """
-        drawn = self.cursor.seed is not None or self.generator is not None
+        drawn = self.cursor.seed is not None or self.cursor.begun or self.generator is not None
         if not drawn and self.ranks.world_size > 1 and self.feed.random:
             raise TypeError(
                 "ranks that share an epoch agree on a seed when the first iterator is made: give "
@@ -73,21 +89,32 @@ class NextEpoch:
             ValueError: ranks that share the epoch cannot agree on a seed.
         """
         generator, feed = self.generator, self.feed
+        resumed = cursor.generator is not None
         if generator is not None and cursor.generator is not None:
             restore(generator, cursor.generator)
         if generator is not None and self.draws_order:
             cursor = replace(cursor, generator=generator_state(generator))
-        # DataLoader draws this before its sampler draws anything; on the torch path it does here.
-        # An epoch that goes on in the middle has drawn it from torch's default generator before.
-        begun = generator is None and cursor.seed is not None and cursor.position > 0
-        base = draw_seed(generator) if ahead or (feed.path == "native" and not begun) else None
+        # DataLoader draws this before its sampler draws anything; on the torch path it does here,
+        # and the sampler draws when its first key is asked for. An epoch that goes on in the middle
+        # has drawn both from torch's default generator before.
+        own = ahead or feed.path == "native"
+        again = self._based is feed or (resumed and cursor.epoch > 0)
+        drawn = self.persists and again
+        drawn = drawn or (generator is None and cursor.begun)
+        base = draw_seed(generator) if own and not drawn else None
+        self._based = self._based if ahead else feed
         if generator is not None and self.draws_order and feed.sampling.draw is None:
             cursor = replace(cursor, order_seed=draw_seed(generator))
+        elif generator is None and own:
+            cursor = with_order_seed(cursor, feed.sampling, self.ranks, feed.follows_torch)
         if cursor.seed is not None:
             return cursor
         if generator is not None or not feed.random:
             return replace(cursor, seed=base or 0)
-        seed = draw_seed(None) if base is None else base
+        follows = feed.follows_torch and self.ranks.world_size == 1
+        if follows or cursor.follows_torch:
+            return replace(cursor, seed=cursor.order_seed if base is None else base)
+        seed = next_seed() if base is None else base
         return replace(
             cursor, seed=agreed_seed(seed, self.ranks if feed.sampling.ours else Ranks())
         )

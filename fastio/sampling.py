@@ -29,8 +29,10 @@ from fastio.plan import (
 )
 from fastio.resume import Cursor
 
+MOST_PERMUTED = 1 << 24  # rows whose permutation is kept in memory: 64 MiB, drawn in a second
 _SKIPPED = 1 << 16  # keys that are left out at a time
 Skip = Callable[[Sequence[Any]], None]
+Permutation = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 _SHARDS = "shards"  # in place of a block's rows, in the name of an order
 OrderName = Literal["auto", "sequential", "shuffle", "window"]
 
@@ -60,7 +62,8 @@ class Sampling:
     `Orders` does in that mode. `buckets`: batches are of rows of similar lengths.
     `picked`: int64 (n,), the rows of the dataset that are loaded, None for all; everything else
     counts in places of this list. `draw`: draws an epoch's permutation of so many rows, int64 (n,),
-    in place of the shuffle that a seed decides.
+    in place of the shuffle that a seed decides. `permute`: likewise, RandomSampler's permutation of
+    so many rows for a seed that torch's default generator drew.
 
     Raises:
         ValueError: arguments that exclude each other, or are out of range.
@@ -78,7 +81,8 @@ class Sampling:
     buckets: Buckets | None = None
     bounds: tuple[int, ...] | None = None
     picked: npt.NDArray[np.int64] | None = field(default=None, compare=False)
-    draw: Callable[[int], npt.NDArray[np.int64]] | None = None
+    draw: Callable[[int], Permutation] | None = None
+    permute: Callable[[int, int], Permutation] | None = None
 
     def __post_init__(self) -> None:
         if self.sampler is not None and self.shuffle:
@@ -133,6 +137,11 @@ class Sampling:
         if self.settle:
             return "settle"
         return "shuffle" if self.window is None else "window"
+
+    def permutes(self, rows: int) -> bool:
+        """Whether RandomSampler's permutation can be the order of an epoch of so many rows."""
+        plain = self.ours and self.mode == "shuffle" and self.buckets is None
+        return plain and self.permute is not None and rows <= MOST_PERMUTED
 
     @property
     def name(self) -> str:
@@ -302,6 +311,8 @@ class Sampling:
         """The order of the cursor's epoch, which a generator may draw now."""
         if self.draw is not None:
             return DrawnOrder(self.draw(rows), cursor.of_order(), cursor.epoch)
+        if cursor.follows_torch and self.permute is not None and self.permutes(rows):
+            return DrawnOrder(self.permute(rows, cursor.of_order()), cursor.of_order())
         return self.orders(rows, cursor.of_order()).epoch(cursor.epoch)
 
     def keys(self, position: int, skip: Skip = lambda keys: None) -> Iterator[Sequence[Any]]:

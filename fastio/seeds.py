@@ -13,11 +13,11 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from fastio.errors import ShardingWarning, StateMismatch
-from fastio.sampling import Ranks, Sampling
+from fastio.resume import Cursor
+from fastio.sampling import Permutation, Ranks, Sampling
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
@@ -50,16 +50,48 @@ def drawn_by(generator: torch.Generator | None, sampling: Sampling) -> Sampling:
     """The sampling whose shuffled epochs a generator draws, exactly as DataLoader's are.
 
     Another one stays as it is: a sequential one, or one by windows.
+
+    Args:
+        generator: None for torch's default one.
+        sampling: without either.
     """
-    if generator is None or not sampling.ours or sampling.mode != "shuffle":
+    if not sampling.ours or sampling.mode != "shuffle":
         return sampling
+    if generator is None:
+        return replace(sampling, permute=_permutation_of_seed)
     return replace(sampling, order="shuffle", draw=partial(_permutation, generator))
 
 
-def _permutation(generator: torch.Generator, rows: int) -> npt.NDArray[np.int64]:
-    """What RandomSampler draws: int64 (rows,)."""
-    permutation: npt.NDArray[np.int64] = torch.randperm(rows, generator=generator).numpy()
+def _permutation(generator: torch.Generator, rows: int) -> Permutation:
+    """What RandomSampler draws: int64 (rows,), or int32 with the same values."""
+    dtype = torch.int32 if rows < 1 << 31 else torch.int64
+    permutation: Permutation = torch.randperm(rows, generator=generator, dtype=dtype).numpy()
     return permutation
+
+
+def _permutation_of_seed(rows: int, seed: int) -> Permutation:
+    """What RandomSampler draws where it has no generator, from a seed by torch's default one."""
+    return _permutation(torch.Generator().manual_seed(seed), rows)
+
+
+def with_order_seed(cursor: Cursor, sampling: Sampling, ranks: Ranks, follows: bool) -> Cursor:
+    """Draws from torch's default generator what RandomSampler draws when an epoch begins.
+
+    Args:
+        cursor: where an iterator begins.
+        sampling: of a loader without a generator.
+        ranks: that share the epoch. Several have a DistributedSampler with DataLoader, which draws
+            nothing.
+        follows: the epoch can have RandomSampler's order.
+
+    Returns:
+        The cursor, with the seed of that order where it has no seed of its own.
+    """
+    shuffled = sampling.ours and sampling.mode != "sequential"
+    if cursor.begun or not shuffled or ranks.world_size > 1:
+        return cursor
+    seed = draw_seed(None)
+    return replace(cursor, order_seed=seed) if follows and cursor.seed is None else cursor
 
 
 def generator_state(generator: torch.Generator) -> str:

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from types import FrameType
@@ -31,7 +32,7 @@ from fastio.formats.torch_dataset import (
 )
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
-from fastio.seeds import drawn_by
+from fastio.seeds import drawn_by, unchanged, with_order_seed
 from fastio.shown import shown_lines
 from fastio.stats import Stats
 from fastio.tensors import Finish, Step, Tail, first_tensor
@@ -111,6 +112,10 @@ class TorchFeed:
         return self._sampling.random and not self._iterable
 
     @property
+    def follows_torch(self) -> bool:
+        return not self._iterable and self._sampling.permutes(len(self.dataset))
+
+    @property
     def finish(self) -> Finish | None:
         return self._finish
 
@@ -136,12 +141,33 @@ class TorchFeed:
         if self._iterable:
             return _IteratedBatches(self.reader(), cursor, self._sampling.batched)
         if self._sampling.ours:
-            batches = partial(_planned, self._sampling, len(self.dataset), cursor, ranks)
+            batches = partial(self._planned, cursor, ranks)
         else:
             batches = partial(_sampled, self._sampling, cursor, ranks)
-        return _IndexedBatches(
-            self.reader(), batches, self._sampling.batched, self._settings.in_order
-        )
+        ours = self._sampling.ours and self._settings.generator is None
+        # DataLoader draws a base seed, which an epoch that goes on in the middle did before.
+        with unchanged(None) if ours and cursor.begun else nullcontext():
+            return _IndexedBatches(
+                self.reader(), batches, self._sampling.batched, self._settings.in_order
+            )
+
+    def _planned(self, cursor: Cursor, ranks: Ranks) -> Iterator[tuple[Sequence[Any], BatchInfo]]:
+        """The batches of our own order, which is drawn when the first key is asked for."""
+        sampling, order_seed = self._sampling, None
+        if self._settings.generator is None and not cursor.begun:
+            cursor = with_order_seed(cursor, sampling, ranks, self.follows_torch)
+            order_seed = cursor.order_seed
+        first = sampling.first_step(cursor.position, ranks)
+        for batch in sampling.plan(len(self.dataset), cursor, ranks):
+            info = BatchInfo(
+                batch.rows,
+                batch.valid,
+                cursor.epoch,
+                first + batch.step,
+                batch.next_position,
+                order_seed=order_seed,
+            )
+            yield batch.rows.tolist(), info
 
     def epoch_rows(self) -> int:
         return len(self.dataset)
@@ -234,16 +260,6 @@ def _on_input(function: Callable[[Any], Any], data: Any) -> Any:
             f"the batches are mappings: say which part, transforms={{key: [...]}}, of {list(data)}"
         )
     return Finish([(0, function)])(data) if isinstance(data, (tuple, list)) else function(data)
-
-
-def _planned(
-    sampling: Sampling, rows: int, cursor: Cursor, ranks: Ranks
-) -> Iterator[tuple[Sequence[Any], BatchInfo]]:
-    first = sampling.first_step(cursor.position, ranks)
-    for batch in sampling.plan(rows, cursor, ranks):
-        step = first + batch.step
-        info = BatchInfo(batch.rows, batch.valid, cursor.epoch, step, batch.next_position)
-        yield batch.rows.tolist(), info
 
 
 def _sampled(

@@ -10,7 +10,7 @@ import pytest
 from fastio.errors import StateMismatch
 from fastio.resume import Cursor, from_state, to_state
 
-CURSOR = Cursor(3, 1 << 40, -7, generator="its state")
+CURSOR = Cursor(3, 1 << 40, -7, 5, "its state")
 
 
 def saved(**changes: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def test_another_dataset_is_refused_naming_both_fingerprints() -> None:
 
 
 def test_another_version_is_refused_naming_both() -> None:
-    with pytest.raises(StateMismatch, match=r"99.*2"):
+    with pytest.raises(StateMismatch, match=r"99.*3"):
         from_state(saved(version=99), fingerprint="abc", order="shuffle")
 
 
@@ -46,8 +46,15 @@ def test_another_order_is_refused_naming_both() -> None:
 
 @pytest.mark.parametrize(
     "state",
-    [{}, {"epoch": 1}, saved(epoch="one"), saved(position=-1), saved(seed="x")],
-    ids=["empty", "not ours", "epoch", "position", "seed"],
+    [
+        {},
+        {"epoch": 1},
+        saved(epoch="one"),
+        saved(position=-1),
+        saved(seed="x"),
+        saved(order_seed=""),
+    ],
+    ids=["empty", "not ours", "epoch", "position", "seed", "order seed"],
 )
 def test_damaged_states_are_refused(state: dict[str, Any]) -> None:
     with pytest.raises(StateMismatch):

@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 import fastio
-from fastio import Loader, RandomResizedCrop, seeds
+from fastio import Loader, RandomResizedCrop, sampling, seeds
 from tests.support import flat
 
 ROWS = 22
@@ -156,6 +156,172 @@ def test_without_a_seed_a_generator_decides_the_augmentations_too(packed: Path) 
 # torch's seed
 
 
+def epochs_and_draws(make: Any, seed: int, epochs: int = 3, left_after: int = 99) -> list[Any]:
+    """Batches of some epochs, and what torch's default generator gives behind each of them."""
+    torch.manual_seed(seed)
+    found = []
+    for loader in (make() for _ in range(epochs)):
+        batches = iter(loader)
+        found.append(rows_of(islice(batches, left_after)))
+        found.append(torch.rand(2).tolist())
+    return found
+
+
+def always(loader: Any) -> Any:
+    return lambda: loader
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+@pytest.mark.parametrize(("batch_size", "drop_last"), [(4, False), (4, True), (11, False), (1, 0)])
+def test_torch_s_seed_alone_gives_data_loader_s_order_and_leaves_torch_where_it_does(
+    source: Any, batch_size: int, drop_last: bool, seed: int
+) -> None:
+    options: dict[str, Any] = {"shuffle": True, "drop_last": bool(drop_last)}
+    wanted = epochs_and_draws(always(DataLoader(Numbers(), batch_size, **options)), seed)
+    with Loader(source, batch_size, **options) as loader:
+        assert epochs_and_draws(always(loader), seed) == wanted
+
+
+def test_single_samples_come_in_data_loader_s_order(source: Any) -> None:
+    wanted = epochs_and_draws(always(DataLoader(Numbers(), None, shuffle=True)), 3)
+    with Loader(source, None, shuffle=True) as loader:
+        assert epochs_and_draws(always(loader), 3) == wanted
+
+
+def test_loaders_made_anew_and_epochs_that_are_left_have_data_loader_s_order(source: Any) -> None:
+    loaders = []
+
+    def make() -> Loader:
+        loaders.append(Loader(source, 4, shuffle=True))
+        return loaders[-1]
+
+    wanted = epochs_and_draws(lambda: DataLoader(Numbers(), 4, shuffle=True), 5, left_after=2)
+    assert epochs_and_draws(make, 5, left_after=2) == wanted
+    for loader in loaders:
+        loader.close()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_change_nothing_of_what_torch_draws(source: Any, persistent: bool) -> None:
+    options: dict[str, Any] = {"num_workers": 1, "persistent_workers": persistent}
+    wanted = epochs_and_draws(always(DataLoader(Numbers(), 4, shuffle=True, **options)), 1)
+    with Loader(source, 4, shuffle=True, **options) as loader:
+        assert epochs_and_draws(always(loader), 1) == wanted
+
+
+def test_the_torch_path_draws_the_order_when_the_first_batch_is_asked_for() -> None:
+    def first(kind: Any) -> list[list[int]]:
+        torch.manual_seed(2)
+        batches = iter(kind(Numbers(), 4, shuffle=True))
+        torch.rand(1)  # what a model draws that is made in between
+        return rows_of(batches)
+
+    assert first(Loader) == first(DataLoader)
+
+
+@pytest.mark.parametrize("how", [{"seed": 4}, {"order": "window"}, {"transforms": CROPS}, {}])
+def test_every_epoch_moves_torch_s_generator_as_data_loader_s_does(
+    packed: Path, how: dict[str, Any]
+) -> None:
+    wanted = epochs_and_draws(always(DataLoader(Numbers(), 4, shuffle=True)), 9)[1::2]
+    with Loader(packed, 4, shuffle=True, **how) as loader:
+        torch.manual_seed(9)
+        for drawn in wanted:
+            list(loader)
+            assert torch.rand(2).tolist() == drawn
+
+
+def test_a_mix_moves_torch_s_generator_as_data_loader_s_does(packed: Path) -> None:
+    wanted = epochs_and_draws(always(DataLoader(Numbers(), 4, shuffle=True)), 9)[1::2]
+    with Loader(fastio.mix({packed: 1.0}), 4, shuffle=True) as loader:
+        assert epochs_and_draws(always(loader), 9)[1::2] == wanted
+
+
+@pytest.mark.parametrize("done", range(13))
+def test_a_state_and_torch_s_generator_resume_what_torch_s_seed_alone_decides(
+    source: Any, done: int
+) -> None:
+    def batches(loader: Loader) -> Iterator[Any]:
+        while True:
+            for batch in loader:
+                yield rows_of([batch])[0], torch.rand(1).item()
+
+    torch.manual_seed(1)
+    with Loader(source, 4, shuffle=True) as loader:
+        stream = batches(loader)
+        for _ in range(done):
+            next(stream)
+        state, drawn = json.loads(json.dumps(loader.state_dict())), torch.get_rng_state()
+        wanted = list(islice(stream, 9))
+    torch.manual_seed(2)
+    with Loader(source, 4, shuffle=True) as resumed:
+        resumed.load_state_dict(state)
+        torch.set_rng_state(drawn)
+        assert list(islice(batches(resumed), 9)) == wanted
+
+
+def test_a_state_alone_resumes_the_epoch_that_torch_s_seed_decides(source: Any) -> None:
+    with Loader(source, 4, shuffle=True) as loader:
+        batches = iter(loader)
+        next(batches)
+        state, wanted = loader.state_dict(), rows_of(batches)
+    with Loader(source, 4, shuffle=True) as resumed:
+        resumed.load_state_dict(state)
+        assert rows_of(resumed) == wanted
+        assert sorted(flat(rows_of(resumed))) == list(range(ROWS))
+
+
+def test_ranks_go_on_in_an_epoch_that_one_process_drew(source: Any) -> None:
+    with Loader(source, 4, shuffle=True) as loader:
+        batches = iter(loader)
+        next(batches)
+        state, wanted = loader.state_dict(), rows_of(batches)
+    parts = []
+    for rank in range(2):
+        with Loader(source, 2, shuffle=True, rank=rank, world_size=2) as resumed:
+            resumed.load_state_dict(state)
+            parts.append([rows_of([b])[0][: resumed.batch.valid] for b in resumed])
+    assert [a + b for a, b in zip(*parts, strict=True)] == wanted
+
+
+def test_a_dataset_too_large_for_a_permutation_has_an_order_of_its_own(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "MOST_PERMUTED", ROWS - 1)
+    wanted = epochs_and_draws(always(DataLoader(Numbers(), 4, shuffle=True)), 9)
+    with Loader(packed, 4, shuffle=True) as loader:
+        found = epochs_and_draws(always(loader), 9)
+        state = loader.state_dict()
+    assert found[1::2] == wanted[1::2]
+    assert found[0] != wanted[0]
+    assert (state["seed"] is None, state["order_seed"]) == (False, None)
+
+
+def test_losses_are_data_loader_s_bit_by_bit(tmp_path: Path) -> None:
+    columns = torch.randn(40, 6, generator=generator())
+    plain = torch.utils.data.TensorDataset(columns)
+    fastio.pack([(row,) for row in columns.numpy()], tmp_path / "packed")
+
+    def losses(make: Any) -> list[float]:
+        torch.manual_seed(11)
+        loader = make()
+        model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Dropout(), torch.nn.ReLU())
+        step = torch.optim.SGD(model.parameters(), 0.1)
+        found = []
+        for _ in range(3):
+            for (x,) in loader:
+                step.zero_grad()
+                loss = (model(x) - x).square().mean()
+                loss.backward()
+                step.step()
+                found.append(loss.item())
+        return found
+
+    wanted = losses(lambda: DataLoader(plain, 8, shuffle=True))
+    with Loader(plain, 8, shuffle=True) as first, Loader(tmp_path / "packed", 8, True) as second:
+        assert losses(always(first)) == losses(always(second)) == wanted
+
+
 def test_order_and_draws_follow_torch_s_seed(packed: Path) -> None:
     def epochs(seed: int) -> list[torch.Tensor]:
         torch.manual_seed(seed)
@@ -196,10 +362,10 @@ def test_samplers_on_torch_s_default_generator_give_what_they_give_data_loader(s
 def test_a_state_brings_its_drawn_seed_along(packed: Path) -> None:
     torch.manual_seed(0)
     with Loader(packed, 5, shuffle=True, transforms=CROPS) as loader:
-        rest = [batch["image"] for batch in loader][2:]
-        loader.set_epoch(0)
-        list(islice(loader, 2))
+        batches = iter(loader)
+        list(islice(batches, 2))
         state = loader.state_dict()
+        rest = [batch["image"] for batch in batches]
     with Loader(packed, 5, shuffle=True, transforms=CROPS) as resumed:
         resumed.load_state_dict(state)
         assert all(map(torch.equal, [batch["image"] for batch in resumed], rest))
@@ -211,6 +377,21 @@ def test_augmentations_are_not_told_before_their_seed_is_drawn(packed: Path) -> 
             loader.augmentation([0])
         next(iter(loader))
         assert len(loader.augmentation([0])) == 1
+
+
+def test_augmentations_of_an_epoch_whose_seed_torch_draws_are_told_of_that_epoch(
+    packed: Path,
+) -> None:
+    with Loader(packed, 5, shuffle=True, transforms=CROPS) as loader:
+        list(loader)
+        told = loader.augmentation([0, 1])
+        state = loader.state_dict()
+        assert state["seed"] is None
+        assert loader.augmentation([0, 1], epoch=0) == told
+        with pytest.raises(RuntimeError, match="the seed of epoch 1"):
+            loader.augmentation([0], epoch=1)
+        list(loader)
+        assert loader.augmentation([0, 1]) != told
 
 
 # Ranks
@@ -324,3 +505,27 @@ def test_ranks_agree_on_a_seed(packed: Path, tmp_path: Path) -> None:
         assert first != second
     assert told[0][0] != told[0][1]
     assert sorted(flat(told[1][2])) == list(range(ROWS))
+
+
+# Hugging Face's rows
+
+
+def test_hugging_face_s_rows_for_a_collate_fn_come_in_data_loader_s_order() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"row": [[row] for row in range(ROWS)]})
+
+    def gathered(samples: list[dict[str, list[int]]]) -> torch.Tensor:
+        return torch.tensor([sample["row"][0] for sample in samples])
+
+    theirs = DataLoader(rows, 4, shuffle=True, collate_fn=gathered)
+    with Loader(rows, 4, shuffle=True, collate_fn=gathered) as loader:
+        assert loader.path == "native"
+        assert epochs_and_draws(always(loader), 6) == epochs_and_draws(always(theirs), 6)
+
+
+def test_hugging_face_s_rows_come_in_data_loader_s_order_where_it_is_asked_for() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"row": list(range(ROWS))})
+    theirs = DataLoader(rows, 4, shuffle=True)
+    with Loader(rows, 4, order="shuffle") as loader:
+        assert epochs_and_draws(always(loader), 6) == epochs_and_draws(always(theirs), 6)

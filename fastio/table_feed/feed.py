@@ -155,6 +155,10 @@ class TableFeed:
         return self.sampling.random
 
     @property
+    def follows_torch(self) -> bool:
+        return False
+
+    @property
     def finish(self) -> Finish | None:
         """See `Feed`."""
         return self._finish

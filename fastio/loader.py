@@ -123,8 +123,8 @@ class Loader(DataLoader[_Batch]):
             where it is initialised, else by RANK and WORLD_SIZE of the environment, where torchrun
             puts them. False delivers all of it to every process, as a DataLoader without a sampler
             does, and so does None, which warns where there are several processes. Without effect
-            beside a sampler, and on datasets that iterate. Without `seed`, all processes have to
-            begin their first epoch, in which they agree on a seed.
+            beside a sampler, and on datasets that iterate. Without `seed`, processes make such
+            loaders in the same order, and wait in the first epoch until rank 0 has begun it.
         rank, world_size: the part of each global batch to deliver, in place of `distributed`.
         fields: the fields to deliver, in this order; None for all. Native path only.
         storage_options: for a URL: what its file system takes (keys, endpoint, ...), as in fsspec.
@@ -288,6 +288,8 @@ class Loader(DataLoader[_Batch]):
             generator,
             persistent_workers and num_workers > 0,
         )
+        if (distributed or rank is not None) and seed is None and sampling.ours and feed.random:
+            self._following.take_name()  # in the order in which all ranks make their loaders
         opened = feed.dataset is not dataset
         owned = opened and isinstance(dataset, (str, os.PathLike, list, tuple))
         self._owned = owned or (opened and is_hugging_face(dataset))
@@ -463,6 +465,8 @@ class Loader(DataLoader[_Batch]):
 
         Raises:
             LoaderClosed: after close().
+            LoaderTimeout: ranks share an epoch without a seed, and rank 0 did not begin it within
+                `timeout`, or the process group's timeout.
             ValueError: ranks share an epoch, and there is neither a seed nor a process group in
                 which to agree on one.
         """
@@ -478,7 +482,7 @@ class Loader(DataLoader[_Batch]):
             warn_unsharded()
         self._follow_sampler()
         with current(self.device):
-            self._following.ranks = self._ranks()
+            self._following.ranks, self._following.timeout_s = self._ranks(), self.timeout
             cursor = self._following.drawn(self._next)
             run = self._feed.run(cursor, self._ranks())
         if self._stream is None:

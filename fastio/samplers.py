@@ -24,6 +24,7 @@ from fastio.seeds import (
     generator_state,
     next_seed,
     restore,
+    shared_name,
     unchanged,
     with_order_seed,
 )
@@ -41,6 +42,7 @@ class NextEpoch:
         persists: epochs after the first one draw no base seed, as with DataLoader's
             persistent workers.
         ranks: the part of each global batch that the loader delivers.
+        timeout_s: longest wait for the seed of another rank, see `agreed_seed`.
     """
 
     feed: Feed
@@ -48,7 +50,19 @@ class NextEpoch:
     generator: torch.Generator | None
     persists: bool = False
     ranks: Ranks = field(default_factory=Ranks)
+    timeout_s: float = 0
     _based: Feed | None = None  # whose iterator drew a base seed last
+
+    _name: str | None = None  # on all ranks
+
+    def take_name(self) -> str:
+        """The name of the loader on all ranks that share its epochs."""
+        if self._name is None:
+            feed, sampling = self.feed, self.feed.sampling
+            kind, rows = type(feed.dataset).__name__, feed.epoch_rows()
+            batches = f"batches of {sampling.batch_size}"
+            self._name = shared_name(f"{kind} of {rows} rows, {sampling.mode}, {batches}")
+        return self._name
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_based": None}
@@ -86,6 +100,7 @@ class NextEpoch:
             ahead: draw what DataLoader draws on the torch path, too, as no iterator is made.
 
         Raises:
+            LoaderTimeout: rank 0 did not tell its seed.
             ValueError: ranks that share the epoch cannot agree on a seed.
         """
         generator, feed = self.generator, self.feed
@@ -115,9 +130,9 @@ class NextEpoch:
         if follows or cursor.follows_torch:
             return replace(cursor, seed=cursor.order_seed if base is None else base)
         seed = next_seed() if base is None else base
-        return replace(
-            cursor, seed=agreed_seed(seed, self.ranks if feed.sampling.ours else Ranks())
-        )
+        if self.ranks.world_size > 1 and feed.sampling.ours:
+            seed = agreed_seed(seed, self.ranks, self.take_name(), self.timeout_s)
+        return replace(cursor, seed=seed)
 
     def __len__(self) -> int:
         """Samples of a whole epoch on this rank."""

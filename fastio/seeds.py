@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import os
+import time
 import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from itertools import count
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastio.errors import ShardingWarning, StateMismatch
+from fastio.errors import LoaderTimeout, ShardingWarning, StateMismatch
 from fastio.resume import Cursor
 from fastio.sampling import Permutation, Ranks, Sampling
 
@@ -146,14 +148,35 @@ def distributed_ranks() -> Ranks | None:
     return None
 
 
-def agreed_seed(seed: int, ranks: Ranks) -> int:
-    """The seed of the process group's rank 0, all processes of which have to call this.
+def shared_name(what: str) -> str:
+    """A name for a loader that several ranks have, which is the same on all of them.
+
+    Args:
+        what: describes it. Of loaders that are described alike, each rank makes as many, in the
+            same order.
+    """
+    return f"{what}, number {next(_numbers(what))} of these"
+
+
+@cache
+def _numbers(what: str) -> Iterator[int]:
+    return count(1)
+
+
+def agreed_seed(seed: int, ranks: Ranks, name: str, timeout_s: float = 0) -> int:
+    """The seed of the process group's rank 0, which leaves it for the others in the group's store.
+
+    Rank 0 waits for nobody, and the others only until it has begun to iterate. It is no
+    collective operation: nothing else that ranks do at different times gets in its way.
 
     Args:
         seed: of this process; returned where it shares its epoch with no other.
         ranks: that share the epoch.
+        name: of the loader, see `shared_name`.
+        timeout_s: longest wait for rank 0; 0 for the process group's timeout.
 
     Raises:
+        LoaderTimeout: rank 0 did not begin to iterate over the loader.
         ValueError: the ranks have no process group to agree in.
     """
     if ranks.world_size == 1:
@@ -165,9 +188,33 @@ def agreed_seed(seed: int, ranks: Ranks) -> int:
             "on its seed: give all of them the same seed=, or call "
             "torch.distributed.init_process_group before the first iteration"
         )
-    box: list[Any] = [seed]
-    torch.distributed.broadcast_object_list(box, src=0)
-    return int(box[0])
+    key, store = f"fastio/seed/{name}", _store()
+    if group.rank == 0:
+        store.set(key, str(seed))
+        return seed
+    limit_s = timeout_s or store.timeout.total_seconds()
+    ends_s, pause_s = time.monotonic() + limit_s, 0.01
+    while not store.check([key]):
+        if time.monotonic() >= ends_s:
+            raise LoaderTimeout(
+                f"rank {group.rank} waited {limit_s:g} s for the seed of rank 0, which did not "
+                f"begin to iterate over this loader ({name}): iterate on rank 0 too, or give all "
+                "ranks the same seed=, with which none waits for another"
+            )
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.5)
+    return int(store.get(key))
+
+
+def _store() -> Any:
+    """Where the ranks of the process group leave words for each other."""
+    store = torch.distributed.distributed_c10d._get_default_store()
+    if store is None:  # MPI has none
+        raise ValueError(
+            "the process group has no store in which its ranks could agree on a seed: give all of "
+            "them the same seed="
+        )
+    return store
 
 
 def warn_unsharded() -> None:

@@ -480,11 +480,48 @@ torch.distributed.destroy_process_group()
 """
 
 
-def test_ranks_agree_on_a_seed(packed: Path, tmp_path: Path) -> None:
+_PLACES = """
+import json, sys
+import torch
+import fastio
+
+rank, store, packed = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+torch.manual_seed(rank)  # each its own
+torch.distributed.init_process_group(
+    "gloo", store=torch.distributed.FileStore(store, 2), rank=rank, world_size=2
+)
+
+def make(**options):
+    return fastio.Loader(packed, 4, shuffle=True, distributed=True, **options)
+
+def rows(loader):
+    return [row for batch in loader for row in batch["row"][: loader.batch.valid].tolist()]
+
+one, other, alone = make(), make(), make(timeout=0.3)
+found = {}
+for name in ("one", "other") if rank == 0 else ("other", "one"):
+    if name == "other":
+        torch.distributed.barrier()  # what is collective comes in between, as in training
+    found[name] = rows({"one": one, "other": other}[name])
+if rank == 1:
+    try:
+        iter(alone)
+    except fastio.LoaderTimeout as error:
+        found["error"] = str(error)
+torch.distributed.barrier()
+if rank == 0:  # whom nobody has to wait for
+    found["alone"] = rows(make())
+print(json.dumps(found))
+torch.distributed.destroy_process_group()
+"""
+
+
+def two_ranks(script: str, tmp_path: Path, packed: Path) -> list[Any]:
+    """What two processes print that have a rank and a store for their process group."""
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", _RANK, str(rank), str(tmp_path / "store"), str(packed)],
+            [sys.executable, "-c", script, str(rank), str(tmp_path / "store"), str(packed)],
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
@@ -492,11 +529,27 @@ def test_ranks_agree_on_a_seed(packed: Path, tmp_path: Path) -> None:
         for rank in range(2)
     ]
     try:
-        told = [json.loads(rank.communicate(timeout=600)[0]) for rank in ranks]
+        return [json.loads(rank.communicate(timeout=600)[0]) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
+
+
+def test_ranks_whose_loaders_stand_at_different_places_agree_on_each_one_s_seed(
+    packed: Path, tmp_path: Path
+) -> None:
+    first, second = two_ranks(_PLACES, tmp_path, packed)
+    for name in ("one", "other"):
+        assert sorted(first[name] + second[name]) == list(range(ROWS))
+    assert first["one"] != first["other"]
+    assert len(first["alone"]) == ROWS // 2
+    assert "rank 1 waited 0.3 s for the seed of rank 0" in second["error"]
+    assert "seed=" in second["error"]
+
+
+def test_ranks_agree_on_a_seed(packed: Path, tmp_path: Path) -> None:
+    told = two_ranks(_RANK, tmp_path, packed)
     for (seed, steps), (other, others) in zip(told[0][:2], told[1][:2], strict=True):
         assert seed == other
         rows = [a + b for a, b in zip(steps, others, strict=True)]

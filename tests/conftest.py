@@ -21,6 +21,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--all`, which tools/test --all gives."""
+    parser.addoption("--all", action="store_true", help="run the tests that are marked long too")
+
+
+@pytest.hookimpl(tryfirst=True)  # before any fixture is set up
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips tests that are marked long, unless all are asked for."""
+    if item.get_closest_marker("long") and not item.config.getoption("--all"):
+        pytest.skip("long: tools/test --all runs it")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Indexes of tars are kept here, and not in the cache of whoever runs the tests."""

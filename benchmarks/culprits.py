@@ -39,14 +39,13 @@ from common import (
 from rich.table import Table
 
 import fastio
-from fastio.bench import Options, bench
-from fastio.bench.device import EmulatedAccelerator
-from fastio.bench.loop import Limit, run_loop
-from fastio.bench.storage import drop, local_files
-from fastio.bench.subject import Subject
-from fastio.diagnose import Finding, diagnose, epoch_now
-from fastio.doctor import Use, diagnose_stats, examine
-from fastio.doctor import diagnose as diagnose_facts
+from fastio.diagnose import Finding, Use, diagnose, diagnose_stats, epoch_now
+from fastio.diagnose.bench import Options, bench
+from fastio.diagnose.bench.device import EmulatedAccelerator
+from fastio.diagnose.bench.loop import Limit, run_loop
+from fastio.diagnose.bench.storage import drop, local_files
+from fastio.diagnose.bench.subject import Subject
+from fastio.diagnose.probes import examine
 from fastio.stats import Stats
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -220,7 +219,7 @@ def asked(case: Case) -> Findings:
     if case.slow.cold:
         drop(local_files(case.slow.data))
     use = replace(case.use, batch_size=case.slow.batch_size or case.use.batch_size)
-    return diagnose_facts(examine(case.slow.data, use), use)
+    return diagnose(examine(case.slow.data, use), use)
 
 
 def whole_epoch_s(options: Options) -> float:

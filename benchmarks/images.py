@@ -58,7 +58,7 @@ from torch.utils.data import DataLoader
 
 import fastio
 from fastio import _native
-from fastio.bench.baseline import PillowFolder
+from fastio.diagnose.bench.baseline import PillowFolder
 
 SIZE = 224
 BATCH = 64

@@ -10,7 +10,7 @@ from typing import Any
 from common import console, new_table
 from rich.table import Table
 
-from fastio.report.plots import Bar, bars
+from fastio.diagnose.report.plots import Bar, bars
 
 
 def rates(epochs: Sequence[dict[str, Any]]) -> list[float]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fastio.doctor import Facts, Use, diagnose
-from fastio.doctor.facts import (
+from fastio.diagnose import Facts, Use, diagnose
+from fastio.diagnose.facts import (
     DataFacts,
     GpuFacts,
     ImageFacts,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fastio.bench.baseline import (
+from fastio.diagnose.bench.baseline import (
     BaselineBatches,
     Delivery,
     PillowFolder,

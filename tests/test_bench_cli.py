@@ -59,7 +59,7 @@ def test_an_emulated_accelerator_beside_dataloader(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However slow the machine is, a first pass has all its steps: one step tells no utilisation.
-    monkeypatch.setattr("fastio.bench.loop._PATIENCE", 1e6)
+    monkeypatch.setattr("fastio.diagnose.bench.loop._PATIENCE", 1e6)
     out = tmp_path / "bench.json"
     code, text, _ = run(
         *(folder, "--accelerator", 5000, "--baseline", folder, "--json", out, *QUICK),
@@ -240,7 +240,7 @@ def test_images_to_evaluate_on_must_have_the_same_classes(folder: Path, tmp_path
 def test_too_few_batches_of_dataloader_are_no_figure(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastio.bench.runs._LEAST_BATCHES", 1 << 30)
+    monkeypatch.setattr("fastio.diagnose.bench.runs._LEAST_BATCHES", 1 << 30)
     code, text, _ = run(
         folder, "--accelerator", 5000, "--baseline", folder, "--json", "-", "--no-cold", *QUICK
     )

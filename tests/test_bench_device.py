@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastio.bench import device as module
-from fastio.bench.device import (
+from fastio.diagnose.bench import device as module
+from fastio.diagnose.bench.device import (
     CpuModel,
     CudaModel,
     EmulatedAccelerator,
@@ -15,9 +15,9 @@ from fastio.bench.device import (
     resident,
     tree_bytes,
 )
-from fastio.bench.loop import Limit, phase_of, run_loop
-from fastio.bench.options import Options
-from fastio.bench.trainee import Trainee, batch_loss
+from fastio.diagnose.bench.loop import Limit, phase_of, run_loop
+from fastio.diagnose.bench.options import Options
+from fastio.diagnose.bench.trainee import Trainee, batch_loss
 
 
 class Clock:

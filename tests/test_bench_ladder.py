@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from fastio import pack
-from fastio.bench import BenchError, Options, recipes
-from fastio.bench import ladder as climb
-from fastio.bench import rung as trained
-from fastio.bench.recipes import Packed, Recipe
-from fastio.report import Rung, print_ladder, write_ladder
+from fastio.diagnose.bench import BenchError, Options, recipes
+from fastio.diagnose.bench import ladder as climb
+from fastio.diagnose.bench import rung as trained
+from fastio.diagnose.bench.recipes import Packed, Recipe
+from fastio.diagnose.report import Rung, print_ladder, write_ladder
 
 COUNT, CLASSES, SIZE = 24, 3, 32
-module = sys.modules["fastio.bench.ladder"]  # whose name in the package is the function's
+module = sys.modules["fastio.diagnose.bench.ladder"]  # whose name in the package is the function's
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fastio.bench import loop as module
-from fastio.bench.device import Intervals, Nothing
-from fastio.bench.intervals import subtract, total, within
-from fastio.bench.loop import (
+from fastio.diagnose.bench import loop as module
+from fastio.diagnose.bench.device import Intervals, Nothing
+from fastio.diagnose.bench.intervals import subtract, total, within
+from fastio.diagnose.bench.loop import (
     FILLING,
     SHOWN_STEPS,
     Limit,

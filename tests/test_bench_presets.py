@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 import fastio
-from fastio.bench import PRESETS, synthetic
-from fastio.bench.synthetic import jpeg_of_size
-from fastio.bench.synthetic import synthetic as make
+from fastio.diagnose.bench import PRESETS, synthetic
+from fastio.diagnose.bench.synthetic import jpeg_of_size
+from fastio.diagnose.bench.synthetic import synthetic as make
 from fastio.errors import BenchError
 
 

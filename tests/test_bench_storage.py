@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fastio.bench import storage
-from fastio.bench.storage import drop, file_system, local_files, storage_of
+from fastio.diagnose.bench import storage
+from fastio.diagnose.bench.storage import drop, file_system, local_files, storage_of
 
 
 @pytest.fixture

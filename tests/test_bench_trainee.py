@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastio.bench.options import Options
-from fastio.bench.trainee import Trainee, batch_loss, inputs_and_labels
+from fastio.diagnose.bench.options import Options
+from fastio.diagnose.bench.trainee import Trainee, batch_loss, inputs_and_labels
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -20,9 +20,9 @@ from torch.utils.data import TensorDataset
 
 import fastio
 from fastio import Loader
-from fastio.bench import recipes
 from fastio.device import DevicePrefetcher, HostBatch, copy_stream
-from fastio.doctor import gpu as probes
+from fastio.diagnose.bench import recipes
+from fastio.diagnose.probes import gpu as probes
 from fastio.tensors import Tail
 from fastio.train import Options, Result, fit
 from fastio.train.image import ImageSettings, image_task

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fastio.cli import main
-from fastio.doctor import Facts
+from fastio.diagnose import Facts
 from fastio.errors import SourceNotFound
 from fastio.stats import Stats
 from tests.doctor_facts import FAULTLESS, FOLDER, IMAGES, REMOTE, STORAGE, TABLES
@@ -34,7 +34,7 @@ def doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Doctor:
                 raise facts
             return facts
 
-        monkeypatch.setattr("fastio.doctor.examine", examine)
+        monkeypatch.setattr("fastio.diagnose.probes.examine", examine)
         return CliRunner().invoke(main, ["doctor", *arguments])
 
     return run

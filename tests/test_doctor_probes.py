@@ -21,18 +21,19 @@ import torch
 from PIL import Image
 
 import fastio
-from fastio.doctor import Use, diagnose, examine
-from fastio.doctor import data as data_probes
-from fastio.doctor import gpu as gpu_probes
-from fastio.doctor import images as image_probes
-from fastio.doctor import machine as machine_probes
-from fastio.doctor import remote as remote_probes
-from fastio.doctor import settings as settings_probes
-from fastio.doctor import storage as storage_probes
-from fastio.doctor.attempt import Attempts
-from fastio.doctor.cold import cold_loader_rate
-from fastio.doctor.facts import Facts
-from fastio.doctor.remote import stream_rate
+from fastio.diagnose import Use, diagnose
+from fastio.diagnose.facts import Facts
+from fastio.diagnose.probes import data as data_probes
+from fastio.diagnose.probes import examine
+from fastio.diagnose.probes import gpu as gpu_probes
+from fastio.diagnose.probes import images as image_probes
+from fastio.diagnose.probes import machine as machine_probes
+from fastio.diagnose.probes import remote as remote_probes
+from fastio.diagnose.probes import settings as settings_probes
+from fastio.diagnose.probes import storage as storage_probes
+from fastio.diagnose.probes.attempt import Attempts
+from fastio.diagnose.probes.cold import cold_loader_rate
+from fastio.diagnose.probes.remote import stream_rate
 from fastio.errors import SourceNotFound
 from tests.servers import http_folder
 from tests.support import numbered_folder
@@ -44,14 +45,16 @@ USE = Use(batch_size=4, crop=16)
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates need not be right here, and a machine that is slow is no error."""
-    monkeypatch.setattr("fastio.doctor.rates.SECONDS", 0.01)
+    monkeypatch.setattr("fastio.diagnose.probes.rates.SECONDS", 0.01)
     for name in ("SECONDS", "_SECONDS", "_LOADER_S"):
-        monkeypatch.setattr(f"fastio.doctor.remote.{name}", 0.01)
-    monkeypatch.setattr("fastio.doctor.data._STORE_S", 600.0)
-    monkeypatch.setattr("fastio.doctor.remote._DEADLINE_S", 600.0)
-    monkeypatch.setattr("fastio.doctor.images._HEADERS_S", 600.0)
-    monkeypatch.setattr("fastio.doctor.storage._MOST_S", 600.0)
-    monkeypatch.setattr(importlib.import_module("fastio.doctor.examine"), "BUDGET_S", 3600.0)
+        monkeypatch.setattr(f"fastio.diagnose.probes.remote.{name}", 0.01)
+    monkeypatch.setattr("fastio.diagnose.probes.data._STORE_S", 600.0)
+    monkeypatch.setattr("fastio.diagnose.probes.remote._DEADLINE_S", 600.0)
+    monkeypatch.setattr("fastio.diagnose.probes.images._HEADERS_S", 600.0)
+    monkeypatch.setattr("fastio.diagnose.probes.storage._MOST_S", 600.0)
+    monkeypatch.setattr(
+        importlib.import_module("fastio.diagnose.probes.examine"), "BUDGET_S", 3600.0
+    )
 
 
 def failed(facts: Facts) -> list[str]:
@@ -211,8 +214,10 @@ def test_a_probe_that_fails_breaks_no_other(
         raise OSError("the disk is on fire")
 
     numbered_folder(tmp_path)
-    monkeypatch.setattr("fastio.doctor.storage.resident_share", fail)
-    monkeypatch.setattr(importlib.import_module("fastio.doctor.examine"), "machine_facts", fail)
+    monkeypatch.setattr("fastio.diagnose.probes.storage.resident_share", fail)
+    monkeypatch.setattr(
+        importlib.import_module("fastio.diagnose.probes.examine"), "machine_facts", fail
+    )
     facts = examine(str(tmp_path), USE)
     assert facts.notes[0] == "the machine: the disk is on fire"
     assert "page cache: the disk is on fire" in facts.notes
@@ -231,7 +236,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    monkeypatch.setattr("fastio.doctor.rates._SHM", tmp_path / "none")
+    monkeypatch.setattr("fastio.diagnose.probes.rates._SHM", tmp_path / "none")
     before = sorted(path.stat().st_mtime_ns for path in (tmp_path / "folder").rglob("*"))
     facts = examine(str(tmp_path / "folder"), Use(crop=16, scratch=str(scratch)))
     assert failed(facts) == []
@@ -305,16 +310,18 @@ def test_a_loader_s_rate_from_the_disk(
 ) -> None:
     fastio.pack(numbered_folder(tmp_path / "folder"), tmp_path / "packed")
     given: list[storage_probes.Piece] = []
-    monkeypatch.setattr("fastio.doctor.cold.give_back", given.extend)
-    monkeypatch.setattr("fastio.doctor.cold._BATCH", 2)
-    monkeypatch.setattr("fastio.doctor.cold._CHOOSING_S", 600.0)
+    monkeypatch.setattr("fastio.diagnose.probes.cold.give_back", given.extend)
+    monkeypatch.setattr("fastio.diagnose.probes.cold._BATCH", 2)
+    monkeypatch.setattr("fastio.diagnose.probes.cold._CHOOSING_S", 600.0)
     data = data_probes.look_at(str(tmp_path / kind))
     assert is_rate(cold_loader_rate(data, USE, 2))
     assert len(set(given)) == 24
     assert all(piece.length > 0 for piece in given)
     files = {piece.path for piece in given}
     assert files == set(data.files)
-    monkeypatch.setattr("fastio.doctor.cold._BYTES", sum(piece.length for piece in given[:3]))
+    monkeypatch.setattr(
+        "fastio.diagnose.probes.cold._BYTES", sum(piece.length for piece in given[:3])
+    )
     given.clear()
     cold_loader_rate(data, USE, 2)
     assert len(given) == 3
@@ -337,7 +344,7 @@ def test_rates_are_known_where_all_time_is_gone_at_the_beginning(
         def read(self, name: str, offset: int, length: int, stop: Any) -> bytes:
             return b"x" * length
 
-    monkeypatch.setattr("fastio.doctor.remote._SECONDS", -1.0)
+    monkeypatch.setattr("fastio.diagnose.probes.remote._SECONDS", -1.0)
     assert is_rate(stream_rate(Store(), "object", 1000, 3, 100))  # type: ignore[arg-type]
     part = image_probes.pillow_part([encoded()], 16, -1.0)
     assert part.samples == 1

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import fastio
-from fastio.doctor.attempt import Attempts, within
-from fastio.doctor.rates import Measure, Part, images_part, in_turns, loader_part
+from fastio.diagnose.probes.attempt import Attempts, within
+from fastio.diagnose.probes.rates import Measure, Part, images_part, in_turns, loader_part
 from fastio.formats import FolderDataset
 from tests.support import numbered_folder
 
@@ -74,7 +74,7 @@ def test_an_epoch_that_does_not_begin_again_counts_to_its_end(tmp_path: Path) ->
 def test_a_room_that_a_probe_is_still_in_is_gone_at_exit(tmp_path: Path) -> None:
     code = """
 import sys, threading
-from fastio.doctor.rates import room
+from fastio.diagnose.probes.rates import room
 
 there = threading.Event()
 

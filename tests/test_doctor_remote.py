@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio.doctor import Use, examine
-from fastio.doctor.attempt import Attempts
-from fastio.doctor.data import look_at
-from fastio.doctor.remote import loader_bytes_s, remote_facts, request_bytes
+from fastio.diagnose import Use
+from fastio.diagnose.probes import examine
+from fastio.diagnose.probes.attempt import Attempts
+from fastio.diagnose.probes.data import look_at
+from fastio.diagnose.probes.remote import loader_bytes_s, remote_facts, request_bytes
 from fastio.store import open_store
 from tests.servers import FaultProxy, http_folder
 from tests.support import numbered_folder
@@ -31,7 +32,7 @@ def proxy(tmp_path: Path) -> Iterator[FaultProxy]:
 def test_a_store_that_does_not_answer_is_an_error_in_time(
     proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastio.doctor.data._STORE_S", 0.2)
+    monkeypatch.setattr("fastio.diagnose.probes.data._STORE_S", 0.2)
     proxy.fail("stall", p=1.0)
     with pytest.raises(TimeoutError, match="did not answer"):
         examine(f"{proxy.url}/packed", USE)
@@ -42,7 +43,7 @@ def test_a_store_that_stops_answering_is_noted_and_nothing_waits_for_it(
 ) -> None:
     url = f"{proxy.url}/packed"
     data = look_at(url)
-    monkeypatch.setattr("fastio.doctor.remote._DEADLINE_S", 0.2)
+    monkeypatch.setattr("fastio.diagnose.probes.remote._DEADLINE_S", 0.2)
     proxy.fail("stall", p=1.0)
     attempts = Attempts(600.0)
     facts = remote_facts(data, USE, 1, attempts)
@@ -53,7 +54,7 @@ def test_a_store_that_stops_answering_is_noted_and_nothing_waits_for_it(
 def test_a_loader_that_waits_for_the_network_alone_tells_its_rate(
     tmp_path: Path, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastio.doctor.remote._LEAST_FETCHED", 1)
+    monkeypatch.setattr("fastio.diagnose.probes.remote._LEAST_FETCHED", 1)
     noise = np.random.default_rng(0).integers(0, 256, (40, 128, 128, 3), np.uint8)
     fastio.pack(list(noise), tmp_path / "noise", codec="raw")
     data = look_at(f"{proxy.url}/noise")
@@ -61,7 +62,7 @@ def test_a_loader_that_waits_for_the_network_alone_tells_its_rate(
     rate = loader_bytes_s(data, USE, 1)
     assert rate is not None
     assert 0 < rate < 8e6
-    monkeypatch.setattr("fastio.doctor.remote._LEAST_FETCHED", 1 << 40)
+    monkeypatch.setattr("fastio.diagnose.probes.remote._LEAST_FETCHED", 1 << 40)
     assert loader_bytes_s(data, USE, 1) is None
 
 

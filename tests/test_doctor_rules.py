@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fastio.doctor import Facts, Use, diagnose, diagnose_stats, pipeline_of
-from fastio.doctor.facts import Trial
-from fastio.doctor.pipeline import decode_rate
+from fastio.diagnose import Facts, Use, diagnose, diagnose_stats, pipeline_of
+from fastio.diagnose.facts import Trial
+from fastio.diagnose.pipeline import decode_rate
 from fastio.stats import Stats
 from tests.doctor_facts import (
     FAULTLESS,

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio.cli import main
 from fastio.dataset import JOURNAL_NAME
+from fastio.diagnose.report import write_ladder
 from fastio.errors import PackError
 from fastio.files import (
     is_stream,
@@ -28,7 +29,6 @@ from fastio.files import (
     whole_file,
     write_output,
 )
-from fastio.report import write_ladder
 from fastio.shard import write_shard
 from fastio.train.checkpoint import keep, save
 from tests.pictures import jpeg, write_folder

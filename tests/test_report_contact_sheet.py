@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fastio.report import contact_sheet
+from fastio.cli.contact_sheet import contact_sheet
 from tests.pictures import pixels
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from fastio.diagnose import Finding
-from fastio.report import Rung, write_page
-from fastio.report.figures import figures
-from fastio.report.page import page
-from fastio.report.summary import headlines, remarks, verdict
-from fastio.report.tables import all_tables
+from fastio.diagnose.report import Rung, write_page
+from fastio.diagnose.report.figures import figures
+from fastio.diagnose.report.page import page
+from fastio.diagnose.report.summary import headlines, remarks, verdict
+from fastio.diagnose.report.tables import all_tables
 from tests import report_samples as samples
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}

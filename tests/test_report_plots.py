@@ -13,13 +13,13 @@ import pytest
 from PIL import Image
 
 from fastio.diagnose import Span, ThreadRate
-from fastio.report import Rung, palette, words
-from fastio.report.canvas import NARROW, WIDE, Canvas, shortened, ticks, width_of
-from fastio.report.curve import Reference, thread_curve
-from fastio.report.epochs import Epoch, epochs
-from fastio.report.figures import figures
-from fastio.report.plots import Bar, bars, ladder, split_bars
-from fastio.report.timeline import timeline
+from fastio.diagnose.report import Rung, palette, words
+from fastio.diagnose.report.canvas import NARROW, WIDE, Canvas, shortened, ticks, width_of
+from fastio.diagnose.report.curve import Reference, thread_curve
+from fastio.diagnose.report.epochs import Epoch, epochs
+from fastio.diagnose.report.figures import figures
+from fastio.diagnose.report.plots import Bar, bars, ladder, split_bars
+from fastio.diagnose.report.timeline import timeline
 from tests import report_samples as samples
 
 HOSTILE = '<script>alert("1")</script> & $x^2$ \x1b[31m \udcff 日本語 \N{PARTY POPPER}\n2'

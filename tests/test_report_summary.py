@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from fastio.diagnose import Busy, Measured, Phase, Prediction, Settings, Split
-from fastio.report import words
-from fastio.report.epochs import epochs
-from fastio.report.rungs import Rung, speed_ups
-from fastio.report.summary import (
+from fastio.diagnose.report import words
+from fastio.diagnose.report.epochs import epochs
+from fastio.diagnose.report.rungs import Rung, speed_ups
+from fastio.diagnose.report.summary import (
     ceiling_line,
     dataset_line,
     headlines,
@@ -19,7 +19,7 @@ from fastio.report.summary import (
     settings_line,
     verdict,
 )
-from fastio.report.tables import (
+from fastio.diagnose.report.tables import (
     all_tables,
     busy_table,
     epoch_table,
@@ -219,7 +219,7 @@ def test_runs_of_no_length_have_no_rates() -> None:
 
 
 def test_settings_without_a_model_say_so() -> None:
-    from fastio.report.summary import settings_line
+    from fastio.diagnose.report.summary import settings_line
 
     assert "no model" in settings_line(Settings(1, 1))
     assert "an accelerator of 500/s, emulated" in settings_line(

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from fastio.diagnose import Finding, Measured, Split
-from fastio.report import Rung, print_ladder, print_report
-from fastio.report.summary import verdict
-from fastio.report.tables import all_tables
+from fastio.diagnose.report import Rung, print_ladder, print_report
+from fastio.diagnose.report.summary import verdict
+from fastio.diagnose.report.tables import all_tables
 from tests import report_samples as samples
 
 

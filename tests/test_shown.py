@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 import fastio
 from fastio.cli import main
 from fastio.diagnose import diagnose
+from fastio.diagnose.report import print_report, write_page
 from fastio.errors import ImageError, SchemaError
-from fastio.report import print_report, write_page
 from fastio.shown import clean, shown, shown_values, without_secrets
 from tests import report_samples
 from tests.pictures import jpeg

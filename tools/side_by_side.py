@@ -18,8 +18,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
 
 import fastio
-from fastio.bench.baseline import PillowFolder, evaluation_edge
-from fastio.bench.subject import MEAN, STD
+from fastio.diagnose.bench.baseline import PillowFolder, evaluation_edge
+from fastio.diagnose.bench.subject import MEAN, STD
 
 CLASSES = 6
 BATCH = 32

@@ -26,8 +26,9 @@ from fastio.files import is_stream, write_output
 from fastio.shown import shown, shown_values
 
 if TYPE_CHECKING:
-    from fastio.bench import Options
-    from fastio.diagnose import Finding, Measured
+    from fastio.diagnose.bench import Options
+    from fastio.diagnose.findings import Finding
+    from fastio.diagnose.measured import Measured
 
 
 def bench(
@@ -140,8 +141,8 @@ def bench(
         check_there(data)
         _check_written("--json", None if as_json == "-" else as_json)
         _check_written("--html", html)
-        from fastio.bench import Options
-        from fastio.bench.models import load_function
+        from fastio.diagnose.bench import Options
+        from fastio.diagnose.bench.models import load_function
 
         options = Options(
             data=data,
@@ -175,13 +176,13 @@ def bench(
             return
         measured, findings = _measure(options)
         if html is not None:
-            from fastio.report import write_page
+            from fastio.diagnose.report import write_page
 
             write_page(measured, findings, html)
         if as_json is not None:
             _write_json(as_json, measured, findings)
         if as_json != "-":
-            from fastio.report import print_report
+            from fastio.diagnose.report import print_report
 
             print_report(measured, findings)
 
@@ -208,8 +209,8 @@ def _check_written(option: str, path: str | Path | None) -> None:
 
 
 def _measure(options: Options) -> tuple[Measured, tuple[Finding, ...]]:
-    from fastio.bench import bench as run_bench
     from fastio.diagnose import diagnose
+    from fastio.diagnose.bench import bench as run_bench
 
     with _spinner() as say:
         measured = run_bench(options, say)
@@ -220,8 +221,8 @@ def _climb(options: Options, as_json: str | None, html: Path | None) -> None:
     """A ladder, its table, and files of it."""
     from dataclasses import asdict
 
-    from fastio.bench import ladder
-    from fastio.report import print_ladder, write_ladder
+    from fastio.diagnose.bench import ladder
+    from fastio.diagnose.report import print_ladder, write_ladder
 
     with _spinner() as say:
         rungs = ladder(options, say)
@@ -235,9 +236,9 @@ def _climb(options: Options, as_json: str | None, html: Path | None) -> None:
 
 def _facts(options: Options) -> dict[str, str]:
     """What a ladder's page says of how it was trained."""
-    from fastio.bench.machine import machine
-    from fastio.bench.recipes import BATCH_SIZE
-    from fastio.report import machine_line
+    from fastio.diagnose.bench.machine import machine
+    from fastio.diagnose.bench.recipes import BATCH_SIZE
+    from fastio.diagnose.report import machine_line
 
     here = machine()
     trained = f"{options.model}, {counted(max(1, options.epochs), 'epoch')} of each rung"

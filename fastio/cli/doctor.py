@@ -23,8 +23,8 @@ from fastio.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from fastio.diagnose import Facts, Pipeline, Use
     from fastio.diagnose.findings import Finding
-    from fastio.doctor import Facts, Pipeline, Use
 
 EXIT_FINDINGS = 3
 _WIDTH = 100
@@ -85,7 +85,8 @@ def doctor(
     options = parse_storage_options(storage_options) or {}
     with clear_errors():
         check_there(data)
-        from fastio.doctor import Use, diagnose, examine, pipeline_of
+        from fastio.diagnose import Use, diagnose, pipeline_of
+        from fastio.diagnose.probes import examine
 
         use = Use(batch_size, threads, crop, model_rate, cache, options, scratch, epochs)
         if stats is not None:
@@ -111,7 +112,7 @@ def _of_stats(path: Path, model_rate: float | None) -> tuple[Finding, ...]:
     from dataclasses import fields
 
     from fastio.cores import available_cores
-    from fastio.doctor import diagnose_stats
+    from fastio.diagnose import diagnose_stats
     from fastio.stats import Stats
 
     try:
@@ -180,7 +181,7 @@ def _data(facts: Facts) -> str:
 
 
 def _memory(facts: Facts) -> str:
-    from fastio.doctor.pipeline import stays_in_memory
+    from fastio.diagnose.pipeline import stays_in_memory
 
     machine, data, storage = facts.machine, facts.data, facts.storage
     if machine is None or data is None or data.remote or not data.nbytes:
@@ -193,7 +194,7 @@ def _memory(facts: Facts) -> str:
 
 def _rates(facts: Facts, stages: Pipeline | None) -> str:
     """Samples a second, stage by stage."""
-    from fastio.doctor.pipeline import cold_rate, network_bytes_s
+    from fastio.diagnose.pipeline import cold_rate, network_bytes_s
 
     parts = []
     cold, images, remote = cold_rate(facts), facts.images, facts.remote

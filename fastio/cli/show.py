@@ -76,8 +76,8 @@ def show(
         raise typer.Exit(EXIT_FAILED)
     steps = [_parse(text) for text in transform or []]
     with clear_errors():
+        from fastio.cli.contact_sheet import contact_sheet
         from fastio.formats import open_any
-        from fastio.report import contact_sheet
 
         with open_any(dst, storage_options=options) as dataset:
             field = _image_field(dataset)
@@ -211,8 +211,8 @@ def _image_field(dataset: AnyDataset) -> str:
 
 def _image(dataset: AnyDataset, field: str, row: int) -> Any:
     """One image, large enough for the sheet: uint8 (H, W, C)."""
+    from fastio.cli.contact_sheet import TILE
     from fastio.formats import FolderDataset
-    from fastio.report import TILE
 
     if isinstance(dataset, FolderDataset):
         return dataset[row][0]

@@ -1,17 +1,23 @@
-"""From what was measured to "you wait for X; do Y": pure arithmetic, no clock, no files."""
+"""What a machine, a dataset and a model make one wait for, what to change, what that would bring.
+
+    probes, bench -> facts, measured -> costs -> rules -> findings -> report
+
+- `facts`, `use`: what the probes find out; how the user loads and trains
+- `measured`, `values`: what the runs of a bench measure; JSON to values
+- `probes/`: quick measurements of machine, storage, store and data: `fastio doctor` asks them
+- `bench/`: runs of loader and model, alone and together: `fastio bench` asks them
+- `costs`: the cost model: what a sample costs in each stage, and what an epoch takes then
+- `rules/`: from facts or measurements to findings, the largest gain first
+- `report/`: findings and tables in the terminal and as a page
+
+Probes and runs measure; costs and rules are pure arithmetic on what was measured, without a clock
+or a file.
+"""
 
 from __future__ import annotations
 
 from fastio.diagnose.costs import Costs, costs
-from fastio.diagnose.diagnosis import (
-    Change,
-    changes,
-    cold_split,
-    diagnose,
-    epoch_after,
-    epoch_now,
-    predictions,
-)
+from fastio.diagnose.facts import Facts
 from fastio.diagnose.findings import Culprit, Finding, by_gain
 from fastio.diagnose.measured import (
     LEAST_STEPS,
@@ -31,6 +37,17 @@ from fastio.diagnose.measured import (
     ThreadRate,
     Training,
 )
+from fastio.diagnose.pipeline import Pipeline, pipeline_of
+from fastio.diagnose.rules import diagnose, diagnose_stats
+from fastio.diagnose.rules.runs import (
+    Change,
+    changes,
+    cold_split,
+    epoch_after,
+    epoch_now,
+    predictions,
+)
+from fastio.diagnose.use import Use
 
 __all__ = [
     "LEAST_STEPS",
@@ -39,12 +56,14 @@ __all__ = [
     "Costs",
     "Culprit",
     "DatasetFacts",
+    "Facts",
     "Finding",
     "Machine",
     "Measured",
     "Memory",
     "Phase",
     "PhaseName",
+    "Pipeline",
     "Prediction",
     "Settings",
     "Span",
@@ -53,12 +72,15 @@ __all__ = [
     "Storage",
     "ThreadRate",
     "Training",
+    "Use",
     "by_gain",
     "changes",
     "cold_split",
     "costs",
     "diagnose",
+    "diagnose_stats",
     "epoch_after",
     "epoch_now",
+    "pipeline_of",
     "predictions",
 ]

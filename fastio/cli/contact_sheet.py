@@ -1,0 +1,76 @@
+"""Pictures of data, to be looked at by people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from fastio.shown import shown
+
+TILE = 192  # pixels, of a contact sheet
+_GAP = 8
+_CAPTION_HEIGHT = 18
+_FONT_SIZE = 12
+_PAPER = (250, 250, 250)
+_INK = (30, 30, 30)
+_ELLIPSIS = "..."
+
+
+def contact_sheet(
+    images: Iterable[NDArray[np.uint8]],
+    captions: Sequence[str],
+    *,
+    columns: int | None = None,
+    tile: int = TILE,
+) -> Image.Image:
+    """Images side by side, each with a line of text below it.
+
+    Args:
+        images: uint8 (H, W, C), C 1 or 3, of any sizes, taken one by one. Larger ones are shrunk
+            to their tile, keeping their proportions; smaller ones are shown as they are.
+        captions: one an image, at least one; what does not fit is cut off.
+        columns: tiles side by side; about as many as make the sheet 4 : 3 by default.
+        tile: size of a tile in pixels, both ways.
+
+    Returns:
+        An RGB image.
+
+    Raises:
+        ValueError: there are no captions, or not as many as images.
+    """
+    if not captions:
+        raise ValueError("there are no images to show")
+    columns = columns or min(len(captions), math.ceil(math.sqrt(len(captions) * 4 / 3)))
+    rows = math.ceil(len(captions) / columns)
+    step_x, step_y = tile + _GAP, tile + _CAPTION_HEIGHT + _GAP
+    sheet = Image.new("RGB", (columns * step_x + _GAP, rows * step_y + _GAP), _PAPER)
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(_FONT_SIZE)
+    for number, (pixels, caption) in enumerate(zip(images, captions, strict=True)):
+        left = _GAP + number % columns * step_x
+        top = _GAP + number // columns * step_y
+        image = _to_pillow(pixels)
+        image.thumbnail((tile, tile), Image.Resampling.LANCZOS)
+        sheet.paste(image, (left + (tile - image.width) // 2, top + (tile - image.height) // 2))
+        draw.text((left, top + tile + 2), _shorten(caption, font, tile), fill=_INK, font=font)
+    return sheet
+
+
+def _to_pillow(pixels: NDArray[np.uint8]) -> Image.Image:
+    gray = pixels.shape[2] == 1
+    return Image.fromarray(pixels[:, :, 0] if gray else pixels).convert("RGB")
+
+
+def _shorten(text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, width: int) -> str:
+    """Text cut off at the end until it is not wider than `width` pixels."""
+    # Fonts have no glyphs for line ends and control characters.
+    text = shown(" ".join(text.split()))
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + _ELLIPSIS) > width:
+        text = text[:-1]
+    return text + _ELLIPSIS

@@ -1,0 +1,215 @@
+"""What a bench compares with: an image folder through torch's DataLoader and Pillow.
+
+As its documentation and the examples that are fast have it: worker processes that are kept, batches
+of bytes in pinned memory, copied to a GPU without waiting and normalised there. torchvision's
+transforms are here in a few lines, so that nothing has to be installed for the comparison.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, RandomSampler, default_collate
+
+from fastio.diagnose.bench.subject import MEAN, STD
+from fastio.errors import BenchError, SourceNotFound
+from fastio.files import only_files
+from fastio.formats import FolderDataset
+from fastio.stats import Stats
+from fastio.tensors import Tail
+from fastio.transforms import Normalize
+
+_ENDLESS = 1 << 40  # samples
+
+
+class PillowFolder(Dataset[tuple[torch.Tensor, int]]):
+    """Samples (image, label) of a folder of images for each class; image (C, H, W).
+
+    Args:
+        folder: has a folder for each class.
+        size: height and width of the images, in pixels.
+        normalized: float32, normalised by ImageNet's mean and deviation; else uint8.
+        augment: crop at random and flip half of them; else resize and take the middle.
+
+    Raises:
+        BenchError: it is no folder, or there are no images in class folders.
+    """
+
+    def __init__(self, folder: str, size: int, normalized: bool, augment: bool = True) -> None:
+        found = image_folder(folder)
+        self.samples = list(zip(found.paths, map(int, found.labels), strict=True))
+        self._size = size
+        self._augment = augment
+        self._normalized = normalized
+        self._mean, self._std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        path, label = self.samples[index]
+        with open(path, "rb", opener=only_files) as file:
+            image = Image.open(file).convert("RGB")
+        image = random_crop(image, self._size) if self._augment else middle(image, self._size)
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+        if not self._normalized:
+            return pixels, label
+        return pixels.float().div_(255).sub_(self._mean).div_(self._std), label
+
+
+def image_folder(folder: str) -> FolderDataset:
+    """The images of class folders, numbered as a Loader numbers them.
+
+    Raises:
+        BenchError: it is no folder, or there are none.
+    """
+    if not Path(folder).is_dir():
+        raise BenchError(f"{folder} is no folder: DataLoader needs one of images in class folders")
+    try:
+        return FolderDataset(folder)
+    except SourceNotFound as error:
+        raise BenchError(f"{folder} has no folders with images for DataLoader: {error}") from error
+
+
+def random_crop(image: Image.Image, size: int) -> Image.Image:
+    """RandomResizedCrop(size), then RandomHorizontalFlip(), as torchvision draws them."""
+    image = image.crop(random_box(image.width, image.height))
+    image = image.resize((size, size), Image.Resampling.BILINEAR)
+    if random.random() < 0.5:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return image
+
+
+def random_box(width: int, height: int) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) of a crop."""
+    for _ in range(10):
+        area = width * height * random.uniform(0.08, 1.0)
+        ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            x, y = random.randint(0, width - w), random.randint(0, height - h)
+            return x, y, x + w, y + h
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    x, y = (width - w) // 2, (height - h) // 2
+    return x, y, x + w, y + h
+
+
+def middle(image: Image.Image, size: int) -> Image.Image:
+    """Resize(evaluation_edge(size)), then CenterCrop(size)."""
+    edge, shorter = evaluation_edge(size), min(image.width, image.height)
+    width, height = edge * image.width // shorter, edge * image.height // shorter
+    image = image.resize((width, height), Image.Resampling.BILINEAR)
+    x, y = round((width - size) / 2), round((height - size) / 2)
+    return image.crop((x, y, x + size, y + size))
+
+
+def evaluation_edge(size: int) -> int:
+    """The shorter edge before the middle is cut out: 256 for 224, and so in proportion."""
+    return size * 8 // 7
+
+
+class _Collate:
+    """A batch of samples, with callables on its images: in the worker processes, as is usual."""
+
+    def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
+        self._transforms = transforms
+
+    def __call__(self, samples: list[tuple[torch.Tensor, int]]) -> tuple[Any, torch.Tensor]:
+        images, labels = default_collate(samples)
+        for transform in self._transforms:
+            images = transform(images)
+        return images, labels
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Takes batches (images, labels) from a DataLoader to where a model is.
+
+    Attributes:
+        device: of the model; copies to a GPU are put on its stream, and not waited for.
+        channels_last: images are laid out so.
+        normalize: images come as uint8, and are normalised on the device.
+    """
+
+    device: torch.device
+    channels_last: bool = False
+    normalize: bool = False
+
+    def __call__(self, batch: Sequence[Any]) -> tuple[Any, Any]:
+        images, labels = (part.to(self.device, non_blocking=True) for part in batch)
+        if self.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return (_NORMALIZED(images) if self.normalize else images), labels
+
+
+_NORMALIZED = Tail([Normalize(MEAN, STD)])
+
+
+class BaselineBatches:
+    """A DataLoader's epochs as (batch, samples), its workers kept over epochs.
+
+    The last batch of an epoch is left out if it is not full, unless it is the only one.
+
+    Args:
+        dataset: that it reads.
+        batch_size: samples a step.
+        workers: processes.
+        transforms: callables on batches of images, in the workers.
+        delivery: to the model; None: batches stay as the workers made them.
+        endless: one epoch after the other without a gap, so that as many batches as are wanted
+            can be measured, however few there are in an epoch.
+    """
+
+    def __init__(
+        self,
+        dataset: PillowFolder,
+        batch_size: int,
+        workers: int,
+        transforms: Sequence[Callable[[Any], Any]] = (),
+        delivery: Delivery | None = None,
+        endless: bool = False,
+    ) -> None:
+        self._delivery = delivery
+        self.loader: DataLoader[Any] = DataLoader(
+            dataset,
+            batch_size,
+            sampler=RandomSampler(dataset, num_samples=_ENDLESS if endless else None),
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            collate_fn=_Collate(transforms),
+            pin_memory=delivery is not None and delivery.device.type == "cuda",
+            drop_last=len(dataset) >= batch_size,
+        )
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        return _Samples(iter(self.loader), self._delivery)
+
+    def stats(self) -> Stats:
+        """Nothing is counted."""
+        return Stats()
+
+
+class _Samples:
+    """Holds no batch; see `run_loop`."""
+
+    def __init__(self, batches: Iterator[Any], delivery: Delivery | None) -> None:
+        self._batches = batches
+        self._delivery = delivery
+
+    def __iter__(self) -> _Samples:
+        return self
+
+    def __next__(self) -> tuple[Any, int]:
+        batch = next(self._batches)
+        return (batch if self._delivery is None else self._delivery(batch)), len(batch[1])

@@ -1,0 +1,224 @@
+"""What computes in a bench: a model, or an accelerator that is emulated without burning cores."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fastio.diagnose.bench.intervals import Interval
+from fastio.tensors import map_leaves, to_device
+
+
+class Device(Protocol):
+    """Takes batches, one step each.
+
+    Attributes:
+        asynchronous: it computes beside the loop's thread.
+        computing: when it computed, a step each, of the steps that have ended.
+        copying: when batches were copied to it, where that is known step by step.
+        blocked: when the loop's thread waited for copies.
+    """
+
+    asynchronous: bool
+    computing: list[Interval]
+    copying: list[Interval]
+    blocked: list[Interval]
+
+    def step(self, batch: Any, samples: int) -> None:
+        """Takes a batch; returns when the loop may fetch the next one."""
+
+    def wait(self) -> None:
+        """Returns when all steps have ended."""
+
+    def reset(self) -> None:
+        """Forgets the intervals."""
+
+
+class Intervals:
+    """The lists of a device."""
+
+    def __init__(self) -> None:
+        self.computing: list[Interval] = []
+        self.copying: list[Interval] = []
+        self.blocked: list[Interval] = []
+
+    def reset(self) -> None:
+        """Forgets the intervals; lists that were handed out stay as they are."""
+        self.computing, self.copying, self.blocked = [], [], []
+
+    def wait(self) -> None:
+        """Nothing is under way between two steps."""
+
+
+class Nothing(Intervals):
+    """No device: the loader alone."""
+
+    asynchronous = True
+
+    def step(self, batch: Any, samples: int) -> None:
+        """Lets go of the batch."""
+
+
+class EmulatedAccelerator(Intervals):
+    """Computes nothing, in the time that an accelerator would take.
+
+    As on a GPU, steps run one after the other beside the loop: a step begins when its batch is
+    there and the step before has ended, on a schedule of absolute times, so that a thread that
+    wakes late delays nothing. The loop is one step ahead at most.
+
+    Args:
+        rate: samples/s.
+        bus: bytes/s to it; None: copies take no time.
+        blocking: the loop waits for a copy, which waits for the step before, as `.to(device)`
+            from pageable memory does. False: copies run ahead of their step.
+    """
+
+    asynchronous = True
+
+    def __init__(self, rate: float, bus: float | None = None, blocking: bool = False) -> None:
+        super().__init__()
+        if rate <= 0 or (bus is not None and bus <= 0):
+            raise ValueError(f"an accelerator's rates are above 0, got {rate} and {bus}")
+        self._rate = rate
+        self._bus = bus
+        self._blocking = blocking
+        self._free_s = 0.0  # when the last step ends
+        self._bus_free_s = 0.0  # when the last copy ends
+
+    def step(self, batch: Any, samples: int) -> None:
+        there = time.perf_counter()
+        if self._bus is not None:
+            there = self._copied(there, tree_bytes(batch) / self._bus)
+        start = max(there, self._free_s)
+        self._free_s = start + samples / self._rate
+        self.computing.append((start, self._free_s))
+        _sleep_until(start)
+
+    def wait(self) -> None:
+        _sleep_until(self._free_s)
+
+    def _copied(self, now: float, seconds: float) -> float:
+        """When a copy that may begin now has ended."""
+        start = max(now, self._free_s if self._blocking else self._bus_free_s)
+        end = self._bus_free_s = start + seconds
+        self.copying.append((start, end))
+        if self._blocking:
+            _sleep_until(end)
+            self.blocked.append((now, end))
+        return end
+
+
+def _sleep_until(moment: float) -> None:
+    while (left := moment - time.perf_counter()) > 0:
+        time.sleep(left)
+
+
+def tree_bytes(batch: Any) -> int:
+    """Bytes of a batch's tensors."""
+    sizes: list[int] = []
+    map_leaves(lambda leaf: sizes.append(leaf.nbytes) if isinstance(leaf, Tensor) else None, batch)
+    return sum(sizes)
+
+
+TrainStep = Callable[[Any], Any]  # takes a batch: forward, backward, update
+
+
+class CpuModel(Intervals):
+    """A model that the loop's own cores compute."""
+
+    asynchronous = False
+
+    def __init__(self, train_step: TrainStep) -> None:
+        super().__init__()
+        self._train_step = train_step
+
+    def step(self, batch: Any, samples: int) -> None:
+        begin = time.perf_counter()
+        self._train_step(batch)
+        self.computing.append((begin, time.perf_counter()))
+
+
+class CudaModel(Intervals):
+    """A model on a CUDA device. The loop is one step ahead of it at most.
+
+    Args:
+        train_step: puts a step on the current stream; what it waits for itself is loop time.
+        device: where batches and model are.
+        blocking: batches come in host memory, and the loop copies them itself.
+    """
+
+    asynchronous = True
+
+    def __init__(self, train_step: TrainStep, device: torch.device, blocking: bool = False) -> None:
+        super().__init__()
+        self._train_step = train_step
+        self._device = device
+        self._blocking = blocking
+        self._running: deque[tuple[Any, Any]] = deque()
+        torch.cuda.synchronize(device)
+        self._zero = self._event()
+        self._zero.synchronize()
+        self._zero_s = time.perf_counter()
+
+    def step(self, batch: Any, samples: int) -> None:
+        if self._blocking:
+            begin = time.perf_counter()
+            batch = _copied_now(batch, self._device)
+            self.blocked.append((begin, time.perf_counter()))
+        start = self._event()
+        self._train_step(batch)
+        self._running.append((start, self._event()))
+        while len(self._running) > 1:
+            self._note_oldest()
+
+    def wait(self) -> None:
+        while self._running:
+            self._note_oldest()
+
+    def _note_oldest(self) -> None:
+        start, end = self._running.popleft()
+        end.synchronize()
+        first, last = (self._zero.elapsed_time(event) / 1e3 for event in (start, end))
+        self.computing.append((self._zero_s + first, self._zero_s + last))
+
+    def _event(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+
+def _copied_now(batch: Any, device: torch.device) -> Any:
+    """A batch copied as plain training loops do it: from pageable memory, waiting for the copy."""
+    return map_leaves(
+        lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf,
+        batch,
+    )
+
+
+def resident(batch: Any, device: torch.device | None) -> Any:
+    """A copy of a batch that stays: in memory of its own, on a device."""
+    kept = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
+    return kept if device is None else to_device(kept, device)
+
+
+class Resident:
+    """Batches that are there already, over and over: what a step takes without any loader.
+
+    Args:
+        batches: (batch, samples) of each.
+    """
+
+    def __init__(self, batches: list[tuple[Any, int]]) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return 1 << 40
+
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        while True:
+            yield from self._batches

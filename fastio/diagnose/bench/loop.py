@@ -1,0 +1,290 @@
+"""The loop that all runs of a bench go through, and what is read off its intervals.
+
+The loop marks when it waited for a batch, when a Python transform ran and when the device computed.
+Everything else (seconds, waiting, utilisation, the split of an epoch) follows from these intervals.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fastio.diagnose.bench.device import Device
+from fastio.diagnose.bench.intervals import Interval, subtract, total, within
+from fastio.diagnose.measured import Busy, Phase, PhaseName, Span, Stage
+from fastio.stats import Stats
+
+FILLING = 3  # steps until a loader's batches ahead are under way
+SHOWN_STEPS = 36  # of the timeline
+_PATIENCE = 5  # times the seconds of a limit, for its least steps
+
+
+class Batches(Protocol):
+    """An epoch of (batch, samples of it)."""
+
+    def __iter__(self) -> Iterator[tuple[Any, int]]: ...
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When a run ends.
+
+    Attributes:
+        seconds: after the first step that is later than this.
+        steps: after as many; None for the epoch's.
+        least: but not before as many, unless it takes several times as long.
+    """
+
+    seconds: float
+    steps: int | None = None
+    least: int = 8
+
+
+@dataclass
+class Run:
+    """One pass of the loop over an epoch or its beginning.
+
+    Attributes:
+        whole: it went to the epoch's end.
+        waits: when the loop waited inside next(), a step each.
+        marks: the run's beginning, then when each step was over on this thread or, of a device
+            that computes beside it, began there.
+        samples: of each step.
+        end_s: when the last step had ended.
+        computing, copying, blocked: of the device; see `Device`.
+        transforming: when Python transforms ran.
+        stats: what the loader counted, up to the first few marks and the last one.
+        cpu: processor seconds, likewise.
+        period: batches come in so many at once.
+    """
+
+    whole: bool = False
+    waits: list[Interval] = field(default_factory=list)
+    marks: list[float] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
+    end_s: float = 0.0
+    computing: list[Interval] = field(default_factory=list)
+    copying: list[Interval] = field(default_factory=list)
+    blocked: list[Interval] = field(default_factory=list)
+    transforming: list[Interval] = field(default_factory=list)
+    stats: list[Stats] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    period: int = 1
+
+    @property
+    def first(self) -> int:
+        """The step that is measured first: of a whole epoch all are, else the filling is not."""
+        if self.whole:
+            return 0
+        return min(_filling(self.period), len(self.samples) // 2 // self.period * self.period)
+
+    @property
+    def last(self) -> int:
+        """The step behind those that are measured: a whole number of periods from the first."""
+        steps = len(self.samples)
+        return steps if self.whole else max(steps - (steps - self.first) % self.period, 1)
+
+    @property
+    def begin_s(self) -> float:
+        """When what is measured began."""
+        return self.marks[self.first]
+
+    @property
+    def stop_s(self) -> float:
+        """When it ended."""
+        return self.end_s if self.whole else self.marks[self.last]
+
+
+def _filling(period: int) -> int:
+    """Steps until batches ahead are under way."""
+    return FILLING if period == 1 else 2 * period
+
+
+def run_loop(
+    batches: Batches,
+    device: Device,
+    limit: Limit,
+    *,
+    stats: Callable[[], Stats] = Stats,
+    transforming: list[Interval] | None = None,
+    cpu: Callable[[], float] = time.process_time,
+    period: int = 1,
+) -> Run:
+    """Runs once over an epoch, or until the limit.
+
+    Args:
+        batches: the epoch; its iterator is closed at the end where it can be.
+        device: what takes the batches.
+        limit: of the run.
+        stats: of the loader.
+        transforming: where transforms note when they run; emptied first.
+        cpu: processor seconds so far; those of this process.
+        period: so many batches come at once, as from worker processes that began together.
+    """
+    run = Run(period=period)
+    device.reset()
+    if transforming is not None:
+        transforming.clear()
+    total = len(batches) if limit.steps is None else min(limit.steps, len(batches))
+    run.whole = total == len(batches)
+
+    def count() -> None:
+        run.stats.append(stats())
+        run.cpu.append(cpu())
+
+    run.marks.append(time.perf_counter())
+    count()
+    iterator = iter(batches)
+    for _ in range(total):
+        begin = time.perf_counter()
+        batch, samples = next(iterator, (None, 0))
+        if batch is None:
+            break
+        run.waits.append((begin, time.perf_counter()))
+        device.step(batch, samples)
+        del batch  # before the next is waited for: it may hold a slot
+        run.samples.append(samples)
+        run.marks.append(time.perf_counter())
+        if len(run.samples) <= _filling(period):
+            count()
+        if len(run.samples) < total and _is_over(run, limit):
+            run.whole = False
+            break
+    count()
+    device.wait()
+    run.end_s = time.perf_counter()
+    run.computing, run.copying, run.blocked = device.computing, device.copying, device.blocked
+    run.transforming = list(transforming or ())
+    if device.asynchronous and run.computing:
+        # When the device began a step is known better than when this thread woke up for it.
+        run.marks[1:] = [start for start, _ in run.computing]
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()
+    return run
+
+
+def _is_over(run: Run, limit: Limit) -> bool:
+    spent, steps = run.marks[-1] - run.marks[0], len(run.samples)
+    return spent > limit.seconds * (1 if steps >= limit.least else _PATIENCE)
+
+
+# --- What is read off -----------------------------------------------------------------------------
+
+
+def phase_of(name: PhaseName, runs: list[Run]) -> Phase:
+    """The runs of a phase, added up."""
+    parts = [_phase(name, run) for run in runs if run.samples]
+    computed = [part.au * part.seconds for part in parts if part.au is not None]
+    seconds = sum(part.seconds for part in parts)
+    busy = [part.busy for part in parts]
+    return Phase(
+        name,
+        samples=sum(part.samples for part in parts),
+        seconds=seconds,
+        busy=Busy(*(sum(values) for values in zip(*map(_values, busy), strict=True))),
+        wait_s=sum(part.wait_s for part in parts),
+        steps=sum(part.steps for part in parts),
+        bytes_read=sum(part.bytes_read for part in parts),
+        bytes_fetched=sum(part.bytes_fetched for part in parts),
+        cpu_s=sum(part.cpu_s for part in parts),
+        au=sum(computed) / seconds if computed and seconds else None,
+    )
+
+
+def _values(busy: Busy) -> tuple[float, ...]:
+    return (
+        busy.read_s,
+        busy.decode_s,
+        busy.resample_s,
+        busy.copy_s,
+        busy.transform_s,
+        busy.compute_s,
+    )
+
+
+def _phase(name: PhaseName, run: Run) -> Phase:
+    first, begin, stop = run.first, run.begin_s, run.stop_s
+    stats = run.stats[-1] - run.stats[first]
+    transform_s = total(within(run.transforming, begin, stop))
+    compute_s = total(within(run.computing, begin, stop))
+    copy_s = stats.copy_s + total(within(run.copying, begin, stop))
+    copy_s += 0.0 if run.copying else total(within(run.blocked, begin, stop))
+    au = None
+    if run.computing and run.last - first > 1:  # of one step it would be 1.0 always
+        # MLPerf Storage leaves out what the first step waits for.
+        started = max(begin, run.computing[0][0])
+        au = min(1.0, compute_s / (stop - started)) if stop > started else 1.0
+    return Phase(
+        name,
+        samples=sum(run.samples[first : run.last]),
+        seconds=stop - begin,
+        busy=Busy(stats.read_s, stats.decode_s, stats.resample_s, copy_s, transform_s, compute_s),
+        wait_s=max(0.0, total(within(run.waits, begin, stop)) - transform_s),
+        steps=run.last - first,
+        bytes_read=stats.bytes_read,
+        bytes_fetched=stats.bytes_fetched,
+        cpu_s=run.cpu[-1] - run.cpu[first],
+        au=au,
+    )
+
+
+Layers = list[tuple[Stage, list[Interval]]]
+
+
+def stage_layers(run: Run, waiting: Stage) -> Layers:
+    """A run's intervals by stage, those that hide others first.
+
+    Args:
+        run: loader and device together.
+        waiting: the stage that waits inside next() are for, transforms left out.
+    """
+    return [
+        ("compute", run.computing),
+        ("copy", [*run.copying, *run.blocked]),
+        ("transform", run.transforming),
+        (waiting, run.waits),
+    ]
+
+
+def stage_seconds(run: Run, waiting: Stage) -> dict[Stage, float]:
+    """What the run's time went to: each moment counts for the first stage that was busy then.
+
+    What no stage was busy in (the loop itself) counts as computing. The sum is the run's time.
+    """
+    found: dict[Stage, float] = {}
+    free = [(run.begin_s, run.stop_s)]
+    for stage, intervals in stage_layers(run, waiting):
+        rest = subtract(free, intervals)
+        found[stage] = found.get(stage, 0.0) + total(free) - total(rest)
+        free = rest
+    found["compute"] += total(free)
+    return found
+
+
+def timeline(run: Run, waiting: Stage, name: Any) -> tuple[Span, ...]:
+    """The spans of a few dozen steps, from the first that is measured."""
+    first = run.first
+    steps = range(first, min(first + SHOWN_STEPS, len(run.samples)))
+    if not steps:
+        return ()
+    begin = run.waits[first][0]
+    bounds = [*(wait[0] for wait in run.waits), run.end_s]
+    spans: list[Span] = []
+    for stage, intervals in stage_layers(run, waiting):
+        if stage == waiting:
+            intervals = subtract(intervals, run.transforming)
+        for number, (start, end) in enumerate(intervals):
+            one_each = len(intervals) == len(run.samples)
+            step = number if one_each else _step_of(start, bounds)
+            if step in steps and end > start:
+                spans.append(Span(step, stage, start - begin, end - begin, name))
+    return tuple(sorted(spans, key=lambda span: span.start_s))
+
+
+def _step_of(moment: float, bounds: list[float]) -> int:
+    return max(0, bisect_right(bounds, moment) - 1)

@@ -1,0 +1,158 @@
+"""The rungs of a ladder: how each trains, and which of them a machine can show."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from fastio.diagnose.bench.options import BenchError, Options
+
+BATCH_SIZE = 64  # samples of a step, of all processes together
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training, from the same initial weights and over the same images as all others.
+
+    Attributes:
+        name: what is new.
+        why_not: why this machine cannot show it; "" where it can.
+        data: what is read: an image folder or a packed dataset.
+        val: images to evaluate on.
+        model: a name of fastio.train's models of images, or "module:function".
+        device: where the model is.
+        size: images are cropped to, in pixels.
+        batch_size: samples of a step, of all processes together.
+        epochs: that are trained.
+        seed: of weights, order and augmentation.
+        torch_loader: torch's DataLoader and Pillow instead of this package's Loader.
+        workers: processes of the DataLoader, threads of the Loader.
+        pin_memory: batches are put in pinned memory, and copied without waiting.
+        prefetch: the Loader brings batches to the device ahead of the step.
+        amp: autocast to bfloat16.
+        compile: the model goes through torch.compile.
+        channels_last: weights and images lie in channels-last memory.
+        processes: of DistributedDataParallel; 1: none.
+    """
+
+    name: str
+    data: str
+    val: str
+    model: str
+    device: str
+    size: int
+    batch_size: int
+    epochs: int
+    seed: int
+    why_not: str = ""
+    torch_loader: bool = True
+    workers: int = 0
+    pin_memory: bool = False
+    prefetch: bool = False
+    amp: bool = False
+    compile: bool = False
+    channels_last: bool = False
+    processes: int = 1
+
+    def write(self, path: Path) -> None:
+        """Writes what `read` reads."""
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: str) -> Recipe:
+        """The recipe in a file."""
+        return cls(**json.loads(Path(path).read_text()))
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The folder's images, packed in both ways."""
+
+    jpeg: str
+    blocks: str
+
+
+def recipes(options: Options, packed: Packed, device: torch.device, cores: int) -> list[Recipe]:
+    """The rungs, each with everything before it that the machine could show.
+
+    Args:
+        options: whose data is an image folder.
+        packed: the same images.
+        device: where the model is.
+        cores: that may be used.
+
+    Raises:
+        BenchError: there is no model.
+    """
+    if options.model is None:
+        raise BenchError("a ladder trains a model: give model= as well")
+    plain = Recipe(
+        name="DataLoader, 0 workers",
+        data=str(options.data),
+        val=options.val or str(options.data),
+        model=options.model,
+        device=str(device),
+        size=options.size,
+        batch_size=options.batch_size or BATCH_SIZE,
+        epochs=max(1, options.epochs),
+        seed=options.seed,
+    )
+    return list(_climb(plain, packed, device, cores))
+
+
+def _climb(plain: Recipe, packed: Packed, device: torch.device, cores: int) -> Iterator[Recipe]:
+    no_gpu = "" if device.type == "cuda" else "there is no GPU to copy to"
+    yield plain
+    rungs: list[tuple[str, dict[str, object], str]] = [
+        (f"workers = {cores}", {"workers": cores}, ""),
+        ("pin_memory", {"pin_memory": True}, no_gpu),
+        ("fastio, the same folder", {"torch_loader": False, "pin_memory": False}, ""),
+        ("packed, JPEG kept", {"data": packed.jpeg}, ""),
+        ("packed as blocks", {"data": packed.blocks}, ""),
+        ("device prefetch", {"prefetch": True}, no_gpu),
+        ("autocast bf16", {"amp": True}, _no_bfloat16(device)),
+        ("torch.compile", {"compile": True}, _no_compiler(device)),
+        ("channels_last", {"channels_last": True}, ""),
+        ("DDP, 2 processes", {"processes": 2}, _no_second(device, cores, plain.batch_size)),
+    ]
+    current = plain
+    for name, changes, why_not in rungs:
+        following = replace(current, name=name, why_not=why_not, **changes)  # type: ignore[arg-type]
+        if not why_not:
+            current = following
+        yield following
+
+
+def _no_bfloat16(device: torch.device) -> str:
+    if device.type == "cuda":
+        return "" if torch.cuda.is_bf16_supported() else "this GPU has no bfloat16"
+    tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    if any(getattr(torch.cpu, test, bool)() for test in tests):
+        return ""
+    return "this processor has no instructions for bfloat16: it would be slower"
+
+
+def _no_compiler(device: torch.device) -> str:
+    if device.type == "cuda":
+        if find_spec("triton") is None:
+            return "triton, which compiles for GPUs, is not installed"
+        # It compiles a few lines of C that launch each kernel.
+        there = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+        return "" if there else "there is no C compiler (gcc)"
+    compiler = os.environ.get("CXX", "g++")
+    return "" if shutil.which(compiler) else f"there is no C++ compiler ({compiler})"
+
+
+def _no_second(device: torch.device, cores: int, batch_size: int) -> str:
+    if batch_size % 2:
+        return f"batches of {batch_size} cannot be shared by two processes"
+    if device.type == "cuda":
+        return "" if torch.cuda.device_count() > 1 else "there is one GPU"
+    return "" if cores > 1 else "there is one core"

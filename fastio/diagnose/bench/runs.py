@@ -1,0 +1,273 @@
+"""The runs of a bench: each phase is some passes of the loop over the same steps of an epoch."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from fastio.cores import available_cores
+from fastio.diagnose.bench.baseline import BaselineBatches, Delivery, PillowFolder
+from fastio.diagnose.bench.compute import Compute
+from fastio.diagnose.bench.device import Device, Nothing, Resident, resident
+from fastio.diagnose.bench.loader_batches import LoaderBatches
+from fastio.diagnose.bench.loop import Limit, Run, phase_of, run_loop
+from fastio.diagnose.bench.machine import cpu_with_children
+from fastio.diagnose.bench.storage import MOST_FILES, can_drop, drop
+from fastio.diagnose.bench.subject import Subject
+from fastio.diagnose.measured import LEAST_STEPS, Phase, PhaseName, ThreadRate
+
+Progress = Callable[[str], None]
+
+# Parts of the time allowed that a phase takes; what is left is for opening, warming and packing.
+# Phases that are left out leave theirs to the others.
+_SHARES = {
+    "compute": 0.05,
+    "cold": 0.12,
+    "warm": 0.10,
+    "curve": 0.10,
+    "together": 0.13,
+    "baseline": 0.12,
+}
+_USED = 0.85
+_MOST_REPEATS = 40
+_MOST_COLD = 5
+_LEAST_STEPS = 4  # of a pass that is cut off; shorter ones say little
+_LEAST_BATCHES = 3  # of DataLoader, behind those that its workers began with
+_RESIDENT = 2  # batches
+
+
+@dataclass
+class Runs:
+    """Makes the runs, in the order of its methods.
+
+    Attributes:
+        subject: the data.
+        compute: what takes the batches.
+        seconds: about what all runs take together.
+        steps: the first of the epoch, which every pass goes over; found out by the first one.
+        progress: gets a few words before each phase.
+        notes: what a reader must know.
+        cold: whether there are cold runs: as `can_be_cold` found.
+    """
+
+    subject: Subject
+    compute: Compute
+    seconds: float
+    steps: int | None
+    progress: Progress
+    notes: list[str] = field(default_factory=list)
+    cold: bool = False
+
+    # --- Cold -------------------------------------------------------------------------------------
+
+    def can_be_cold(self) -> bool:
+        """Whether the data can be read as if for the first time; notes why not."""
+        self.cold = self.subject.options.cold and self._forgets()
+        return self.cold
+
+    def _forgets(self) -> bool:
+        if self.subject.remote:
+            return True
+        files = self.subject.files()
+        if not files or not can_drop() or self.subject.storage == "memory":
+            self.notes.append("The data is in memory: there are no cold runs")
+            return False
+        if len(files) >= MOST_FILES:
+            self.notes.append(
+                f"{MOST_FILES:,} files or more: no cold runs, as it takes long to drop these from "
+                "the page cache"
+            )
+            return False
+        return True
+
+    def loader_cold(self) -> list[Run]:
+        """The loader alone; each pass has a new one, and nothing in memory or in the cache."""
+        self.progress("loader alone, cold")
+        runs = self._cold(Nothing, "cold")
+        if self.steps is None:
+            self.steps = max(len(run.samples) for run in runs)
+        return runs
+
+    def together_cold(self) -> list[Run]:
+        """Loader and device."""
+        self.progress("together, cold")
+        return self._cold(self.compute.new, "together")
+
+    def settled(self, cold: Phase, runs: list[Run], warm: Phase) -> Phase:
+        """A cold phase as it would be in the middle of an epoch.
+
+        Of data behind a URL a window of blocks is fetched ahead: first nothing comes, then much at
+        once. So what counts is how many samples were fetched in all that time, though not more
+        than the warm phase takes.
+
+        Args:
+            cold: of the runs.
+            runs: that were made.
+            warm: the same with the data there.
+        """
+        if not self.subject.remote or all(run.whole for run in runs) or not self.subject.nbytes:
+            return cold
+        seconds = sum(run.stop_s - run.marks[0] for run in runs)
+        handed_over = sum(sum(run.samples) for run in runs)
+        nbytes = sum(run.stats[-1].bytes_fetched for run in runs)
+        fetched = nbytes / self.subject.nbytes * self.subject.rows
+        samples = round(max(handed_over, min(fetched, seconds * warm.samples_per_s)))
+        return replace(cold, samples=samples, seconds=seconds, bytes_fetched=nbytes)
+
+    def _cold(self, device: Callable[[], Device], share: str) -> list[Run]:
+        limit = self._limit(share)
+        used = 0.0
+        runs: list[Run] = []
+        while not runs or (runs[-1].whole and used < limit.seconds / 2 and len(runs) < _MOST_COLD):
+            if self.subject.cache is not None:
+                shutil.rmtree(self.subject.cache, ignore_errors=True)
+            drop(self.subject.files())
+            with self.subject.open() as batches:
+                runs.append(self._pass(batches, device(), limit))
+            used += runs[-1].end_s - runs[-1].marks[0]
+        return runs
+
+    # --- Warm -------------------------------------------------------------------------------------
+
+    def warm_up(self, batches: LoaderBatches) -> None:
+        """Reads what the other passes will."""
+        self.progress("warming up")
+        run = run_loop(batches, Nothing(), self._limit("warm"))
+        if self.steps is None:
+            self.steps = len(run.samples)
+
+    def alone(self, batches: LoaderBatches) -> Phase:
+        """The device alone, on batches that are there already."""
+        self.progress("computing alone")
+        kept = []
+        for batch, samples in batches:
+            kept.append((resident(batch, self.compute.device), samples))
+            if len(kept) == _RESIDENT:
+                break
+        self.compute.warm_up(kept)
+        limit = Limit(self._seconds("compute"), None, 6)
+        run = run_loop(Resident(kept), self.compute.new(resident=True), limit)
+        if run.last - run.first < LEAST_STEPS:
+            self.notes.append(
+                "The model alone made too few steps to tell how near a loader comes to it: give "
+                "more --seconds, or a smaller --batch-size"
+            )
+        return phase_of("compute", [run])
+
+    def warm(self, batches: LoaderBatches) -> tuple[list[Run], list[Run]]:
+        """The loader alone, and with the device.
+
+        By turns, there and back, as for all that is compared: a machine that becomes slower, or
+        lends its cores to others for a while, is so for both.
+        """
+        runs: dict[str, list[Run]] = {"warm": [], "together": []}
+        devices = {"warm": Nothing(), "together": self.compute.new()}
+        for share in (*devices, *reversed(devices)):
+            self.progress("loader alone, warm" if share == "warm" else "together, warm")
+            runs[share] += self._passes(batches, self._seconds(share) / 2, devices[share])
+        alone, together = map(_of_some_length, runs.values())
+        return alone, together
+
+    def _passes(
+        self, batches: LoaderBatches, seconds: float, device: Device | None = None
+    ) -> list[Run]:
+        """Passes until the time is used up; without a device, of the loader alone."""
+        until = time.perf_counter() + seconds
+        runs: list[Run] = []
+        while not runs or (time.perf_counter() < until and len(runs) < _MOST_REPEATS):
+            limit = Limit(max(0.0, until - time.perf_counter()), self.steps)
+            runs.append(self._pass(batches, device or Nothing(), limit))
+        return runs
+
+    # --- Other loaders ----------------------------------------------------------------------------
+
+    def thread_curve(self) -> tuple[ThreadRate, ...]:
+        """The loader alone, warm, over numbers of threads up to the cores."""
+        cores = available_cores()
+        counts = sorted({1, self.subject.threads, cores, *_powers_of_two(cores)})
+        self.progress(f"loader alone with {', '.join(map(str, counts))} threads")
+        seconds = self._seconds("curve") / len(counts) / 2
+        runs: dict[int, list[Run]] = {count: [] for count in counts}
+        for count in (*counts, *reversed(counts)):  # by turns, as in `warm`
+            with self.subject.open(threads=count, plain=True) as batches:
+                run_loop(batches, Nothing(), Limit(seconds / 4, self.steps))
+                runs[count] += self._passes(batches, seconds * 3 / 4)
+        return tuple(
+            ThreadRate(count, phase_of("loader_warm", _of_some_length(found)).samples_per_s)
+            for count, found in runs.items()
+        )
+
+    def baseline(self, folder: str) -> list[Phase]:
+        """torch's DataLoader with as many workers as cores: alone, and with the device.
+
+        A run of too few batches for a figure is left out, and noted.
+        """
+        self.progress("DataLoader")
+        options = self.subject.options
+        # Bytes are a quarter of what float32 takes to a GPU; own transforms want what they get of
+        # a Loader.
+        there = self.compute.on_gpu and not options.transforms
+        images = PillowFolder(folder, options.size, self.subject.normalized and not there)
+        delivery = None
+        if self.compute.device is not None:
+            delivery = Delivery(self.compute.device, options.channels_last, normalize=there)
+        made: tuple[tuple[PhaseName, Device], ...] = (
+            ("baseline_loader", Nothing()),
+            # Where a model computes, the batches are delivered already.
+            ("baseline_together", self.compute.new(resident=delivery is not None)),
+        )
+        found = []
+        for name, device in made:
+            run = self._baseline_run(images, delivery, device)
+            if run.first < run.period or run.last - run.first < _LEAST_BATCHES:
+                self.notes.append(
+                    f"DataLoader made {len(run.samples)} x {self.subject.batch_size:,} samples in "
+                    f"{run.end_s - run.marks[0]:.0f} s, too few for a figure: give more --seconds, "
+                    "or a smaller --batch-size"
+                )
+                break
+            found.append(phase_of(name, [run]))
+        return found
+
+    def _baseline_run(self, images: PillowFolder, delivery: Delivery | None, device: Device) -> Run:
+        """A pass with worker processes of its own, which are gone afterwards."""
+        workers = available_cores()
+        batches = BaselineBatches(
+            images,
+            self.subject.batch_size,
+            workers,
+            self.subject.options.transforms,
+            delivery,
+            endless=True,
+        )
+        # Those that began together deliver together.
+        limit = Limit(self._seconds("baseline"), None, max(8, 4 * workers))
+        return run_loop(batches, device, limit, cpu=cpu_with_children, period=workers)
+
+    def _seconds(self, share: str) -> float:
+        """Seconds of a phase."""
+        used = {**_SHARES, "warming up": _SHARES["warm"], "cold": 0.0, "baseline": 0.0}
+        if self.cold:
+            used["cold"] = _SHARES["cold"] + _SHARES["together"]
+        if self.subject.options.baseline:
+            used["baseline"] = 2 * _SHARES["baseline"]
+        return self.seconds * _SHARES[share] * max(1.0, _USED / sum(used.values()))
+
+    def _limit(self, share: str) -> Limit:
+        return Limit(self._seconds(share), self.steps)
+
+    def _pass(self, batches: LoaderBatches, device: Device, limit: Limit) -> Run:
+        return run_loop(
+            batches, device, limit, stats=batches.stats, transforming=batches.transforming
+        )
+
+
+def _of_some_length(runs: list[Run]) -> list[Run]:
+    """Without passes that were cut off early, unless all were."""
+    return [run for run in runs if run.whole or len(run.samples) > _LEAST_STEPS] or runs
+
+
+def _powers_of_two(below: int) -> list[int]:
+    return [2**n for n in range(below.bit_length()) if 2**n < below]

@@ -1,0 +1,103 @@
+"""Where a dataset's files are, and how to read them cold."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fastio.diagnose.measured import Storage
+from fastio.files import only_files
+from fastio.store import is_remote
+
+MOST_FILES = 100_000  # that are taken out of the page cache one by one, in a few seconds
+_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
+_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beegfs", "afs"}
+
+
+def local_files(data: Any, most: int = MOST_FILES) -> list[Path]:
+    """The files of a dataset on this machine: of folders all below them; [] of anything else.
+
+    Args:
+        data: a path, a pattern, or a list of them.
+        most: how many are enough.
+    """
+    found: list[Path] = []
+    for one in data if isinstance(data, (list, tuple)) else [data]:
+        if not isinstance(one, (str, os.PathLike)) or is_remote(one):
+            continue
+        for path in _expanded(str(one)):
+            for file in _below(path):
+                found.append(file)
+                if len(found) >= most:
+                    return found
+    return found
+
+
+def _expanded(pattern: str) -> list[Path]:
+    if os.path.exists(pattern):
+        return [Path(pattern)]
+    # "{000000..000009}" is WebDataset's; for this purpose any tar beside them will do.
+    if "{" in pattern:
+        pattern = pattern[: pattern.index("{")] + "*" + pattern[pattern.rindex("}") + 1 :]
+    return [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
+
+
+def _below(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        yield from (Path(folder, name) for name in sorted(names))
+
+
+def drop(files: list[Path]) -> None:
+    """Takes files out of the page cache, as far as no process has them mapped.
+
+    What was not written yet is written first. Files that cannot be opened are left.
+    """
+    for path in files:
+        with suppress(OSError):
+            file = only_files(path, os.O_RDONLY)
+            try:
+                os.fdatasync(file)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(file)
+
+
+def can_drop() -> bool:
+    """Whether this system takes such advice."""
+    return hasattr(os, "posix_fadvise")
+
+
+def storage_of(data: Any) -> Storage:
+    """Where a dataset is: what its file system, or its URL, says."""
+    first = data[0] if isinstance(data, (list, tuple)) and data else data
+    if is_remote(first):
+        return "network"
+    if not isinstance(first, (str, os.PathLike)):
+        return "memory"
+    kind = file_system(_expanded(str(first))[0]) if _expanded(str(first)) else ""
+    if kind in _MEMORY:
+        return "memory"
+    fuse_store = kind.startswith("fuse.") and any(word in kind for word in ("s3", "gcs", "goofys"))
+    return "network" if kind in _NETWORK or fuse_store else "disk"
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system that a path is on, as Linux names it; "" where not known."""
+    where, kind, longest = os.path.realpath(path), "", -1
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            left, _, right = line.partition(" - ")
+            mount = left.split(" ")[4].replace("\\040", " ")
+            inside = where == mount or where.startswith(mount.rstrip("/") + "/")
+            # Of mounts one over the other the last one counts.
+            if inside and len(mount) >= longest:
+                kind, longest = right.split(" ")[0], len(mount)
+    return kind

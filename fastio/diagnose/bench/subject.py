@@ -1,0 +1,247 @@
+"""The data that is measured: what it is, and loaders of it in each of a bench's runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastio.cores import available_cores
+from fastio.dataset import Dataset
+from fastio.diagnose.bench.intervals import Interval
+from fastio.diagnose.bench.loader_batches import LoaderBatches, Timed
+from fastio.diagnose.bench.options import Options
+from fastio.diagnose.bench.storage import local_files, storage_of
+from fastio.diagnose.bench.tasks import TEXT_BATCH, LearnedTask, task_of
+from fastio.diagnose.measured import DatasetFacts, Storage
+from fastio.errors import BenchError
+from fastio.formats import AudioFolder, FolderDataset, TarDataset, TokenWindows
+from fastio.formats.hugging_face import HuggingFaceDataset
+from fastio.formats.tables import TableDataset
+from fastio.loader import Loader
+from fastio.schema import Schema
+from fastio.shown import without_secrets
+from fastio.train.parallel import Place
+from fastio.transforms import Normalize, OnBatch, RandomHorizontalFlip, RandomResizedCrop
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
+_TABLE_BATCH, _BATCH = 16_384, 256
+_WINDOW = 1024  # tokens
+
+Transforms = dict[str | None, list[Any]]  # of fields, and under None of whole batches
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A dataset, and how it is loaded.
+
+    Attributes:
+        options: what was asked for.
+        schema: the dataset's.
+        kind: as in `DatasetFacts`.
+        rows: of an epoch.
+        nbytes: of the files.
+        codec: as in `DatasetFacts`.
+        batch_size: samples a step.
+        threads: of the loader.
+        normalized: for a model: images come as normalised float32 in the layout that it wants, and
+            the last batch is left out if it is not full; else images come as uint8.
+        device: that the loader delivers to; None: host memory.
+        cache: folder for a remote dataset's data; None: nothing is kept.
+        task: what a model by name learns from tokens or a table; None: images, or no such model.
+    """
+
+    options: Options
+    schema: Schema
+    kind: str
+    rows: int
+    nbytes: int
+    codec: str
+    batch_size: int
+    threads: int
+    normalized: bool = False
+    device: torch.device | None = None
+    cache: str | None = None
+    task: LearnedTask | None = None
+
+    @classmethod
+    def of(cls, options: Options) -> Subject:
+        """Opens the data once, to see what it is.
+
+        Raises:
+            BenchError: it is a dataset of torch's, or does not go with what else was asked for.
+            FastioError: it is nothing that can be read.
+        """
+        with Loader(
+            options.data, options.batch_size or 1, storage_options=options.storage_options
+        ) as loader:
+            dataset = loader.dataset
+            if not hasattr(dataset, "schema"):
+                raise BenchError(
+                    f"a bench is of a path, a URL or a dataset of fastio's, and {type(dataset)} is "
+                    "none of them: name the folder or files that it reads"
+                )
+            kind = kind_of(dataset)
+            schema = dataset.schema
+            rows, nbytes, codec = len(dataset), _nbytes(dataset, options.data), _codec(dataset)
+        if (options.baseline or options.epochs) and not schema.image_fields:
+            raise BenchError(
+                f"a baseline and epochs are of images, and {options.data} has none but "
+                f"{', '.join(schema.fields)}: leave --baseline and --epochs out"
+            )
+        task = task_of(options, schema)
+        preset = options.emulated
+        default = _TABLE_BATCH if kind == "tables" or not schema.image_fields else _BATCH
+        if schema.token_fields:
+            default = _BATCH if task is None else TEXT_BATCH
+        batch_size = options.batch_size or (preset.batch_size if preset else default)
+        threads = options.threads or available_cores()
+        found = cls(options, schema, kind, rows, nbytes, codec, batch_size, threads, task=task)
+        if schema.token_fields:
+            with found._loader(1, 1, found.transforms([], plain=True)) as loader:
+                rows = len(loader)
+        return replace(found, rows=rows, batch_size=min(batch_size, rows))
+
+    @property
+    def storage(self) -> Storage:
+        """Where it is."""
+        return storage_of(self.options.data)
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is behind a URL."""
+        return self.storage == "network" and not self.files()
+
+    def files(self) -> list[Path]:
+        """Its files on this machine."""
+        return local_files(self.options.data)
+
+    def open(self, threads: int | None = None, plain: bool = False) -> LoaderBatches:
+        """A loader of it.
+
+        Args:
+            threads: other than the subject's.
+            plain: without the user's own callables.
+        """
+        transforming: list[Interval] = []
+        threads = self.threads if threads is None else threads
+        transforms = self.transforms(transforming, plain)
+        return LoaderBatches(self._loader(self.batch_size, threads, transforms), transforming)
+
+    def _loader(self, batch_size: int, threads: int, transforms: Transforms) -> Loader:
+        return Loader(
+            self.options.data,
+            batch_size,
+            shuffle=True,
+            drop_last=self.normalized,
+            num_workers=threads,
+            transforms=transforms,
+            device=self.device,
+            seed=self.options.seed,
+            distributed=False,
+            cache=self.cache if self.kind != "tables" else None,
+            storage_options=self.options.storage_options,
+            fields=self._reading.get("fields"),
+            channels_last=self.options.channels_last,
+        )
+
+    @cached_property
+    def _reading(self) -> dict[str, Any]:
+        """The arguments of a loader for the task."""
+        if self.task is None:
+            return {}
+        return self.task.reading(self.options.data, Place(self.device or torch.device("cpu")))
+
+    def transforms(self, intervals: list[Interval], plain: bool) -> Transforms:
+        """What the loader gets: crops and flips of images, windows of tokens, own callables."""
+        own = [] if plain else [Timed(function, intervals) for function in self.options.transforms]
+        if self.schema.image_fields:
+            steps = image_steps(self.options.size, self.normalized)
+            found: Transforms = {name: list(steps) for name in self.schema.image_fields}
+            found[self.schema.image_fields[0]] += map(OnBatch, own)
+            return found
+        whole: Transforms = {None: list(own)} if own else {}
+        if self.task is not None:
+            needed = self._reading.get("transforms") or {}
+            return {**{field: [step] for field, step in needed.items()}, **whole}
+        if self.schema.token_fields:
+            whole[self.schema.token_fields[0]] = [TokenWindows(self.options.length or _WINDOW)]
+        return whole
+
+    def described(self) -> tuple[str, ...]:
+        """The transforms as people read them, each once."""
+        found = self.transforms([], plain=False)
+        return tuple(dict.fromkeys(short(step) for steps in found.values() for step in steps))
+
+    def facts(self, sample_bytes: float) -> DatasetFacts:
+        """What a report says of it.
+
+        Args:
+            sample_bytes: that were read for a sample.
+        """
+        return DatasetFacts(
+            path=without_secrets(str(self.options.data)),
+            kind=self.kind,
+            codec=self.codec,
+            rows=self.rows,
+            nbytes=self.nbytes or round(sample_bytes * self.rows),
+            sample_bytes=sample_bytes or self.nbytes / self.rows,
+            storage=self.storage,
+        )
+
+
+def short(step: Any) -> str:
+    """A transform in a few words: "RandomResizedCrop(224)", "Normalize", "halved"."""
+    if isinstance(step, Timed):
+        return repr(step)
+    if isinstance(step, OnBatch):  # of labels, the one function that tasks have
+        return repr(step.function) if isinstance(step.function, Timed) else "class numbers"
+    known = (getattr(step, name, None) for name in ("size", "length", "max_length"))
+    size = next((value for value in known if value), None)
+    if isinstance(size, tuple) and len(set(size)) == 1:
+        size = size[0]
+    return type(step).__name__ + (f"({size})" if size else "")
+
+
+def image_steps(size: int, normalized: bool) -> list[Any]:
+    """The transforms of images: those of ImageNet's training."""
+    steps = [RandomResizedCrop(size), RandomHorizontalFlip()]
+    return [*steps, Normalize(MEAN, STD)] if normalized else list(steps)
+
+
+def kind_of(dataset: Any) -> str:
+    """What a dataset is, in `DatasetFacts`' words."""
+    if isinstance(dataset, Dataset):
+        return "tokens" if dataset.schema.token_fields else "packed"
+    for kind, name in (
+        (AudioFolder, "sounds"),
+        (FolderDataset, "folder"),
+        (TarDataset, "tars"),
+        (HuggingFaceDataset, "hugging_face"),
+        (TableDataset, "tables"),
+    ):
+        if isinstance(dataset, kind):
+            return name
+    return type(dataset).__name__
+
+
+def _nbytes(dataset: Any, data: Any) -> int:
+    """Bytes of the files; 0 where nothing tells."""
+    if isinstance(dataset, Dataset):
+        return dataset.manifest.nbytes
+    files = local_files(data)
+    return sum(path.stat().st_size for path in files) or int(getattr(dataset, "nbytes", 0))
+
+
+def _codec(dataset: Any) -> str:
+    """How most images are stored."""
+    if not isinstance(dataset, Dataset):
+        return "jpeg" if dataset.schema.image_fields else ""
+    counts: Mapping[str, int] = {}
+    for field in dataset.schema.image_fields[:1]:
+        counts = dataset.manifest.codec_counts().get(field, {})
+    return max(counts, key=lambda codec: counts[codec]) if counts else ""

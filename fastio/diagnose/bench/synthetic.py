@@ -1,0 +1,93 @@
+"""Photos of a stated size, for a preset that is measured without data of one's own."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fastio.dataset import is_dataset
+from fastio.diagnose.bench.presets import Preset
+from fastio.errors import BenchError
+from fastio.pack import pack
+
+_CLASSES = 10
+_PHOTOS = 32  # that are drawn; the others are links to them
+_QUALITY = 92
+_BYTES_A_PIXEL = 0.55  # of ImageNet's photos, which these are like
+
+
+def synthetic(preset: Preset, work: Path, count: int) -> tuple[Path, Path]:
+    """An image folder with JPEGs of the preset's mean size, and the same packed.
+
+    Args:
+        preset: of images.
+        work: where they go: folders `photos-NAME` and `packed-NAME`, kept for the next time.
+        count: how many.
+
+    Returns:
+        The folder of photos, and the packed dataset.
+
+    Raises:
+        BenchError: the preset's samples are no images.
+    """
+    if preset.kind != "image":
+        raise BenchError(
+            f"data can be made for presets of images, and {preset.name} is of {preset.kind}s: "
+            "name data of your own"
+        )
+    photos, packed = work / f"photos-{preset.name}-{count}", work / f"packed-{preset.name}-{count}"
+    if not is_dataset(packed):  # nor a half-written one, of a run that was interrupted
+        for number in range(min(count, _PHOTOS)):
+            path = _place(photos, number)
+            path.write_bytes(jpeg_of_size(preset.record_bytes, number))
+        for number in range(_PHOTOS, count):
+            path = _place(photos, number)
+            path.unlink(missing_ok=True)  # of an earlier run that was interrupted
+            path.symlink_to(_place(photos, number % _PHOTOS).resolve())
+        pack(photos, packed, overwrite=True)
+    return photos, packed
+
+
+def _place(folder: Path, number: int) -> Path:
+    path = folder / f"class_{number % _CLASSES:02}" / f"{number:06}.jpg"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def jpeg_of_size(nbytes: int, seed: int) -> bytes:
+    """A JPEG (3:4, 4:2:0) of noise with a photo's spectrum, within 5% of a number of bytes."""
+    height = round((nbytes / _BYTES_A_PIXEL * 3 / 4) ** 0.5)
+    pixels = _noise(height, height * 4 // 3, seed)
+    low, high = 0.0, 4.0  # of the contrast, which the size grows with
+    data = b""
+    for _ in range(12):
+        contrast = (low + high) / 2
+        data = _encoded(pixels, contrast)
+        if abs(len(data) - nbytes) <= 0.05 * nbytes:
+            break
+        low, high = (contrast, high) if len(data) < nbytes else (low, contrast)
+    return data
+
+
+def _noise(height: int, width: int, seed: int) -> npt.NDArray[np.float32]:
+    """Noise (H, W, 3) whose amplitudes fall as 1 / frequency, under a little white grain."""
+    rng = np.random.default_rng(seed)
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :])
+    amplitude = 1 / np.maximum(frequency, 1 / max(height, width))
+    phases = np.fft.rfft2(rng.standard_normal((3, height, width)))
+    planes = np.fft.irfft2(phases * amplitude, s=(height, width))
+    planes *= 0.4 / planes.std(axis=(1, 2), keepdims=True)
+    planes += rng.standard_normal((height, width)) * 0.1
+    return np.moveaxis(planes, 0, -1).astype(np.float32)
+
+
+def _encoded(pixels: npt.NDArray[np.float32], contrast: float) -> bytes:
+    brightness = pixels[..., :1] + pixels * 0.5
+    image = np.clip(128 + 60 * contrast * brightness, 0, 255).astype(np.uint8)
+    out = BytesIO()
+    Image.fromarray(image).save(out, "JPEG", quality=_QUALITY, subsampling="4:2:0")
+    return out.getvalue()

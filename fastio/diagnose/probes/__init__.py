@@ -1,0 +1,17 @@
+"""Probes: each measures one thing and returns facts. Bounded in time and bytes; they only read.
+
+What a probe cannot find out is None, and a note says why.
+
+- `examine`: all probes in their order
+- `machine`, `settings`, `gpu`: what computes here
+- `data`, `storage`, `cold`, `remote`: what the dataset is, and how fast its bytes come
+- `images`, `tables`: how fast its samples are decoded, as they are and packed for a try
+- `rates`: samples a second of loaders that are compared
+- `attempt`: probes that may fail or not come back
+"""
+
+from __future__ import annotations
+
+from fastio.diagnose.probes.examine import examine
+
+__all__ = ["examine"]

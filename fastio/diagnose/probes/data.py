@@ -1,0 +1,195 @@
+"""What a dataset is, and which of its files stand for the rest."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from fastio.dataset import Dataset, is_dataset
+from fastio.diagnose.bench.storage import local_files
+from fastio.diagnose.facts import DataFacts
+from fastio.diagnose.probes.attempt import within
+from fastio.errors import DatasetNotFound, SourceNotFound
+from fastio.formats import is_tars, open_remote
+from fastio.formats.folder import IMG_EXTENSIONS
+from fastio.formats.hugging_face import is_hugging_face
+from fastio.formats.tables import find_tables, table_kind
+from fastio.formats.tars import TarDataset
+from fastio.store import is_remote
+
+_LISTING_S = 5.0
+_STORE_S = 15.0  # that a store has to say what there is
+_MEASURED = 512  # files whose sizes stand for those of all
+_KEPT = 100_000  # paths
+_TABLES = 8  # files that stand for the rest: opening one reads its footer
+_TAR_BYTES = 1 << 30  # of tars that are indexed
+
+
+@dataclass(frozen=True)
+class Data:
+    """A dataset, and the part of it that is looked at.
+
+    Attributes:
+        facts: of all of it.
+        files: on this machine, some of them.
+        part: what a loader is given to see samples of it: a path, or a list of files.
+    """
+
+    facts: DataFacts
+    files: tuple[Path, ...]
+    part: Any
+
+
+def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data:
+    """What a path means.
+
+    Raises:
+        SourceNotFound: there is nothing, or nothing that a loader takes.
+        FastioError: it is damaged, or the store says why it does not give it.
+        TimeoutError: the store does not answer.
+    """
+    if is_remote(path):
+        return within(_STORE_S, path, _in_store, path, storage_options)
+    if is_dataset(path):
+        return _packed(path)
+    if is_tars(path):
+        return _tars(path)
+    if is_hugging_face(path):
+        return _other(path)
+    tables = find_tables(path)
+    if tables:
+        return _tables(path, [Path(file.name) for file in tables])
+    return _folder(path)
+
+
+def _packed(path: str) -> Data:
+    with Dataset(path) as dataset:
+        manifest, schema = dataset.manifest, dataset.schema
+        images = schema.image_fields
+        shards = [Path(dataset.shard_path(n)) for n in range(min(dataset.num_shards, _KEPT))]
+        facts = DataFacts(
+            path,
+            "packed" if images else "tokens" if schema.token_fields else "tables",
+            packed=True,
+            rows=len(dataset),
+            nbytes=manifest.nbytes,
+            files=dataset.num_shards,
+            codecs=manifest.codec_counts()[images[0]] if images else {},
+        )
+    return Data(facts, tuple(shards), path)
+
+
+def _tars(path: str) -> Data:
+    files = local_files(path)
+    sizes = [file.stat().st_size for file in files]
+    part: list[str] = []
+    for file, nbytes in zip(files, sizes, strict=True):
+        part.append(str(file))
+        if sum(sizes[: len(part)]) + nbytes > _TAR_BYTES:
+            break
+    with (
+        tempfile.TemporaryDirectory(prefix="fastio-doctor-") as index,
+        TarDataset(part, incomplete="skip", cache=index) as tars,
+    ):
+        rows = round(len(tars) * sum(sizes) / max(1, tars.nbytes))
+    facts = DataFacts(path, "tars", rows=rows, nbytes=sum(sizes), files=len(files))
+    return Data(facts, tuple(files), part)
+
+
+def _tables(path: str, files: list[Path]) -> Data:
+    nbytes = sum(file.stat().st_size for file in files)
+    part = files[:_TABLES]
+    rows = 0
+    if table_kind(part[0]) == "parquet":
+        share = sum(file.stat().st_size for file in part) / max(1, nbytes)
+        rows = round(rows_of(part) / max(share, 1e-9))
+    facts = DataFacts(path, "tables", rows=rows, nbytes=nbytes, files=len(files))
+    return Data(facts, tuple(files), [str(file) for file in part])
+
+
+def rows_of(files: Sequence[Path]) -> int:
+    """Rows of Parquet files, by their footers."""
+    return sum(pq.read_metadata(path).num_rows for path in files)
+
+
+def _other(path: str) -> Data:
+    files = local_files(path)
+    nbytes = sum(file.stat().st_size for file in files)
+    return Data(DataFacts(path, "other", nbytes=nbytes, files=len(files)), tuple(files), path)
+
+
+def _folder(path: str) -> Data:
+    """Images anywhere below a folder, listed while there is time for it."""
+    if not os.path.isdir(path):
+        raise SourceNotFound(f"{path}: no such folder, file or pattern")
+    end_s = time.monotonic() + _LISTING_S
+    files: list[Path] = []
+    count, complete = 0, True
+    for file in _images_below(path):
+        count += 1
+        if len(files) < _KEPT:
+            files.append(file)
+        if time.monotonic() > end_s:
+            complete = False
+            break
+    if not files:
+        raise SourceNotFound(
+            f"{path} has no images, tars, tables or packed dataset; images end in "
+            f"{', '.join(IMG_EXTENSIONS)}"
+        )
+    measured = chosen(files, _MEASURED)
+    mean = sum(file.stat().st_size for file in measured) / len(measured)
+    nbytes = round(mean * count)
+    facts = DataFacts(path, "folder", rows=count, nbytes=nbytes, files=count, complete=complete)
+    return Data(facts, tuple(files), None)
+
+
+def _images_below(path: str) -> Iterator[Path]:
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted(names):
+            if name.lower().endswith(IMG_EXTENSIONS):
+                yield Path(folder, name)
+
+
+def _in_store(url: str, storage_options: Mapping[str, Any] | None) -> Data:
+    try:
+        with open_remote(url, storage_options) as dataset:
+            if not isinstance(dataset, Dataset):
+                nbytes = dataset.nbytes
+                facts = DataFacts(url, "tars", rows=len(dataset), nbytes=nbytes, remote=True)
+                return Data(facts, (), url)
+            manifest, schema = dataset.manifest, dataset.schema
+            images = schema.image_fields
+            facts = DataFacts(
+                url,
+                "packed" if images else "tokens" if schema.token_fields else "tables",
+                packed=True,
+                rows=len(dataset),
+                nbytes=manifest.nbytes,
+                files=dataset.num_shards,
+                codecs=manifest.codec_counts()[images[0]] if images else {},
+                remote=True,
+            )
+            return Data(facts, (), url)
+    except DatasetNotFound:
+        tables = find_tables(url, storage_options)
+        if not tables:
+            raise
+        facts = DataFacts(url, "tables", files=len(tables), remote=True)
+        return Data(facts, (), url)
+
+
+def chosen(files: Sequence[Path], count: int, seed: int = 0) -> list[Path]:
+    """Some of them, drawn at random, the same every time."""
+    if len(files) <= count:
+        return list(files)
+    return random.Random(seed).sample(list(files), count)

@@ -1,0 +1,70 @@
+"""All probes, in their order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fastio.diagnose.facts import Facts, StorageFacts
+from fastio.diagnose.probes.attempt import Attempts
+from fastio.diagnose.probes.cold import cold_loader_rate
+from fastio.diagnose.probes.data import Data, look_at
+from fastio.diagnose.probes.gpu import gpu_facts
+from fastio.diagnose.probes.images import image_facts
+from fastio.diagnose.probes.machine import machine_facts
+from fastio.diagnose.probes.remote import remote_facts
+from fastio.diagnose.probes.settings import settings_facts
+from fastio.diagnose.probes.storage import storage_facts, write_rate
+from fastio.diagnose.probes.tables import table_facts
+from fastio.diagnose.use import Use
+
+BUDGET_S = 45.0  # no probe begins later
+
+
+def examine(path: str | None = None, use: Use | None = None) -> Facts:
+    """Measures the machine, and a dataset where one is given, in less than a minute.
+
+    Args:
+        path: what a loader takes, a path or a URL; None: the machine alone.
+        use: how it is loaded.
+
+    Raises:
+        SourceNotFound: there is nothing at the path that a loader takes.
+        FastioError: it is damaged, or its store says why it does not give it.
+        TimeoutError: its store does not answer.
+    """
+    use = use or Use()
+    attempts = Attempts(BUDGET_S)
+    data = None if path is None else look_at(path, use.storage_options)
+    machine = attempts("the machine", machine_facts)
+    settings = attempts("torch's settings", settings_facts)
+    gpu = attempts("the GPU", gpu_facts)
+    if data is None:
+        return Facts(machine, settings, gpu, notes=tuple(attempts.notes))
+    threads = machine.cores if machine else 1
+    # Before anything else reads the files.
+    storage = None
+    if not data.facts.remote:
+        storage = attempts("storage", _storage, data, use, threads, attempts)
+    facts = Facts(machine, settings, gpu, data.facts, storage)
+    if data.facts.remote:
+        facts = facts.replaced(remote=remote_facts(data, use, threads, attempts))
+    elif data.facts.kind in ("tables", "tokens"):
+        facts = facts.replaced(tables=attempts("tables", table_facts, data, use, threads, attempts))
+    else:
+        facts = facts.replaced(images=attempts("images", image_facts, data, use, threads, attempts))
+    return facts.replaced(notes=tuple(attempts.notes))
+
+
+def _storage(data: Data, use: Use, threads: int, attempts: Attempts) -> StorageFacts | None:
+    """As `storage_facts`, with a loader's rate, and the scratch folder where there is one."""
+    found = storage_facts(data, data.facts.sample_bytes, attempts)
+    if found is None:
+        return None
+    if data.facts.kind in ("folder", "packed"):
+        cold = attempts("a cold loader", cold_loader_rate, data, use, use.threads or threads)
+        found = replace(found, cold_loader_s=cold)
+    if use.scratch is None:
+        return found
+    rate = attempts("writing to the scratch folder", write_rate, Path(use.scratch))
+    return replace(found, write_bytes_s=rate)

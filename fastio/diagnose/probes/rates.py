@@ -1,0 +1,196 @@
+"""Samples a second of loaders that are compared: measured in turns, once they run evenly."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastio.diagnose.probes.attempt import Attempts
+from fastio.transforms import RandomHorizontalFlip, RandomResizedCrop
+
+if TYPE_CHECKING:
+    from fastio.loader import Loader
+
+SECONDS = 1.5  # of each
+TURNS = 4
+_BATCHES = 3  # a turn, at least, and
+_PATIENCE_S = 8.0  # at most, where they are slow to come
+_BATCH = 32
+_AHEAD = 3  # batches
+_FRESH = 12  # batches, whose memory is new: the system's part of that is the loader's start
+_FRESH_S = 1.0  # at most: where batches come slowly, it is little
+_SHM = Path("/dev/shm")
+_ROOM_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Part:
+    """What was measured in one turn."""
+
+    samples: float
+    seconds: float
+
+
+Measure = Callable[[float], Part | None]  # gets the seconds to measure for
+
+
+def in_turns(
+    measures: Mapping[str, Measure], attempts: Attempts, turns: int = TURNS
+) -> dict[str, float]:
+    """Samples a second of several that are compared.
+
+    They take turns, there and back (a, b, b, a), so that a machine that becomes slower, or lends
+    its cores to others for a while, is so for all of them.
+
+    Args:
+        measures: by what they are called in notes.
+        attempts: notes those that fail.
+        turns: of each, `SECONDS` together.
+
+    Returns:
+        The rates of those that were measured.
+    """
+    parts: dict[str, list[Part]] = {name: [] for name in measures}
+    names, failed = list(measures), set[str]()
+    for turn in range(turns):
+        for name in names if turn % 2 == 0 else reversed(names):
+            if name in failed:
+                continue
+            part = attempts(name, measures[name], SECONDS / turns)
+            if part is None:
+                failed.add(name)
+            else:
+                parts[name].append(part)
+    return {
+        name: sum(part.samples for part in found) / sum(part.seconds for part in found)
+        for name, found in parts.items()
+        if found
+    }
+
+
+def loader_part(
+    loader: Loader,
+    seconds: float,
+    warm_samples: int = 0,
+    warm_s: float = _PATIENCE_S,
+    once: bool = False,
+) -> Part | None:
+    """What a loader hands over, its start left out; None where no batches come. It is closed.
+
+    Args:
+        loader: its epoch is long enough, or begins again.
+        seconds: to measure for.
+        warm_samples: that come first and do not count: those that it is ahead, at least, and as
+            many as bring the data to memory.
+        warm_s: for these, at most.
+        once: the epoch does not begin again, and what came until its end counts.
+    """
+    part = None
+    with loader:
+        began_s, first, samples, batches = time.perf_counter(), None, 0, 0
+        for _ in loader if once else _epochs(loader):
+            now_s, there = time.perf_counter(), loader.stats().samples
+            if first is None:
+                if there > warm_samples or now_s - began_s > warm_s:
+                    first, samples = now_s, there
+                continue
+            batches, part = batches + 1, Part(there - samples, now_s - first)
+            if part.seconds > (seconds if batches >= _BATCHES else _PATIENCE_S):
+                return part
+    return part if once else None
+
+
+def _epochs(loader: Loader) -> Iterator[Any]:
+    """Batches without end; none where an epoch has none."""
+    while True:
+        batch = None
+        for batch in loader:
+            yield batch
+        if batch is None:
+            return
+
+
+def image_loader(
+    dataset: Any, field: str, rows: Sequence[int], threads: int, crop: int, **options: Any
+) -> Loader:
+    """A loader of crops of some of a dataset's images, without end."""
+    again = _Again(rows)
+    return loader_of_rows(dataset, field, again, threads, crop, _BATCH, _AHEAD, **options)
+
+
+def loader_of_rows(
+    dataset: Any,
+    field: str,
+    rows: Iterable[int],
+    threads: int,
+    crop: int,
+    batch_size: int,
+    ahead: int,
+    **options: Any,
+) -> Loader:
+    """A loader of crops of images, in the order of `rows`."""
+    from fastio.loader import Loader  # which imports torch
+
+    return Loader(
+        dataset,
+        batch_size=batch_size,
+        sampler=rows,
+        fields=[field],
+        transforms={field: [RandomResizedCrop(crop), RandomHorizontalFlip()]},
+        threads=threads,
+        prefetch_factor=ahead,
+        on_error="replace",
+        **options,
+    )
+
+
+def images_part(
+    dataset: Any, field: str, rows: Sequence[int], threads: int, crop: int, seconds: float
+) -> Part | None:
+    """As `loader_part`, of an `image_loader` of images that are in memory."""
+    loader = image_loader(dataset, field, rows, threads, crop)
+    return loader_part(loader, seconds, warm_samples=_BATCH * _FRESH, warm_s=_FRESH_S)
+
+
+class _Again:
+    """Rows in random orders, often enough for any measurement."""
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self._rows = np.array(rows, np.int64)
+        self._times = max(1, 200_000 // max(1, len(rows)))
+
+    def __iter__(self) -> Iterator[int]:
+        draws = np.random.default_rng(0)
+        for _ in range(self._times):
+            yield from draws.permutation(self._rows).tolist()
+
+    def __len__(self) -> int:
+        return len(self._rows) * self._times
+
+
+@contextmanager
+def room(scratch: str | None = None) -> Iterator[Path]:
+    """A folder for files that are deleted again: in memory where there is some, else where the
+    system keeps temporary files.
+
+    Args:
+        scratch: a folder of the user's to take instead.
+    """
+    where = scratch
+    if where is None and _SHM.is_dir() and os.access(_SHM, os.W_OK):
+        about = os.statvfs(_SHM)
+        where = str(_SHM) if about.f_bavail * about.f_frsize > _ROOM_BYTES else None
+    # At the interpreter's exit, too, where a probe that nobody waits for is still in it.
+    folder = tempfile.TemporaryDirectory(
+        prefix="fastio-doctor-", dir=where, ignore_cleanup_errors=True
+    )
+    with folder as name:
+        yield Path(name)

@@ -1,0 +1,243 @@
+"""Probes of a store: how long a request takes, how many bytes come a second.
+
+Each waits for the store for a few seconds at most, also where it gives a byte now and then.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, ParamSpec, TypeVar
+
+from fastio.dataset.remote import RemoteDataset
+from fastio.diagnose.bench.storage import file_system
+from fastio.diagnose.facts import RemoteFacts
+from fastio.diagnose.probes.attempt import Attempts, within
+from fastio.diagnose.probes.data import Data
+from fastio.diagnose.probes.rates import SECONDS, image_loader, loader_part, room
+from fastio.diagnose.use import Use
+from fastio.errors import LoaderTimeout
+from fastio.formats import open_remote
+from fastio.store import Store, open_store, split
+from fastio.store.ranges import parallel
+from fastio.transforms import RandomHorizontalFlip, RandomResizedCrop
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_ASKED = 5  # requests for the latency
+_SMALL_BYTES = 1024
+_LEAST_BYTES, _LARGE_BYTES = 64 << 10, 4 << 20  # of a request
+_REQUEST_S = 0.25  # that a request of a measured length takes, about
+_PARALLEL = 8
+_DEADLINE_S = 16.0  # of a probe
+_LATE_S = 8.0  # that one may go on after the time for all of them
+_SECONDS = 3.0
+_LOADER_S = 8.0  # with its start
+_POLL_S = 0.05
+_LEAST_FETCHED = 24 << 20  # by a loader: less is what it begins with
+_BUSY = 0.7  # of the threads' time: it is not the store that is waited for
+_SAMPLED = 256
+_PLACES = 8  # at most
+_BLOCK_BYTES = 4 << 20  # that come for one row, about
+_SAMPLED_S = 3.0  # that fetching them may take
+
+
+def remote_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> RemoteFacts:
+    """How a store answers, and how fast what it sends is decoded.
+
+    Args:
+        data: behind a URL.
+        use: how it is loaded.
+        threads: that a loader is measured with.
+        attempts: notes what cannot be measured.
+    """
+
+    def ask(what: str, probe: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """An attempt that ends in time."""
+        call, seconds = partial(probe, *args, **kwargs), min(_DEADLINE_S, attempts.left_s + _LATE_S)
+        return attempts(what, within, seconds, "the store", call)
+
+    cache = None if use.cache is None else attempts("the cache", cache_room, Path(use.cache))
+    kept = None if use.cache is None else file_system(Path(use.cache))
+    found = ask("an object to read", _object, data, use.storage_options)
+    if found is None:
+        return RemoteFacts("unknown", cache_bytes=cache, cache_file_system=kept)
+    store, name, size = found
+    latency = ask("latency", latency_s, store, name, size)
+    length = ask("the length of requests", request_bytes, store, name, size) or _LEAST_BYTES
+    stream = ask("one stream", stream_rate, store, name, size, 1, length)
+    many = ask("parallel streams", stream_rate, store, name, size, _PARALLEL, length)
+    best = max(stream or 0.0, many or 0.0)
+    images = data.facts.kind in ("packed", "tars") and best > 0
+    return RemoteFacts(
+        store.backend,
+        latency,
+        stream,
+        many,
+        ask("decoding what comes", decode_rate, data, use, threads, best) if images else None,
+        cache,
+        kept,
+        ask("a loader", loader_bytes_s, data, use, threads) if images else None,
+    )
+
+
+def cache_room(folder: Path) -> int:
+    """Bytes that a cache in a folder may hold: those that it holds, and those that are free.
+
+    Raises:
+        OSError: the folder's disk does not answer.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    about = os.statvfs(there)
+    held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return held + about.f_bavail * about.f_frsize
+
+
+def latency_s(store: Store, name: str, size: int) -> float:
+    """Seconds of a request for a kilobyte, median."""
+    took = []
+    for number in range(_ASKED):
+        length = min(_SMALL_BYTES, size)
+        began_s = time.perf_counter()
+        store.read(name, min(number * length, size - length), length)
+        took.append(time.perf_counter() - began_s)
+    return median(took)
+
+
+def request_bytes(store: Store, name: str, size: int) -> int:
+    """The length of a request that takes a fraction of a second, or as long as one may be."""
+    length = min(_LEAST_BYTES, size)
+    while True:
+        began_s = time.perf_counter()
+        store.read(name, 0, length)
+        if time.perf_counter() - began_s > _REQUEST_S or length >= min(_LARGE_BYTES, size):
+            return length
+        length = min(2 * length, _LARGE_BYTES, size)
+
+
+def stream_rate(store: Store, name: str, size: int, streams: int, length: int) -> float:
+    """Bytes a second of so many requests at a time.
+
+    Args:
+        store, name, size: of the object.
+        streams: how many.
+        length: bytes of a request.
+    """
+    length = min(length, size)
+    places = max(1, size - length + 1)
+    end_s = time.monotonic() + _SECONDS
+    # Ranges apart from each other: a store may keep what it sent last.
+    offsets = [(number * 7919 * 4096) % places for number in range(16 * streams)]
+
+    def read(number: int, stop: threading.Event) -> int:
+        """Each stream reads once, however late it begins."""
+        if number >= streams and time.monotonic() > end_s:
+            return 0
+        return len(store.read(name, offsets[number], length, stop=stop))
+
+    began_s = time.perf_counter()
+    done = parallel([partial(read, number) for number in range(len(offsets))], streams)
+    return sum(done) / max(time.perf_counter() - began_s, 1e-9)
+
+
+def loader_bytes_s(data: Data, use: Use, threads: int) -> float | None:
+    """Bytes a second that a loader fetches, from the first that came; what is fetched ahead counts.
+
+    None where its threads are busy, so that it is not the store that is waited for, and where too
+    little comes to tell.
+
+    Raises:
+        FastioError: it cannot be loaded.
+    """
+    from fastio.loader import Loader  # which imports torch
+
+    with Loader(
+        data.facts.path,
+        min(use.batch_size, max(1, data.facts.rows // 8)),
+        True,
+        transforms=[RandomResizedCrop(use.crop), RandomHorizontalFlip()],
+        threads=threads,
+        timeout=_POLL_S,
+        seed=0,
+        distributed=False,
+        on_error="replace",
+        storage_options=use.storage_options or None,
+    ) as loader:
+        batches = iter(loader)
+        end_s, first_s = time.monotonic() + _LOADER_S, None
+        first = last = loader.stats()
+        while time.monotonic() < end_s:
+            try:
+                next(batches)
+            except LoaderTimeout:
+                pass
+            except StopIteration:
+                break
+            last = loader.stats()
+            if first_s is None and last.bytes_fetched > 0:
+                first_s, first = time.monotonic(), last
+        took_s, done = time.monotonic() - (first_s or end_s), last - first
+    busy_s = done.read_s + done.decode_s + done.resample_s
+    if done.bytes_fetched < _LEAST_FETCHED or busy_s > _BUSY * threads * took_s:
+        return None
+    return done.bytes_fetched / took_s
+
+
+def decode_rate(data: Data, use: Use, threads: int, bytes_s: float) -> float | None:
+    """Samples a second of a loader that has fetched them before: a few of some places of a packed
+    dataset, as those of a place may be alike; of tars the first ones.
+
+    Args:
+        data, use, threads: see `remote_facts`.
+        bytes_s: that the store gives.
+
+    Raises:
+        FastioError: they cannot be loaded.
+    """
+    few = round(_SAMPLED_S * bytes_s / max(1.0, data.facts.sample_bytes))
+    count = max(1, min(data.facts.rows, _SAMPLED, max(16, few)))
+    places = min(_PLACES, int(_SAMPLED_S * bytes_s / _BLOCK_BYTES)) if data.facts.packed else 1
+    rows = _spread(data.facts.rows, count, max(1, places))
+    with open_remote(data.facts.path, use.storage_options) as dataset:
+        field = dataset.schema.image_fields[0]
+    with room(use.scratch) as cache:
+        make = partial(
+            image_loader,
+            data.facts.path,
+            field,
+            rows,
+            threads,
+            use.crop,
+            cache=cache,
+            storage_options=use.storage_options or None,
+        )
+        loader_part(make(), 0.0, warm_samples=len(rows))
+        part = loader_part(make(), SECONDS, warm_samples=len(rows))
+    return None if part is None else part.samples / part.seconds
+
+
+def _spread(rows: int, count: int, places: int) -> Sequence[int]:
+    """About `count` of all rows: at each of some places a few beside each other, as they come."""
+    run = -(-count // places)
+    last = max(0, rows - run)
+    begins = {place * last // max(1, places - 1) for place in range(places)}
+    return sorted({row for begin in begins for row in range(begin, min(rows, begin + run))})
+
+
+def _object(data: Data, options: Mapping[str, Any]) -> tuple[Store, str, int]:
+    """A large object of the dataset: its store, name and size."""
+    url = data.facts.path
+    if data.facts.packed:
+        with RemoteDataset(url, dict(options)) as dataset:
+            name = dataset.manifest.name(0)
+        store = open_store(url, options)
+    else:
+        folder, name = split(url)
+        store = open_store(folder, options)
+    return store, name, store.size(name)

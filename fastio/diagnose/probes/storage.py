@@ -1,0 +1,264 @@
+"""Probes of where files lie: how much of them is in memory, and how fast the disk gives the rest.
+
+For a cold read, pages of a few files are given back to the system first, as it does itself when
+memory is short; nothing is written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastio.diagnose.bench.storage import file_system, storage_of
+from fastio.diagnose.facts import StorageFacts
+from fastio.diagnose.probes.attempt import Attempts
+from fastio.diagnose.probes.data import Data, chosen
+from fastio.files import only_files
+from fastio.threads import DaemonPool
+
+_MOST_BYTES = 64 << 20  # of a measurement
+_MOST_S = 2.0
+_MOST_READS = 1024
+_PARALLEL = 8
+_LARGE_BYTES = 16 << 20  # a file from which to read in sequence
+_CHUNK_BYTES = 1 << 20
+_LOOKED_AT = 256  # files, and
+_MAPPED_BYTES = 1 << 30  # bytes of them, whose pages are looked at
+_CHECKED = 32  # pieces
+_STILL_THERE = 0.5  # of the pages: the system did not take them back
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+def storage_facts(data: Data, read_bytes: float, attempts: Attempts) -> StorageFacts | None:
+    """How a dataset's files are read.
+
+    Args:
+        data: on this machine.
+        read_bytes: of a sample: read at random from files that are larger.
+        attempts: notes what cannot be measured.
+    """
+    if not data.files:
+        return None
+    first = data.files[0]
+    resident = attempts("page cache", resident_share, chosen(data.files, _LOOKED_AT))
+    pieces = _pieces(data.files, round(read_bytes))
+    half = len(pieces) // 2
+    one = attempts("cold reads", cold_rate, pieces[:half], 1)
+    many = attempts("parallel cold reads", cold_rate, pieces[half:], _PARALLEL)
+    warm = attempts("warm reads", read_rate, pieces[:half], 1)
+    large = [file for file in data.files[:1000] if file.stat().st_size >= _LARGE_BYTES]
+    sequential = attempts("a sequential read", sequential_rate, large[-1]) if large else None
+    return StorageFacts(
+        file_system=file_system(first) or "unknown",
+        network=storage_of(first) == "network",
+        rotating=rotating(first),
+        resident_share=resident,
+        read_bytes=sum(piece.length for piece in pieces) / max(1, len(pieces)),
+        cold_reads_s=one,
+        cold_reads_parallel_s=many,
+        sequential_bytes_s=sequential,
+        warm_reads_s=warm,
+    )
+
+
+def resident_share(files: Sequence[Path]) -> float | None:
+    """The share of files' pages that are in memory.
+
+    Raises:
+        PermissionError: the system tells owners only (Linux says "all" to others).
+    """
+    there = pages = mapped = 0
+    for path in files:
+        size = path.stat().st_size
+        if not size or mapped > _MAPPED_BYTES:
+            continue
+        mapped += size
+        found, of = resident_pages(path)
+        there, pages = there + found, pages + of
+    return there / pages if pages else None
+
+
+def resident_pages(path: Path, offset: int = 0, length: int | None = None) -> tuple[int, int]:
+    """(pages of a part of a file that are in memory, all its pages), by mincore(2).
+
+    Args:
+        path: of the file.
+        offset, length: of the part, in bytes; None: to the end.
+
+    Raises:
+        PermissionError: the file is another user's, and cannot be written.
+        OSError: it cannot be mapped.
+    """
+    about = path.stat()
+    if about.st_uid != os.geteuid() and not os.access(path, os.W_OK):
+        raise PermissionError("the system does not tell what is in memory of others' files")
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as memory:
+        pages = -(-len(memory) // mmap.PAGESIZE)
+        told = (ctypes.c_ubyte * pages)()
+        place = ctypes.c_char.from_buffer(memory)
+        try:
+            size = ctypes.c_size_t(len(memory))
+            if libc.mincore(ctypes.c_void_p(ctypes.addressof(place)), size, told):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
+        finally:
+            del place
+        end = len(memory) if length is None else offset + length
+        part = told[offset // mmap.PAGESIZE : -(-end // mmap.PAGESIZE)]
+        return sum(page & 1 for page in part), len(part)
+
+
+def cold_rate(pieces: Sequence[Piece], threads: int) -> float | None:
+    """Reads a second from the disk.
+
+    Raises:
+        OSError: a file cannot be read, or its pages cannot be taken out of memory.
+    """
+    give_back(pieces)
+    return read_rate(pieces, threads)
+
+
+def give_back(pieces: Sequence[Piece]) -> None:
+    """Takes pieces out of memory.
+
+    Raises:
+        OSError: they cannot be opened, or the system keeps them.
+    """
+    for piece in pieces:
+        _give_back(piece)
+    _check_given_back(pieces[:_CHECKED])
+
+
+def _check_given_back(pieces: Sequence[Piece]) -> None:
+    with suppress(PermissionError):
+        found = [resident_pages(piece.path, piece.offset, piece.length) for piece in pieces]
+        if sum(there for there, _ in found) > _STILL_THERE * sum(of for _, of in found):
+            raise OSError("the system keeps them in memory: just written, or mapped by somebody")
+
+
+def read_rate(pieces: Sequence[Piece], threads: int) -> float | None:
+    """Reads a second, by so many threads, as long as there is time.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    end_s = time.monotonic() + _MOST_S
+    began_s = time.perf_counter()
+    with DaemonPool(threads, "fastio-doctor") as pool:
+        done = sum(pool.map(lambda piece: _read(piece, end_s), pieces))
+    return done / max(time.perf_counter() - began_s, 1e-9) if done else None
+
+
+def sequential_rate(path: Path) -> float | None:
+    """Bytes a second of a file from its beginning, from the disk.
+
+    Raises:
+        OSError: it cannot be read, or its pages cannot be taken out of memory.
+    """
+    length = min(path.stat().st_size, 2 * _MOST_BYTES)
+    give_back([Piece(path, 0, length)])
+    end_s, done = time.monotonic() + _MOST_S, 0
+    began_s = time.perf_counter()
+    with open(path, "rb", buffering=0, opener=only_files) as file:
+        while done < length and time.monotonic() < end_s:
+            read = len(file.read(_CHUNK_BYTES))
+            if not read:
+                break
+            done += read
+    return done / max(time.perf_counter() - began_s, 1e-9) if done else None
+
+
+def write_rate(folder: Path, nbytes: int = _MOST_BYTES) -> float:
+    """Bytes a second that a new file in a folder takes, on the disk; the file is deleted again.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    block = os.urandom(_CHUNK_BYTES)
+    end_s, done = time.monotonic() + _MOST_S, 0
+    with tempfile.TemporaryFile(dir=folder) as file:
+        began_s = time.perf_counter()
+        while done < nbytes and time.monotonic() < end_s:
+            done += file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        return done / max(time.perf_counter() - began_s, 1e-9)
+
+
+def rotating(path: Path) -> bool | None:
+    """Whether a file's disk turns; None where the system does not tell."""
+    with suppress(OSError, ValueError):
+        device = path.stat().st_dev
+        disk = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
+        for folder in (disk, disk.parent):  # of a partition, that of its disk
+            flag = folder / "queue" / "rotational"
+            if flag.exists():
+                return flag.read_text().strip() == "1"
+    return None
+
+
+def _pieces(files: Sequence[Path], read_bytes: int) -> list[Piece]:
+    """Whole small files, or parts of large ones, at random, within so many bytes."""
+    draws = random.Random(1)
+    pieces: list[Piece] = []
+    total = 0
+    for path in chosen(files, _MOST_READS, seed=1) * max(1, _MOST_READS // len(files)):
+        size = path.stat().st_size
+        if not size:
+            continue
+        whole = not read_bytes or size <= 2 * read_bytes
+        length = size if whole else read_bytes
+        length = min(length, _MOST_BYTES // 4)
+        offset = 0 if whole else draws.randrange(size - length)
+        total += length
+        if pieces and total > 2 * _MOST_BYTES:
+            break
+        pieces.append(Piece(path, offset, length))
+    return list(dict.fromkeys(pieces))
+
+
+def _opened(path: Path, then: Callable[[int], int]) -> int:
+    file = only_files(path, os.O_RDONLY)
+    try:
+        return then(file)
+    finally:
+        os.close(file)
+
+
+def _give_back(piece: Piece) -> None:
+    def advise(file: int) -> int:
+        os.posix_fadvise(file, piece.offset, piece.length, os.POSIX_FADV_DONTNEED)
+        return 0
+
+    _opened(piece.path, advise)
+
+
+def _read(piece: Piece, end_s: float) -> int:
+    """1 once it is read, 0 where there is no time left."""
+    if time.monotonic() > end_s:
+        return 0
+
+    def read(file: int) -> int:
+        if piece.offset:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+        os.pread(file, piece.length, piece.offset)
+        return 1
+
+    return _opened(piece.path, read)

@@ -1,0 +1,63 @@
+"""Epochs side by side: warm, cold, and DataLoader's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fastio.diagnose.measured import Measured, PhaseName, Stage
+
+Part = Stage | Literal["wait"]
+
+_RUNS: dict[Literal["warm", "cold"], PhaseName] = {"warm": "together_warm", "cold": "together_cold"}
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch's seconds go to.
+
+    Attributes:
+        name: "warm", "cold" or "DataLoader".
+        epoch_s: seconds of it.
+        samples_per_s: its rate.
+        au: accelerator utilisation, 0.0 to 1.0; None: not told.
+        stages: seconds of each; of DataLoader, whose workers are not looked into, "compute" alone.
+    """
+
+    name: str
+    epoch_s: float
+    samples_per_s: float
+    au: float | None
+    stages: dict[Stage, float] = field(default_factory=dict)
+
+    @property
+    def wait_s(self) -> float | None:
+        """Seconds in which the model did not compute; None where that is not known."""
+        return self.epoch_s - self.stages["compute"] if "compute" in self.stages else None
+
+    def parts(self) -> list[tuple[Part, float]]:
+        """Parts with seconds that add up to the epoch; empty stages are left out."""
+        found: list[tuple[Part, float]] = [(s, spent) for s, spent in self.stages.items() if spent]
+        rest = self.epoch_s - sum(spent for _, spent in found)
+        return [("wait", rest), *found] if rest > 1e-6 * self.epoch_s else found
+
+
+def epochs(measured: Measured) -> Iterator[Epoch]:
+    """The epochs that were measured, DataLoader's last."""
+    rows = measured.dataset.rows
+    for split in measured.splits:
+        if split.epoch_s > 0:
+            run = measured.phase(_RUNS[split.name])
+            au = run.au if run else None
+            yield Epoch(split.name, split.epoch_s, rows / split.epoch_s, au, dict(split.parts()))
+    baseline = measured.phase("baseline_together")
+    if baseline is not None and baseline.samples and baseline.seconds > 0:
+        compute_s = baseline.busy.compute_s / baseline.samples * rows
+        yield Epoch(
+            "DataLoader",
+            measured.epoch_s(baseline),
+            baseline.samples_per_s,
+            baseline.au,
+            {"compute": compute_s} if compute_s else {},
+        )

@@ -1,0 +1,200 @@
+"""A bench as one HTML page that needs nothing else: no network, no fonts, no scripts."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from fastio.diagnose.findings import Finding, by_gain
+from fastio.diagnose.measured import Measured
+from fastio.diagnose.report import words
+from fastio.diagnose.report.canvas import NARROW, WIDE, has_matplotlib
+from fastio.diagnose.report.figures import Figure, figures, ladder_figure
+from fastio.diagnose.report.method import METHOD, method
+from fastio.diagnose.report.page_style import style
+from fastio.diagnose.report.rungs import Rung
+from fastio.diagnose.report.summary import (
+    ceiling_line,
+    dataset_line,
+    headlines,
+    ladder_verdict,
+    machine_line,
+    remarks,
+    settings_line,
+    verdict,
+)
+from fastio.diagnose.report.tables import Table, all_tables, ladder_table
+from fastio.files import write_output
+
+NO_PLOTS = (
+    "<p>There are no plots: matplotlib draws them, which <code>pip install 'fastio[bench]'</code> "
+    "brings.</p>"
+)
+
+
+def write_page(
+    measured: Measured,
+    findings: Sequence[Finding],
+    path: str | os.PathLike[str],
+    *,
+    rungs: Sequence[Rung] = (),
+) -> None:
+    """Writes the page, whole or not at all.
+
+    Args:
+        measured: what was measured.
+        findings: what was found in it; shown in order of gain.
+        path: of the file to write; one that is there is replaced.
+        rungs: of a ladder that ran with it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_output(path, page(measured, findings, rungs=rungs).encode())
+
+
+def write_ladder(
+    rungs: Sequence[Rung], facts: Mapping[str, str], path: str | os.PathLike[str]
+) -> None:
+    """Writes the page of a ladder alone, whole or not at all.
+
+    Args:
+        rungs: of the ladder.
+        facts: what was trained, on what and how: "data", "machine" and the like, a line each.
+        path: of the file to write; one that is there is replaced.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    facts = {name: words.date(fact) if name == "date" else fact for name, fact in facts.items()}
+    table = ladder_table(rungs)
+    drawn = _figure(ladder_figure(rungs)) if has_matplotlib() else NO_PLOTS
+    head = (
+        f'<header><p class="kind">fastio bench --ladder</p><h1 class="verdict">'
+        f'{_text(ladder_verdict(rungs))}</h1><dl class="facts">{_listed(facts)}</dl></header>\n'
+    )
+    parts = [head, _section("Rungs", drawn), _section("Numbers", _table(table))]
+    write_output(path, "".join(_document("fastio bench --ladder", parts)).encode())
+
+
+def page(measured: Measured, findings: Sequence[Finding], *, rungs: Sequence[Rung] = ()) -> str:
+    """The page as HTML."""
+    title = f"fastio bench: {words.clean(measured.dataset.path)}"
+    drawn = "".join(map(_figure, figures(measured, rungs))) if has_matplotlib() else NO_PLOTS
+    parts = [
+        _head(measured),
+        _section("What to change", _findings(findings)),
+        _section("Plots", drawn),
+        _section("Numbers", "".join(_table(table) for table in all_tables(measured, rungs))),
+        _section("How it was measured", _how(measured)),
+    ]
+    return "".join(_document(title, parts))
+
+
+def _document(title: str, parts: list[str]) -> Iterator[str]:
+    yield '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+    yield '<meta name="viewport" content="width=device-width,initial-scale=1">'
+    # Even a browser that were told otherwise loads nothing.
+    yield '<meta http-equiv="Content-Security-Policy" content="default-src \'none\';'
+    yield "style-src 'unsafe-inline'\">"
+    yield f"<title>{_text(title)}</title><style>{style()}</style></head><body><main>\n"
+    yield from parts
+    yield "</main></body></html>\n"
+
+
+def _head(measured: Measured) -> str:
+    settings = [settings_line(measured.settings), *measured.settings.transforms]
+    facts = {
+        "data": dataset_line(measured.dataset),
+        "machine": machine_line(measured.machine),
+        "settings": ", ".join(map(words.clean, settings)),
+        "date": words.date(measured.machine.date),
+    }
+    numbers = "".join(
+        f'<div><dt>{_text(one.label)}</dt><dd class="value">{_text(one.value)}</dd>'
+        f'<dd class="note">{_text(one.note)}</dd></div>'
+        for one in headlines(measured)
+    )
+    path = _text(measured.dataset.path)
+    return (
+        f'<header><p class="kind">fastio bench <span class="path">{path}</span></p>'
+        f'<h1 class="verdict">{_text(verdict(measured))}</h1>{_paragraph(ceiling_line(measured))}'
+        f'<dl class="numbers">{numbers}</dl><dl class="facts">{_listed(facts)}</dl></header>\n'
+    )
+
+
+def _listed(facts: Mapping[str, str]) -> str:
+    return "".join(f"<dt>{_text(name)}</dt><dd>{_text(fact)}</dd>" for name, fact in facts.items())
+
+
+def _section(title: str, content: str) -> str:
+    """A section; none where there is nothing in it."""
+    return f"<section><h2>{title}</h2>{content}</section>\n" if content else ""
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    if not findings:
+        return "<p>Nothing was found that would make an epoch shorter.</p>"
+    return f'<ol class="findings">{"".join(map(_finding, by_gain(findings)))}</ol>'
+
+
+def _finding(finding: Finding) -> str:
+    gain = ""
+    if finding.gain is not None:
+        gain = f'<span class="gain">epoch {_text(words.times(finding.gain))} faster</span>'
+    evidence = "".join(map(_item, finding.evidence))
+    return (
+        f"<li>{gain}<h3>{_text(words.sentence(finding.waits_for))}</h3>"
+        f'<p class="advice">{_text(words.sentence(finding.advice))}</p>'
+        f"{f'<ul>{evidence}</ul>' if evidence else ''}</li>"
+    )
+
+
+def _figure(figure: Figure) -> str:
+    """A plot twice: one is shown on screens wide enough for it, one on others."""
+    wide, narrow = (figure.draw(width=width).svg() for width in (WIDE, NARROW))
+    return (
+        f"<figure><figcaption><h3>{_text(figure.title)}</h3><p>{_text(figure.caption)}</p>"
+        f'</figcaption><div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>\n'
+    )
+
+
+def _table(table: Table) -> str:
+    headings = "".join(f'<th scope="col">{_text(heading)}</th>' for heading in table.columns)
+    parts = len(table.rows) - table.sums
+    kinds = [""] * parts + ["sum first"] * min(1, table.sums) + ["sum"] * (table.sums - 1)
+    rows = "".join(_row(row, kind, table) for row, kind in zip(table.rows, kinds, strict=True))
+    about = f'<p class="about">{_text(table.note)}</p>' if table.note else ""
+    return (
+        f'<div class="table"><h3>{_text(table.title)}</h3><div class="scroll"><table><thead><tr>'
+        f"{headings}</tr></thead><tbody>{rows}</tbody></table></div>{about}</div>\n"
+    )
+
+
+def _row(row: tuple[str, ...], kind: str, table: Table) -> str:
+    name, *cells, last = (_text(cell) for cell in row)
+    texts = "".join(f"<td>{cell}</td>" for cell in cells)
+    end = '<td class="text">' if table.long_last else "<td>"
+    begin = f'<tr class="{kind}">' if kind else "<tr>"
+    return f'{begin}<th scope="row">{name}</th>{texts}{end}{last}</td></tr>'
+
+
+def _how(measured: Measured) -> str:
+    lists = [method(measured), remarks(measured)]
+    listed = "".join(f"<ul>{''.join(map(_item, lines))}</ul>" for lines in lists if lines)
+    return f'<div class="how"><p>{_text(METHOD)}</p>{listed}</div>'
+
+
+def _paragraph(line: str) -> str:
+    """A paragraph below the verdict; none where there is nothing to say."""
+    return f'<p class="lead">{_text(line)}</p>' if line else ""
+
+
+def _item(line: str) -> str:
+    return f"<li>{_text(line)}</li>"
+
+
+def _text(text: str) -> str:
+    """A text, safe in HTML and in its attributes."""
+    return html.escape(words.clean(text))

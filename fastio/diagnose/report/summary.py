@@ -1,0 +1,255 @@
+"""What a bench comes to, in one sentence and a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastio.diagnose.measured import (
+    DatasetFacts,
+    Machine,
+    Measured,
+    Phase,
+    Prediction,
+    Settings,
+    Split,
+    Stage,
+)
+from fastio.diagnose.report import words
+from fastio.diagnose.report.rungs import Rung
+
+HARDLY_WAITING = 0.05  # of an epoch: below it, the model is the limit
+_ALL_BUT_ALL = 0.95  # of the waiting: for this one stage
+_NEARLY_SAME = 0.03  # epochs that differ by less are called equally long
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A number to be set large: its label, the number with its unit, a few words about it."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def verdict(measured: Measured) -> str:
+    """One sentence: how long an epoch takes and what is waited for."""
+    split = main_split(measured)
+    if split is None or split.epoch_s <= 0:
+        return _verdict_of_the_loader(measured)
+    waiting = wait_share(split)
+    if waiting < HARDLY_WAITING:
+        state = f"the model is the limit: it computes {words.percent(1 - waiting)} of the time"
+    else:
+        stage = longest_wait(split)
+        mostly = "" if split.parts()[stage] >= _ALL_BUT_ALL * wait_s(split) else "mostly "
+        cause = waited_for(measured.dataset, stage)
+        state = f"the model waits {words.percent(waiting)} of it, {mostly}for {cause}"
+    beside = _against_baseline(measured) if split.name == "warm" else " cold"
+    return f"An epoch takes {words.seconds(split.epoch_s)}{beside}; {state}."
+
+
+def ceiling_line(measured: Measured) -> str:
+    """How near to the model alone the loaders come, in a sentence; "" where it was not measured."""
+    ceiling = measured.ceiling
+    reached = [
+        f"{name} reaches {words.percent(share)}"
+        for name, share in (
+            ("fastio", measured.reach("together_warm")),
+            ("DataLoader", measured.reach("baseline_together")),
+        )
+        if share is not None
+    ]
+    if ceiling is None or not reached:
+        return ""
+    what = f"{words.rate(ceiling)} {noun(measured.dataset)}/s"
+    first = f"{reached[0]} of the ceiling, {what} on batches that are in place"
+    return "; ".join([first, *reached[1:]]) + "."
+
+
+def headlines(measured: Measured) -> tuple[Headline, ...]:
+    """The few numbers that sum the run up; those that were not measured are missing."""
+    found = []
+    for split in measured.splits:
+        note = f"{words.percent(wait_share(split))} of it waiting for data"
+        found.append(Headline(f"epoch, {split.name}", words.seconds(split.epoch_s), note))
+    factor, slow = epoch_factor(measured), measured.phase("baseline_together")
+    if factor is not None and slow is not None:
+        note = f"its epoch: {words.seconds(measured.epoch_s(slow))}"
+        found.append(Headline("DataLoader's speed", words.times(factor), note))
+    reached = measured.reach("together_warm")
+    if reached is not None and measured.ceiling:
+        note = f"{words.rate(measured.ceiling)} {noun(measured.dataset)}/s"
+        found.append(Headline("ceiling reached", words.percent(reached), note))
+    together = measured.phase("together_warm") or measured.phase("together_cold")
+    if together is not None and together.au is not None:
+        note = "compute time / run time"
+        found.append(Headline("accelerator utilisation", words.percent(together.au), note))
+    loader = measured.phase("loader_warm") or measured.phase("loader_cold")
+    if loader is not None:
+        note = f"{noun(measured.dataset)}/s by {threads(measured.settings.threads)}"
+        found.append(Headline("loader alone", words.rate(loader.samples_per_s), note))
+    if measured.accelerators_fed is not None:
+        fed = f"{measured.accelerators_fed:.2f}"
+        found.append(Headline("accelerators fed", fed, accelerator(measured.settings)))
+    return tuple(found)
+
+
+def remarks(measured: Measured) -> tuple[str, ...]:
+    """Sentences that the tables do not say."""
+    found = []
+    if measured.accelerators_fed is not None:
+        found.append(
+            f"The loader alone feeds {measured.accelerators_fed:.2f} times "
+            f"{accelerator(measured.settings)} at the utilisation that MLPerf Storage asks for."
+        )
+    if measured.baseline:
+        found.append(f"DataLoader read {words.clean(measured.baseline)}.")
+    if measured.memory is not None:
+        peak, free = (
+            words.size(nbytes)
+            for nbytes in (measured.memory.peak_rss_bytes, measured.memory.available_bytes)
+        )
+        found.append(f"Memory: {peak} resident at most; {free} were available at the beginning.")
+    return (*found, *(words.sentence(note) for note in measured.notes))
+
+
+def is_now(prediction: Prediction) -> bool:
+    """Whether it is no prediction but the epoch as it is."""
+    return prediction.name.split(",")[0] == "now"
+
+
+def main_split(measured: Measured) -> Split | None:
+    """The epoch to speak of: warm where it was measured, as most of a training's are."""
+    return measured.split("warm") or measured.split("cold")
+
+
+def wait_s(split: Split) -> float:
+    """Seconds of an epoch in which the model did not compute."""
+    return split.epoch_s - split.compute_s
+
+
+def wait_share(split: Split) -> float:
+    """The part of an epoch in which the model did not compute, 0.0 to 1.0."""
+    return wait_s(split) / split.epoch_s if split.epoch_s > 0 else 0.0
+
+
+def longest_wait(split: Split) -> Stage:
+    """The stage other than the model that most of an epoch is waited for."""
+    waits = {stage: spent for stage, spent in split.parts().items() if stage != "compute"}
+    return max(waits, key=lambda stage: waits[stage])
+
+
+def epoch_factor(measured: Measured) -> float | None:
+    """How many times as long DataLoader's epoch is; None where one of the two is not known."""
+    return _factor(measured.phase("together_warm"), measured.phase("baseline_together"))
+
+
+def loader_factor(measured: Measured) -> float | None:
+    """How many times DataLoader's rate the loader alone has; None where one is not known."""
+    return _factor(measured.phase("loader_warm"), measured.phase("baseline_loader"))
+
+
+def _factor(fast: Phase | None, slow: Phase | None) -> float | None:
+    if fast is None or slow is None or not fast.samples_per_s or not slow.samples_per_s:
+        return None
+    return fast.samples_per_s / slow.samples_per_s
+
+
+def noun(dataset: DatasetFacts) -> str:
+    """What a sample is called, in the plural."""
+    if dataset.codec:
+        return "images"
+    return "rows" if dataset.kind == "tables" else "samples"
+
+
+def waited_for(dataset: DatasetFacts, stage: Stage) -> str:
+    """What a stage is to somebody who waits for it: "the network", "decoding"."""
+    if stage == "fetch":
+        return {"network": "the network", "disk": "the disk", "memory": "files"}[dataset.storage]
+    if stage == "decode":
+        return "decoding" if dataset.codec else "the loader's threads"
+    names = {"transform": "transforms in Python", "copy": "copies to the device"}
+    return names.get(stage, "the model")
+
+
+def dataset_line(dataset: DatasetFacts) -> str:
+    """What was read, without its path: "packed as blocks, 50,000 images, 5.48 GB, on disk"."""
+    kinds = {"folder": "files in folders", "torch": "a torch Dataset"}
+    kind = kinds.get(dataset.kind, words.clean(dataset.kind))
+    if dataset.kind == "packed" and dataset.codec:
+        kind = f"packed as {words.clean(dataset.codec)}"
+    place = {"disk": "on disk", "memory": "in memory", "network": "over the network"}
+    amount = f"{words.counted(dataset.rows, noun(dataset))}, {words.size(dataset.nbytes)}"
+    return f"{kind}, {amount}, {place[dataset.storage]}"
+
+
+def ladder_verdict(rungs: Sequence[Rung]) -> str:
+    """What a ladder came to, in a sentence."""
+    times = [(rung.time_s, rung.name) for rung in rungs if rung.time_s]
+    if not times:
+        return "No rung could be shown on this machine."
+    (first_s, _), (best_s, best) = times[0], min(times)
+    if best_s == first_s:
+        return "No rung is faster than the first."
+    return (
+        f"An epoch of {words.seconds(first_s)} takes {words.seconds(best_s)}, "
+        f"{words.times(first_s / best_s)} faster, with everything down to: {words.clean(best)}."
+    )
+
+
+def machine_line(machine: Machine) -> str:
+    """Where it was measured: processor, cores, memory, torch, device."""
+    cores = words.counted(machine.cores, "cores")
+    memory = f"{words.size(machine.memory_bytes)} memory"
+    parts = (machine.cpu, cores, machine.simd, memory, f"torch {machine.torch}", machine.device)
+    return ", ".join(words.clean(part) for part in parts if part)
+
+
+def settings_line(settings: Settings) -> str:
+    """How it was run: batch size, threads, what computed, seed."""
+    parts = [f"batches of {settings.batch_size:,}", threads(settings.threads)]
+    emulated = ", emulated" if settings.accelerator_rate is not None else ""
+    parts.append(words.clean(settings.model) or f"{accelerator(settings)}{emulated}")
+    parts.append(words.clean(settings.amp))
+    parts.append("torch.compile" if settings.compile else "")
+    parts.append("channels_last" if settings.channels_last else "")
+    parts = [part for part in parts if part]
+    return ", ".join([*parts, f"device {words.clean(settings.device)}", f"seed {settings.seed}"])
+
+
+def accelerator(settings: Settings) -> str:
+    """The emulated accelerator: "resnet50-h100 (1,786/s)"; "no model" where there was none."""
+    name = words.clean(settings.accelerator)
+    if settings.accelerator_rate is None:
+        return name or "no model"
+    speed = f"{words.rate(settings.accelerator_rate)}/s"
+    return f"{name} ({speed})" if name else f"an accelerator of {speed}"
+
+
+def threads(count: int) -> str:
+    """A number of threads: "1 thread", "16 threads"."""
+    return words.counted(count, "threads")
+
+
+def _against_baseline(measured: Measured) -> str:
+    factor = epoch_factor(measured)
+    if factor is None:
+        return ""
+    if abs(factor - 1) < _NEARLY_SAME:
+        return ", as long as DataLoader's"
+    faster = factor > 1
+    by = words.times(factor if faster else 1 / factor)
+    return f", {by} {'faster' if faster else 'slower'} than DataLoader's"
+
+
+def _verdict_of_the_loader(measured: Measured) -> str:
+    loader = measured.phase("loader_warm") or measured.phase("loader_cold")
+    if loader is None:
+        return "Nothing was measured that tells what an epoch waits for."
+    state = "warm" if loader.name == "loader_warm" else "cold"
+    epoch = words.seconds(measured.epoch_s(loader))
+    speed = f"{words.rate(loader.samples_per_s)} {noun(measured.dataset)}/s"
+    factor = loader_factor(measured)
+    beside = "" if factor is None else f", {words.times(factor)} DataLoader's rate"
+    return f"The loader alone, {state}, hands over {speed}{beside}: an epoch in {epoch}."

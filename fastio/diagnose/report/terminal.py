@@ -1,0 +1,181 @@
+"""The report of a bench in the terminal, or in a log without colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from fastio.diagnose.findings import Finding, by_gain
+from fastio.diagnose.measured import Measured
+from fastio.diagnose.report import words
+from fastio.diagnose.report.epochs import Epoch, Part, epochs
+from fastio.diagnose.report.rungs import Rung
+from fastio.diagnose.report.summary import (
+    ceiling_line,
+    dataset_line,
+    ladder_verdict,
+    machine_line,
+    remarks,
+    settings_line,
+    verdict,
+)
+from fastio.diagnose.report.tables import (
+    Table,
+    epoch_table,
+    ladder_table,
+    predictions_table,
+    runs_table,
+    threads_table,
+    trainings_table,
+)
+
+_STYLES: dict[Part, str] = {
+    "fetch": "white on blue",
+    "decode": "black on cyan",
+    "transform": "white on magenta",
+    "copy": "black on yellow",
+    "compute": "black on green",
+    "wait": "white on red",
+}
+_BAR_NAMES = 11  # columns before the bars: "DataLoader "
+_BAR_ENDS = 12  # columns after them: " 25 min 05 s"
+_NAME_WIDTH = 28  # of a table's first column, before it is wrapped
+_ASCII = str.maketrans(
+    {words.TIMES: "x", words.NOTHING: "-", "µ": "u", "│": "|", "─": "-", "•": "-"}
+)
+
+
+def print_report(
+    measured: Measured,
+    findings: Sequence[Finding],
+    *,
+    rungs: Sequence[Rung] = (),
+    console: Console | None = None,
+) -> None:
+    """Writes the verdict, the findings in order of gain, and the tables.
+
+    Args:
+        measured: what was measured.
+        findings: what was found in it.
+        rungs: of a ladder that ran with it.
+        console: where to; standard output by default. From 80 columns on nothing is cut off;
+            terminals that are no UTF-8 get ASCII.
+    """
+    tables = [epoch_table(measured), predictions_table(measured), trainings_table(measured)]
+    tables += [ladder_table(rungs), runs_table(measured), threads_table(measured)]
+    shown = list(epochs(measured))
+    parts: list[RenderableType] = [_head(measured), Text(verdict(measured), style="bold")]
+    reached = ceiling_line(measured)
+    parts += [_Bars(shown)] if shown else []
+    parts += [Text(reached)] if reached else []
+    parts.append(_findings(findings))
+    parts += [_table(table) for table in tables if table.rows]
+    remarked = [Text(line, style="dim") for line in remarks(measured)]
+    parts += [Group(*remarked)] if remarked else []
+    _show(parts, console)
+
+
+def print_ladder(rungs: Sequence[Rung], *, console: Console | None = None) -> None:
+    """Writes the verdict and the table of a ladder alone."""
+    _show([Text(ladder_verdict(rungs), style="bold"), _table(ladder_table(rungs))], console)
+
+
+def _show(parts: list[RenderableType], console: Console | None) -> None:
+    console = console or Console()
+    for part in parts:
+        shown = _Ascii(part) if console.options.ascii_only else part
+        console.print(shown, highlight=False)
+        console.print()
+
+
+def _head(measured: Measured) -> Text:
+    title = Text.assemble(("fastio bench  ", "dim"), (words.clean(measured.dataset.path), "bold"))
+    lines = [dataset_line(measured.dataset), machine_line(measured.machine)]
+    lines.append(settings_line(measured.settings))
+    if measured.settings.transforms:
+        lines.append(", ".join(words.clean(one) for one in measured.settings.transforms))
+    lines.append(words.date(measured.machine.date))
+    return Text("\n").join([title, *(Text(line, style="dim") for line in lines)])
+
+
+class _Bars:
+    """Epochs as bars of one scale, a part of each for every stage."""
+
+    def __init__(self, shown: list[Epoch]) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        width = max(10, min(options.max_width, 100) - _BAR_NAMES - _BAR_ENDS)
+        fill = " " if console.color_system else "─"
+        longest = max((epoch.epoch_s for epoch in self._shown), default=1.0)
+        for epoch in self._shown:
+            line = Text(f"{epoch.name:<{_BAR_NAMES}}")
+            begin = 0.0
+            for part, spent in epoch.parts():
+                end = begin + spent / longest * width
+                line.append(_piece(part, spent / epoch.epoch_s, round(end) - round(begin), fill))
+                begin = end
+            yield line.append(f" {words.seconds(epoch.epoch_s)}")
+
+
+def _piece(part: Part, share: float, width: int, fill: str) -> Text:
+    """A piece of a bar that is told from its neighbours without colours, too."""
+    texts = (f"{part} {words.percent(share)}", part, part[0])
+    label = next((text for text in texts if len(text) < width), "")
+    return Text(f"│{label}".ljust(width, fill)[:width], style=_STYLES[part])
+
+
+def _findings(findings: Sequence[Finding]) -> RenderableType:
+    """Numbered remedies, what is waited for, and the evidence."""
+    if not findings:
+        return Text("Nothing was found that would make an epoch shorter.")
+    grid = RichTable.grid(padding=(0, 1, 0, 0))
+    grid.add_column(justify="right")
+    grid.add_column()
+    for number, finding in enumerate(by_gain(findings), 1):
+        waits_for = words.sentence(finding.waits_for)
+        gain = "" if finding.gain is None else f" Epoch {words.times(finding.gain)} faster."
+        about = Text.assemble((waits_for, "bold"), (gain, "bold green"))
+        about.append("\n" + words.sentence(finding.advice))
+        grid.add_row(f"{number}.", about)
+        for line in finding.evidence:
+            grid.add_row("", Text(f"• {words.clean(line)}", style="dim"))
+    return grid
+
+
+def _table(table: Table) -> RenderableType:
+    """A table below its title, its note below it."""
+    drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for number, heading in enumerate(table.columns):
+        name = number == 0
+        text = name or (table.long_last and number == len(table.columns) - 1)
+        longest = max((len(row[number]) for row in table.rows), default=0)
+        drawn.add_column(
+            Text(heading),
+            justify="left" if text else "right",
+            min_width=_NAME_WIDTH if name and longest > _NAME_WIDTH else None,
+            # Widths that rich takes off several columns do not add up: letters would be lost.
+            no_wrap=not text or (name and longest <= _NAME_WIDTH),
+        )
+    for number, row in enumerate(table.rows, 1):
+        ends = table.sums > 0 and number == len(table.rows) - table.sums
+        drawn.add_row(*(Text(cell) for cell in row), end_section=ends)
+    note = [Text(table.note, style="dim")] if table.note else []
+    return Group(Text(table.title, style="bold"), drawn, *note)
+
+
+class _Ascii:
+    """What another renderable shows, in ASCII."""
+
+    def __init__(self, inner: RenderableType) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self._inner, options):
+            plain = text.translate(_ASCII).encode("ascii", "replace").decode()
+            yield Segment(plain, style, control)

@@ -1,0 +1,181 @@
+"""Rules of the machine and its settings: cores, quotas, threads, instruction sets, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastio.diagnose.facts import Facts
+from fastio.diagnose.findings import Finding
+from fastio.diagnose.pipeline import decode_rate, pipeline_of, threads_of
+from fastio.diagnose.use import Use
+
+_BUSY = 1.5  # processes that want a core, for each core
+_SCALES = 0.65  # of what so many threads would do if they were alone
+_FEW_FILES = 1024
+_SWAPPED = 0.05  # of the memory
+_SHM_BYTES = 1 << 30
+_FLOAT_BYTES = 4 * 3  # of a pixel, as DataLoader's workers send it
+
+
+def few_threads(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Fewer threads than cores."""
+    machine, stages = facts.machine, pipeline_of(facts, use)
+    if machine is None or stages is None or stages.slowest != "decode":
+        return
+    threads = threads_of(facts, use)
+    if threads >= machine.cores:
+        return
+    best = decode_rate(facts, use, machine.cores)
+    if best is None:
+        return
+    yield Finding(
+        "threads",
+        f"you wait for {threads} threads to decode, on {machine.cores} cores",
+        'Loader(..., threads="auto"), or num_workers=0 for all cores',
+        stages.gain_of(stages.replaced(decode=best)),
+        (f"{best:,.0f} samples/s with {machine.cores}, {stages.rate:,.0f} with {threads}",),
+    )
+
+
+def many_threads(facts: Facts, use: Use) -> Iterator[Finding]:
+    """More threads than cores, where the processor computes too."""
+    machine, settings = facts.machine, facts.settings
+    if machine is None or settings is None:
+        return
+    ranks, cores = settings.local_ranks, machine.cores
+    wanted = ranks * settings.torch_threads
+    if wanted > cores:
+        yield Finding(
+            "threads",
+            f"torch starts {wanted} threads for operators on {cores} cores",
+            f"OMP_NUM_THREADS={max(1, cores // ranks)}, or torch.set_num_threads()",
+        )
+    loader = threads_of(facts, use) * ranks
+    if loader > 2 * cores:
+        yield Finding(
+            "threads",
+            f"{loader} loading threads share {cores} cores",
+            f'num_workers={max(1, cores // ranks)}, or Loader(..., threads="auto")',
+        )
+
+
+def quota(facts: Facts, use: Use) -> Iterator[Finding]:
+    """A container's limit of time that is used up."""
+    machine = facts.machine
+    if machine is None or machine.quota is None:
+        return
+    held = machine.throttled_share
+    if machine.quota < machine.allowed_cores and held is not None and held > 0.05:
+        yield Finding(
+            "machine",
+            f"the container is held in {held:.0%} of its periods: {machine.quota:g} cores' time "
+            f"of {machine.allowed_cores} cores",
+            "raise the limit (docker --cpus, resources.limits.cpu), or start fewer threads",
+        )
+
+
+def shared_cores(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Cores that others use at the same time."""
+    machine, images = facts.machine, facts.images
+    if machine is None or machine.load is None:
+        return
+    busy = machine.load > _BUSY * machine.cores
+    scaled = None
+    if images is not None and images.rate and images.one_thread_rate and images.threads > 1:
+        scaled = images.rate / (images.threads * images.one_thread_rate)
+    if not busy or (scaled is not None and scaled > _SCALES):
+        return
+    words = (
+        f"{images.threads} threads do {scaled * images.threads:.1f} x the work of one"
+        if (images is not None and scaled is not None)
+        else ""
+    )
+    yield Finding(
+        "machine",
+        f"others use the cores: {machine.load:.1f} processes want the {machine.cores} there are",
+        "look at `top`; measure again when they are done",
+        None,
+        (words,) if words else (),
+    )
+
+
+def instructions(facts: Facts, use: Use) -> Iterator[Finding]:
+    """A processor without the instructions that decoding is fast with."""
+    machine, data = facts.machine, facts.data
+    if machine is None or machine.simd != "portable":
+        return
+    if data is not None and (data.kind in ("tables", "tokens")):
+        return
+    yield Finding(
+        "machine",
+        "this processor has no AVX2: blocks are decoded no faster than JPEGs here",
+        "a machine with AVX2, or --codec raw where bytes are cheap",
+    )
+
+
+def memory(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Memory that is short already."""
+    machine = facts.machine
+    if machine is None or not machine.swapped_bytes:
+        return
+    if machine.swapped_bytes > _SWAPPED * machine.memory_bytes:
+        yield Finding(
+            "memory",
+            f"{machine.swapped_bytes / 1e9:,.1f} GB of memory are swapped out",
+            "end what is not needed, or smaller batches and less prefetching",
+        )
+
+
+def shared_memory(facts: Facts, use: Use) -> Iterator[Finding]:
+    """A container's /dev/shm, through which DataLoader's workers send batches."""
+    machine = facts.machine
+    if machine is None or machine.shm_bytes is None or machine.shm_bytes >= _SHM_BYTES:
+        return
+    batch = use.batch_size * use.crop**2 * _FLOAT_BYTES
+    yield Finding(
+        "memory",
+        f"/dev/shm has {machine.shm_bytes / 1e6:,.0f} MB, and DataLoader's workers send batches "
+        f"of {batch / 1e6:,.0f} MB through it",
+        "docker run --shm-size 8g (or --ipc host); fastio's own threads need none",
+    )
+
+
+def open_files(facts: Facts, use: Use) -> Iterator[Finding]:
+    """A limit of open files that many shards run into."""
+    machine, data = facts.machine, facts.data
+    if machine is None or machine.open_files is None or machine.open_files > _FEW_FILES:
+        return
+    if data is None or not data.packed or data.files < machine.open_files // 4:
+        return
+    yield Finding(
+        "settings",
+        f"a process may open {machine.open_files:,} files, of which shards get a quarter: of "
+        f"{data.files:,} shards most are opened anew for each read",
+        f"ulimit -n {machine.most_open_files or 65536}",
+    )
+
+
+def huge_pages(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Tables in memory want huge pages."""
+    machine, data = facts.machine, facts.data
+    if machine is None or data is None or machine.huge_pages != "never":
+        return
+    if data.kind == "tables":
+        yield Finding(
+            "memory",
+            "the system gives no huge pages, with which rows in memory come about twice as fast",
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (as root)",
+        )
+
+
+MACHINE_RULES = (
+    few_threads,
+    many_threads,
+    quota,
+    shared_cores,
+    instructions,
+    memory,
+    shared_memory,
+    open_files,
+    huge_pages,
+)

@@ -1,0 +1,148 @@
+"""Rules of what computes: torch's build, its settings on a GPU, copies, the allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastio.diagnose.facts import Facts, GpuFacts
+from fastio.diagnose.findings import Culprit, Finding
+from fastio.diagnose.pipeline import pipeline_of
+from fastio.diagnose.use import Use
+
+_FASTER = 1.2
+
+
+def build(facts: Facts, use: Use) -> Iterator[Finding]:
+    """A GPU that torch does not see."""
+    settings = facts.settings
+    if settings is None or not settings.nvidia or facts.gpu is not None:
+        return
+    why = "was built without CUDA" if settings.torch_cuda is None else "finds no usable driver"
+    yield Finding(
+        "machine",
+        f"there is an NVIDIA device, and torch {settings.torch} {why}",
+        "install torch for CUDA (pytorch.org/get-started), or a driver that fits it",
+    )
+
+
+def slow_model(facts: Facts, use: Use) -> Iterator[Finding]:
+    """The model is what is waited for."""
+    stages = pipeline_of(facts, use)
+    if stages is None or stages.slowest != "model":
+        return
+    faster = stages.without("model").rate
+    yield Finding(
+        "compute",
+        "the model is what takes the time: data is there before it is needed",
+        "make the model faster: autocast, channels_last, torch.compile, larger batches; see "
+        "`fastio bench`",
+        None,
+        (f"{stages.rate:,.0f} samples/s by the model, {faster:,.0f} by the loader",),
+    )
+
+
+def allocator(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Training on the CPU allocates and frees large tensors all the time."""
+    settings = facts.settings
+    if settings is None or facts.gpu is not None or settings.allocator != "malloc":
+        return
+    if settings.other_allocator is not None:
+        yield Finding(
+            "memory",
+            "training on the CPU takes memory from malloc, which gives large blocks back each time",
+            f"LD_PRELOAD={settings.other_allocator} python train.py",
+        )
+
+
+def tf32(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Matrix products in full precision on a GPU that has TF32."""
+    gpu = facts.gpu
+    if gpu is None or gpu.tf32:
+        return
+    times = _times_float32(gpu, "tf32")
+    yield from _where_faster(
+        times,
+        "settings",
+        "matrix products in float32 do not use TF32 unless the program says so",
+        'torch.set_float32_matmul_precision("high")',
+        f"a matrix product takes 1/{times:.1f} of the time on this {gpu.name}",
+    )
+
+
+def autocast(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Half precision."""
+    gpu = facts.gpu
+    if gpu is None:
+        return
+    times = _times_float32(gpu, "bfloat16")
+    yield from _where_faster(
+        times,
+        "settings",
+        "models in float32 leave most of the GPU unused",
+        'torch.autocast("cuda", torch.bfloat16) and torch.compile(model); fastio train --amp',
+        f"a matrix product in bfloat16 takes 1/{times:.1f} of the time in float32",
+    )
+
+
+def channels_last(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Convolutions want weights and images in channels-last memory."""
+    gpu = facts.gpu
+    if gpu is None or facts.images is None:
+        return
+    times = gpu.channels_last_gain or 0.0
+    yield from _where_faster(
+        times,
+        "settings",
+        "convolutional models in the contiguous layout convert or compute slowly",
+        "model.to(memory_format=torch.channels_last) and Loader(channels_last=True); fastio train "
+        "--channels-last",
+        f"a convolution takes 1/{times:.1f} of the time",
+    )
+
+
+def pinned(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Copies from pageable memory."""
+    gpu = facts.gpu
+    if gpu is None or not gpu.pinned_bytes_s or not gpu.pageable_bytes_s:
+        return
+    yield from _where_faster(
+        gpu.pinned_bytes_s / gpu.pageable_bytes_s,
+        "copy",
+        "copies from memory that is not pinned are slow, and the loop waits for them",
+        'Loader(..., device="cuda"): batches are copied ahead, as uint8, from pinned memory',
+        f"{gpu.pinned_bytes_s / 1e9:.1f} GB/s from pinned memory, "
+        f"{gpu.pageable_bytes_s / 1e9:.1f} from other",
+    )
+
+
+def _times_float32(gpu: GpuFacts, dtype: str) -> float:
+    """How many times faster than in float32 a matrix product is; 0 where that is not known."""
+    if dtype not in gpu.flops or "float32" not in gpu.flops:
+        return 0.0
+    return gpu.flops[dtype] / gpu.flops["float32"]
+
+
+def _where_faster(
+    times: float, culprit: Culprit, waits_for: str, advice: str, evidence: str
+) -> Iterator[Finding]:
+    """What is to be said of something that can be done `times` as fast, if it is worth it."""
+    if times > _FASTER:
+        yield Finding(culprit, waits_for, advice, None, (evidence,))
+
+
+def link(facts: Facts, use: Use) -> Iterator[Finding]:
+    """A GPU on fewer lanes than it has."""
+    gpu = facts.gpu
+    if gpu is None or gpu.link is None or gpu.best_link is None:
+        return
+    now, best = (2 ** one[0] * one[1] for one in (gpu.link, gpu.best_link))
+    if now < best:
+        yield Finding(
+            "machine",
+            f"the GPU runs on PCIe {gpu.link[0]} x{gpu.link[1]} and could on {gpu.best_link[0]} "
+            f"x{gpu.best_link[1]}",
+            "another slot, or the firmware's PCIe settings (some GPUs slow down while idle)",
+        )
+
+
+MODEL_RULES = (build, allocator, tf32, autocast, channels_last, pinned, link)

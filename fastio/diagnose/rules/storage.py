@@ -1,0 +1,200 @@
+"""Rules of disk, network, memory for the data, and how it is cut into files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastio.diagnose.facts import Facts
+from fastio.diagnose.findings import Finding
+from fastio.diagnose.pipeline import (
+    cached_share,
+    cold_rate,
+    network_rate,
+    pipeline_of,
+    stays_in_memory,
+)
+from fastio.diagnose.use import Use
+
+_SMALL_SHARD = 4 << 20
+_MANY_FILES = 20_000
+_SMALL_FILE = 1 << 20
+_SLOW_FIRST = 1.2  # a first epoch that is so much longer is worth a line
+_SHARED = ("overlay", "fuse")
+
+
+def disk(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Data that memory cannot hold comes from the disk in every epoch."""
+    stages = pipeline_of(facts, use)
+    storage, data = facts.storage, facts.data
+    if stages is None or stages.slowest != "disk" or storage is None or data is None:
+        return
+    where = f"a network file system ({storage.file_system})" if storage.network else "the disk"
+    turning = "; it turns" if storage.rotating else ""
+    evidence = [
+        f"{stages.rate:,.0f} samples/s from the disk, {stages.without('disk').rate:,.0f} without it"
+        f"{turning}",
+        f"{_gb(data.nbytes)} of data, {_gb(_available(facts))} of memory that is free",
+    ]
+    if storage.network:
+        advice = "copy it to a local disk, or give its URL and cache= on a local disk"
+    elif data.kind == "folder":
+        advice = "pack it (large reads in place of many files), --max-side; a faster disk; memory"
+    else:
+        advice = "order='window' (large reads); a faster disk, or memory for all of it"
+    yield Finding(
+        "network" if storage.network else "fetch",
+        f"you wait for {where}: memory does not hold the data",
+        advice,
+        stages.gain_of(stages.without("disk")),
+        (*evidence, "the gain is what a disk would bring that is never waited for"),
+    )
+
+
+def first_epoch(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Data that memory holds, but not yet."""
+    stages, storage, data = pipeline_of(facts, use), facts.storage, facts.data
+    cold = cold_rate(facts)
+    if stages is None or storage is None or data is None or not cold or not data.rows:
+        return
+    missing = 1.0 - (storage.resident_share if storage.resident_share is not None else 0.0)
+    if not stays_in_memory(facts) or missing < 0.2 or cold * _SLOW_FIRST > stages.rate:
+        return
+    later_s = data.rows / stages.rate
+    seconds = data.rows * missing * (1 / cold - 1 / stages.rate)
+    yield Finding(
+        "network" if storage.network else "fetch",
+        f"the first epoch waits {seconds:,.0f} s for the disk, later ones for nothing: the data "
+        "stays in memory",
+        "nothing for long runs; for short ones (--epochs tells) a faster disk, or smaller data",
+        1 + seconds / (use.epochs * later_s) if use.epochs else None,
+        (f"{cold:,.0f} samples/s from the disk, {missing:.0%} of the data is not in memory now",),
+    )
+
+
+def network(facts: Facts, use: Use) -> Iterator[Finding]:
+    """A URL without a cache is fetched in every epoch."""
+    stages, remote, data = pipeline_of(facts, use), facts.remote, facts.data
+    rate = network_rate(facts)
+    if remote is None or data is None or stages is None or not rate or use.cache is not None:
+        return
+    if cached_share(facts, use) == 1.0:
+        return
+    cached = stages.without("network")
+    yield Finding(
+        "network",
+        f"every epoch fetches {_gb(data.nbytes)} anew: {data.rows / rate:,.0f} s at "
+        f"{rate * data.sample_bytes / 1e6:,.0f} MB/s",
+        "Loader(..., cache=FOLDER) on a local disk keeps what came; fastio cache warm: all of it",
+        _over_epochs(stages.gain_of(cached), use.epochs) if cached.stages else None,
+        (f"{rate:,.0f} samples/s over the network, {_latency(remote.latency_s)} a request",),
+    )
+
+
+def small_cache(facts: Facts, use: Use) -> Iterator[Finding]:
+    """A cache without room for all of the data, or not on a local disk."""
+    remote, data, stages = facts.remote, facts.data, pipeline_of(facts, use)
+    if remote is None or data is None or use.cache is None:
+        return
+    share = cached_share(facts, use)
+    if share < 1.0:
+        gain = stages.gain_of(stages.without("network")) if stages else None
+        yield Finding(
+            "network",
+            f"the cache has room for {share:.0%} of the data: every epoch fetches the rest",
+            "a disk with more room, or smaller data (fastio pack --max-side)",
+            gain,
+            (f"{_gb(remote.cache_bytes or 0)} for {_gb(data.nbytes)}",),
+        )
+    kind = remote.cache_file_system or ""
+    if kind.startswith(("nfs", "cifs", "smb", *_SHARED)):
+        yield Finding(
+            "fetch",
+            f"the cache lies on {kind}, which is no local disk",
+            "a folder on a local disk, such as NVMe",
+        )
+
+
+def plain_client(facts: Facts, use: Use) -> Iterator[Finding]:
+    """A store that obstore would take."""
+    remote, data = facts.remote, facts.data
+    schemes = ("s3://", "gs://", "az://", "http://", "https://")
+    if remote is None or data is None or remote.backend != "fsspec":
+        return
+    if data.path.startswith(schemes):
+        yield Finding(
+            "network",
+            "this store is asked by way of fsspec, in Python",
+            'pip install "fastio[remote]" (obstore)',
+        )
+
+
+def many_files(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Small files: each costs a look-up, an open and a read."""
+    data, storage = facts.data, facts.storage
+    if data is None or storage is None or data.kind != "folder" or data.files < _MANY_FILES:
+        return
+    if data.sample_bytes > _SMALL_FILE:
+        return
+    reads = storage.cold_reads_s
+    yield Finding(
+        "files",
+        f"{data.files:,} files of {data.sample_bytes / 1e3:,.0f} kB: listing, opening and copying "
+        "them takes long",
+        "fastio pack: a few large files, with checksums",
+        None,
+        (f"{reads:,.0f} files/s from the disk one after the other",) if reads else (),
+    )
+
+
+def small_shards(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Shards so small that their number costs."""
+    data = facts.data
+    if data is None or not data.packed or data.files < 64:
+        return
+    mean = data.nbytes / data.files
+    if mean < _SMALL_SHARD:
+        yield Finding(
+            "files",
+            f"{data.files:,} shards of {mean / 1e6:,.1f} MB: each is opened and mapped on its own",
+            "pack again with --shard-size 64MiB",
+        )
+
+
+def layers(facts: Facts, use: Use) -> Iterator[Finding]:
+    """File systems that stand between the data and its disk."""
+    storage = facts.storage
+    if storage is not None and storage.file_system.startswith(_SHARED):
+        yield Finding(
+            "fetch",
+            f"the data lies on {storage.file_system}, a file system above another one",
+            "mount a volume for it (docker run -v), or copy it to a local disk",
+        )
+
+
+STORAGE_RULES = (
+    disk,
+    first_epoch,
+    network,
+    small_cache,
+    plain_client,
+    many_files,
+    small_shards,
+    layers,
+)
+
+
+def _over_epochs(gain: float, epochs: int | None) -> float:
+    """A gain that the first epoch does not have."""
+    return gain if epochs is None else epochs / (1 + (epochs - 1) / gain)
+
+
+def _available(facts: Facts) -> int:
+    return facts.machine.available_bytes if facts.machine else 0
+
+
+def _gb(nbytes: float) -> str:
+    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.1f} MB"
+
+
+def _latency(seconds: float | None) -> str:
+    return "an unknown time" if seconds is None else f"{seconds * 1e3:,.1f} ms"

@@ -1,0 +1,94 @@
+"""Rules of tables: packing, row groups, compression, text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastio.diagnose.facts import Facts
+from fastio.diagnose.findings import Finding
+from fastio.diagnose.pipeline import pipeline_of
+from fastio.diagnose.use import Use
+
+_SMALL_GROUP = 4096  # rows: each costs a read and some Python
+_LARGE_GROUP_BYTES = 512 << 20
+_NATIVE = {"SNAPPY", "UNCOMPRESSED"}  # that the native decoder knows
+
+
+def packing(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Packed rows are gathered, not decoded."""
+    tables, before = facts.tables, pipeline_of(facts, use)
+    if tables is None or tables.trial is None or before is None or not tables.trial.rate:
+        return
+    if before.slowest == "model" or "decode" not in before.stages:
+        return
+    as_it_is = tables.trial.before_rate or before.stages["decode"]
+    after = before.replaced(decode=before.stages["decode"] * tables.trial.rate / as_it_is)
+    if "disk" in after.stages:
+        disk = after.stages["disk"] / max(tables.trial.bytes_share, 1e-3)
+        after = after.replaced(disk=disk)
+    yield Finding(
+        "decode",
+        "you wait for threads that decode Parquet",
+        f"fastio pack {facts.data.path if facts.data else 'DATA'} PACKED, then Loader('PACKED')",
+        before.gain_of(after),
+        (
+            f"{tables.trial.rate:,.0f} rows/s from {tables.trial.samples:,} of them packed for a "
+            f"try, {as_it_is:,.0f} as they are",
+            f"{tables.trial.bytes_share:.2f} x the bytes; any row from anywhere when shuffled",
+        ),
+    )
+
+
+def text_files(facts: Facts, use: Use) -> Iterator[Finding]:
+    """CSV and JSONL are parsed every time they are opened, and held in memory."""
+    if facts.tables is None or facts.tables.format not in ("csv", "jsonl"):
+        return
+    yield Finding(
+        "decode",
+        f"{facts.tables.format.upper()} files are parsed and held in memory as a whole",
+        f"fastio pack {facts.data.path if facts.data else 'DATA'} PACKED",
+    )
+
+
+def row_groups(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Row groups that are too small or too large."""
+    tables = facts.tables
+    if tables is None or tables.format != "parquet" or not tables.row_groups:
+        return
+    small = tables.group_rows < _SMALL_GROUP and tables.row_groups > 8
+    if not small and tables.group_bytes < _LARGE_GROUP_BYTES:
+        return
+    size = f"{tables.group_rows:,} rows, {tables.group_bytes / 1e6:,.1f} MB"
+    yield Finding(
+        "files",
+        f"row groups of {size}: {'each costs a read' if small else 'memory holds few of them'}",
+        "write them with row groups of 50,000 to 200,000 rows (row_group_size=), or pack",
+    )
+
+
+def compression(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Compression that only pyarrow decodes."""
+    tables = facts.tables
+    others = sorted(set(tables.compressions) - _NATIVE) if tables else []
+    if not others:
+        return
+    yield Finding(
+        "decode",
+        f"columns compressed by {', '.join(others)} are decoded by pyarrow, not natively",
+        'write them with compression="snappy", or pack',
+    )
+
+
+def text_columns(facts: Facts, use: Use) -> Iterator[Finding]:
+    """Strings that come as Python objects."""
+    tables = facts.tables
+    if tables is None or not tables.text_columns:
+        return
+    yield Finding(
+        "transform",
+        f"{tables.text_columns} columns of strings come as lists of Python strings",
+        "dictionary-encode them (numbers and a vocabulary), or leave them out: columns=",
+    )
+
+
+TABLE_RULES = (packing, text_files, row_groups, compression, text_columns)

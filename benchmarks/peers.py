@@ -273,7 +273,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="MODULE", help="these modules of peers/")
     parser.add_argument("--work", type=Path, default=BUILD / "data", help="for photos and formats")
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "results" / "peers.json")
-    parser.add_argument("--plot", type=Path, help="write bars there: .svg or .png")
+    parser.add_argument("--plot", type=Path, help="write bars to this .svg file")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing later")
     parser.add_argument("--prepare", action="store_true", help="only write the formats")
     parser.add_argument("--report", action="store_true", help="only show what the JSON has")

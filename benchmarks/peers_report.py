@@ -64,7 +64,7 @@ def report(result: dict[str, Any]) -> None:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Bars of images a second, the fastest at the bottom; a file .svg or .png."""
+    """Bars of images a second, the fastest at the bottom; a .svg file."""
     shown = [
         Bar(name, rate, f"{rate:,.0f}", "fastio" if name.startswith("fastio") else "other")
         for name, rate in sorted(medians(result).items(), key=lambda item: item[1])

@@ -118,7 +118,6 @@ OWNERS = {
     "transformers": {"train"},
     "tensorboard": {"train"},
     "visdom": {"train"},
-    "matplotlib": {"diagnose"},
     "pyarrow": {"schema", "ipc", "shard", "dataset", "formats", "pack", "diagnose"},
     "PIL": {"dataset", "formats", "pack", "engine", "diagnose", "cli.contact_sheet"},
     "typer": {"cli"},

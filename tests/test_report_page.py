@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -213,29 +211,6 @@ def test_names_cannot_become_markup() -> None:
     ]
     # Title, path, kind, machine, settings, date, finding, tables, notes ... show it as a text.
     assert shown.text.count(SEEN) >= 15
-
-
-def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes importing matplotlib fail, as where it is not installed."""
-    original = builtins.__import__
-
-    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.split(".")[0] == "matplotlib":
-            raise ImportError(name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-
-
-def test_without_matplotlib_the_page_has_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = samples.photos()
-    full = Page(page(measured, samples.PHOTO_FINDINGS))
-    without_matplotlib(monkeypatch)
-    shown = Page(page(measured, samples.PHOTO_FINDINGS))
-    assert shown.count("svg") == 0
-    assert shown.count("table") == full.count("table") >= 5
-    assert "pip install 'fastio[bench]'" in shown.text
-    assert "fastio[bench]" not in full.text
 
 
 def test_the_page_is_written_whole_in_utf_8(tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
     Measured, findings -> summary, epochs, tables -> terminal
                                                   -> figures (plots, timeline, curve) -> page
 
-The terminal and the page show the same texts. matplotlib, the extra fastio[bench], draws on the
-canvas and nowhere else; without it the page has its tables.
+The terminal and the page show the same texts. Plots are SVGs that the page contains.
 """
 
 from __future__ import annotations

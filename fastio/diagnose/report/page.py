@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fastio.diagnose.findings import Finding, by_gain
 from fastio.diagnose.measured import Measured
 from fastio.diagnose.report import words
-from fastio.diagnose.report.canvas import NARROW, WIDE, has_matplotlib
+from fastio.diagnose.report.canvas import NARROW, WIDE
 from fastio.diagnose.report.figures import Figure, figures, ladder_figure
 from fastio.diagnose.report.method import METHOD, method
 from fastio.diagnose.report.page_style import style
@@ -26,11 +26,6 @@ from fastio.diagnose.report.summary import (
 )
 from fastio.diagnose.report.tables import Table, all_tables, ladder_table
 from fastio.files import write_output
-
-NO_PLOTS = (
-    "<p>There are no plots: matplotlib draws them, which <code>pip install 'fastio[bench]'</code> "
-    "brings.</p>"
-)
 
 
 def write_page(
@@ -69,7 +64,7 @@ def write_ladder(
     """
     facts = {name: words.date(fact) if name == "date" else fact for name, fact in facts.items()}
     table = ladder_table(rungs)
-    drawn = _figure(ladder_figure(rungs)) if has_matplotlib() else NO_PLOTS
+    drawn = _figure(ladder_figure(rungs))
     head = (
         f'<header><p class="kind">fastio bench --ladder</p><h1 class="verdict">'
         f'{_text(ladder_verdict(rungs))}</h1><dl class="facts">{_listed(facts)}</dl></header>\n'
@@ -81,7 +76,7 @@ def write_ladder(
 def page(measured: Measured, findings: Sequence[Finding], *, rungs: Sequence[Rung] = ()) -> str:
     """The page as HTML."""
     title = f"fastio bench: {words.clean(measured.dataset.path)}"
-    drawn = "".join(map(_figure, figures(measured, rungs))) if has_matplotlib() else NO_PLOTS
+    drawn = "".join(map(_figure, figures(measured, rungs)))
     parts = [
         _head(measured),
         _section("What to change", _findings(findings)),

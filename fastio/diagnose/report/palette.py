@@ -1,13 +1,12 @@
 """Colours of the plots and the page, on light and on dark paper.
 
 Stages have the colours of Okabe and Ito (2008), which people of any colour vision tell apart, a
-little darker on light paper where white text stands on them. Plots are drawn in the light colours;
-`themed` turns those of an SVG's tags into CSS variables, so that one drawing serves both papers.
+little darker on light paper where white text stands on them. Plots are drawn in CSS variables,
+which fall back to the light colours, so that one drawing serves both papers.
 """
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 
@@ -19,7 +18,6 @@ class Colour(NamedTuple):
 
 
 FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue','Noto Sans',sans-serif"
-# Every light colour is there once: it is known by it.
 COLOURS = {
     "paper": Colour("#ffffff", "#14171c"),
     "panel": Colour("#f6f7f9", "#1c2027"),
@@ -38,15 +36,13 @@ COLOURS = {
     "fastio": Colour("#0072b3", "#3a9fdb"),
     "other": Colour("#aab2bd", "#5d6775"),
 }
-_NAMES = {colour.light: name for name, colour in COLOURS.items()}
-_SHADES = re.compile("|".join(_NAMES))
 # What text is readable on these; "on_dark" on the others.
 _LIGHT_ONES = {"decode", "transform", "copy", "other"}
 
 
-def light(name: str) -> str:
-    """The colour of that name on light paper."""
-    return COLOURS[name].light
+def variable(name: str) -> str:
+    """The colour of that name as a CSS value."""
+    return f"var(--{name},{COLOURS[name].light})"
 
 
 def text_on(name: str) -> str:
@@ -62,8 +58,3 @@ def css() -> str:
     )
     dark = f"@media (prefers-color-scheme:dark){{:root{{{dim}}}}}"
     return f":root{{color-scheme:light dark;{bright}}}@media screen{{{dark}}}"
-
-
-def themed(tag: str) -> str:
-    """A tag of an SVG with its colours as CSS variables."""
-    return _SHADES.sub(lambda found: f"var(--{_NAMES[found[0]]},{found[0]})", tag)

@@ -111,7 +111,7 @@ class Loader(DataLoader[_Batch]):
             that share an epoch take that of rank 0 of torch.distributed. Beside a generator, which
             decides the order, a seed is of the augmentations alone.
         order: "sequential", "shuffle", "window" (large reads), or "auto": by `shuffle`; what is
-            behind a URL is then shuffled by windows, see README.
+            behind a URL is then shuffled by windows: see docs/remote.md.
         cache: for a URL: a folder on a local disk where data is kept, or a `fastio.Cache`; None:
             nothing is kept. Not for table files that are not packed.
         on_error: what a sample that can't be read does: "raise" its error from next(), "skip" it

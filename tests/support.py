@@ -104,9 +104,9 @@ def numbered_folder(path: Path, per_class: tuple[int, ...] = (9, 7, 8)) -> Path:
     return path
 
 
-def readme_script(name: str) -> str:
-    """The script of README.md (a block marked py, its model given) that imports a package."""
-    text = (Path(__file__).parent.parent / "README.md").read_text()
+def trainers_script(name: str) -> str:
+    """The script of docs/trainers.md (marked py, its model given) that imports a package."""
+    text = (Path(__file__).parent.parent / "docs" / "trainers.md").read_text()
     scripts = re.findall(r"^```py\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     [script] = [s for s in scripts if re.search(rf"^(import|from) {name}\b", s, re.MULTILINE)]
     return str(script)

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import fastio
-from tests.support import flat, import_torchvision, numbered_folder, readme_script
+from tests.support import flat, import_torchvision, numbered_folder, trainers_script
 
 if find_spec("accelerate") is None:
     pytest.skip("accelerate is not installed", allow_module_level=True)
@@ -297,7 +297,7 @@ def test_the_trainers_datasets_stay_its_own(tmp_path: Path) -> None:
     assert own.evaluate()["eval_rows"] == len(own.predict(rows).predictions) == ROWS
 
 
-def test_accelerates_script_of_the_readme(
+def test_accelerates_script_of_the_docs(
     accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -309,13 +309,13 @@ def test_accelerates_script_of_the_readme(
         "loss": torch.nn.functional.cross_entropy,
         "crop": [fastio.RandomResizedCrop(32), fastio.ToDtype("float32", scale=True)],
     }
-    exec(readme_script("accelerate"), names)
+    exec(trainers_script("accelerate"), names)
     assert names["loader"].state_dict()["epoch"] == 2
     names["loader"].loader.close()
 
 
 @pytest.mark.filterwarnings("ignore")  # of the Trainer's defaults, which the script keeps
-def test_the_trainers_script_of_the_readme(
+def test_the_trainers_script_of_the_docs(
     accelerator: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
@@ -325,7 +325,7 @@ def test_the_trainers_script_of_the_readme(
     size = {"n_positions": 128, "n_embd": 64, "n_layer": 2, "n_head": 2}
     config = transformers.GPT2Config(vocab_size=257, **size)
     names: dict[str, Any] = {"model": transformers.GPT2LMHeadModel(config)}
-    exec(readme_script("transformers"), names)
+    exec(trainers_script("transformers"), names)
     assert names["trainer"].state.global_step == len(names["loader"])
     names["loader"].close()
 

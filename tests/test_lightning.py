@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 import fastio
-from tests.support import flat, import_torchvision, numbered_folder, readme_script
+from tests.support import flat, import_torchvision, numbered_folder, trainers_script
 
 if find_spec("lightning") is None:
     pytest.skip("lightning is not installed", allow_module_level=True)
@@ -424,12 +424,12 @@ class Classifier(lightning.LightningModule):
 
 
 @pytest.mark.filterwarnings("ignore")  # of Lightning's defaults, which the script keeps
-def test_the_script_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fastio.pack(numbered_folder(Path("photos"), (9, 9)), "packed")
     crop = [fastio.RandomResizedCrop(32), fastio.ToDtype("float32", scale=True)]
     names: dict[str, Any] = {"model": Classifier(), "crop": crop}
-    exec(readme_script("lightning"), names)
+    exec(trainers_script("lightning"), names)
     assert names["trainer"].global_step == 2 * 5
 
 

@@ -185,7 +185,7 @@ def test_every_option_is_a_flag_of_all_three_commands() -> None:
         text = CliRunner().invoke(main, ["train", command, "--help"], env={"COLUMNS": "200"}).stdout
         for name in Options.__dataclass_fields__:
             assert name == "data" or f"--{name.replace('_', '-')}" in text
-        training = (ROOT / "README.md").read_text().split("## Training\n")[1].split("\n## ")[0]
+        training = (ROOT / "docs" / "training.md").read_text()
         shared = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
         assert {flag for flag in shared - {"--data"} if f"`{flag}" not in training} == set()
 

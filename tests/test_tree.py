@@ -1,4 +1,4 @@
-"""The annotated tree in README.md names what is there, and nothing that is not."""
+"""The annotated tree in docs/architecture.md names what is there, and nothing that is not."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-def readme_tree() -> str:
-    """The fenced block of README.md in which fastio/ and native/core/ are drawn."""
-    blocks = re.findall(r"^```.*?^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+def annotated_tree() -> str:
+    """The fenced block of docs/architecture.md in which fastio/ and native/core/ are drawn."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    blocks = re.findall(r"^```.*?^```", text, re.DOTALL | re.MULTILINE)
     found = [b for b in blocks if "__init__.py" in b and "native/" in b and "core/" in b]
-    assert len(found) == 1, "README.md has one annotated tree, with fastio/ and native/core/ in it"
+    assert len(found) == 1, (
+        "docs/architecture.md has one annotated tree, with fastio/ and native/core/ in it"
+    )
     return found[0]
 
 
@@ -27,12 +30,12 @@ def test_tree_mentions_every_module_tool_and_unit_of_the_core() -> None:
     names |= {path.parent.name + "/" for path in (ROOT / "fastio").glob("*/__init__.py")}
     names |= {p.name for p in (ROOT / "tools").iterdir() if p.is_file() and not p.suffix}
     names |= core_units()
-    tree = readme_tree()
+    tree = annotated_tree()
     missing = {n for n in names if not re.search(rf"(?<![\w.]){re.escape(n)}(?!\w)", tree)}
     assert not missing
 
 
 def test_tree_names_no_module_that_is_not_there() -> None:
-    listed = re.findall(r"^\W*([a-z_0-9]+\.py)\b", readme_tree(), flags=re.MULTILINE)
+    listed = re.findall(r"^\W*([a-z_0-9]+\.py)\b", annotated_tree(), flags=re.MULTILINE)
     there = {p.name for folder in ("fastio", "tests") for p in (ROOT / folder).rglob("*.py")}
     assert not set(listed) - there

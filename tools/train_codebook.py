@@ -3,9 +3,9 @@
     tools/train_codebook PHOTOS --output codebook.bin
     fastio pack PHOTOS packed --codebook codebook.bin
 
-The codebook says how many bits the coefficients of 256 kinds of block take (README.md, "The block
-record"). One that is trained on images of the same kind makes their records a little smaller than
-the one that ships; it changes nothing about what they decode to.
+The codebook says how many bits the coefficients of 256 kinds of block take (docs/block_record.md).
+One that is trained on images of the same kind makes their records a little smaller than the one
+that ships; it changes nothing about what they decode to.
 
 To show what it is worth, a first codebook is trained on every second file and measured on the
 others, next to the default one; the codebook that is written is then trained on all of them.

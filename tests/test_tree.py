@@ -39,3 +39,10 @@ def test_tree_names_no_module_that_is_not_there() -> None:
     listed = re.findall(r"^\W*([a-z_0-9]+\.py)\b", annotated_tree(), flags=re.MULTILINE)
     there = {p.name for folder in ("fastio", "tests") for p in (ROOT / folder).rglob("*.py")}
     assert not set(listed) - there
+
+
+def test_files_that_the_page_names_are_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`((?:fastio|native|tests|tools|docs)/[\w./]*)`", text)
+    assert named
+    assert {name for name in named if not (ROOT / name).exists()} == set()

@@ -29,6 +29,7 @@ from fastio.formats import (
     HuggingFaceDataset,
     Loadable,
     PaddedDataset,
+    TableSamples,
     TarDataset,
     TokenDataset,
     remote_part,
@@ -331,10 +332,10 @@ class NativeFeed:
         self.transforms = transforms
         self.settings = settings
         self._engine: Engine | None = None
-        self._transform_s = 0.0  # of collate_fn and what comes before it
+        self.transform_s = 0.0  # of collate_fn and what comes before it
         engine = self.engine()  # has no threads yet; makes mistakes known here
         self.fields = tuple(engine.fields)
-        self._collate_steps, self._finish = self._place_steps(engine)
+        self.collate_steps, self._finish = self._place_steps(engine)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_engine": None, "_stager": None}
@@ -378,7 +379,7 @@ class NativeFeed:
         plan = self.sampling.plan(self.epoch_rows(), cursor, ranks, count=self.draws)
         stream = engine.run(
             self._asked_ahead(plan, engine, cursor),
-            seed=self._draw_seed(cursor, ranks),
+            seed=self.draw_seed(cursor, ranks),
             epoch=cursor.epoch,
             ahead=self.settings.ahead,
             timeout_s=self.settings.timeout_s,
@@ -393,7 +394,7 @@ class NativeFeed:
     def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
         return self.sampling.rows(self.epoch_rows(), cursor, ranks)
 
-    def _draw_seed(self, cursor: Cursor, ranks: Ranks) -> int:
+    def draw_seed(self, cursor: Cursor, ranks: Ranks) -> int:
         """The seed of the draws: a sampler may give a row to several ranks."""
         assert cursor.seed is not None
         if self.sampling.ours or ranks.rank == 0:
@@ -444,7 +445,7 @@ class NativeFeed:
         if sampling == self.sampling:
             return
         if self._stager is None:  # another machine had room for other windows of a table
-            if self.sampling.window is not None:
+            if self.sampling.window is not None or self.sampling.bounds is not None:
                 self.sampling = sampling
             return
         self.close()
@@ -463,7 +464,7 @@ class NativeFeed:
         return threads
 
     def stats(self) -> Stats:
-        total = Stats(threads=self.settings.threads, transform_s=self._transform_s)
+        total = Stats(threads=self.settings.threads, transform_s=self.transform_s)
         if self._engine is not None:
             total += self._engine.stats
         if self._stager is not None:
@@ -515,11 +516,11 @@ class NativeFeed:
         numbers = np.asarray(rows, np.int64).reshape(-1)
         if self.sampling.picked is not None:
             numbers = self.sampling.picked[numbers]
-        assert not isinstance(self.dataset, (TokenDataset, PaddedDataset))  # which has no image
+        assert not isinstance(self.dataset, (TokenDataset, PaddedDataset, TableSamples))  # no image
         sizes = [_upright_size(self.dataset, name, row) for row in numbers.tolist()]
         heights, widths = np.array(sizes, np.int32).reshape(-1, 2).T
         often = np.broadcast_to(np.asarray(occurrences, np.int64), numbers.shape)
-        seed, keys = self._draw_seed(cursor, ranks), draw_keys(numbers, often)
+        seed, keys = self.draw_seed(cursor, ranks), draw_keys(numbers, often)
         return self.engine().augmentation(name, seed, cursor.epoch, keys, heights, widths)
 
     def _place_steps(self, engine: Engine) -> tuple[Finish | None, Finish | None]:
@@ -536,14 +537,12 @@ class NativeFeed:
         whole: list[Step] = [(None, function) for function in self.transforms.whole]
         return split_steps(steps, whole, self.settings.collate_fn is not None, self.sampling)
 
-    def host_batch(self, batch: Batch, first_step: int, *, part: bool = False) -> HostBatch:
+    def host_batch(self, batch: Batch, first_step: int) -> HostBatch:
         """A batch of the engine as tensors in the samples' structure.
 
         Args:
             batch: of the engine.
             first_step: of the run.
-            part: it is a part of a batch of a mix, for which `of_one_length` and `with_bounds` are
-                called when all parts are there.
         """
         info = BatchInfo(
             self.sampling.places(batch.rows, batch.occurrences),
@@ -555,24 +554,32 @@ class NativeFeed:
             batch.occurrences,
         )
         fresh = self.settings.pinned == "fresh"
-        parts = [self._tensors(name, batch.fields[name], fresh) for name in self.fields]
+        data = self.tensors(batch)
         if self.settings.collate_fn is None:
-            data = self._structured(parts)
-            if not part:
-                (data,) = self.of_one_length([data], [batch])
-                data = self.with_bounds(data, batch.fields)
+            (data,) = self.of_one_length([data], [batch])
+            data = self.with_bounds(data, batch.fields)
             release = batch.release if self.settings.pinned == "slots" else None
             return HostBatch(pin(data) if fresh else data, info, release)
         began_s = time.perf_counter()
-        data = self._structured(parts)
-        if self._collate_steps is not None:
-            data = self._collate_steps(data)
-        samples = self._samples(data, batch)
-        collate = self.settings.collate_fn
-        data = collate(samples) if self.sampling.batched else collate(samples[0])
-        self._transform_s += time.perf_counter() - began_s
+        if self.collate_steps is not None:
+            data = self.collate_steps(data)
+        data = self.collated(self.samples(data, batch))
+        self.transform_s += time.perf_counter() - began_s
         # What it returned may be views of the slot, which goes back when they are garbage.
         return HostBatch(pin(data) if fresh else data, info)
+
+    def tensors(self, batch: Batch) -> Any:
+        """A batch as tensors in the samples' structure, before anything is done with them."""
+        fresh = self.settings.pinned == "fresh"
+        return self._structured(
+            [self._tensors(name, batch.fields[name], fresh) for name in self.fields]
+        )
+
+    def collated(self, samples: list[Any]) -> Any:
+        """What collate_fn makes of samples."""
+        collate = self.settings.collate_fn
+        assert collate is not None
+        return collate(samples) if self.sampling.batched else collate(samples[0])
 
     def of_one_length(self, parts: Sequence[Any], batches: Sequence[Batch]) -> list[Any]:
         """Parts of a batch, those of padded documents as long as the longest of all needs.
@@ -618,7 +625,7 @@ class NativeFeed:
         joined = tuple(one_part(found) for found in parts)
         return joined if structure == "tuple" else joined[0]
 
-    def _samples(self, data: Any, batch: Batch) -> list[Any]:
+    def samples(self, data: Any, batch: Batch) -> list[Any]:
         """A batch taken apart, for collate_fn: as indexing the dataset gives samples."""
         parts = tuple(data.values()) if isinstance(data, dict) else data
         parts = list(parts) if isinstance(parts, tuple) else [parts]

@@ -1,47 +1,49 @@
-"""Batches of a mix: each source's rows by its own engine, put together in the mix's order."""
+"""Several native feeds as one: in turns, as a mix, or one after the other, as torch joins them."""
 
 from __future__ import annotations
 
 import os
-from collections import deque
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from fastio.batch import Batch
-from fastio.device import HostBatch
-from fastio.engine import BatchStream
-from fastio.errors import SampleError, SchemaError, TransformError
-from fastio.feed import BatchInfo, NativeFeed
-from fastio.mixing import Mix, MixedBatch, MixLengths, MixOrder, MixPlan, Part
-from fastio.order import Order
-from fastio.plan import BucketPlan, Buckets, PlannedBatch
-from fastio.ragged import Forms, is_ragged
-from fastio.ragged_tensors import ragged_of_lists
+from fastio.errors import SchemaError, TransformError
+from fastio.feed import NativeFeed
+from fastio.formats import remote_part
+from fastio.joined_batches import JoinedBatches, Leaf
+from fastio.mixing import Chain, Mix, MixLengths, MixOrder, MixPlan, Part, concatenated
+from fastio.order import Order, mixed_seed
+from fastio.plan import BucketPlan, Buckets
+from fastio.ragged import Forms
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
 from fastio.stats import Stats
-from fastio.tensors import Finish, merged, pin
+from fastio.tensors import Finish
 from fastio.transforms import Augmentation
 
+_PLANNED = 64  # batches, as far as another one of a part is looked for,
+_PLANNED_REMOTE = 4096  # and what it takes is fetched
 
-class MixFeed:
-    """Makes host batches of several native feeds; see `feed.Feed`.
+
+class JoinedFeed:
+    """What feeds of several sources have in common; see `feed.Feed`.
 
     Args:
-        mix: what is mixed.
-        feeds: of each source, alike but for the dataset; closed with this one, and so are the
-            datasets of sources that were given as paths.
+        dataset: what the sources are.
+        leaves: native feeds, alike but for the dataset; closed with this one.
         sampling: batch size and so on.
         ragged: the forms of fields whose rows differ in size.
+        alike: what is the same of all leaves.
 
     Raises:
-        SchemaError: the sources' samples are not alike.
+        SchemaError: something of it is not.
         TransformError: what a batch has cannot be put together.
-        ValueError: an order that mixes do not have.
     """
 
     path: Literal["native", "torch"] = "native"
@@ -49,19 +51,165 @@ class MixFeed:
 
     def __init__(
         self,
-        mix: Mix,
-        feeds: Sequence[NativeFeed],
+        dataset: Any,
+        leaves: Sequence[NativeFeed],
         sampling: Sampling,
-        ragged: Forms | None = None,
+        ragged: Forms,
+        alike: Sequence[str],
+    ) -> None:
+        self.dataset = dataset
+        self.sampling = sampling
+        self.leaves = list(leaves)
+        self._ragged = ragged
+        _check_alike(self.leaves, alike)
+
+    @property
+    def draws(self) -> bool:
+        """Whether something is drawn for each sample."""
+        return any(leaf.draws for leaf in self.leaves)
+
+    @property
+    def finish(self) -> Finish | None:
+        return self.leaves[0].finish
+
+    def adopt_order(self, name: str, ranks: Ranks) -> None:
+        """There is nothing that may differ."""
+
+    @property
+    def ahead(self) -> int:
+        return self.leaves[0].settings.ahead
+
+    def set_threads(self, threads: int) -> int:
+        return min(leaf.set_threads(threads) for leaf in self.leaves)
+
+    def stats(self) -> Stats:
+        total = Stats(threads=self.leaves[0].settings.threads)
+        for leaf in self.leaves:
+            total += leaf.stats()
+        return total
+
+    def close(self) -> None:
+        for leaf in self.leaves:
+            leaf.close()
+
+
+class ConcatFeed(JoinedFeed):
+    """Makes host batches of native feeds one after the other, as torch's ConcatDataset has them.
+
+    Where rows of a part are shuffled by windows of its blocks, those of all are.
+
+    Args:
+        dataset: the ConcatDataset, or a Subset of it.
+        leaves: see `JoinedFeed`.
+        sampling: its rows are those of all parts together, of which some may be picked.
+        ragged: see `JoinedFeed`.
+    """
+
+    def __init__(
+        self, dataset: Any, leaves: Sequence[NativeFeed], sampling: Sampling, ragged: Forms
+    ) -> None:
+        buckets = _buckets(leaves)
+        if buckets:
+            lengths = np.concatenate([np.asarray(each.lengths) for each in buckets])
+            sampling = replace(sampling, buckets=Buckets(lengths, buckets[0].pool))
+        sampling = _in_windows(sampling, leaves)
+        super().__init__(dataset, leaves, sampling, ragged, ("structure", "fields", "transforms"))
+        self.chain = Chain([len(leaf.dataset) for leaf in leaves], sampling)
+
+    @property
+    def fingerprint(self) -> str:
+        parts, picked = [leaf.fingerprint for leaf in self.leaves], self.sampling.picked
+        data = f"concatenated {parts}".encode()
+        return xxhash.xxh3_64_hexdigest(data if picked is None else data + picked.tobytes())
+
+    @property
+    def random(self) -> bool:
+        return self.sampling.random or self.draws
+
+    @property
+    def follows_torch(self) -> bool:
+        here = all(remote_part(leaf.dataset) is None for leaf in self.leaves)
+        return here and self.sampling.permutes(self.epoch_rows())
+
+    def steps(self, ranks: Ranks) -> int:
+        return self.sampling.steps(self.epoch_rows(), ranks)
+
+    def run(self, cursor: Cursor, ranks: Ranks) -> JoinedBatches:
+        plan = self.sampling.plan(self.epoch_rows(), cursor, ranks, count=self.draws)
+        leaves = leaves_of(self.leaves, self.chain, cursor)
+        first = self.sampling.first_step(cursor.position, ranks)
+        batches = concatenated(self.chain, cursor.epoch, plan)
+        remote = any(remote_part(leaf.dataset) is not None for leaf in self.leaves)
+        most = _PLANNED_REMOTE if remote else max(_PLANNED, 4 * self.ahead)
+        return JoinedBatches(leaves, batches, cursor.epoch, first, ranks, self._ragged, most)
+
+    def epoch_rows(self) -> int:
+        return len(self.chain)
+
+    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        return self.sampling.rows(self.epoch_rows(), cursor, ranks)
+
+    def order_name(self, ranks: Ranks) -> str:
+        name, bounds = self.sampling.named(ranks), self.sampling.bounds
+        return (
+            name if bounds is None else f"{name}:{xxhash.xxh3_64_hexdigest(repr(bounds).encode())}"
+        )
+
+    def augmentation(
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: npt.ArrayLike,
+        occurrences: npt.ArrayLike,
+        field: str | None,
+    ) -> list[Augmentation]:
+        numbers = np.asarray(rows, np.int64).reshape(-1)
+        if self.sampling.picked is not None:
+            numbers = self.sampling.picked[numbers]
+        often = np.broadcast_to(np.asarray(occurrences, np.int64), numbers.shape)
+        whole = Part(0, cursor.epoch, np.arange(len(numbers)), numbers, often)
+        leaves = leaves_of(self.leaves, self.chain, cursor)
+        found: list[Augmentation | None] = [None] * len(numbers)
+        for part in self.chain.parts(whole):
+            feed, own, _ = leaves[part.source]
+            assert part.occurrences is not None
+            drawn = feed.augmentation(own, ranks, part.rows, part.occurrences, field)
+            for place, each in zip(part.places.tolist(), drawn, strict=True):
+                found[place] = each
+        return [each for each in found if each is not None]
+
+
+class MixFeed(JoinedFeed):
+    """Makes host batches of several native feeds that take turns; see `fastio.mix`.
+
+    Args:
+        mix: what is mixed.
+        feeds: of each source; those of sources that were given as paths are closed with this one,
+            and so are their datasets.
+        sampling: batch size and so on.
+        ragged: see `JoinedFeed`.
+
+    Raises:
+        ValueError: an order that mixes do not have.
+    """
+
+    dataset: Mix
+
+    def __init__(
+        self, mix: Mix, feeds: Sequence[NativeFeed | ConcatFeed], sampling: Sampling, ragged: Forms
     ) -> None:
         if not sampling.ours or sampling.order not in ("auto", "shuffle", "sequential"):
             raise ValueError("a mix has an order of its own: no sampler, and no order='window'")
-        self.dataset = mix
-        self.sampling = sampling
         self._feeds = list(feeds)
-        self._ragged = ragged or Forms()
-        _check_alike(self._feeds)
-        self._buckets = _buckets(self._feeds)
+        leaves = [leaf for feed in feeds for leaf in _leaves(feed)]
+        super().__init__(mix, leaves, sampling, ragged, ("structure", "classes", "fields"))
+        self._chains = [
+            feed.chain
+            if isinstance(feed, ConcatFeed)
+            else Chain([len(feed.dataset)], feed.sampling)
+            for feed in feeds
+        ]
+        self._buckets = _buckets(feeds)
 
     @property
     def fingerprint(self) -> str:
@@ -71,24 +219,26 @@ class MixFeed:
 
     @property
     def random(self) -> bool:
-        own = self.sampling.mode == "shuffle" or bool(self._buckets)
-        return own or any(feed.draws for feed in self._feeds)
+        return self.sampling.mode == "shuffle" or bool(self._buckets) or self.draws
 
     @property
     def follows_torch(self) -> bool:
         return False
 
-    @property
-    def finish(self) -> Finish | None:
-        return self._feeds[0].finish
-
     def steps(self, ranks: Ranks) -> int:
         return len(self._plan(Cursor(0, 0, 0), ranks))
 
-    def run(self, cursor: Cursor, ranks: Ranks) -> MixBatches:
+    def run(self, cursor: Cursor, ranks: Ranks) -> JoinedBatches:
         plan = self._plan(cursor, ranks)
         first = cursor.position // ((self.sampling.batch_size or 1) * ranks.world_size)
-        return MixBatches(self._feeds, iter(plan), cursor, first, ranks, self._ragged)
+        leaves = [
+            leaf
+            for feed, chain in zip(self._feeds, self._chains, strict=True)
+            for leaf in leaves_of(_leaves(feed), chain, cursor)
+        ]
+        # A source's epochs follow one another: each is looked for to its end.
+        most = sys.maxsize
+        return JoinedBatches(leaves, iter(plan), cursor.epoch, first, ranks, self._ragged, most)
 
     def epoch_rows(self) -> int:
         return self._plan(Cursor(0, 0, 0), Ranks()).order.samples
@@ -105,9 +255,6 @@ class MixFeed:
         global_batch = (self.sampling.batch_size or 1) * ranks.world_size
         return f"mix:{self.sampling.mode}:{self._buckets[0].pool}x{global_batch}"
 
-    def adopt_order(self, name: str, ranks: Ranks) -> None:
-        """There is nothing that may differ."""
-
     def augmentation(
         self,
         cursor: Cursor,
@@ -118,22 +265,8 @@ class MixFeed:
     ) -> list[Augmentation]:
         raise TransformError("rows of a mix are those of its sources: ask a loader of one of them")
 
-    @property
-    def ahead(self) -> int:
-        return self._feeds[0].settings.ahead
-
-    def set_threads(self, threads: int) -> int:
-        return min(feed.set_threads(threads) for feed in self._feeds)
-
-    def stats(self) -> Stats:
-        total = Stats(threads=self._feeds[0].settings.threads)
-        for feed in self._feeds:
-            total += feed.stats()
-        return total
-
     def close(self) -> None:
-        for feed in self._feeds:
-            feed.close()
+        super().close()
         for feed, source in zip(self._feeds, self.dataset.sources, strict=True):
             if isinstance(source, (str, os.PathLike)):
                 feed.dataset.close()
@@ -142,7 +275,7 @@ class MixFeed:
         mix = self.dataset
         seed = cursor.of_order()
         order = MixOrder(
-            [len(feed.dataset) for feed in self._feeds],
+            [len(chain) for chain in self._chains],
             mix.weights,
             seed=mix.seed,
             order_seed=seed,
@@ -152,284 +285,89 @@ class MixFeed:
         in_order = Order(order.samples, seed, cursor.epoch, mode="sequential")
         plan = self.sampling.cut(in_order, ranks, cursor.position)
         if not self._buckets:
-            return MixPlan(order, cursor.epoch, plan)
+            return MixPlan(order, cursor.epoch, plan, self._chains)
         lengths = MixLengths(order, cursor.epoch, [buckets.lengths for buckets in self._buckets])
         buckets = Buckets(lengths, self._buckets[0].pool)
-        return MixPlan(order, cursor.epoch, BucketPlan(plan, buckets))
+        return MixPlan(order, cursor.epoch, BucketPlan(plan, buckets), self._chains)
 
 
-class MixBatches:
-    """The batches of one run of a mix: an iterator of `HostBatch`."""
-
-    def __init__(
-        self,
-        feeds: Sequence[NativeFeed],
-        plan: Iterator[MixedBatch],
-        cursor: Cursor,
-        first_step: int,
-        ranks: Ranks,
-        ragged: Forms,
-    ) -> None:
-        self._epoch = cursor.epoch
-        self._feed = feeds[0]  # as which all others are, but for the dataset
-        kinds = feeds[0].dataset.schema.fields
-        self._kinds = {name: kinds[name] for name in feeds[0].fields}
-        ragged_names = [name for name, kind in self._kinds.items() if is_ragged(kind)]
-        self._forms = {name: ragged.get(name, "list") for name in ragged_names}
-        self._first_step = first_step
-        self._pinned = feeds[0].settings.pinned != "no"
-        self._fresh = feeds[0].settings.pinned == "fresh"
-        self._deal = _Deal(plan)
-        self._sources = [
-            _Source(number, feed, self._deal, cursor, ranks) for number, feed in enumerate(feeds)
-        ]
-
-    def __iter__(self) -> MixBatches:
-        return self
-
-    def __next__(self) -> HostBatch:
-        """The next batch; see `BatchStream.__next__` for what it raises."""
-        while True:
-            mixed = self._deal.first()
-            if mixed is None:
-                raise StopIteration
-            parts = [self._sources[part.source].batch(mixed, part) for part in mixed.parts]
-            self._deal.drop_first()
-            batch = self._put_together(mixed, parts)
-            if batch is not None:
-                return batch
-
-    def ready(self) -> bool:
-        """Whether next() would return, or raise, without waiting."""
-        mixed = self._deal.first()
-        if mixed is None:
-            return True
-        return all(self._sources[part.source].ready(mixed.step, part) for part in mixed.parts)
-
-    def close(self) -> None:
-        """Ends the run."""
-        self._deal.close()
-        for source in self._sources:
-            source.close()
-
-    def _put_together(
-        self, mixed: MixedBatch, batches: Sequence[tuple[HostBatch, Batch] | None]
-    ) -> HostBatch | None:
-        found = [(part, batch) for part, batch in zip(mixed.parts, batches, strict=True) if batch]
-        places = [_places(part, batch) for part, (_, batch) in found]
-        if not places:
-            return None
-        rank_of = np.full(mixed.size, -1, np.int64)  # of each place among those that are left
-        left = np.sort(np.concatenate(places))
-        rank_of[left] = np.arange(len(left))
-        rows, errors = np.empty(len(left), np.int64), list[SampleError]()
-        for (_, (_, batch)), at in zip(found, places, strict=True):
-            rows[rank_of[at]] = batch.rows
-            errors += batch.errors
-        parts = self._feed.of_one_length(
-            [host.data for _, (host, _) in found], [batch for _, (_, batch) in found]
+def leaves_of(feeds: Sequence[NativeFeed], chain: Chain, cursor: Cursor) -> list[Leaf]:
+    """The datasets of a chain as sources of batches; draws of rows of the same number differ."""
+    assert cursor.seed is not None
+    return [
+        Leaf(
+            feed,
+            replace(cursor, seed=mixed_seed(cursor.seed, number)) if number else cursor,
+            partial(chain.places, number),
         )
-        trees = [(part, rank_of[at]) for part, at in zip(parts, places, strict=True)]
-        data = merged(trees, len(left), self._pinned)
-        data = self._feed.with_bounds(data, data)
-        if self._forms:  # the sources give lists of views of their slots, which are copied here
-            data = ragged_of_lists(data, self._forms, self._kinds)
-        for _, (host, _) in found:
-            if host.release is not None:
-                host.release()
-        info = BatchInfo(
-            rows,
-            int(np.count_nonzero(left < mixed.valid)),
-            self._epoch,
-            self._first_step + mixed.step,
-            mixed.next_position,
-            tuple(errors),
-        )
-        return HostBatch(pin(data) if self._fresh else data, info)
+        for number, feed in enumerate(feeds)
+    ]
 
 
-class _Deal:
-    """Hands the parts of a plan's batches to the sources, as far ahead as any of them asks."""
-
-    def __init__(self, plan: Iterator[MixedBatch]) -> None:
-        self._plan: Iterator[MixedBatch] | None = plan
-        self._planned: deque[MixedBatch] = deque()  # not delivered yet
-        self._queues: dict[tuple[int, int], deque[PlannedBatch]] = {}
-        self._epochs = _Epochs()
-
-    def first(self) -> MixedBatch | None:
-        """The batch that is delivered next; None at the end."""
-        if not self._planned:
-            self._pull()
-        return self._planned[0] if self._planned else None
-
-    def drop_first(self) -> None:
-        """It was delivered."""
-        if self._planned:
-            self._planned.popleft()
-
-    def of(self, source: int, epoch: int) -> Iterator[PlannedBatch]:
-        """What a source has in one of its epochs, step by step."""
-        queue = self._queue(source, epoch)
-        while True:
-            while not queue and not self._epochs.is_over(source, epoch) and self._pull():
-                pass
-            if not queue:
-                self._queues.pop((source, epoch), None)
-                return
-            yield queue.popleft()
-
-    def holds(self, source: int, epoch: int) -> bool:
-        """Whether a source has something in one of its epochs that was not taken yet."""
-        return bool(self._queues.get((source, epoch)))
-
-    def close(self) -> None:
-        """There is nothing more."""
-        self._plan = None
-        self._planned.clear()
-        self._queues.clear()
-
-    def _pull(self) -> bool:
-        mixed = None if self._plan is None else next(self._plan, None)
-        if mixed is None:
-            self._plan = None
-            return False
-        for part in mixed.parts:
-            planned = PlannedBatch(mixed.step, part.rows, len(part.rows), 0)
-            self._queue(part.source, part.epoch).append(planned)
-            self._epochs.pass_by(mixed.pool, part)
-        self._planned.append(mixed)
-        return True
-
-    def _queue(self, source: int, epoch: int) -> deque[PlannedBatch]:
-        return self._queues.setdefault((source, epoch), deque())
+def _leaves(feed: NativeFeed | ConcatFeed) -> list[NativeFeed]:
+    return feed.leaves if isinstance(feed, ConcatFeed) else [feed]
 
 
-class _Epochs:
-    """Which epochs of the sources are over, as batches pass by."""
-
-    def __init__(self) -> None:
-        self._pool = -1
-        self._latest: dict[int, int] = {}  # epoch of each source
-        self._before: dict[int, int] = {}  # likewise, in the pools before this one
-
-    def pass_by(self, pool: int, part: Part) -> None:
-        """Notes a part of a batch of a pool."""
-        if pool != self._pool:
-            self._pool, self._before = pool, dict(self._latest)
-        self._latest[part.source] = max(part.epoch, self._latest.get(part.source, 0))
-
-    def is_over(self, source: int, epoch: int) -> bool:
-        """Whether nothing of an epoch comes any more, but what fills up the last batch."""
-        return epoch < self._before.get(source, 0)
-
-
-class _Source:
-    """The streams of one source: one for each of its epochs, which follow one another."""
-
-    def __init__(
-        self, number: int, feed: NativeFeed, deal: _Deal, cursor: Cursor, ranks: Ranks
-    ) -> None:
-        self._number = number
-        self._feed = feed
-        self._deal = deal
-        self._cursor = cursor
-        self._ranks = ranks
-        self._streams: dict[int, BatchStream] = {}
-        self._held: dict[tuple[int, int], Batch] = {}  # came while all of one before was left out
-        self._epochs = _Epochs()
-
-    def batch(self, mixed: MixedBatch, part: Part) -> tuple[HostBatch, Batch] | None:
-        """A batch's rows of one of the source's epochs; None where all of them were left out."""
-        step = mixed.step
-        self._epochs.pass_by(mixed.pool, part)
-        batch = self._held.pop((part.epoch, step), None)
-        if batch is None and any(epoch == part.epoch for epoch, _ in self._held):
-            return None
-        if batch is None:
-            batch = self._next(part.epoch)
-            if batch is None:
-                return None
-            if batch.step != step:
-                self._held[part.epoch, batch.step] = batch
-                return None
-        for epoch, stream in list(self._streams.items()):
-            if stream.ended and self._epochs.is_over(self._number, epoch):
-                del self._streams[epoch]
-                stream.close()
-        return self._feed.host_batch(batch, 0, part=True), batch
-
-    def ready(self, step: int, part: Part) -> bool:
-        """Whether `batch` would return, or raise, without waiting."""
-        return (part.epoch, step) in self._held or self._stream(part.epoch).ready()
-
-    def close(self) -> None:
-        """Ends them."""
-        for stream in self._streams.values():
-            stream.close()
-        self._streams.clear()
-        self._held.clear()
-
-    def _next(self, epoch: int) -> Batch | None:
-        """The next batch of an epoch; None: all of the rest were left out."""
-        batch = next(self._stream(epoch), None)
-        if batch is None and self._deal.holds(self._number, epoch):
-            self._streams.pop(epoch).close()  # it had ended: the last batch is filled up with more
-            batch = next(self._stream(epoch), None)
-        return batch
-
-    def _stream(self, epoch: int) -> BatchStream:
-        stream = self._streams.get(epoch)
-        if stream is None:
-            feed = self._feed
-            stream = self._streams[epoch] = feed.engine().run(
-                self._deal.of(self._number, epoch),
-                seed=self._cursor.seed or 0,
-                epoch=epoch,
-                ahead=feed.settings.ahead,
-                timeout_s=feed.settings.timeout_s,
-                staging=feed.staging(self._cursor, self._ranks, known_order=False),
-            )
-        return stream
+def _in_windows(sampling: Sampling, leaves: Sequence[NativeFeed]) -> Sampling:
+    """The sampling by windows of the blocks of all parts, where some part's rows come so."""
+    modes = "window", "settle"
+    windowed = [leaf for leaf in leaves if leaf.sampling.mode in modes]
+    if not windowed or not sampling.ours or sampling.draw is not None:
+        return sampling
+    blocks = {id(leaf): _block_bounds(leaf) for leaf in windowed}
+    mean = sum(len(leaf.dataset) for leaf in windowed) / sum(len(b) - 1 for b in blocks.values())
+    bounds, first = [np.zeros(1, np.int64)], 0
+    for leaf in leaves:
+        rows = len(leaf.dataset)
+        own = blocks.get(id(leaf), np.append(np.arange(0, rows, max(1, round(mean))), rows))
+        bounds.append(own[1:] + first)
+        first += rows
+    return replace(
+        sampling,
+        window=min(leaf.sampling.window or 64 for leaf in windowed),
+        bounds=tuple(np.concatenate(bounds).tolist()),
+        settle=all(leaf.sampling.mode == "settle" for leaf in windowed),
+    )
 
 
-def _places(part: Part, batch: Batch) -> npt.NDArray[np.int64]:
-    """Where a batch's rows stand, when some of the part's were left out of it."""
-    if len(batch.rows) == len(part.rows):
-        return part.places
-    kept, at = [], 0
-    for row in batch.rows.tolist():
-        while part.rows[at] != row:
-            at += 1
-        kept.append(at)
-        at += 1
-    return part.places[kept]
+def _block_bounds(leaf: NativeFeed) -> npt.NDArray[np.int64]:
+    """The first row of each block, or shard, of a dataset that is shuffled by windows of them."""
+    how, rows = leaf.sampling, len(leaf.dataset)
+    if how.bounds is not None:
+        return np.array(how.bounds, np.int64)
+    return np.append(np.arange(0, rows, how.block or 64), rows).astype(np.int64)
 
 
-def _check_alike(feeds: Sequence[NativeFeed]) -> None:
-    first = feeds[0]
-    for feed in feeds:
-        if any(how.length is None for how in feed.transforms.audio.values()):
+def _check_alike(leaves: Sequence[NativeFeed], alike: Sequence[str]) -> None:
+    first = leaves[0]
+    for leaf in leaves:
+        if any(how.length is None for how in leaf.transforms.audio.values()):
             raise TransformError("a mix needs clips of one length: give AudioDecode(length=...)")
-        if feed.settings.collate_fn is not None:
-            raise TransformError("a mix makes its batches itself: collate_fn is not possible")
-        for what in ("structure", "classes", "fields"):
-            expected, found = (_described(each, what) for each in (first, feed))
+        for what in alike:
+            expected, found = (_described(each, what) for each in (first, leaf))
             if expected != found:
                 raise SchemaError(
-                    f"samples of a mix are alike: {first.dataset.path} has the {what} {expected}, "
-                    f"{feed.dataset.path} has {found}"
+                    f"samples that come together are alike: {first.dataset.path} has the {what} "
+                    f"{expected}, {leaf.dataset.path} has {found}"
                 )
 
 
-def _buckets(feeds: Sequence[NativeFeed]) -> list[Buckets]:
+def _buckets(feeds: Sequence[NativeFeed | ConcatFeed]) -> list[Buckets]:
     """Of each source, where batches are of documents of similar lengths; else none."""
-    found = [feed.sampling.buckets for feed in feeds]
-    return [buckets for buckets in found if buckets is not None]
+    found = []
+    for feed in feeds:
+        buckets, picked = feed.sampling.buckets, feed.sampling.picked
+        if buckets is not None:
+            lengths = buckets.lengths if picked is None else buckets.lengths[picked]
+            found.append(Buckets(lengths, buckets.pool))
+    return found
 
 
 def _described(feed: NativeFeed, what: str) -> Any:
     if what == "fields":
         kinds = feed.dataset.schema.fields
         return {name: kinds[name] for name in feed.fields}
+    if what == "transforms":
+        images = feed.settings.samples if feed.settings.collate_fn is not None else None
+        return feed.transforms, images
     return getattr(feed.dataset.schema, what)

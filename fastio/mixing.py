@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.order import Order
-from fastio.plan import BucketPlan, Lengths, Plan
+from fastio.plan import BucketPlan, Lengths, Plan, PlannedBatch
+from fastio.sampling import Sampling
 
 CYCLE = 10_000  # places: weights are rounded to so many parts
 _WORD = 0xFFFFFFFFFFFFFFFF
@@ -69,8 +70,8 @@ def mix(
         )
 
     Args:
-        sources: {path: weight, ...}, or pairs of a dataset (or a path) and its weight. Weights are
-            above 0, of any sum.
+        sources: {path: weight, ...}, or pairs of a dataset (or a path) and its weight. A torch
+            Subset or ConcatDataset of such datasets is one, too. Weights are above 0, of any sum.
         seed: of the turns. The order within each source is that of the loader's seed.
         stop: where an epoch ends: "all", when every source was gone through once (small ones more
             than once); "first", when the first source would begin again; or after so many samples.
@@ -102,12 +103,61 @@ class Part(NamedTuple):
         epoch: of the source.
         places: int64 (n,), where they stand among the positions that were asked for.
         rows: int64 (n,), of the source.
+        occurrences: int64 (n,), how often each came in the epoch before; None: never.
     """
 
     source: int
     epoch: int
     places: Indices
     rows: Indices
+    occurrences: Indices | None = None
+
+
+class Chain:
+    """Datasets one after the other, of whose rows some may be picked.
+
+    Args:
+        rows: of each dataset.
+        sampling: tells which rows are picked.
+    """
+
+    def __init__(self, rows: Sequence[int], sampling: Sampling) -> None:
+        self._bounds = np.append(0, np.cumsum(rows)).astype(np.int64)
+        self._sampling = sampling
+
+    def __len__(self) -> int:
+        picked = self._sampling.picked
+        return int(self._bounds[-1]) if picked is None else len(picked)
+
+    @property
+    def datasets(self) -> int:
+        """How many there are."""
+        return len(self._bounds) - 1
+
+    def parts_at(self, part: Part, first: int = 0) -> list[Part]:
+        """A part, whose rows are places among those that are picked, by dataset.
+
+        Args:
+            part: of one source.
+            first: the first dataset's number.
+        """
+        rows, occurrences = self._sampling.picked_at(part.rows)
+        return self.parts(part._replace(rows=rows, occurrences=occurrences), first)
+
+    def parts(self, part: Part, first: int = 0) -> list[Part]:
+        """A part, whose rows are those of all datasets together, by dataset."""
+        numbers = np.searchsorted(self._bounds, part.rows, side="right") - 1
+        found = []
+        for number in np.unique(numbers).tolist():
+            here = np.flatnonzero(numbers == number)
+            rows = part.rows[here] - self._bounds[number]
+            often = None if part.occurrences is None else part.occurrences[here]
+            found.append(Part(first + number, part.epoch, part.places[here], rows, often))
+        return found
+
+    def places(self, dataset: int, rows: Indices, occurrences: Indices | None) -> Indices:
+        """Where rows of a dataset stand among those that are picked; see `Sampling.places`."""
+        return self._sampling.places(rows + self._bounds[dataset], occurrences)
 
 
 class MixOrder:
@@ -240,24 +290,41 @@ class MixPlan:
         epoch: from 0.
         positions: a plan of the epoch's positions, in order or by lengths, whose rows are the
             positions.
+        chains: what the sources are made of, whose datasets are numbered one after the other.
     """
 
     order: MixOrder
     epoch: int
     positions: Plan | BucketPlan
+    chains: Sequence[Chain]
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def __iter__(self) -> Iterator[MixedBatch]:
         positions = self.positions
+        first = np.cumsum([0, *(chain.datasets for chain in self.chains)]).tolist()
         for planned in self.positions:
-            parts = self.order.parts(self.epoch, planned.rows)
+            parts = [
+                part
+                for whole in self.order.parts(self.epoch, planned.rows)
+                for part in self.chains[whole.source].parts_at(whole, first[whole.source])
+            ]
             size, valid, after = len(planned.rows), planned.valid, planned.next_position
             pool = planned.step
             if isinstance(positions, BucketPlan):
                 pool = (after - 1) // positions.pool_rows
             yield MixedBatch(planned.step, parts, size, valid, after, pool)
+
+
+def concatenated(chain: Chain, epoch: int, plan: Iterable[PlannedBatch]) -> Iterator[MixedBatch]:
+    """Batches of rows of a chain of datasets, in parts by dataset."""
+    for planned in plan:
+        size = len(planned.rows)
+        whole = Part(0, epoch, np.arange(size), planned.rows, planned.occurrences)
+        yield MixedBatch(
+            planned.step, chain.parts(whole), size, planned.valid, planned.next_position, 0
+        )
 
 
 def _quota(shares: npt.NDArray[np.float64]) -> Indices:

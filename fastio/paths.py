@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from fastio.cache import Cache
@@ -14,7 +16,7 @@ from fastio.cores import available_cores
 from fastio.dataset import Dataset, is_dataset, is_half_written
 from fastio.device import Device, has_pinned_memory
 from fastio.engine import OnError
-from fastio.errors import DatasetNotFound, TransformError
+from fastio.errors import DatasetNotFound, SchemaError, TransformError
 from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings, as_list
 from fastio.formats import (
     AnyDataset,
@@ -54,9 +56,9 @@ from fastio.formats.torch_dataset import (
     WorkerSettings,
     image_files,
     image_folders,
-    picked_rows,
+    parts_of,
 )
-from fastio.mix_feed import MixFeed
+from fastio.mix_feed import ConcatFeed, MixFeed
 from fastio.mixing import Mix
 from fastio.plan import Buckets
 from fastio.ragged import Form, Forms
@@ -72,6 +74,10 @@ from fastio.transforms import compile, from_torchvision, sample_form
 from fastio.tuning import first_threads, most_threads
 from fastio.workers import TorchFeed
 
+_TO_OPEN = (
+    "columns, groups, dtypes, nulls and filters of tables that are opened are given to "
+    "fastio.open, or the files to Loader"
+)
 Threads = int | Literal["auto"] | None  # as `Loader` has them
 
 
@@ -93,6 +99,7 @@ class Request:
     tables: TableRequest | None = None
     ragged: Form | Mapping[str, Form] | None = None
     threads: Threads = None
+    by_rows: bool = False  # any row at any time: what is loaded is more than one dataset
 
 
 @dataclass(frozen=True)
@@ -131,9 +138,10 @@ def dataset_settings(dataset: Any) -> Any:
     Returns:
         Transforms, samples, formats and so on, which are equal where nothing was changed.
     """
-    inner, picked = picked_rows(dataset)
-    if picked is not None:  # its indices may be changed in place
-        return xxhash.xxh3_64_intdigest(picked.tobytes()), dataset_settings(inner)
+    parts, picked = parts_of(dataset)
+    if len(parts) > 1 or parts[0] is not dataset:  # indices may be changed in place
+        indices = 0 if picked is None else xxhash.xxh3_64_intdigest(picked.tobytes())
+        return indices, [dataset_settings(part) for part in parts]
     if is_hugging_face(dataset):
         return getattr(dataset, "format", None)
     return [
@@ -155,7 +163,11 @@ def make_feed(request: Request) -> Feed:
         TransformError: the transforms do not fit.
         TypeError, ValueError: the dataset or the arguments are not possible.
     """
-    request = _of_subset(request)
+    parts, picked = parts_of(request.dataset)
+    if len(parts) > 1 and isinstance(image_files(request.dataset), Slow):
+        return _concat_feed(parts, picked, request)
+    if picked is not None and len(parts) == 1:
+        request = _of_subset(parts[0], picked, request)
     if isinstance(request.dataset, Mix):
         return _mix_feed(request.dataset, request)
     if is_hugging_face(request.dataset):
@@ -163,9 +175,17 @@ def make_feed(request: Request) -> Feed:
     if isinstance(request.dataset, TableDataset):
         memory = None if request.tables is None else request.tables.memory
         return _row_group_feed(request, request.dataset, table_memory(memory))
+    of_some = request.by_rows or request.sampling.picked is not None
+    if isinstance(request.dataset, TableSamples) and of_some:
+        return _table_rows_feed(request.dataset, request)
     if isinstance(request.dataset, TableSamples):
         return _table_feed(_of_opened(request, request.dataset), request.dataset.files)
     tables = _tables(request)
+    if tables is not None and request.by_rows:
+        asked = request.tables or TableRequest(TableOptions(), None, None)
+        opened_tables = TableSamples(tables, asked.options, asked.filters)
+        kept = TableRequest(TableOptions(), None, asked.memory)
+        return _table_rows_feed(opened_tables, replace(request, tables=kept))
     if tables is not None:
         return _table_feed(request, tables)
     if request.tables is not None:
@@ -208,12 +228,9 @@ def make_feed(request: Request) -> Feed:
     return NativeFeed(dataset, sampling, transforms, settings, stager)
 
 
-def _of_subset(request: Request) -> Request:
-    """A request for a torch Subset as one for some rows of what it is of, where that is native."""
-    inner, picked = picked_rows(request.dataset)
-    if picked is None:
-        return request
-    if isinstance(inner, AnyDataset):
+def _of_subset(inner: Any, picked: npt.NDArray[np.int64], request: Request) -> Request:
+    """A request for some rows of a dataset, where that is native."""
+    if isinstance(inner, (AnyDataset, TableSamples)):
         return replace(request, dataset=inner, sampling=replace(request.sampling, picked=picked))
     if is_hugging_face(inner) and not isinstance(inner, (str, os.PathLike)):
         return replace(request, dataset=inner.select(picked, keep_in_memory=True))
@@ -249,6 +266,7 @@ def _hugging_face_feed(request: Request) -> Feed:
     if request.workers.collate_fn is not None and asked.filters is None and asked.memory is None:
         # Python's part takes as long for either, and single rows come in DataLoader's order.
         any_order = any_order or (python and sampling.permutes(len(request.dataset)))
+    any_order = any_order or request.by_rows
     if not any_order and not wants_rows(table, options):
         how = _native_settings(request)
         groups = HuggingFaceGroups(
@@ -321,11 +339,32 @@ def _of_opened(request: Request, opened: TableSamples) -> Request:
     """A request for table files that were opened with options of their own."""
     asked = request.tables or TableRequest(TableOptions(), None, None)
     if asked.options or asked.filters is not None:
-        raise ValueError(
-            "columns, groups, dtypes, nulls and filters of tables that are opened are given to "
-            "fastio.open, or the files to Loader"
-        )
+        raise ValueError(_TO_OPEN)
     return replace(request, tables=TableRequest(opened.options, opened.filters, asked.memory))
+
+
+def _table_rows_feed(dataset: TableSamples, request: Request) -> NativeFeed:
+    """Of some rows of tables, or of tables among other datasets: row groups, as rows need them.
+
+    What is shuffled comes by windows of row groups, as many as memory keeps.
+    """
+    asked = request.tables
+    if asked is not None and (asked.options or asked.filters is not None):
+        raise ValueError(_TO_OPEN)
+    if request.storage_options is not None or request.cache is not None:
+        raise ValueError("storage_options and cache are for a dataset that is given as a URL")
+    memory = table_memory(None if asked is None else asked.memory)
+    sampling = drawn_by(request.workers.generator, request.sampling)
+    groups = max(1, memory // max(1, dataset.group_bytes))
+    dataset.keep(memory)
+    if sampling.ours and sampling.window is None:
+        bounds = tuple(dataset.group_bounds.tolist())
+        window = groups if groups < len(bounds) - 1 else None  # where all fit, in any order
+        sampling = replace(sampling, window=window, bounds=bounds)
+    transforms = FieldTransforms.parse(request.transforms, dataset.schema)
+    settings = _native_settings(request)
+    settings.ragged.check(dataset.schema, request.fields)
+    return NativeFeed(dataset, sampling, transforms, settings)
 
 
 def _table_feed(request: Request, files: list[TableFile]) -> TableFeed:
@@ -493,22 +532,59 @@ def _only_tokens(dataset: AnyDataset) -> str:
 
 
 def _mix_feed(mix: Mix, request: Request) -> MixFeed:
-    feeds: list[NativeFeed] = []
-    workers = replace(request.workers, generator=None)  # a mix has an order of its own
-    request = replace(request, workers=workers)
+    feeds: list[NativeFeed | ConcatFeed] = []
     for source in mix.sources:
-        feed = make_feed(replace(request, dataset=source, ragged=None))
-        if not isinstance(feed, NativeFeed) or feed.sampling.picked is not None:
+        feed = _feed_of_part(source, request)
+        if not isinstance(feed, (NativeFeed, ConcatFeed)):
             for opened in feeds:
                 opened.close()
             raise TransformError(
-                f"a mix is of packed datasets, image folders and tars, and {_one_line(source)} is "
+                f"a mix is of datasets whose rows fastio reads itself, and {_one_line(source)} is "
                 "none: pack it"
             )
         feeds.append(feed)
-    forms = _forms(request)
-    forms.check(feeds[0].dataset.schema, feeds[0].fields, feeds[0].transforms.audio)
-    return MixFeed(mix, feeds, request.sampling, forms)
+    return MixFeed(mix, feeds, request.sampling, _joined_forms(feeds[0], request))
+
+
+def _concat_feed(
+    parts: Sequence[Any], picked: npt.NDArray[np.int64] | None, request: Request
+) -> ConcatFeed | TorchFeed:
+    """Of several datasets one after the other, some rows of which may be picked."""
+    feeds: list[NativeFeed] = []
+    slow: Slow | None = None
+    sampling = drawn_by(request.workers.generator, request.sampling)
+    own = replace(request, sampling=sampling)
+    for part in parts:
+        feed = _feed_of_part(part, own)
+        if not isinstance(feed, NativeFeed):
+            reason = feed.reason or "its rows are read by row groups"
+            slow = Slow(f"the ConcatDataset has a {type(part).__qualname__}, and {reason}")
+            feed.close()
+            break
+        feeds.append(feed)
+    if slow is None:
+        try:
+            sampling = replace(sampling, picked=picked)
+            return ConcatFeed(request.dataset, feeds, sampling, _joined_forms(feeds[0], request))
+        except SchemaError as error:
+            slow = Slow(f"the parts of the ConcatDataset differ: {error}")
+    for feed in feeds:
+        feed.close()
+    return _torch_feed(request, slow)
+
+
+def _feed_of_part(part: Any, request: Request) -> Feed:
+    """The feed of one of several datasets, which are ordered together."""
+    workers = replace(request.workers, generator=None)
+    return make_feed(replace(request, dataset=part, workers=workers, ragged=None, by_rows=True))
+
+
+def _joined_forms(first: NativeFeed | ConcatFeed, request: Request) -> Forms:
+    """The forms of what several datasets have in common."""
+    leaf = first.leaves[0] if isinstance(first, ConcatFeed) else first
+    forms = _forms(replace(request, dataset=leaf.dataset))
+    forms.check(leaf.dataset.schema, leaf.fields, leaf.transforms.audio)
+    return forms
 
 
 def _one_line(value: object) -> str:
@@ -559,6 +635,7 @@ def _native_settings(request: Request) -> NativeSettings:
 
 def _forms(request: Request) -> Forms:
     """The forms of fields whose rows differ in size; samples of such fields are always rows."""
-    forms = Forms.of(request.ragged)
+    of_tables = isinstance(request.dataset, TableSamples) and not request.by_rows
+    forms = Forms.of("padded" if of_tables and request.ragged is None else request.ragged)
     alone = request.workers.collate_fn is not None or not request.sampling.batched
     return Forms("list") if alone else forms

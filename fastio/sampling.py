@@ -170,6 +170,9 @@ class Sampling:
         """This sampling with the block and window of another one's name, if both have some."""
         kind, _, numbers = name.partition(":")
         block, _, window = numbers.partition("x")
+        by_window = kind == self.mode or (self.order == "auto" and bool(self.shuffle))
+        if block == _SHARDS and window.isdecimal() and self.bounds and self.ours and by_window:
+            return replace(self, window=int(window))
         known = block.isdecimal() and window.isdecimal()
         if not known or not self.ours or kind not in ("window", "settle"):
             return self
@@ -244,6 +247,14 @@ class Sampling:
         if picked is None:
             return followed
         return (replace(batch, rows=picked[batch.rows]) for batch in followed)
+
+    def picked_at(
+        self, places: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+        """The rows at places among those that are loaded, and how often each was picked before."""
+        if self.picked is None:
+            return places, None
+        return self.picked[places], None if self._again is None else self._again[places]
 
     def places(
         self, rows: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None

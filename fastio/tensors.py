@@ -144,6 +144,17 @@ def _merged_tensors(trees: list[tuple[Tensor, Places]], count: int, pinned: bool
     return out
 
 
+def rows_of(tree: Tree, places: Places) -> Tree:
+    """Some rows of a batch, int64 (n,): of tensors, and of lists of values."""
+    if isinstance(tree, dict):
+        return {key: rows_of(value, places) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(rows_of(value, places) for value in tree)
+    if isinstance(tree, Tensor):
+        return tree[torch.from_numpy(places)]
+    return [tree[place] for place in places.tolist()]
+
+
 # Slots as tensors
 
 

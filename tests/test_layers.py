@@ -51,6 +51,7 @@ LAYERS = [
     "seeds",
     "samples",
     "feed",
+    "joined_batches",
     "mix_feed",
     "workers",
     "table_feed",

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet
+from torch.utils.data import ConcatDataset, Subset
 
 import fastio
 from fastio import (
@@ -252,9 +255,62 @@ def test_what_cannot_be_mixed_is_named(sources: dict[Path, float], tmp_path: Pat
         with pytest.raises(ValueError, match="stop is"):
             mix({first: 1}, stop=stop)  # type: ignore[arg-type]
     fastio.pack([{"y": 1.5}], tmp_path / "other")
-    with pytest.raises(SchemaError, match="samples of a mix are alike"):
+    with pytest.raises(SchemaError, match="samples that come together are alike"):
         Loader(mix([(first, 1), (tmp_path / "other", 1)]))
     with pytest.raises(ValueError, match="order of its own"):
         Loader(mix({first: 1}), sampler=[1, 2])
     with pytest.raises(TransformError, match="pack it"):
         Loader(mix([(torch.utils.data.TensorDataset(torch.ones(3)), 1)]))
+
+
+# --- Of parts -------------------------------------------------------------------------------------
+
+
+def test_subsets_and_concatenations_are_mixed(sources: dict[Path, float]) -> None:
+    first, second, third = (fastio.open(path) for path in sources)
+    picked = [7, 3, 3, *range(400, 450)]
+    joined: Any = ConcatDataset([second, Subset(third, range(5))])
+    spec = mix([(Subset(first, picked), 2), (joined, 1)], seed=3)
+    expected = [*picked, *range(10_000, 10_120), *range(20_000, 20_005)]
+    with Loader(spec, 8, shuffle=True, seed=1) as loader:
+        batches = iter(loader)
+        begin = [next(batches)["x"].tolist() for _ in range(3)]
+        state = loader.state_dict()
+        found = [x for xs in begin for x in xs] + [x for b in batches for x in b["x"].tolist()]
+    assert set(found) == set(expected)
+    times = Counter(found)  # the Subset comes four times and a part, all of the other one
+    assert {times[row] for row in picked if row != 3} <= {4, 5}
+    assert times[3] in (8, 9, 10)
+    assert {count for row, count in times.items() if row >= 10_000} <= {1, 2}
+    with Loader(spec, 8, shuffle=True, seed=1) as loader:
+        loader.load_state_dict(state)
+        assert numbers(loader) == found[24:]
+    for dataset in (first, second, third):
+        dataset.close()
+
+
+def test_rows_of_a_subset_in_a_mix_are_its_places(sources: dict[Path, float]) -> None:
+    with fastio.open(next(iter(sources))) as dataset:
+        picked = [9, 4, 4, 1]
+        with Loader(mix({Subset(dataset, picked): 1.0}), 2) as loader:
+            found = [(batch["x"].tolist(), loader.batch.rows) for batch in loader]
+    assert [x for xs, _ in found for x in xs] == picked
+    assert [rows.tolist() for _, rows in found if rows is not None] == [[0, 1], [2, 3]]
+
+
+def test_a_mix_has_a_collate_fn(sources: dict[Path, float]) -> None:
+    def collate(samples: list[Any]) -> list[Any]:
+        return [(sample["x"], sample["text"]) for sample in samples]
+
+    with Loader(mix(sources, stop=50), 8, shuffle=True, seed=1) as loader:
+        expected = [(x, f"row {x}") for x in numbers(loader)]
+    with Loader(mix(sources, stop=50), 8, shuffle=True, seed=1, collate_fn=collate) as loader:
+        assert [pair for batch in loader for pair in batch] == expected
+
+
+def test_tables_are_mixed_with_packed_rows(sources: dict[Path, float], tmp_path: Path) -> None:
+    table = {"x": list(range(50_000, 50_040)), "text": [f"row {50_000 + i}" for i in range(40)]}
+    parquet.write_table(pa.table(table), tmp_path / "t.parquet", row_group_size=7)
+    first = next(iter(sources))
+    with Loader(mix([(first, 1), (tmp_path / "t.parquet", 1)], stop=80), 8, True, seed=0) as loader:
+        assert {x for x in numbers(loader) if x >= 50_000} == set(table["x"])

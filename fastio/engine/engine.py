@@ -37,7 +37,7 @@ from fastio.errors import (
     ShardCorrupt,
 )
 from fastio.fetch import ColdRows, ImageReads, SpanRead, Spans, columns
-from fastio.formats import Loadable, PaddedDataset, TokenDataset
+from fastio.formats import Loadable, PaddedDataset, TableSamples, TokenDataset
 from fastio.plan import PlannedBatch
 from fastio.ragged import Forms, RaggedBatch, is_ragged, of_field
 from fastio.schema import CODEC_ENCODED, Image
@@ -292,7 +292,7 @@ class Engine:
 
     def _make_images(self) -> dict[str, ImageField]:
         dataset = self.dataset
-        if isinstance(dataset, (TokenDataset, PaddedDataset)):
+        if isinstance(dataset, (TokenDataset, PaddedDataset, TableSamples)):
             return {}
         return {
             name: image_field(

@@ -57,8 +57,9 @@ __all__ = [
 
 # What the native path reads.
 AnyDataset = Dataset | FolderDataset | TarDataset | HuggingFaceDataset
-# ... and what it makes batches of: such a dataset, windows of its tokens, or padded documents.
-Loadable = AnyDataset | TokenDataset | PaddedDataset
+# ... and what it makes batches of: such a dataset, windows of its tokens, padded documents, or rows
+# of tables.
+Loadable = AnyDataset | TokenDataset | PaddedDataset | TableSamples
 # What of it lies in a store.
 Remote = RemoteDataset | RemoteTars
 

@@ -20,7 +20,7 @@ from fastio.formats.tables.values import Ragged
 from fastio.schema import Schema
 from fastio.shown import without_secrets
 
-_KEPT_GROUPS = 2  # row groups, as they were read last
+_LEAST_GROUPS = 2  # row groups that are kept, as they were read last
 _MOST_IN_MEMORY = 4 << 30  # bytes of files without row groups (CSV, JSONL, Arrow streams)
 
 Values = NDArray[Any] | Ragged
@@ -29,8 +29,7 @@ Values = NDArray[Any] | Ragged
 class TableSamples(Rows):
     """The rows of table files as dicts. Safe to use from several threads.
 
-    A row is had by reading its row group, of which the last ones are kept: for one row after the
-    other, and for a look at some. Batches of rows in any order are a Loader's work.
+    A row is had by reading its row group, of which the last ones are kept.
 
     Args:
         files: as `find_tables` found them.
@@ -64,6 +63,7 @@ class TableSamples(Rows):
         self.schema: Schema = self._dataset.schema
         self._first = np.array([group.first_row for group in self._dataset.groups], np.int64)
         self._read: OrderedDict[int, Mapping[str, Values]] = OrderedDict()
+        self._kept_bytes = 0
         self._lock = threading.Lock()
 
     @property
@@ -93,22 +93,44 @@ class TableSamples(Rows):
             ShardCorrupt: a row group is damaged.
             IndexError: a row number is out of range.
         """
-        kind = self._field(field)
+        return self.gather_all([field], rows)[field]
+
+    def gather_all(
+        self, fields: Sequence[str], rows: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any] | list[Any]]:
+        """`gather` for several fields."""
+        kinds = {name: self._field(name) for name in fields}
         rows = self._in_range(rows)
         number = np.searchsorted(self._first, rows, side="right") - 1
-        fixed = self._dataset.fixed.get(field)
-        dtype: Any = object if fixed is None else kind.dtype
-        found = np.empty((len(rows), *(() if fixed is None else fixed[0])), dtype)
+        found = {name: self._room(name, len(rows)) for name in fields}
         for group in np.unique(number).tolist():
             there = np.flatnonzero(number == group)
             local = rows[there] - self._first[group]
-            values = self._group(group)[field]
-            if not isinstance(values, Ragged):
-                found[there] = values[local]
-                continue
-            for place, row in zip(there.tolist(), local.tolist(), strict=True):
-                found[place] = listed(values.slice(row, row + 1), kind)[0]
-        return list(found) if fixed is None else found
+            read = self._group(group)
+            for name, kind in kinds.items():
+                values = read[name]
+                if not isinstance(values, Ragged):
+                    found[name][there] = values[local]
+                    continue
+                for place, row in zip(there.tolist(), local.tolist(), strict=True):
+                    found[name][place] = listed(values.slice(row, row + 1), kind)[0]
+        fixed = self._dataset.fixed
+        return {n: values if n in fixed else list(values) for n, values in found.items()}
+
+    def keep(self, nbytes: int) -> None:
+        """Keeps row groups that were read in so many bytes, the two read last in any case."""
+        self._kept_bytes = nbytes
+
+    @property
+    def group_bounds(self) -> NDArray[np.int64]:
+        """The first row of each row group, and the number of rows: int64 (groups + 1,)."""
+        return np.append(self._first, len(self))
+
+    @property
+    def group_bytes(self) -> int:
+        """About the bytes of the largest row group in memory."""
+        row = self._dataset.row_bytes
+        return max((g.rows * row + g.varying_bytes for g in self._dataset.groups), default=0)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """One sample.
@@ -127,6 +149,10 @@ class TableSamples(Rows):
             name: sample_value(self.gather(name, at)[0], kind)
             for name, kind in self.schema.fields.items()
         }
+
+    def sample_name(self, row: int) -> str:
+        """How messages name a row."""
+        return f"{self.path} row {row}"
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[row] for row in range(len(self)))
@@ -147,9 +173,17 @@ class TableSamples(Rows):
             if found is None:
                 found = self._whole(self._dataset.groups[number])
             self._read[number] = found
-            if len(self._read) > _KEPT_GROUPS:
+            most = self._kept_bytes // max(1, self.group_bytes)
+            if len(self._read) > max(_LEAST_GROUPS, most):
                 self._read.popitem(last=False)
             return found
+
+    def _room(self, field: str, rows: int) -> NDArray[Any]:
+        """Memory for a field of so many rows."""
+        fixed = self._dataset.fixed.get(field)
+        if fixed is None:
+            return np.empty(rows, object)
+        return np.empty((rows, *fixed[0]), self.schema.fields[field].dtype)  # type: ignore[union-attr]
 
     def _whole(self, group: RowGroup) -> dict[str, Values]:
         kinds = self.schema.fields

@@ -1,0 +1,224 @@
+"""Datasets that torch's ConcatDataset and Subset join: as DataLoader has them, the native way."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+
+import fastio
+from tests.support import import_torchvision, numbered_folder
+
+COUNTS = (20, 7, 31)
+
+
+def samples(first: int, count: int) -> Iterator[dict[str, Any]]:
+    for x in range(first, first + count):
+        yield {"x": x, "text": f"row {x}", "v": np.full(3, x, np.float32)}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("concat")
+    for number, count in enumerate(COUNTS):
+        fastio.pack(samples(100 * number, count), folder / str(number), shard_size=1 << 10)
+    return folder
+
+
+@pytest.fixture
+def parts(root: Path) -> Iterator[list[Any]]:
+    opened = [fastio.open(root / str(number)) for number in range(len(COUNTS))]
+    yield opened
+    for dataset in opened:
+        dataset.close()
+
+
+def plain(batches: Any) -> list[Any]:
+    """What batches have, to be compared."""
+    if isinstance(batches, torch.Tensor) and not batches.ndim:  # of a single sample
+        return [batches.item()]
+    if isinstance(batches, torch.Tensor):
+        return [str(batches.dtype), batches.tolist()]
+    if isinstance(batches, dict):
+        return [(name, plain(value)) for name, value in batches.items()]
+    if isinstance(batches, (tuple, list)):
+        return [plain(value) for value in batches]
+    return [batches]
+
+
+def xs(batches: Any) -> list[int]:
+    return [x for batch in batches for x in batch["x"].tolist()]
+
+
+SHAPES: dict[str, Callable[[list[Any]], Any]] = {
+    "parts": lambda p: ConcatDataset(p),
+    "nested": lambda p: ConcatDataset([ConcatDataset(p[:2]), p[2]]),
+    "subset of concat": lambda p: Subset(ConcatDataset(p), [57, 3, 20, -1, 26, 27, 3]),
+    "concat of subsets": lambda p: ConcatDataset([Subset(p[0], [5, 1]), p[1], Subset(p[2], [-1])]),
+    "folds of one": lambda p: ConcatDataset([Subset(p[2], range(9)), Subset(p[2], [30, 4])]),
+    "twice": lambda p: ConcatDataset([p[1], p[0], p[1]]),
+    "deep": lambda p: Subset(
+        ConcatDataset([Subset(ConcatDataset(p), range(40, 9, -3)), p[1]]), [17, 0]
+    ),
+}
+OPTIONS: dict[str, Any] = {
+    "in order": {},
+    "drop_last": {"drop_last": True},
+    "singles": {"batch_size": None},
+    "sampler": {"sampler": [1, 0, 1, -1]},
+    "batch_sampler": {"batch_sampler": [[1, 0], [1]], "batch_size": 1},
+    "collate": {"collate_fn": lambda found: [(s["x"], s["text"], s["v"].tolist()) for s in found]},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_batches_are_dataloader_s(
+    shape: Callable[[list[Any]], Any], options: dict[str, Any], parts: list[Any]
+) -> None:
+    joined, how = shape(parts), {"batch_size": 4, **options}
+    expected = plain(list(DataLoader(joined, **how)))
+    with fastio.Loader(joined, **how) as loader:
+        assert loader.path == "native"
+        assert len(loader) == len(expected)
+        assert [plain(list(loader)) for _ in range(2)] == [expected] * 2
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_generator_draws_dataloader_s_order(
+    shape: Callable[[list[Any]], Any], parts: list[Any]
+) -> None:
+    joined = shape(parts)
+    theirs = DataLoader(joined, 4, True, generator=torch.Generator().manual_seed(3))
+    with fastio.Loader(joined, 4, True, generator=torch.Generator().manual_seed(3)) as loader:
+        assert [plain(list(loader)) for _ in range(2)] == [plain(list(theirs)) for _ in range(2)]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_rows_are_numbers_of_the_whole(shape: Callable[[list[Any]], Any], parts: list[Any]) -> None:
+    joined = shape(parts)
+    with fastio.Loader(joined, 4, True, seed=5) as loader:
+        told = list(loader.sampler)
+        found, rows = [], []
+        for batch in loader:
+            found += batch["x"].tolist()
+            assert loader.batch.rows is not None
+            rows += loader.batch.rows.tolist()
+    assert rows == told
+    assert sorted(rows) == list(range(len(joined)))
+    assert found == [joined[row]["x"] for row in rows]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("done", [0, 1, 6])
+def test_an_epoch_goes_on_where_its_state_says(done: int, shuffle: bool, parts: list[Any]) -> None:
+    joined = ConcatDataset(parts)
+    with fastio.Loader(joined, 5, shuffle, seed=3) as loader:
+        batches = iter(loader)
+        for _ in range(done):
+            next(batches)
+        state, rest = loader.state_dict(), [xs(batches), xs(loader)]
+    with fastio.Loader(joined, 5, shuffle, seed=4) as loader:
+        loader.load_state_dict(state)
+        assert [xs(loader), xs(loader)] == rest
+    others = ConcatDataset(parts[1:])
+    with fastio.Loader(others, 5, shuffle) as loader, pytest.raises(fastio.StateMismatch):
+        loader.load_state_dict(state)
+
+
+def test_ranks_share_the_rows(parts: list[Any]) -> None:
+    found: list[int] = []
+    for rank in range(2):
+        joined = ConcatDataset(parts)
+        with fastio.Loader(joined, 3, True, rank=rank, world_size=2, seed=1) as loader:
+            found += xs(loader)
+    assert sorted(found) == xs([{"x": torch.tensor([s["x"] for s in ConcatDataset(parts)])}])
+
+
+def test_one_part_after_the_other_is_read_to_its_end(tmp_path: Path) -> None:
+    counts = 700, 500, 600  # more batches than are planned ahead
+    for number, count in enumerate(counts):
+        fastio.pack(samples(1000 * number, count), tmp_path / str(number))
+    opened = [fastio.open(tmp_path / str(number)) for number in range(3)]
+    with fastio.Loader(ConcatDataset(opened), 3) as loader:
+        expected = [1000 * number + x for number, count in enumerate(counts) for x in range(count)]
+        assert xs(loader) == expected
+    for dataset in opened:
+        dataset.close()
+
+
+def test_a_loader_of_several_can_be_pickled(parts: list[Any]) -> None:
+    loader = fastio.Loader(ConcatDataset(parts), 4, True, seed=1)
+    with loader, pickle.loads(pickle.dumps(loader)) as again:
+        assert xs(again) == xs(loader)
+
+
+@pytest.mark.parametrize("second", ["tensors", "other fields"])
+def test_what_is_not_alike_comes_as_from_dataloader(
+    second: str, parts: list[Any], tmp_path: Path
+) -> None:
+    other: Any = TensorDataset(torch.arange(3))
+    if second == "other fields":
+        fastio.pack(({"x": x, "other": "row"} for x in range(4)), tmp_path)
+        other = fastio.open(tmp_path)
+    joined: Any = ConcatDataset([parts[1], other])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with fastio.Loader(joined, 1) as loader:
+            assert loader.path == "torch"
+            found = plain(list(loader))
+    assert found == plain(list(DataLoader(joined, 1)))
+    assert any(issubclass(each.category, fastio.PerformanceWarning) for each in told)
+
+
+# Images
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> list[Any]:
+    """A torchvision ImageFolder, a folder that fastio opened, and the same packed."""
+    vision = import_torchvision()
+    folder = numbered_folder(tmp_path / "images")
+    fastio.pack(folder, tmp_path / "packed")
+    steps = vision.transforms.Compose([vision.transforms.ToTensor()])
+    own = vision.datasets.ImageFolder(folder, steps)
+    return [own, fastio.open(folder), fastio.open(tmp_path / "packed")]
+
+
+def test_folders_and_packed_images_are_one(images: list[Any]) -> None:
+    _, folder, packed = images
+    joined: Any = ConcatDataset([packed, Subset(folder, [3, 0])])
+    with fastio.Loader(joined, 4) as loader:
+        assert loader.path == "native"
+        found = [(image, label) for batch in loader for image, label in zip(*batch, strict=True)]
+    for (image, label), (pixels, expected) in zip(found, joined, strict=True):
+        assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels)
+        assert int(label) == expected
+    folder.close()
+    packed.close()
+
+
+def test_crops_are_told_and_of_every_row_its_own(images: list[Any]) -> None:
+    _, folder, packed = images
+    joined: Any = ConcatDataset([packed, folder])
+    crop = [fastio.RandomResizedCrop(8)]
+    with fastio.Loader(joined, 4, True, transforms=crop, seed=2) as loader:
+        for _ in loader:
+            assert loader.batch.rows is not None
+            told = loader.augmentation(loader.batch.rows)
+            assert len(told) == len(loader.batch.rows)
+        rows = len(packed)
+        first, second = (loader.augmentation(np.arange(rows) + at) for at in (0, rows))
+        assert first != second
+    with fastio.Loader(packed, 4, transforms=crop, seed=2) as alone:
+        next(iter(alone))
+        assert alone.augmentation(np.arange(rows), epoch=0) == first
+    folder.close()
+    packed.close()

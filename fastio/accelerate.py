@@ -20,7 +20,7 @@ from accelerate.data_loader import DataLoaderStateMixin
 from accelerate.state import GradientState
 from accelerate.utils import send_to_device
 
-from fastio import Loader
+from fastio import Loader, ShardingWarning
 
 __all__ = ["PreparedLoader", "TrainerLoaders", "prepare"]
 
@@ -39,8 +39,15 @@ def prepare(accelerator: Accelerator, loader: Loader) -> PreparedLoader:
         loader: prepared once, in the same order as others in the run that the state is of.
 
     Raises:
-        ValueError: the loader delivers to another device.
+        TypeError: it is no Loader, or one that is prepared already.
+        ValueError: the loader delivers to another device, or is sharded already for processes that
+            are not these.
+
+    Warns:
+        ShardingWarning: several processes get the same samples, as the loader's sampler, or its
+            dataset that iterates, gives all of them to each.
     """
+    _check_kind(loader)
     prepared = PreparedLoader(accelerator, loader)
     accelerator.register_for_checkpointing(prepared)
     return prepared
@@ -81,6 +88,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
                 f"the loader delivers to {loader.device}, and this process's device is "
                 f"{accelerator.device}: make it with device=accelerator.device"
             )
+        _check_sharding(accelerator, loader)
         # What accelerate's functions look for.
         self.gradient_state = GradientState()
         self._drop_last = True  # the remainder is found here
@@ -258,6 +266,60 @@ def _only(items: list[Any]) -> Any:
 
 def _same_device(one: torch.device, other: torch.device) -> bool:
     return one.type == other.type and (one.index or 0) == (other.index or 0)
+
+
+def _check_kind(loader: Any) -> None:
+    if isinstance(loader, PreparedLoader):
+        raise TypeError("the loader is prepared already: use what the first call returned")
+    if not isinstance(loader, Loader):
+        raise TypeError(
+            f"prepare takes a fastio.Loader, got {type(loader).__name__}: others are for "
+            "accelerator.prepare"
+        )
+
+
+def _check_sharding(accelerator: Accelerator, loader: Loader) -> None:
+    """Whether the processes get different samples, where the loader was told how."""
+    processes, process = accelerator.num_processes, accelerator.process_index
+    how = _sharded_by(loader)
+    if how is not None:
+        said, rank, world_size = how
+        if processes % world_size or (world_size == processes and rank != process):
+            raise ValueError(
+                f"the loader is sharded already, by {said}, as rank {rank} of {world_size}, and "
+                f"this is process {process} of {processes}: leave that out, and prepare gives each "
+                "process its part"
+            )
+    elif processes > 1 and loader.distributed is not False and not _takes_parts(loader):
+        warnings.warn(
+            f"each of the {processes} processes gets all samples of this loader: its sampler, or "
+            "its dataset that iterates, decides what it gives, and fastio follows it. Give each "
+            "process a part there (a DistributedSampler, a dataset split by node), or no sampler; "
+            "distributed=False says that all is wanted",
+            ShardingWarning,
+            stacklevel=4,
+        )
+
+
+def _sharded_by(loader: Loader) -> tuple[str, int, int] | None:
+    """What gives the loader a part of the samples, the rank and of how many; None: nothing."""
+    if loader.rank is not None and loader.world_size is not None:
+        return "rank= and world_size=", loader.rank, loader.world_size
+    shown = vars(loader)  # the properties refuse Accelerate
+    for sampler in (shown["batch_sampler"], shown["sampler"]):
+        for one in (sampler, getattr(sampler, "sampler", None)):
+            rank, world_size = (getattr(one, name, None) for name in ("rank", "num_replicas"))
+            if isinstance(rank, int) and isinstance(world_size, int):
+                return type(one).__name__, rank, world_size
+    return None
+
+
+def _takes_parts(loader: Loader) -> bool:
+    """Whether the loader itself gives each process a part, or its dataset does."""
+    split = getattr(loader.dataset, "_distributed", None) is not None  # split_dataset_by_node
+    iterates = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+    ours = type(vars(loader)["sampler"]).__module__.startswith("fastio.")
+    return split or (ours and not iterates)
 
 
 def _pads_each_rank(loader: Loader) -> bool:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -26,6 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fastio.errors import warn
 from fastio.ragged_tensors import dense
 from fastio.stats import Stats
 from fastio.tensors import Tree, map_leaves, to_device
@@ -73,10 +73,9 @@ def has_pinned_memory() -> bool:
     """Whether there is an accelerator that page-locked memory is for; warns if not, as torch."""
     if torch.cuda.is_available():
         return True
-    warnings.warn(
-        "'pin_memory' argument is set as true but no accelerator is found, then device pinned "
-        "memory won't be used.",
-        stacklevel=2,
+    warn(
+        "'pin_memory' argument is set as true but no accelerator is found: batches are delivered "
+        "in ordinary memory"
     )
     return False
 

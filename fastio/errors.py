@@ -34,7 +34,11 @@ A message says what happened, where, what was found and expected, and what to do
 
 from __future__ import annotations
 
-from fastio.shown import shown_lines
+import sys
+import warnings
+from types import FrameType
+
+from fastio.shown import shown_lines, without_addresses
 
 
 class FastioError(Exception):
@@ -164,3 +168,15 @@ class BuildMissing(FastioError, ImportError):
 
 class PerformanceWarning(UserWarning):
     """A loader works, but on a slow path. The message says why, and how to make it fast."""
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the line that called fastio, however deep in it this is called."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and _is_ours(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(without_addresses(shown_lines(message)), category, stacklevel=level)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "fastio"

@@ -219,7 +219,8 @@ class MixFeed(JoinedFeed):
 
     @property
     def random(self) -> bool:
-        return self.sampling.mode == "shuffle" or bool(self._buckets) or self.draws
+        own = self.sampling.mode == "shuffle" or bool(self._buckets) or self.dataset.seed is None
+        return own or self.draws
 
     @property
     def follows_torch(self) -> bool:
@@ -277,7 +278,8 @@ class MixFeed(JoinedFeed):
         order = MixOrder(
             [len(chain) for chain in self._chains],
             mix.weights,
-            seed=mix.seed,
+            # An epoch goes on in the cycle of the one before: not the seed of one epoch's order.
+            seed=(cursor.seed or 0) if mix.seed is None else mix.seed,
             order_seed=seed,
             shuffle=self.sampling.mode == "shuffle",
             stop=mix.stop,

@@ -34,20 +34,20 @@ class Mix:
     Attributes:
         sources: what the loader takes as datasets: paths, URLs, or datasets.
         weights: of each, which add up to 1.
-        seed: of the order in which they take turns.
+        seed: of the order in which they take turns; None: the loader's.
         stop: where an epoch ends.
     """
 
     sources: tuple[Any, ...]
     weights: tuple[float, ...]
-    seed: int = 0
+    seed: int | None = None
     stop: Stop | int = "all"
 
 
 def mix(
     sources: Mapping[Any, float] | Iterable[tuple[Any, float]],
     *,
-    seed: int = 0,
+    seed: int | None = None,
     stop: Stop | int = "all",
 ) -> Mix:
     """Several datasets with the same fields as one dataset for `Loader`.
@@ -72,7 +72,8 @@ def mix(
     Args:
         sources: {path: weight, ...}, or pairs of a dataset (or a path) and its weight. A torch
             Subset or ConcatDataset of such datasets is one, too. Weights are above 0, of any sum.
-        seed: of the turns. The order within each source is that of the loader's seed.
+        seed: of the turns, also of loaders that do not shuffle; None: the loader's seed, which
+            decides the order within each source in any case.
         stop: where an epoch ends: "all", when every source was gone through once (small ones more
             than once); "first", when the first source would begin again; or after so many samples.
 

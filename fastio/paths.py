@@ -67,6 +67,7 @@ from fastio.samples import ImageForm, SampleForm
 from fastio.sampling import Sampling
 from fastio.schema import tokens_hint
 from fastio.seeds import drawn_by
+from fastio.shown import without_addresses
 from fastio.staging import staged
 from fastio.store import is_remote
 from fastio.table_feed import TableFeed, TableSettings, table_memory
@@ -588,7 +589,7 @@ def _joined_forms(first: NativeFeed | ConcatFeed, request: Request) -> Forms:
 
 
 def _one_line(value: object) -> str:
-    return " ".join(repr(value).split())
+    return without_addresses(" ".join(repr(value).split()))
 
 
 def _torch_feed(request: Request, slow: Slow) -> TorchFeed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import time
-import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastio.errors import LoaderTimeout, ShardingWarning, StateMismatch
+from fastio.errors import LoaderTimeout, ShardingWarning, StateMismatch, warn
 from fastio.resume import Cursor
 from fastio.sampling import Permutation, Ranks, Sampling
 
@@ -228,10 +227,9 @@ def warn_unsharded() -> None:
 
 @cache
 def _warn_once(count: int) -> None:
-    warnings.warn(
-        f"this is one of {count} processes, and each gets all of the data from this loader, as "
-        "from a DataLoader without a sampler. Loader(distributed=True) gives each its part; "
-        "distributed=False says that all is wanted",
+    warn(
+        f"this process is one of {count}, and this loader gives all of the data to each of them, "
+        "as a DataLoader without a sampler does: pass distributed=True to Loader to give each "
+        "process its part, or distributed=False if each is to get all of it",
         ShardingWarning,
-        stacklevel=4,
     )

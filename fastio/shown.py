@@ -16,6 +16,7 @@ _CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff"
     "\ud800-\udfff]"
 )
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+\b")
 _LOWEST_ESCAPED_BYTE = 0xDC80  # as the error handler "surrogateescape" has them
 # What stands before an "@" is a container's name here, no credential.
 _CONTAINER_BEFORE_AT = re.compile(r"^(abfss?|az|adl|wasbs?)$")
@@ -48,6 +49,11 @@ def without_secrets(text: str) -> str:
     if "?" in text:
         text = _OTHER_QUERY.sub(r"\1", _QUERY.sub(r"\1", text))
     return _PARAMETER.sub(r"\1***", text)
+
+
+def without_addresses(text: str) -> str:
+    """A text in which no object's repr tells where in memory it is."""
+    return _ADDRESS.sub("", text)
 
 
 def shown(text: str) -> str:

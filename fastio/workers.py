@@ -6,21 +6,18 @@ our `Order`, so that epochs, ranks and resuming work as on the native path.
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
-from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio.device import HostBatch
-from fastio.errors import LoaderClosed, PerformanceWarning, TransformError
+from fastio.errors import LoaderClosed, PerformanceWarning, TransformError, warn
 from fastio.feed import BatchInfo, HostBatches, as_list
 from fastio.formats.torch_dataset import (
     Slow,
@@ -33,7 +30,6 @@ from fastio.formats.torch_dataset import (
 from fastio.resume import Cursor
 from fastio.sampling import Ranks, Sampling
 from fastio.seeds import drawn_by, unchanged, with_order_seed
-from fastio.shown import shown_lines
 from fastio.stats import Stats
 from fastio.tensors import Finish, Step, Tail, first_tensor
 from fastio.transforms import Augmentation, compile, on_whole_batch
@@ -209,15 +205,8 @@ class TorchFeed:
 
 @cache
 def _warn(message: str) -> None:
-    """Warns, where it did not yet in this process, at the caller's line."""
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and _is_ours(frame):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(shown_lines(message), PerformanceWarning, stacklevel=level)
-
-
-def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == "fastio"
+    """Warns, where it did not yet in this process."""
+    warn(message, PerformanceWarning)
 
 
 def _check_iterable(sampling: Sampling) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 import fastio
 from tests.support import flat, import_torchvision, numbered_folder, trainers_script
@@ -193,6 +193,67 @@ def test_batches_of_a_loader_without_a_device_are_moved(
 def test_another_device_is_refused(packed: Path, accelerator: Accelerator) -> None:
     with loader(packed, device="meta") as bare, pytest.raises(ValueError, match="delivers to meta"):
         prepare(accelerator, bare)
+
+
+@pytest.fixture
+def second_of_two(accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch) -> Accelerator:
+    monkeypatch.setattr(Accelerator, "num_processes", property(lambda self: 2))
+    monkeypatch.setattr(Accelerator, "process_index", property(lambda self: 1))
+    return accelerator
+
+
+def test_a_loader_that_is_sharded_for_other_processes_is_refused(
+    packed: Path, second_of_two: Accelerator
+) -> None:
+    sampler = DistributedSampler(range(ROWS), num_replicas=2, rank=0)  # type: ignore[arg-type]
+    given: list[dict[str, Any]] = [
+        {"rank": 0, "world_size": 2},
+        {"rank": 2, "world_size": 3},
+        {"shuffle": None, "sampler": sampler},
+    ]
+    for how in given:
+        with (
+            loader(packed, **how) as bare,
+            pytest.raises(ValueError, match=r"sharded already, by .* this is process 1 of 2"),
+        ):
+            prepare(second_of_two, bare)
+
+
+def test_a_loader_that_is_sharded_for_these_processes_is_taken(
+    packed: Path, second_of_two: Accelerator
+) -> None:
+    sampler = DistributedSampler(range(ROWS), num_replicas=2, rank=1)  # type: ignore[arg-type]
+    given: list[dict[str, Any]] = [
+        {"rank": 1, "world_size": 2},
+        {"shuffle": None, "sampler": sampler},
+        {"distributed": True},
+        {"distributed": False},
+        {},
+    ]
+    for how in given:
+        with loader(packed, **how) as bare:
+            prepare(second_of_two, bare)
+
+
+def test_a_sampler_that_gives_each_process_everything_is_warned_of(
+    packed: Path, second_of_two: Accelerator
+) -> None:
+    with (
+        loader(packed, shuffle=None, sampler=range(ROWS)) as bare,
+        pytest.warns(fastio.ShardingWarning, match="each of the 2 processes gets all") as caught,
+    ):
+        prepare(second_of_two, bare)
+    assert caught[0].filename == __file__
+
+
+def test_a_loader_is_prepared_once(packed: Path, accelerator: Accelerator) -> None:
+    with loader(packed) as bare:
+        prepared: Any = prepare(accelerator, bare)
+        with pytest.raises(TypeError, match="prepared already"):
+            prepare(accelerator, prepared)
+        other: Any = DataLoader(range(3))  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="others are for accelerator"):
+            prepare(accelerator, other)
 
 
 def _model() -> tuple[torch.nn.Module, torch.optim.Optimizer]:

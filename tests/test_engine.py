@@ -67,7 +67,11 @@ def run(
 def images(
     dataset: Any, transforms: list[Any], *, epoch: int = 0, seed: int = 0, **options: Any
 ) -> Any:
-    """All images of an epoch, in row order: one array, or a list where sizes differ."""
+    """All images of an epoch, in row order: one array, or a list where sizes differ.
+
+    (height, width, channels) each, if not said otherwise.
+    """
+    options = {"channels_last": True, **options}
     engine = Engine(dataset, transforms={"image": T.compile(transforms)}, **options)
     try:
         batches = run(engine, len(dataset), epoch, seed)
@@ -303,7 +307,7 @@ def test_batches_come_in_order_with_their_rows_and_labels(engine: Engine) -> Non
         [10, 11, 12],
     ]
     assert [batch.next_position for batch in batches] == [5, 10, 13]
-    assert batches[2].fields["image"].shape == (3, 32, 32, 3)
+    assert batches[2].fields["image"].shape == (3, 3, 32, 32)  # contiguous planes
     assert batches[2].fields["label"].tolist() == [0, 0, 0]
 
 
@@ -479,7 +483,7 @@ def test_skipped_samples_leave_their_batch_and_are_counted(damaged: FolderDatase
     assert all(isinstance(e, SampleError) for batch in batches for e in batch.errors)
     assert engine.stats.skipped == 3
     whole = images(FolderDataset.from_samples([(damaged.paths[2], 0)], ["a"]), [T.Resize((16, 16))])
-    np.testing.assert_array_equal(batches[0].fields["image"][1], whole[0])
+    np.testing.assert_array_equal(batches[0].fields["image"][1], whole[0].transpose(2, 0, 1))
     engine.close()
 
 

@@ -124,6 +124,17 @@ def test_a_mix_has_its_shares_and_all_rows(sources: dict[Path, float], batch_siz
         assert max(times.values()) - min(times.values()) <= 1
 
 
+def test_turns_follow_the_loader_s_seed_where_the_mix_has_none(sources: dict[Path, float]) -> None:
+    def turns(of_mix: int | None, of_loader: int | None) -> list[int]:
+        torch.manual_seed(8)
+        with Loader(mix(sources, seed=of_mix), 16, seed=of_loader) as loader:
+            return numbers(loader)
+
+    assert turns(None, 3) == turns(3, 4)
+    assert turns(None, 3) != turns(None, 4)
+    assert turns(None, None) == turns(None, None) != turns(None, 0)
+
+
 def test_what_is_delivered_depends_on_the_seeds_alone(sources: dict[Path, float]) -> None:
     def epochs(threads: int, **seeds: int) -> list[list[int]]:
         spec = mix(sources, seed=seeds.get("turns", 0))
@@ -200,7 +211,7 @@ def test_bad_samples_are_left_out_of_a_mix(tmp_path: Path) -> None:
     at = data.find(noise(7).tobytes())
     data[at] ^= 1
     shard.write_bytes(data)
-    spec = mix({paths[0]: 1, paths[1]: 1}, stop=80)
+    spec = mix({paths[0]: 1, paths[1]: 1}, seed=0, stop=80)
     with Loader(spec, 5, transforms=[RandomResizedCrop(8)], on_error="skip") as loader:
         labels = [label for _, labels in loader for label in labels.tolist()]
         assert len(labels) == 79

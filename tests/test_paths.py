@@ -195,7 +195,7 @@ def test_transforms_that_are_not_known_take_the_torch_path_which_says_why(
 def test_any_other_dataset_takes_the_torch_path() -> None:
     with Loader(TensorDataset(torch.arange(4)), 2) as batches:
         assert batches.path == "torch"
-        assert batches.stats().reason == "TensorDataset is not torchvision's ImageFolder"
+        assert batches.stats().reason == "fastio has no native reader for TensorDataset"
 
 
 def test_what_is_no_dataset_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import fastio
 from fastio import Loader, PerformanceWarning
+from fastio.seeds import _warn_once
 from fastio.workers import _warn
 from tests.support import import_torchvision, numbered_folder
 
@@ -93,12 +95,59 @@ def test_a_transform_of_hugging_face_s_is_to_be_taken_off() -> None:
     assert "dataset.reset_format()" in said(rows)
 
 
+def test_a_function_is_told_by_its_name_and_not_by_its_address(folder: Path) -> None:
+    known = import_torchvision().transforms
+    chain = known.Compose([known.Lambda(str), lambda image: image, known.ToTensor()])
+    message = said(image_folder(folder, transform=chain))
+    assert "<lambda>" in message
+    assert " at 0x" not in message
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Loader(image_folder(folder, transform=chain), 2) as loader:
+            assert " at 0x" not in loader.stats().reason
+
+
+def here() -> int:
+    """The line of the caller."""
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return frame.f_back.f_lineno
+
+
+def test_warnings_point_to_the_line_that_made_the_loader(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for dataset, options in ((TensorDataset(torch.arange(4)), {}), (folder, {"pin_memory": True})):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loader, line = Loader(dataset, 2, **options), here()  # type: ignore[arg-type]
+        loader.close()
+        [found] = caught
+        assert (found.filename, found.lineno) == (__file__, line)
+
+
+def test_a_sharding_warning_points_to_the_line_that_iterates(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    _warn_once.cache_clear()
+    with Loader(folder, 2) as loader:
+        with pytest.warns(fastio.ShardingWarning, match="distributed=True") as caught:
+            line = (iter(loader), here())[1]
+        [found] = caught
+        assert (found.filename, found.lineno) == (__file__, line)
+    _warn_once.cache_clear()
+
+
 def test_the_same_reason_is_told_once_a_process_and_others_are_told() -> None:
     said(TensorDataset(torch.arange(4)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with Loader(TensorDataset(torch.arange(4)), 2) as loader:
-            assert loader.stats().reason == "TensorDataset is not torchvision's ImageFolder"
+            assert loader.stats().reason == "fastio has no native reader for TensorDataset"
     said(Counting())
 
 

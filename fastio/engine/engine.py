@@ -109,7 +109,7 @@ class Engine:
         fields: Sequence[str] | None = None,
         threads: int = 1,
         on_error: OnError = "raise",
-        channels_last: bool = True,
+        channels_last: bool = False,
         normalize_on_cpu: bool = False,
         allocate: Allocate | None = None,
         recycle: bool = True,

@@ -26,6 +26,7 @@ from torch.utils.data import (
 from torch.utils.data.dataloader import _DatasetKind, _InfiniteConstantSampler
 
 from fastio.formats.folder import FolderDataset
+from fastio.shown import without_addresses
 
 _FOLDER_MODULE = "torchvision.datasets.folder"
 Rows = npt.NDArray[np.int64]
@@ -164,7 +165,7 @@ def image_files(dataset: object) -> ImageFiles | Slow:
         return _joined_files(dataset)
     kind = type(dataset)
     if (kind.__module__, kind.__qualname__) != (_FOLDER_MODULE, "ImageFolder"):
-        return Slow(f"{kind.__qualname__} is not torchvision's ImageFolder")
+        return Slow(f"fastio has no native reader for {kind.__qualname__}")
     folder: Any = dataset
     if folder.target_transform is not None:
         return Slow(
@@ -173,7 +174,7 @@ def image_files(dataset: object) -> ImageFiles | Slow:
             "then gets the labels of a batch as a tensor.",
         )
     loader = folder.loader
-    name = getattr(loader, "__qualname__", repr(loader))
+    name = getattr(loader, "__qualname__", without_addresses(repr(loader)))
     standard = name in ("default_loader", "pil_loader")
     if not standard or getattr(loader, "__module__", None) != _FOLDER_MODULE:
         return Slow(

@@ -35,6 +35,7 @@ def folder(root: Path, files: Iterable[bytes]) -> FolderDataset:
 
 def images(dataset: Dataset | FolderDataset, steps: list[Any], **options: Any) -> Any:
     """All images in order, as one batch; or the error of it."""
+    options = {"channels_last": True, **options}
     engine = Engine(dataset, transforms={"image": T.compile(steps)}, **options)
     try:
         order = Order(len(dataset), mode="sequential")

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
+from torch import Generator
 from torch.utils.data import DataLoader, Sampler, default_collate, default_convert
 from typing_extensions import TypeVar
 
@@ -222,7 +223,7 @@ class Loader(DataLoader[_Batch]):
         from fastio.seeds import process_ranks
         from fastio.workers import TorchFeed
 
-        _check(num_workers, timeout, prefetch_factor, threads)
+        _check(num_workers, timeout, prefetch_factor, threads, generator)
         if isinstance(fields, str):
             raise ValueError(f"fields is a list of names: fields=[{fields!r}]")
         if (rank is None) != (world_size is None):
@@ -798,7 +799,13 @@ def _check(
     timeout: float,
     prefetch_factor: int | None,
     threads: int | Literal["auto"] | None,
+    generator: object,
 ) -> None:
+    if not isinstance(generator, (Generator, type(None))):
+        raise TypeError(
+            f"generator should be a torch.Generator or None, got {generator!r}: "
+            "torch.Generator().manual_seed(number) makes one of a seed"
+        )
     if threads not in (None, "auto") and (not isinstance(threads, int) or threads < 1):
         raise ValueError(f"threads is a number of at least 1, 'auto' or None, got {threads!r}")
     if num_workers < 0:

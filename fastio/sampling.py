@@ -101,7 +101,8 @@ class Sampling:
                 )
         elif type(self.batch_size) is not int or self.batch_size < 1:
             raise ValueError(
-                f"batch_size should be a positive integer value, but got {self.batch_size!r}"
+                "batch_size should be a positive integer value, but got "
+                f"batch_size={self.batch_size!r}"
             )
         self._check_order()
 

@@ -129,9 +129,10 @@ class TorchFeed:
         return self._reader
 
     def steps(self, ranks: Ranks) -> int:
-        return (
-            len(self.reader()) if self._iterable else self._sampling.steps(len(self.dataset), ranks)
-        )
+        if self._iterable:
+            return len(self.reader())
+        # A dataset needs a length only where no sampler tells which rows there are.
+        return self._sampling.steps(len(self.dataset) if self._sampling.ours else 0, ranks)
 
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
         if self._iterable:

@@ -1,0 +1,72 @@
+"""Arguments, lengths and warnings that torch's own tests leave out, compared with DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import fastio
+
+ROWS = 10
+
+
+class Endless(Dataset[int]):
+    """Has any row, and therefore no length."""
+
+    def __getitem__(self, row: int) -> int:
+        return row
+
+
+class Numbers(IterableDataset[int]):
+    """Says a length that it exceeds."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(ROWS))
+
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sampler": [5, 7, 1000], "batch_size": 2},
+        {"sampler": [5, 7, 1000], "batch_size": 2, "drop_last": True},
+        {"sampler": [5, 7], "batch_size": None},
+        {"batch_sampler": [[5], [7, 1000]]},
+    ],
+    ids=str,
+)
+def test_a_sampler_gives_the_length_of_a_dataset_that_has_none(options: dict[str, Any]) -> None:
+    plain = DataLoader(Endless(), **options)
+    with fastio.Loader(Endless(), **options) as loader:
+        assert len(loader) == len(plain) == len(list(loader))
+        assert [np.asarray(batch).tolist() for batch in loader] == [
+            np.asarray(batch).tolist() for batch in plain
+        ]
+
+
+@pytest.mark.parametrize("generator", [3, np.random.default_rng(3)], ids=["int", "numpy"])
+def test_a_generator_that_is_none_of_torch_s_is_refused_with_what_to_give(generator: Any) -> None:
+    with pytest.raises(TypeError, match=r"torch\.Generator\(\)\.manual_seed"):
+        fastio.Loader(list(range(ROWS)), shuffle=True, generator=generator)
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, True])
+def test_a_batch_size_is_refused_in_dataloader_s_words(batch_size: Any) -> None:
+    with pytest.raises(ValueError, match="batch_size") as plain:
+        DataLoader([0], batch_size)
+    with pytest.raises(ValueError, match="batch_size") as ours:
+        fastio.Loader([0], batch_size)
+    assert str(ours.value) == str(plain.value)
+
+
+def test_more_samples_than_a_dataset_that_iterates_said_are_warned_of() -> None:
+    with fastio.Loader(Numbers(), None) as loader:
+        assert len(loader) == 3
+        with pytest.warns(UserWarning, match="Length of IterableDataset .* reported to be 3"):
+            assert list(loader) == list(range(ROWS))

@@ -103,9 +103,9 @@ def crc32c_mismatch(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), or
     The first of n ranges [starts[i], starts[i + 1]) of a uint8 array whose CRC-32C is not expected[i] (uint32), or that leaves the array; -1 if there is none. starts: int64 (n + 1,).
     """
 
-def jpeg_probe(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple:
+def jpeg_probe(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], max_pixels: int = 9223372036854775807) -> tuple:
     """
-    (height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 array), every coefficient of which is read. Raises ValueError if the file is damaged.
+    (height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 array), every coefficient of which is read. Raises ValueError if the file is damaged, or has more pixels.
     """
 
 def transform(geometry: Geometry, seed: int, epoch: int, row: int, pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(shape=(None, None, None), order='C', device='cpu')], channels_last: bool, normalize: Sequence[Sequence[float]] | None) -> None:
@@ -127,9 +127,9 @@ class Codebook(SharedCodebook):
     @property
     def data(self) -> bytes: ...
 
-def blocks_encode(jpeg: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> tuple | None:
+def blocks_encode(jpeg: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook, max_pixels: int = 9223372036854775807) -> tuple | None:
     """
-    (block record, height, width, EXIF orientation) of a JPEG file's bytes (uint8 array), every coefficient of which is read; None where a record cannot hold it (CMYK, arithmetic coding, ...). Raises ValueError if the file is damaged.
+    (block record, height, width, EXIF orientation) of a JPEG file's bytes (uint8 array), every coefficient of which is read; None where a record cannot hold it (CMYK, arithmetic coding, ...). Raises ValueError if the file is damaged, or has more pixels.
     """
 
 def blocks_export(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> bytes:
@@ -137,14 +137,14 @@ def blocks_export(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), or
     The JPEG file of a record: the same coefficients, quantisers and metadata. Raises ValueError if the record is damaged.
     """
 
-def blocks_check(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook) -> tuple:
+def blocks_check(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook, max_pixels: int = 9223372036854775807) -> tuple:
     """
-    (height, width) of a record, every byte of which is checked. Raises ValueError if it is damaged.
+    (height, width) of a record, every byte of which is checked. Raises ValueError if it is damaged, or has more pixels.
     """
 
-def blocks_pixels(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook, orientation: int = 1, denominator: int = 1, channels: int = 3, record_size: int = 0) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))]:
+def blocks_pixels(record: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], codebook: Codebook, orientation: int = 1, denominator: int = 1, channels: int = 3, record_size: int = 0, max_pixels: int = 9223372036854775807) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None))]:
     """
-    The image of a record, upright, at 1/denominator of its size (1, 2, 4 or 8), as uint8 (H, W, C). At 1/8 the first blocks_header_bytes() of a record of record_size do.
+    The image of a record, upright, at 1/denominator of its size (1, 2, 4 or 8), as uint8 (H, W, C). At 1/8 the first blocks_header_bytes() of a record of record_size do. Raises ValueError if the stored image has more than max_pixels.
     """
 
 def blocks_header_bytes(height: int, width: int) -> int:
@@ -282,9 +282,9 @@ class Engine:
         Has so many threads take rows from now on; returns how many do, less where the system has no more.
         """
 
-    def submit(self, files: FileSet, geometry: Geometry, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None) -> Slot:
+    def submit(self, files: FileSet, geometry: Geometry, seed: int, epoch: int, file: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], codec: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], orientation: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], height: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], width: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], row: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], crc32c: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, codebook: SharedCodebook | None, channels: int, channels_last: bool, normalize: Sequence[Sequence[float]] | None, out: Annotated[NDArray, dict(order='C', device='cpu')] | None, max_pixels: int = 9223372036854775807) -> Slot:
         """
-        Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for that, unless a thread hangs. normalize: (scale, bias) a channel for float32, None for uint8.
+        Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for that, unless a thread hangs. normalize: (scale, bias) a channel for float32, None for uint8. An image of more than max_pixels is a failure of its row.
         """
 
     def gather(self, table: Table, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Sequence[Annotated[NDArray, dict(order='C', device='cpu')] | None]) -> Slot:

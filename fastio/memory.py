@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# What one sample may take, where nobody says: pixels of an image that Pillow decodes (about what
-# Pillow itself refuses), and bytes that a zipped file holds.
+# What one sample may take, where nobody says: pixels of an image (about what Pillow itself
+# refuses), and bytes that a zipped file holds.
 MAX_PIXELS = 178_956_970
 MAX_UNZIPPED_BYTES = 256 << 20
 

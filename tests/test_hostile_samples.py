@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -236,14 +237,46 @@ def test_images_beyond_the_limit_are_errors_of_their_samples(tmp_path: Path) -> 
     assert taken < 600 << 20
 
 
+def jpeg_of(width: int, height: int, progressive: bool) -> bytes:
+    """A JPEG of a few bytes, whose header tells how large it is."""
+    data = save(picture(8, 8, 0), "JPEG", progressive=progressive)
+    at = data.index(b"\xff\xc2" if progressive else b"\xff\xc0") + 5
+    return data[:at] + struct.pack(">HH", height, width) + data[at + 4 :]
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_jpeg_that_claims_to_be_large_is_an_error_of_its_sample_everywhere(
+    tmp_path: Path, progressive: bool
+) -> None:
+    data = jpeg_of(65_500, 65_500, progressive)
+    refused = "65500 x 65500 pixels"
+    path = tar_of(tmp_path, "jpg", save(picture(8, 8, 0), "JPEG"), data)
+    (tmp_path / "folder" / "cat").mkdir(parents=True)
+    (tmp_path / "folder" / "cat" / "a.jpg").write_bytes(data)
+    folder = tmp_path / "folder"
+    for source in (path, folder):
+        with pytest.raises(SampleError, match=refused), Loader(source, 8, num_workers=1) as loader:
+            list(loader)
+        for codec in ("blocks", "jpeg", "raw"):
+            with pytest.raises(SampleError, match=refused):
+                fastio.pack(source, tmp_path / "packed", codec=codec, codebook="default")
+        done = CliRunner().invoke(main, ["verify", "--deep", str(path)])
+        assert done.exit_code == 1
+        assert re.search(refused, done.output)
+    taken, said = peak_of(LOADED, str(path))
+    assert said.split() == ["6", "1"]
+    assert taken < 600 << 20
+
+
 KINDS = ("folder", "list", "tar", "tar by URL", "save_to_disk", "packed")
+FILES = ("PNG", "JPEG")
 
 
 @contextmanager
-def images_of(kind: str, folder: Path) -> Iterator[str]:
-    """Three samples of a kind of data, PNGs of 8 x 8, 9 x 9 and 8 x 8 pixels."""
-    files = [save(picture(side, side, side), "PNG") for side in (8, 9, 8)]
-    named = {f"{row:03}.png": data for row, data in enumerate(files)}
+def images_of(kind: str, folder: Path, written: str = "PNG") -> Iterator[str]:
+    """Three samples of a kind of data, files of 8 x 8, 9 x 9 and 8 x 8 pixels."""
+    files = [save(picture(side, side, side), written) for side in (8, 9, 8)]
+    named = {f"{row:03}.{written.lower()}": data for row, data in enumerate(files)}
     path = folder / "data"
     (path / "cat").mkdir(parents=True)
     for name, data in named.items():
@@ -258,8 +291,9 @@ def images_of(kind: str, folder: Path) -> Iterator[str]:
         rows = {"image": [{"bytes": data, "path": None} for data in files]}
         path = folder / "saved"
         Dataset.from_dict(rows, features=Features({"image": ImageFeature()})).save_to_disk(path)
-    elif kind == "packed":
-        fastio.pack(path, folder / "packed-before")
+    elif kind.startswith("packed"):
+        codec = "jpeg" if kind == "packed files" else "blocks"
+        fastio.pack(path, folder / "packed-before", codec=codec)
         path = folder / "packed-before"
     if kind == "tar by URL":
         with http_folder(path.parent) as url:
@@ -268,15 +302,19 @@ def images_of(kind: str, folder: Path) -> Iterator[str]:
         yield str(path)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "list"])
-def test_max_pixels_is_an_option_of_every_kind_of_images(tmp_path: Path, kind: str) -> None:
-    with images_of(kind, tmp_path) as path, fastio.open(path, max_pixels=64) as dataset:
+@pytest.mark.parametrize("kind", [*(kind for kind in KINDS if kind != "list"), "packed files"])
+@pytest.mark.parametrize("written", FILES)
+def test_max_pixels_is_an_option_of_every_kind_of_images(
+    tmp_path: Path, kind: str, written: str
+) -> None:
+    with images_of(kind, tmp_path, written) as path, fastio.open(path, max_pixels=64) as dataset:
         # In another process, too.
         for opened in (dataset, pickle.loads(pickle.dumps(dataset))):
-            with pytest.raises(
-                SampleError, match=r"9 x 9 pixels, more than max_pixels=64.*larger max_"
-            ):
+            refused = r"9 x 9 pixels, more than max_pixels=64.*larger max_"
+            with pytest.raises(SampleError, match=refused):
                 opened[1]
+            with pytest.raises(SampleError, match=refused), Loader(opened, 3) as loader:
+                list(loader)
             with Loader(opened, batch_size=3, on_error="skip", num_workers=1) as loader:
                 assert sum(len(each) for each in map(_first, loader)) == 2
                 assert loader.stats().skipped == 1
@@ -285,11 +323,12 @@ def test_max_pixels_is_an_option_of_every_kind_of_images(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("tar by URL", "packed")])
-@pytest.mark.parametrize("options", [{}, {"codec": "raw"}, {"max_side": 4}])
+@pytest.mark.parametrize("options", [{}, {"codec": "jpeg"}, {"codec": "raw"}, {"max_side": 4}])
+@pytest.mark.parametrize("written", FILES)
 def test_max_pixels_is_an_option_of_packing(
-    tmp_path: Path, kind: str, options: dict[str, Any]
+    tmp_path: Path, kind: str, written: str, options: dict[str, Any]
 ) -> None:
-    with images_of(kind, tmp_path) as path:
+    with images_of(kind, tmp_path, written) as path:
         with pytest.raises(SampleError, match="max_pixels=64"):
             fastio.pack(path, tmp_path / "refused", max_pixels=64, **options)
         skipping: dict[str, Any] = {"max_pixels": 64, "on_error": "skip", **options}
@@ -315,6 +354,17 @@ def test_the_limits_are_options_of_the_command_line(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "more than max_unzipped_bytes=1,024" in done.stderr
     assert f"{GOOD - 1} samples" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["packed", "packed files", "tar", "tar by URL", "save_to_disk"])
+@pytest.mark.parametrize("written", FILES)
+def test_max_pixels_is_an_option_of_verify(tmp_path: Path, kind: str, written: str) -> None:
+    with images_of(kind, tmp_path, written) as path:
+        done = CliRunner().invoke(main, ["verify", path, "--deep", "--max-pixels", "64"])
+        assert done.exit_code == 1
+        assert "9 x 9 pixels, more than max_pixels=64" in done.output
+        done = CliRunner().invoke(main, ["verify", path, "--deep", "--max-pixels", "81"])
+        assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize("remote", [False, True])

@@ -166,8 +166,8 @@ def pack(
         int | None,
         typer.Option(
             min=1,
-            help="Maximum number of pixels of an image that Pillow decodes; larger images are bad "
-            "samples. Default: about 179 million.",
+            help="Maximum number of pixels of an image; larger images are bad samples. Default: "
+            "about 179 million.",
         ),
     ] = None,
     max_unzipped: Annotated[

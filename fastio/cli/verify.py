@@ -16,6 +16,7 @@ from fastio.cli.common import (
     parse_storage_options,
 )
 from fastio.cli.findings import Findings, Images, report
+from fastio.memory import MAX_PIXELS
 
 if TYPE_CHECKING:
     from fastio.dataset import Dataset, ImagesCheck, ShardCheck
@@ -37,6 +38,14 @@ def verify(
     deep: Annotated[
         bool, typer.Option("--deep", help="Decode every image too, and name the damaged ones.")
     ] = False,
+    max_pixels: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --deep: maximum number of pixels of an image; larger images are damaged "
+            "ones. Default: about 179 million.",
+        ),
+    ] = None,
     storage_options: StorageOptions = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress bar; only what is damaged.")
@@ -52,13 +61,15 @@ def verify(
     """
     options = parse_storage_options(storage_options)
     with clear_errors():
-        found = _check(dst, options, deep, not quiet)
+        found = _check(dst, options, deep, max_pixels or MAX_PIXELS, not quiet)
         report(found, quiet=quiet, as_json=as_json)
         if not found.all_well:
             raise typer.Exit(EXIT_FAILED)
 
 
-def _check(dst: str, options: dict[str, Any] | None, deep: bool, shown: bool) -> Findings:
+def _check(
+    dst: str, options: dict[str, Any] | None, deep: bool, max_pixels: int, shown: bool
+) -> Findings:
     from fastio.errors import DatasetNotFound
     from fastio.formats import find_table_files, tables_of_url_folder
     from fastio.formats.hugging_face import is_hugging_face
@@ -68,13 +79,14 @@ def _check(dst: str, options: dict[str, Any] | None, deep: bool, shown: bool) ->
     if tables is not None:
         return _check_tables(dst, tables, shown)
     if is_hugging_face(dst):
-        return _check_hugging_face(dst, deep, shown)
+        return _check_hugging_face(dst, deep, max_pixels, shown)
     tars = _find_tars(dst, options)
     if tars is not None:
         with closing(tars[0]):
-            return _check_tars(dst, *tars, deep, shown)
+            return _check_tars(dst, *tars, deep, max_pixels, shown)
     try:
         with open_packed(dst, options) as dataset:
+            dataset.limit(max_pixels, None)
             return _check_packed(dataset, deep, shown)
     except DatasetNotFound:
         tables = tables_of_url_folder(dst, options) if is_remote(dst) else None
@@ -133,12 +145,13 @@ def _check_tables(path: str, files: list[TableFile], shown: bool) -> Findings:
     return _of_files(path, checks, rows)
 
 
-def _check_hugging_face(path: str, deep: bool, shown: bool) -> Findings:
+def _check_hugging_face(path: str, deep: bool, max_pixels: int, shown: bool) -> Findings:
     from fastio.cores import available_cores
     from fastio.formats import HuggingFaceDataset
     from fastio.formats.hugging_face import check_arrow_streams, check_hugging_face_images
 
     with HuggingFaceDataset(path) as dataset:
+        dataset.limit(max_pixels, None)
         streams = check_arrow_streams(dataset.sources, available_cores())
         checks = _checked(streams, "files", len(dataset.sources), shown)
         found = _of_files(path, checks, len(dataset))
@@ -165,6 +178,7 @@ def _check_tars(
     names: list[str],
     window_bytes: int,
     deep: bool,
+    max_pixels: int,
     shown: bool,
 ) -> Findings:
     from fastio.cores import available_cores
@@ -193,7 +207,7 @@ def _check_tars(
         index = assemble(reader, list(samples), [""] * len(samples), list(samples.values()))
         found.lacked = lacked_fields(index)
         if deep:
-            images = check_tar_images(reader, index, available_cores())
+            images = check_tar_images(reader, index, available_cores(), max_pixels)
             found.images = _decoded(images, found.rows, shown)
     if found.images is not None and found.damaged:
         found.images.not_decoded = None

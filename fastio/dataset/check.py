@@ -16,6 +16,7 @@ from fastio import _native
 from fastio.dataset.packed import Dataset, StoredImage
 from fastio.dataset.pixels import decode_image, open_image, to_pixels
 from fastio.errors import FastioError
+from fastio.memory import MAX_PIXELS
 from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, Image
 from fastio.threads import DaemonPool
 
@@ -98,18 +99,22 @@ def in_order(
             yield pending.popleft().result()
 
 
-def check_file(data: bytes) -> None:
+def check_file(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
     """Decode all of an image file.
+
+    Args:
+        data: the file's bytes.
+        max_pixels: refuse larger ones.
 
     Raises:
         ValueError: it is damaged, or of no kind that can be decoded; the message is a reason.
     """
     if data.startswith(_JPEG_START):
         # Pillow passes over damage inside of a JPEG.
-        *_, components, _, kind = _native.jpeg_probe(np.frombuffer(data, np.uint8))
+        *_, components, _, kind = _native.jpeg_probe(np.frombuffer(data, np.uint8), max_pixels)
         if components in (1, 3) and kind in ("baseline", "progressive"):
             return
-    with open_image(data) as image:
+    with open_image(data, max_pixels) as image:
         to_pixels(image, "RGB")
     try:
         # Decoding alone passes over some damage that a PNG's own checksums tell.
@@ -155,10 +160,10 @@ def _decoded_size(stored: StoredImage, dataset: Dataset, kind: Image) -> tuple[i
     """Height and width, after every part of the image was decoded."""
     codebook = dataset.codebook
     if stored.codec == CODEC_BLOCKS and codebook is not None:
-        height, width = _native.blocks_check(stored.data, codebook)
+        height, width = _native.blocks_check(stored.data, codebook, dataset.max_pixels)
         return height, width
     if stored.codec == CODEC_JPEG:
-        height, width = _native.jpeg_probe(stored.data)[:2]
+        height, width = _native.jpeg_probe(stored.data, dataset.max_pixels)[:2]
         return height, width
     pixels = decode_image(
         stored.data,

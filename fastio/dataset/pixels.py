@@ -59,7 +59,7 @@ def decode_image(
         codebook: the dataset's, which the block codec needs.
         at_least: for thumbnails: the longer side may be smaller than it is stored, but not
             smaller than so many pixels. Only the block codec makes use of it.
-        max_pixels: refuse larger ones, where Pillow decodes it.
+        max_pixels: refuse larger ones. Raw pixels have no such limit: they are stored.
 
     Returns:
         uint8 (H, W, C), C-contiguous.
@@ -75,7 +75,9 @@ def decode_image(
         if codebook is None:
             raise ValueError("it is stored as blocks, but the dataset's manifest has no codebook")
         denominator = _denominator(height, width, at_least)
-        return _native.blocks_pixels(stored, codebook, orientation, denominator, channels)
+        return _native.blocks_pixels(
+            stored, codebook, orientation, denominator, channels, 0, max_pixels
+        )
     if codec == CODEC_RAW:
         expected = height * width * channels
         if len(stored) != expected:

@@ -23,7 +23,7 @@ class Rows(ABC):
     Attributes:
         path: where they come from, for messages.
         schema: of a sample.
-        max_pixels: of an image that Pillow decodes; a larger one is an error of its sample.
+        max_pixels: of an image, as stored; a larger one is an error of its sample.
         max_unzipped_bytes: of what a zipped file of a sample holds; more is an error of its sample.
     """
 

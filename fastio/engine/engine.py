@@ -520,6 +520,7 @@ class Engine:
             self.channels_last,
             image.affine,
             out,
+            image.max_pixels,
         )
 
     def sort_out(self, pending: Pending) -> None:

@@ -28,6 +28,7 @@ class ImageField:
     channels: int
     affine: tuple[list[float], list[float]] | None
     tail: tuple[Pointwise, ...]
+    max_pixels: int
 
     def shape(self, channels_last: bool) -> tuple[tuple[int, ...], str] | None:
         """One row's shape and dtype in a slot; None where sizes differ."""
@@ -100,4 +101,5 @@ def image_field(
         kind.channels,
         fused,
         compiled.tail if fused is None else (),
+        dataset.max_pixels,
     )

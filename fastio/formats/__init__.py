@@ -102,8 +102,8 @@ def open(
         roots: of a directory of `save_to_disk`: folders, beside its own, that images and other
             files which it names may lie in. Without them a path that leads elsewhere is an error,
             for such data may come from others, and name any file of yours.
-        max_pixels: of an image that Pillow decodes (PNG, WebP, TIFF, ...); a larger one is an
-            error of its sample. JPEGs are decoded a few rows at a time, and have no such limit.
+        max_pixels: of an image, as its file or record says; a larger one is an error of its sample,
+            before memory is taken for it.
         max_unzipped_bytes: what a gz file in a tar may hold; more is an error of its sample.
 
     Returns:

@@ -38,7 +38,7 @@ class ImageOptions:
         max_side: pixels of the longer side at most; larger images are shrunk.
         quality: files are made JPEGs of this quality, 1 to 100; None does so only with those
             that are shrunk.
-        max_pixels: of a file that Pillow decodes; a larger one is a bad sample.
+        max_pixels: of an image file; a larger one is a bad sample.
     """
 
     codec: ImageCodec
@@ -113,11 +113,11 @@ def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:
     jpeg = np.frombuffer(data, dtype=np.uint8)
     if options.codec == "blocks":
         assert options.codebook is not None
-        stored = _native.blocks_encode(jpeg, options.codebook)
+        stored = _native.blocks_encode(jpeg, options.codebook, options.max_pixels)
         if stored is not None:
             record, height, width, orientation = stored
             return _cell(record, CODEC_BLOCKS, height, width, orientation)
-    height, width, channels, orientation, kind = _native.jpeg_probe(jpeg)
+    height, width, channels, orientation, kind = _native.jpeg_probe(jpeg, options.max_pixels)
     if options.codec != "raw" and channels in (1, 3) and kind in ("baseline", "progressive"):
         return _cell(data, CODEC_JPEG, height, width, orientation)
     return int(orientation)

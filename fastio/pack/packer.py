@@ -51,7 +51,7 @@ class PackOptions:
         shard_bytes: a shard is closed by the row that makes its data this large.
         skip_bad: whether bad samples are left out; else the first one stops the pack.
         workers: number of threads.
-        max_pixels: of an image file that Pillow decodes.
+        max_pixels: of an image file.
     """
 
     codec: ImageCodec

@@ -51,7 +51,7 @@ def reencode(
     orientation = None
     if data.startswith(JPEG_START):
         # Pillow's decoder guesses where data is damaged; this one does not.
-        orientation = _native.jpeg_probe(np.frombuffer(data, dtype=np.uint8))[3]
+        orientation = _native.jpeg_probe(np.frombuffer(data, dtype=np.uint8), max_pixels)[3]
     with open_image(data, max_pixels) as image:
         orientation = orientation or exif_orientation(image)
         pixels = to_pixels(image, "L" if image.mode in _GRAY_MODES else "RGB")

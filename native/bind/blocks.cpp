@@ -71,7 +71,7 @@ void make_codebook(HeldCodebook* self, const Bytes& data) {
   self->bytes = std::move(bytes);
 }
 
-std::optional<nb::tuple> encode(const Bytes& jpeg, HeldCodebook& book) {
+std::optional<nb::tuple> encode(const Bytes& jpeg, HeldCodebook& book, std::int64_t max_pixels) {
   const std::uint8_t* data = jpeg.data();
   const std::size_t size = jpeg.size();
   std::unique_ptr<Workbench> bench;
@@ -79,7 +79,7 @@ std::optional<nb::tuple> encode(const Bytes& jpeg, HeldCodebook& book) {
   {
     const nb::gil_scoped_release release;
     bench = book.take();
-    status = read_coefficients(data, size, bench->coefficients);
+    status = read_coefficients(data, size, bench->coefficients, max_pixels);
     if (status.ok()) status = bench->encoder.encode(bench->coefficients, bench->record);
   }
   std::optional<nb::tuple> result;
@@ -96,10 +96,10 @@ std::optional<nb::tuple> encode(const Bytes& jpeg, HeldCodebook& book) {
 
 // Everything in a record, checked.
 Status unpack(const Codebook& book, const std::uint8_t* data, std::size_t size,
-              JpegCoefficients& out) {
+              JpegCoefficients& out, std::int64_t max_pixels = kAnyPixels) {
   Buffer record;
   const Status status = padded(data, size, record);
-  return status.ok() ? unpack_record(book, record.data(), size, out) : status;
+  return status.ok() ? unpack_record(book, record.data(), size, out, max_pixels) : status;
 }
 
 nb::bytes export_jpeg(const Bytes& record, const HeldCodebook& book) {
@@ -117,14 +117,14 @@ nb::bytes export_jpeg(const Bytes& record, const HeldCodebook& book) {
   return as_bytes(jpeg);
 }
 
-nb::tuple check(const Bytes& record, const HeldCodebook& book) {
+nb::tuple check(const Bytes& record, const HeldCodebook& book, std::int64_t max_pixels) {
   const std::uint8_t* data = record.data();
   const std::size_t size = record.size();
   JpegCoefficients coefficients;
   Status status;
   {
     const nb::gil_scoped_release release;
-    status = unpack(*book.value, data, size, coefficients);
+    status = unpack(*book.value, data, size, coefficients, max_pixels);
   }
   raise_for(status);
   return nb::make_tuple(coefficients.shape.height, coefficients.shape.width);
@@ -133,7 +133,7 @@ nb::tuple check(const Bytes& record, const HeldCodebook& book) {
 using Image = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<3>>;
 
 Image pixels(const Bytes& record, const HeldCodebook& book, int orientation, int denominator,
-             int channels, std::size_t record_size) {
+             int channels, std::size_t record_size, std::int64_t max_pixels) {
   if (orientation < 1 || orientation > 8) throw nb::value_error("orientation must be 1 to 8");
   if (denominator != 1 && denominator != 2 && denominator != 4 && denominator != 8)
     throw nb::value_error("denominator must be 1, 2, 4 or 8");
@@ -146,7 +146,7 @@ Image pixels(const Bytes& record, const HeldCodebook& book, int orientation, int
   {
     const nb::gil_scoped_release release;
     status = image.open(*book.value, data, size, record_size ? record_size : size, orientation,
-                        denominator, channels);
+                        denominator, channels, max_pixels);
     if (status.ok()) {
       const std::size_t bytes = static_cast<std::size_t>(image.height()) *
                                 static_cast<std::size_t>(image.width()) *
@@ -215,20 +215,23 @@ void bind_blocks(nb::module_& m) {
            "From the 16,640 bytes of a manifest (uint8 array). ValueError where they are none.")
       .def_prop_ro("data", [](const HeldCodebook& self) { return as_bytes(self.bytes); });
   m.def("blocks_encode", &encode, nb::arg("jpeg"), nb::arg("codebook"),
+        nb::arg("max_pixels") = kAnyPixels,
         "(block record, height, width, EXIF orientation) of a JPEG file's bytes (uint8 array), "
         "every coefficient of which is read; None where a record cannot hold it (CMYK, "
-        "arithmetic coding, ...). Raises ValueError if the file is damaged.");
+        "arithmetic coding, ...). Raises ValueError if the file is damaged, or has more pixels.");
   m.def("blocks_export", &export_jpeg, nb::arg("record"), nb::arg("codebook"),
         "The JPEG file of a record: the same coefficients, quantisers and metadata. Raises "
         "ValueError if the record is damaged.");
   m.def("blocks_check", &check, nb::arg("record"), nb::arg("codebook"),
+        nb::arg("max_pixels") = kAnyPixels,
         "(height, width) of a record, every byte of which is checked. Raises ValueError if it is "
-        "damaged.");
+        "damaged, or has more pixels.");
   m.def("blocks_pixels", &pixels, nb::arg("record"), nb::arg("codebook"),
         nb::arg("orientation") = 1, nb::arg("denominator") = 1, nb::arg("channels") = 3,
-        nb::arg("record_size") = 0,
+        nb::arg("record_size") = 0, nb::arg("max_pixels") = kAnyPixels,
         "The image of a record, upright, at 1/denominator of its size (1, 2, 4 or 8), as uint8 "
-        "(H, W, C). At 1/8 the first blocks_header_bytes() of a record of record_size do.");
+        "(H, W, C). At 1/8 the first blocks_header_bytes() of a record of record_size do. Raises "
+        "ValueError if the stored image has more than max_pixels.");
   m.def("blocks_header_bytes", &dc_bytes_bound, nb::arg("height"), nb::arg("width"),
         "The most bytes that the header and the DC section of a record of this size take.");
   m.def("train_codebook", &train, nb::arg("jpegs"), nb::arg("seed") = 0, nb::arg("iterations") = 40,

@@ -234,7 +234,7 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry
                 const Vector<std::int32_t>& height, const Vector<std::int32_t>& width,
                 const Vector<std::int64_t>& row, const std::optional<Vector<std::uint32_t>>& crc32c,
                 const SharedCodebook* codebook, int channels, bool channels_last,
-                const Normalize& normalize, std::optional<Memory> out) {
+                const Normalize& normalize, std::optional<Memory> out, std::int64_t max_pixels) {
   const std::size_t rows = file.size();
   check_length("offset", offset.size(), rows);
   check_length("length", length.size(), rows);
@@ -248,6 +248,7 @@ HeldSlot submit(HeldEngine& held, const SharedFiles& files, const SharedGeometry
   ImageTask task;
   task.seed = seed;
   task.epoch = epoch;
+  task.max_pixels = max_pixels;
   task.channels = channels;
   task.store = store_spec(channels_last, normalize, channels);
   OutArray memory;
@@ -413,9 +414,10 @@ void bind_engine(nb::module_& m) {
           nb::arg("orientation"), nb::arg("height"), nb::arg("width"), nb::arg("row"),
           nb::arg("crc32c").none(), nb::arg("codebook").none(), nb::arg("channels"),
           nb::arg("channels_last"), nb::arg("normalize"), nb::arg("out").noconvert().none(),
+          nb::arg("max_pixels") = kAnyPixels,
           "Queues a batch. `out` is the slot's until wait() says True; dropping the slot waits for "
           "that, unless a thread hangs. normalize: (scale, bias) a channel for float32, None for "
-          "uint8.")
+          "uint8. An image of more than max_pixels is a failure of its row.")
       .def("gather", &gather, nb::arg("table"), nb::arg("rows"), nb::arg("out").noconvert(),
            "Queues rows of a table, in [0, rows). `out`: of each of its fields an array with room "
            "for them, or None; they are the slot's as in submit().")

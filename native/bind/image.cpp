@@ -29,7 +29,7 @@ const char* kind_name(JpegHeader::Kind kind) {
   return "baseline";
 }
 
-nb::tuple probe(const Bytes& data) {
+nb::tuple probe(const Bytes& data, std::int64_t max_pixels) {
   const std::uint8_t* bytes = data.data();
   const std::size_t size = data.size();
   JpegHeader header;
@@ -40,7 +40,8 @@ nb::tuple probe(const Bytes& data) {
     status = decoder.open(bytes, size, true, header);
     // Four components are sound all the same: Pillow's to decode.
     if (status.ok() || (status.code == Code::foreign && header.components > 0))
-      status = decoder.check();
+      status = check_pixels(header.height, header.width, max_pixels);
+    if (status.ok()) status = decoder.check();
   }
   raise_for(status);
   return nb::make_tuple(header.height, header.width, header.components, header.orientation,
@@ -149,9 +150,10 @@ void bind_image(nb::module_& m) {
       "The first of n ranges [starts[i], starts[i + 1]) of a uint8 array whose CRC-32C is not "
       "expected[i] (uint32), or that leaves the array; -1 if there is none. starts: int64 (n + "
       "1,).");
-  m.def("jpeg_probe", &probe, nb::arg("data"),
+  m.def("jpeg_probe", &probe, nb::arg("data"), nb::arg("max_pixels") = kAnyPixels,
         "(height, width, components, EXIF orientation, kind) of a whole JPEG file's bytes (uint8 "
-        "array), every coefficient of which is read. Raises ValueError if the file is damaged.");
+        "array), every coefficient of which is read. Raises ValueError if the file is damaged, or "
+        "has more pixels.");
   m.def("transform", &transform, nb::arg("geometry"), nb::arg("seed"), nb::arg("epoch"),
         nb::arg("row"), nb::arg("pixels"), nb::arg("out").noconvert(), nb::arg("channels_last"),
         nb::arg("normalize").none(),

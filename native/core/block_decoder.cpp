@@ -283,9 +283,10 @@ Status unpack_row(const Codebook& book, const BlockHeader& header, std::int32_t 
 }  // namespace
 
 Status unpack_record(const Codebook& book, const std::uint8_t* record, std::size_t size,
-                     JpegCoefficients& out) {
+                     JpegCoefficients& out, std::int64_t max_pixels) {
   BlockHeader header;
   Status status = parse_header(record, size, size, header);
+  if (status.ok()) status = check_pixels(header.shape.height, header.shape.width, max_pixels);
   if (!status.ok()) return status;
   const std::uint8_t* metadata = record + (size - header.metadata_bytes);
   if (crc32c(metadata, header.metadata_bytes) != header.metadata_crc)

@@ -15,6 +15,7 @@
 #include "blocks.h"
 #include "codebook.h"
 #include "expand.h"
+#include "limits.h"
 #include "planar.h"
 #include "read.h"
 #include "status.h"
@@ -102,6 +103,6 @@ class BlockDecoder {
 // for the JPEG. The orientation and whether it was progressive are not in a record. `record` is
 // followed by kExpandPad readable bytes.
 Status unpack_record(const Codebook& book, const std::uint8_t* record, std::size_t size,
-                     JpegCoefficients& out);
+                     JpegCoefficients& out, std::int64_t max_pixels = kAnyPixels);
 
 }  // namespace fastio

@@ -35,8 +35,11 @@ bool copy_part(const std::uint8_t* record, const ByteRange& range, Buffer& out) 
 }  // namespace
 
 Status BlockPixels::open(const Codebook& book, const std::uint8_t* record, std::size_t size,
-                         std::size_t record_size, int orientation, int denominator, int channels) {
-  const Status status = decoder_.open(book, record, size, record_size);
+                         std::size_t record_size, int orientation, int denominator, int channels,
+                         std::int64_t max_pixels) {
+  Status status = decoder_.open(book, record, size, record_size);
+  if (status.ok())
+    status = check_pixels(decoder_.shape().height, decoder_.shape().width, max_pixels);
   if (!status.ok()) return status;
   record_ = record;
   size_ = size;

@@ -7,6 +7,7 @@
 
 #include "block_decoder.h"
 #include "codebook.h"
+#include "limits.h"
 #include "planar.h"
 #include "status.h"
 
@@ -17,8 +18,10 @@ class BlockPixels {
   // record: its first `size` bytes of record_size, of which no others are read than are needed: at
   // denominator 8 the header and the DC section. They must live until read() has returned.
   // denominator: 1, 2, 4 or 8; sizes round up. channels: 1 or 3. orientation: EXIF 1 to 8.
+  // max_pixels: of the stored image; a larger one is refused.
   Status open(const Codebook& book, const std::uint8_t* record, std::size_t size,
-              std::size_t record_size, int orientation, int denominator, int channels);
+              std::size_t record_size, int orientation, int denominator, int channels,
+              std::int64_t max_pixels = kAnyPixels);
 
   // Of the upright image, after open().
   std::int32_t height() const { return swap() ? columns_ : rows_; }

@@ -54,6 +54,8 @@ Status ImageDecoder::decode(const ImageTask& task, const ImageRequest& request, 
   Reading reading;
   reading.channels = task.channels;
   Status status = open(request, reading);
+  if (status.ok())
+    status = check_pixels(reading.stored_height, reading.stored_width, task.max_pixels);
   if (status.ok()) status = plan(task, request, reading);
   if (status.ok()) {
     void* out = place(context, plan_.window_height, plan_.window_width);

@@ -9,6 +9,7 @@
 #include "block_decoder.h"
 #include "geometry.h"
 #include "jpeg.h"
+#include "limits.h"
 #include "planar.h"
 #include "read.h"
 #include "resample.h"
@@ -45,7 +46,8 @@ struct ImageTask {
   const Geometry* geometry = nullptr;
   const Codebook* codebook = nullptr;  // for block records
   std::uint64_t seed = 0, epoch = 0;
-  int channels = 3;  // 3: RGB; 1: gray, as Pillow's convert("L")
+  int channels = 3;                      // 3: RGB; 1: gray, as Pillow's convert("L")
+  std::int64_t max_pixels = kAnyPixels;  // larger images are refused
   StoreSpec store;
 };
 

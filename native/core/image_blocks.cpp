@@ -42,6 +42,8 @@ Status ImageDecoder::decode_blocks(const ImageTask& task, const ImageRequest& re
                                    void* context) {
   Reading reading;
   Status status = open_blocks(task, request);
+  if (status.ok())
+    status = check_pixels(blocks_.shape().height, blocks_.shape().width, task.max_pixels);
   if (status.ok()) status = plan_blocks(task, request, reading);
   if (status.ok()) {
     void* out = place(context, plan_.window_height, plan_.window_width);

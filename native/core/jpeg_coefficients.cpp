@@ -286,7 +286,8 @@ Status check_range(const JpegCoefficients& in) {
   return Status::okay();
 }
 
-Status read(Reader& r, const std::uint8_t* data, std::size_t size, JpegCoefficients& out) {
+Status read(Reader& r, const std::uint8_t* data, std::size_t size, JpegCoefficients& out,
+            std::int64_t max_pixels) {
   JpegHeader header;
   Status status = r.open(data, size, true, true, header);
   if (!status.ok()) {
@@ -294,7 +295,8 @@ Status read(Reader& r, const std::uint8_t* data, std::size_t size, JpegCoefficie
     return why == JERR_BAD_PRECISION || why == JERR_SOF_UNSUPPORTED ? foreign(status.message)
                                                                     : status;
   }
-  status = read_shape(r.info, out.shape);
+  status = check_pixels(header.height, header.width, max_pixels);
+  if (status.ok()) status = read_shape(r.info, out.shape);
   if (!status.ok()) return status;
   out.orientation = header.orientation;
   out.progressive = header.kind == JpegHeader::Kind::progressive;
@@ -306,11 +308,12 @@ Status read(Reader& r, const std::uint8_t* data, std::size_t size, JpegCoefficie
 
 }  // namespace
 
-Status read_coefficients(const std::uint8_t* data, std::size_t size, JpegCoefficients& out) {
+Status read_coefficients(const std::uint8_t* data, std::size_t size, JpegCoefficients& out,
+                         std::int64_t max_pixels) {
   try {
     const auto reader = std::make_unique<Reader>();
     const Closer closer{*reader};
-    return read(*reader, data, size, out);
+    return read(*reader, data, size, out, max_pixels);
   } catch (const std::bad_alloc&) {
     return Status::error(Code::memory, "out of memory");
   }

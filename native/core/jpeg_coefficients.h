@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "blocks.h"
+#include "limits.h"
 #include "status.h"
 
 namespace fastio {
@@ -23,8 +24,9 @@ struct JpegCoefficients {
 // Reads all of a file. Code::foreign: no block record can hold it (docs/block_record.md), or
 // libjpeg could not write it again; the message says why. Damage is what JpegDecoder::check() has
 // for it: a file that is read here is sound, and one that is not foreign fails here as it does
-// there.
-Status read_coefficients(const std::uint8_t* data, std::size_t size, JpegCoefficients& out);
+// there. An image of more than max_pixels is refused.
+Status read_coefficients(const std::uint8_t* data, std::size_t size, JpegCoefficients& out,
+                         std::int64_t max_pixels = kAnyPixels);
 
 // A JPEG file with these coefficients, quantisers, component identifiers and metadata segments,
 // and nothing else; its Huffman tables are made for it. Code::corrupt: parts that contradict each

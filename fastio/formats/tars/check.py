@@ -22,6 +22,7 @@ from fastio.formats.tars.headers import Window, check_end
 from fastio.formats.tars.index import TarIndex
 from fastio.formats.tars.reader import TarReader
 from fastio.formats.tars.samples import TarSamples, samples_of
+from fastio.memory import MAX_PIXELS
 from fastio.schema import Image
 
 _SAMPLES_AT_ONCE = 64
@@ -99,13 +100,16 @@ def lacked_fields(index: TarIndex) -> list[LackedField]:
     return found
 
 
-def check_tar_images(reader: TarReader, index: TarIndex, workers: int) -> Iterator[ImagesCheck]:
+def check_tar_images(
+    reader: TarReader, index: TarIndex, workers: int, max_pixels: int = MAX_PIXELS
+) -> Iterator[ImagesCheck]:
     """Decode every image.
 
     Args:
         reader: reads the tars.
         index: of them.
         workers: threads.
+        max_pixels: an image with more is a bad one.
 
     Returns:
         What was found, some rows at a time, in order.
@@ -118,10 +122,12 @@ def check_tar_images(reader: TarReader, index: TarIndex, workers: int) -> Iterat
         for tar, (first, end) in enumerate(pairwise(index.first_row.tolist()))
         for begin in range(first, end, _SAMPLES_AT_ONCE)
     ]
-    return in_order(partial(_check_rows, reader, index), parts, workers)
+    return in_order(partial(_check_rows, reader, index, max_pixels), parts, workers)
 
 
-def _check_rows(reader: TarReader, index: TarIndex, part: tuple[int, range]) -> ImagesCheck:
+def _check_rows(
+    reader: TarReader, index: TarIndex, max_pixels: int, part: tuple[int, range]
+) -> ImagesCheck:
     """Decodes the images of some rows of one tar."""
     tar, rows = part
     name, first = index.tars[tar].name, int(index.first_row[tar])
@@ -129,13 +135,18 @@ def _check_rows(reader: TarReader, index: TarIndex, part: tuple[int, range]) -> 
     for extension, about in index.extensions.items():
         if not isinstance(about.field, Image):
             continue
-        for row, problem in _problems(reader, index, name, extension, rows):
+        for row, problem in _problems(reader, index, name, extension, rows, max_pixels):
             bad.append(BadImage(row, name, row - first, field_name(extension), problem))
     return ImagesCheck(len(rows), sorted(bad, key=lambda image: image.row))
 
 
 def _problems(
-    reader: TarReader, index: TarIndex, name: str, extension: str, rows: range
+    reader: TarReader,
+    index: TarIndex,
+    name: str,
+    extension: str,
+    rows: range,
+    max_pixels: int,
 ) -> Iterator[tuple[int, str]]:
     """Those of some rows' images of one extension that are damaged, and what is wrong."""
     offsets, lengths = index.offsets(extension), index.lengths(extension)
@@ -143,6 +154,6 @@ def _problems(
     files = reader.read_ranges(name, [(int(offsets[row]), int(lengths[row])) for row in there])
     for row, data in zip(there, files, strict=True):
         try:
-            check_file(bytes(data))
+            check_file(bytes(data), max_pixels)
         except ValueError as error:
             yield row, f"sample {index.key(row)!r}: {error}"

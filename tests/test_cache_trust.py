@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import struct
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -68,6 +69,36 @@ def test_a_shared_cache_is_its_groups(tmp_path: Path) -> None:
     assert modes(tmp_path / "cache") == {(True, 0o2770), (False, 0o660)}
     with Cache(tmp_path / "cache", shared=True) as cache:
         assert cache.status().pieces == 3
+
+
+def let_write(path: Path, kind: str, *, tag: int, mask: int = 7) -> None:
+    """Puts a user (tag 2) or group (tag 8) on a folder's access control list."""
+    entries = [(1, 7, -1), (4, 7, -1), (tag, 7, OTHER), (16, mask, -1), (32, 0, -1)]
+    ordered = sorted(entries, key=lambda entry: entry[0])
+    data = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in ordered)
+    try:
+        os.setxattr(path, f"system.posix_acl_{kind}", data)
+    except (OSError, AttributeError) as error:
+        pytest.skip(f"the file system of {path} has no access control lists: {error}")
+
+
+@pytest.mark.parametrize(("tag", "who"), [(2, f"user {OTHER}"), (8, f"group {OTHER}")])
+@pytest.mark.parametrize(
+    ("kind", "shared"), [("access", False), ("access", True), ("default", True)]
+)
+def test_a_folder_whose_access_control_list_lets_others_write_is_refused(
+    kind: str, shared: bool, tag: int, who: str, tmp_path: Path
+) -> None:
+    fill(tmp_path / "cache", shared=shared)
+    let_write(tmp_path / "cache", kind, tag=tag)
+    with pytest.raises(CacheError, match=rf"control list by which {who} may write.*setfacl -b"):
+        CacheFolder(tmp_path / "cache", MIB, shared=shared)
+
+
+def test_a_folder_whose_access_control_list_lets_nobody_write_is_taken(tmp_path: Path) -> None:
+    fill(tmp_path / "cache")
+    let_write(tmp_path / "cache", "access", tag=2, mask=5)
+    fill(tmp_path / "cache", pieces=0)
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o720, 0o2770])

@@ -12,6 +12,8 @@ import grp
 import os
 import pwd
 import stat
+import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,10 @@ from fastio.errors import CacheError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _GROUP_WRITES, _ALL_WRITE = 0o020, 0o002
+# Linux's form of access control lists (uapi/linux/posix_acl_xattr.h): a version, then entries.
+_ACL_ENTRIES = 4
+_ACL_ENTRY = struct.Struct("<HHI")  # tag, permissions, id
+_ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_WRITE = 0x02, 0x08, 0x10, 0x2
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,40 @@ class Access:
                 "Cache(path, shared=True) or --shared"
             )
 
+    def check_list(self, path: Path, descriptor: int) -> None:
+        """Refuses a folder that an access control list lets others write to.
+
+        The mode tells the list's mask as the group's permissions, and not who is on the list: of a
+        shared folder that may be anybody. What is made in it gets its default list.
+
+        Raises:
+            CacheError: names who may write, and what to do.
+        """
+        for kind in ("access", "default") if self.shared else ("access",):
+            for writer in _listed_writers(descriptor, f"system.posix_acl_{kind}"):
+                raise CacheError(
+                    f"{path} has an access control list by which {writer} may write to it, and "
+                    "whoever writes to a cache decides what a loader reads. Use another folder, or "
+                    f"run: setfacl -b '{path}'"
+                )
+
+
+def _listed_writers(descriptor: int, name: str) -> Iterator[str]:
+    """The users and groups whom a folder's access control list names, and lets write."""
+    try:
+        data = os.getxattr(descriptor, name)
+    except (OSError, AttributeError):  # there is none, or the system has no such lists
+        return
+    whole = len(data) - (len(data) - _ACL_ENTRIES) % _ACL_ENTRY.size
+    entries = list(_ACL_ENTRY.iter_unpack(data[_ACL_ENTRIES:whole]))
+    mask = next((allowed for tag, allowed, _ in entries if tag == _ACL_MASK), _ACL_WRITE)
+    for tag, allowed, number in entries:
+        if allowed & mask & _ACL_WRITE:
+            if tag == _ACL_USER:
+                yield f"user {_user(number)}"
+            elif tag == _ACL_GROUP:
+                yield f"group {_group(number)}"
+
 
 class HeldFolder:
     """A folder that is held open. Thread-safe.
@@ -102,6 +142,7 @@ class HeldFolder:
         self.path = path
         self.access = access
         try:
+            access.check_list(path, descriptor)
             access.check(path, os.fstat(descriptor))
         except BaseException:
             self.close()

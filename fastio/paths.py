@@ -497,15 +497,15 @@ def _windows(dataset: AnyDataset, request: Request) -> tuple[Loadable, Request]:
 def _cut_in_windows(
     dataset: Dataset, field: str, windows: TokenWindows, request: Request
 ) -> tuple[Loadable, Request]:
-    if request.sampling.picked is not None:
-        raise TransformError("windows are cut of all of a dataset's tokens, and this is a Subset")
     if request.fields not in (None, (field,)):
         raise TransformError(f"windows of {field!r} have no other fields: leave out fields=")
     if windows.cu_seqlens and not request.sampling.batched:
         raise TransformError("cu_seqlens are of batches, and batch_size=None asks for samples")
     if request.workers.collate_fn is not None:
         raise TransformError("windows come as tensors of a batch: there is nothing to collate")
-    return TokenDataset(dataset, field, windows), replace(request, fields=None)
+    picked, sampling = request.sampling.picked, replace(request.sampling, picked=None)
+    cut = TokenDataset(dataset, field, windows, picked)
+    return cut, replace(request, fields=None, sampling=sampling)
 
 
 def _padded(
@@ -554,9 +554,13 @@ def _concat_feed(
     feeds: list[NativeFeed] = []
     slow: Slow | None = None
     sampling = drawn_by(request.workers.generator, request.sampling)
-    own = replace(request, sampling=sampling)
+    windows, first = _wants_windows(request.transforms), 0
     for part in parts:
-        feed = _feed_of_part(part, own)
+        own = sampling
+        if windows and picked is not None:  # documents, of which each part makes windows
+            inside = picked[(picked >= first) & (picked < first + len(part))] - first
+            own, first = replace(sampling, picked=inside), first + len(part)
+        feed = _feed_of_part(part, replace(request, sampling=own))
         if not isinstance(feed, NativeFeed):
             reason = feed.reason or "its rows are read by row groups"
             slow = Slow(f"the ConcatDataset has a {type(part).__qualname__}, and {reason}")
@@ -565,13 +569,18 @@ def _concat_feed(
         feeds.append(feed)
     if slow is None:
         try:
-            sampling = replace(sampling, picked=picked)
+            sampling = replace(sampling, picked=None if windows else picked)
             return ConcatFeed(request.dataset, feeds, sampling, _joined_forms(feeds[0], request))
         except SchemaError as error:
             slow = Slow(f"the parts of the ConcatDataset differ: {error}")
     for feed in feeds:
         feed.close()
     return _torch_feed(request, slow)
+
+
+def _wants_windows(transforms: Any) -> bool:
+    given = transforms.values() if isinstance(transforms, Mapping) else [transforms]
+    return any(isinstance(step, TokenWindows) for steps in given for step in as_list(steps))
 
 
 def _feed_of_part(part: Any, request: Request) -> Feed:

@@ -178,6 +178,43 @@ def test_what_is_not_alike_comes_as_from_dataloader(
     assert any(issubclass(each.category, fastio.PerformanceWarning) for each in told)
 
 
+def test_torch_s_seed_gives_dataloader_s_order(parts: list[Any]) -> None:
+    joined = ConcatDataset([parts[0], Subset(parts[2], [5, 3, 9])])
+    torch.manual_seed(4)
+    expected = [plain(list(batches)) for batches in [DataLoader(joined, 4, True)] * 2]
+    torch.manual_seed(4)
+    with fastio.Loader(joined, 4, True) as loader:
+        assert [plain(list(loader)) for _ in range(2)] == expected
+
+
+@pytest.mark.parametrize("kind", ["concatenated", "interleaved", "joined", "with packed rows"])
+@pytest.mark.parametrize("options", [{}, {"sampler": [5, 0, 6]}], ids=["in order", "sampler"])
+def test_hugging_face_s_datasets_come_the_native_way(
+    kind: str, options: dict[str, Any], parts: list[Any]
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    halves = [
+        datasets.Dataset.from_dict({"x": range(at, at + 9), "text": [str(at)] * 9})
+        for at in (0, 50)
+    ]
+    packed = Subset(parts[0], [4, 2])
+    joined: Any = {
+        "concatenated": lambda: datasets.concatenate_datasets(halves),
+        "interleaved": lambda: datasets.interleave_datasets(halves),
+        "joined": lambda: ConcatDataset([halves[0], Subset(halves[1], [8, 1])]),
+        "with packed rows": lambda: ConcatDataset([halves[1].select(range(5)), packed]),
+    }[kind]()
+    with fastio.Loader(joined, 4, fields=["x", "text"], **options) as loader:
+        assert loader.path == "native"
+        found = [(batch["x"].tolist(), batch["text"]) for batch in loader]
+    rows = options.get("sampler", range(len(joined)))
+    samples = [joined[row] for row in rows]
+    expected = [
+        [(s["x"], s["text"]) for s in samples[at : at + 4]] for at in range(0, len(rows), 4)
+    ]
+    assert [list(zip(*batch, strict=True)) for batch in found] == expected
+
+
 # Images
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, Subset, random_split
 
 import fastio
 from fastio import Loader, Schema, SchemaError, Tokens, TokenWindows, TransformError
@@ -285,3 +286,61 @@ def test_empty_documents_are_in_no_window(tmp_path: Path) -> None:
     assert got["targets"].tolist() == [[1, 2, 3, 4], [-100, 1, 2, 3]]
     got = check_by_document(path, TokenWindows(8, packing="best-fit", documents=True))
     assert got["inputs"].tolist() == [[0, 1, 2, 3, 4, 0, 0, 0], [0, 1, 2, 3, 4, 5, 6, 0]]
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        TokenWindows(32),
+        TokenWindows(32, targets=False, stride=5),
+        TokenWindows(32, positions=True, documents=True),
+        TokenWindows(32, packing="best-fit"),
+    ],
+    ids=["plain", "overlapping", "documents", "best-fit"],
+)
+def test_windows_of_a_subset_are_those_of_its_documents(
+    tmp_path: Path, windows: TokenWindows
+) -> None:
+    docs = documents(60)
+    picked = [3, 4, 11, 12, 13, 59, 40]
+    whole = pack(tmp_path / "whole", docs, shard_size=1 << 20)
+    alone = pack(tmp_path / "alone", [docs[i] for i in sorted(picked)], shard_size=1 << 20)
+    with fastio.open(whole) as dataset:
+        found = loaded(Subset(dataset, picked), windows)  # type: ignore[arg-type]
+    expected = loaded(alone, windows)
+    assert set(found) == set(expected)
+    for key, values in found.items():
+        if key == "targets":  # what follows a document's last token is no target
+            expected[key] = torch.where(values == windows.ignore, values, expected[key])
+            assert (values != windows.ignore).float().mean() > 0.8
+        assert torch.equal(values, expected[key]), key
+
+
+def test_halves_of_documents_share_no_window_and_go_on(tmp_path: Path) -> None:
+    docs = [np.full(50, number, np.uint16) for number in range(300)]
+    path = pack(tmp_path / "ds", docs, shard_size=4 << 10)
+    how: dict[str, Any] = {"transforms": TokenWindows(20), "seed": 1}
+    with fastio.open(path) as dataset:
+        assert dataset.num_shards > 3
+        for half in random_split(dataset, [0.5, 0.5], torch.Generator().manual_seed(0)):
+            with Loader(half, 8, True, **how) as loader:
+                batches = iter(loader)
+                first, state = next(batches)["inputs"], loader.state_dict()
+                rest = torch.cat([batch["inputs"] for batch in batches])
+            assert set(torch.cat([first, rest]).unique().tolist()) <= set(half.indices)
+            with Loader(half, 8, True, **how) as loader:
+                loader.load_state_dict(state)
+                assert torch.equal(torch.cat([b["inputs"] for b in loader]), rest)
+
+
+def test_windows_of_joined_subsets_are_those_of_their_documents(tmp_path: Path) -> None:
+    docs = [np.full(50, number, np.uint16) for number in range(60)]
+    paths = [pack(tmp_path / str(i), docs[30 * i : 30 * i + 30]) for i in range(2)]
+    first, second = map(fastio.open, paths)
+    joined: Any = Subset(ConcatDataset([first, second]), [1, 2, 3, 40, 41])
+    with Loader(joined, 4, transforms=TokenWindows(20)) as loader:
+        found = torch.cat([batch["inputs"] for batch in loader])
+    assert set(found.unique().tolist()) == {1, 2, 3, 40, 41}
+    assert len(found) == 149 // 20 + 99 // 20
+    first.close()
+    second.close()

@@ -34,6 +34,8 @@ class TokenDataset:
         dataset: packed; closed with this one.
         field: the field of tokens.
         windows: which.
+        picked: int64 (n,), the documents that windows are made of, in the order of their numbers;
+            None for all.
 
     Attributes:
         dataset, field, windows: as given.
@@ -46,7 +48,13 @@ class TokenDataset:
         SourceNotFound, ShardCorrupt, StoreError: under "best-fit": a shard cannot be read.
     """
 
-    def __init__(self, dataset: Dataset, field: str, windows: TokenWindows) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        field: str,
+        windows: TokenWindows,
+        picked: NDArray[np.int64] | None = None,
+    ) -> None:
         kind = dataset.schema.fields.get(field)
         if not isinstance(kind, Tokens):
             raise SchemaError(
@@ -58,6 +66,8 @@ class TokenDataset:
         self.dataset, self.field, self.windows = dataset, field, windows
         self.path = dataset.path
         self._item = np.dtype(kind.dtype).itemsize
+        self._picked = None if picked is None else np.sort(picked)
+        self._in_parts = windows.by_document or picked is not None
         self._best_fit: dict[int, Segments] = {}
         counts = self._counts()
         self._shards = np.flatnonzero(counts)
@@ -76,8 +86,9 @@ class TokenDataset:
     @property
     def fingerprint(self) -> str:
         """Stands for the dataset's contents and how they are cut in windows."""
+        about = f"{self.dataset.fingerprint} {self.field} {self.windows}".encode()
         return xxhash.xxh3_64_hexdigest(
-            f"{self.dataset.fingerprint} {self.field} {self.windows}".encode()
+            about if self._picked is None else about + self._picked.tobytes()
         )
 
     @property
@@ -104,7 +115,7 @@ class TokenDataset:
         reader = self.dataset.shard(self.shard(number))
         flat = reader.tokens(self.field)[1]
         how = self.windows
-        if not how.by_document:
+        if not self._in_parts:
             begin = local * how.step
             tokens = flat[begin : begin + how.span].astype(how.dtype)
             return {
@@ -126,7 +137,7 @@ class TokenDataset:
         """Of a window, in the engine's memory."""
         how = self.windows
         nbytes = how.length * self._item
-        if not how.by_document:
+        if not self._in_parts:
             kind = FieldKind.NUMBERS  # targets are the same tokens, from the second one on
             return [
                 TableField(
@@ -145,7 +156,7 @@ class TokenDataset:
     @property
     def strides(self) -> list[int]:
         """Bytes from window to window."""
-        return [0 if self.windows.by_document else self.windows.step * self._item]
+        return [0 if self._in_parts else self.windows.step * self._item]
 
     def shard(self, number: int) -> int:
         """The shard that a number in `first_row` stands for."""
@@ -163,7 +174,7 @@ class TokenDataset:
         Raises:
             ShardCorrupt: they are not there.
         """
-        segments = self._segments(number, reader) if self.windows.by_document else None
+        segments = self._segments(number, reader) if self._in_parts else None
         return ShardPlace([reader.token_extent(self.field)], segments)
 
     def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
@@ -173,7 +184,8 @@ class TokenDataset:
             ShardCorrupt: they are not there.
         """
         how, (offset, nbytes, _) = self.windows, reader.token_extent(self.field)
-        if how.packing == "best-fit":  # which have documents from all of the shard
+        # Windows that are fitted have documents from all of the shard, and so may picked ones.
+        if how.packing == "best-fit" or self._picked is not None:
             return [(offset, nbytes)]
         begin, end = first * how.step, (last - 1) * how.step + how.span
         return [(offset + begin * self._item, (end - begin) * self._item)]
@@ -206,7 +218,7 @@ class TokenDataset:
         self.dataset.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TokenDataset, (self.dataset, self.field, self.windows)
+        return TokenDataset, (self.dataset, self.field, self.windows, self._picked)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         how = self.windows
@@ -225,23 +237,52 @@ class TokenDataset:
             shards = readers(self.dataset, range(self.dataset.num_shards))
             counts = [len(self._fit(shard, reader)[0]) - 1 for shard, reader in shards]
             return np.array(counts, np.int64)
-        tokens = self.dataset.manifest.shard_tokens(self.field)
+        if self._picked is None:
+            tokens = self.dataset.manifest.shard_tokens(self.field)
+        else:
+            shards = readers(self.dataset, range(self.dataset.num_shards))
+            found = [self._documents(shard, reader)[1][-1] for shard, reader in shards]
+            tokens = np.array(found, np.int64)
         return np.maximum(0, (tokens - how.span) // how.step + 1)
+
+    def _documents(
+        self, shard: int, reader: ShardReader
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where documents of a shard begin, int64 (n,); and among their own tokens, (n + 1,)."""
+        starts, _ = reader.tokens(self.field)
+        if self._picked is None:
+            return starts[:-1], starts
+        first = int(self.dataset.manifest.first_row[shard])
+        inside = np.searchsorted(self._picked, [first, first + len(starts) - 1])
+        rows = self._picked[inside[0] : inside[1]] - first
+        ends = np.cumsum(starts[rows + 1] - starts[rows])
+        return starts[rows], np.append(0, ends).astype(np.int64)
+
+    def _placed(
+        self, segments: Segments, begins: NDArray[np.int64], own: NDArray[np.int64]
+    ) -> Segments:
+        """Segments of the tokens of some documents as those of the shard; see `_documents`."""
+        if self._picked is None:
+            return segments
+        begin, start, length = segments
+        document = np.searchsorted(own, start, side="right") - 1
+        return begin, start - own[document] + begins[document], length
 
     def _fit(self, shard: int, reader: ShardReader) -> Segments:
         segments = self._best_fit.get(shard)
         if segments is None:
-            starts, _ = reader.tokens(self.field)
-            segments = self._best_fit[shard] = best_fit_segments(starts, self.windows.length)
+            begins, own = self._documents(shard, reader)
+            segments = self._placed(best_fit_segments(own, self.windows.length), begins, own)
+            self._best_fit[shard] = segments
         return segments
 
     def _segments(self, number: int, reader: ShardReader) -> Segments:
         how = self.windows
         if how.packing == "best-fit":
             return self._fit(self.shard(number), reader)
-        starts, _ = reader.tokens(self.field)
+        begins, own = self._documents(self.shard(number), reader)
         count = int(self.first_row[number + 1] - self.first_row[number])
-        return contiguous_segments(starts, count, how.step, how.span)
+        return self._placed(contiguous_segments(own, count, how.step, how.span), begins, own)
 
     def _locate(self, row: int) -> tuple[int, int]:
         number = int(np.searchsorted(self.first_row, row, side="right")) - 1

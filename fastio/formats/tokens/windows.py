@@ -31,7 +31,9 @@ class TokenWindows:
     ============  ==================================================================================
 
     "contiguous" windows follow one another in each shard's documents, which are read as one long
-    text; what is left at a shard's end, less than `stride` + `length` tokens, is left out.
+    text; what is left at a shard's end, less than `stride` + `length` tokens, is left out. Of a
+    torch Subset of documents, only these are read, and what follows a document's last token is no
+    target (`ignore`).
 
     "best-fit" windows hold whole documents, so that none is cut but those longer than a window
     (Ding et al., "Fewer truncations improve language modeling", ICML 2024): each goes into the

@@ -62,8 +62,6 @@ def mix(
     longest of the batch, whichever dataset it is of; with `pool`, batches of similar lengths are
     made of the mix's samples, each batch of all sources.
 
-    ::
-
         loader = fastio.Loader(
             fastio.mix({"web": 0.7, "books": 0.3}), 64, shuffle=True,
             transforms={"tokens": fastio.TokenWindows(2048)},

@@ -261,6 +261,16 @@ def test_the_index_lists_every_page() -> None:
     assert set(links(DOCS["index.md"])) >= set(DOCS) - {"index.md"}
 
 
+def test_the_api_page_has_every_public_name() -> None:
+    listed = re.findall(r"^::: fastio\.(?:\w+\.)*(\w+)$", DOCS["api.md"].read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(fastio.__all__)
+
+
+def test_the_site_has_every_page() -> None:
+    listed = re.findall(r": (\w+\.md)$", (ROOT / "tools/mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(DOCS)
+
+
 def test_pages_of_docs_link_to_pages_of_docs() -> None:
     outside = {(name, to) for name, page in DOCS.items() for to in links(page) if ".." in to}
     assert outside == set()  # such a link leads nowhere on the site

@@ -121,18 +121,16 @@ def pack(
 
     Samples may be tuples, dicts or single values. Without `schema`, the first one decides:
 
-    ==============================================  ========================================
-    value                                           field
-    ==============================================  ========================================
-    PIL.Image                                       Image, stored as pixels
-    uint8 array (H, W, C), C 1 or 3                 Image, stored as pixels
-    uint8 tensor (C, H, W), C 1 or 3                Image, stored as pixels
-    bytes that begin as an image file does          Image, stored as `codec` says
-    int; float; bool                                Scalar int64; float64; bool
-    NumPy scalar, array or tensor without axes      Scalar of its dtype
-    other array or tensor                           Array of its dtype and shape
-    str; other bytes                                Text; Bytes
-    ==============================================  ========================================
+    | value | field |
+    |---|---|
+    | PIL.Image | Image, stored as pixels |
+    | uint8 array (H, W, C), C 1 or 3 | Image, stored as pixels |
+    | uint8 tensor (C, H, W), C 1 or 3 | Image, stored as pixels |
+    | bytes that begin as an image file does | Image, stored as `codec` says |
+    | int; float; bool | Scalar int64; float64; bool |
+    | NumPy scalar, array or tensor without axes | Scalar of its dtype |
+    | other array or tensor | Array of its dtype and shape |
+    | str; other bytes | Text; Bytes |
 
     The columns of a table become fields of dicts as `fastio.formats.tables.leaves` says: numbers
     and fixed-size lists of them Scalar and Array, strings Text, dictionary-encoded strings numbers
@@ -351,8 +349,6 @@ def _pack_all(
 class Writer:
     """Packs samples that are handed to it one by one.
 
-    ::
-
         with fastio.Writer("train", Schema({"image": Image(), "label": Scalar("int64")})) as writer:
             for data, label in samples:
                 writer.write({"image": data, "label": label})
@@ -363,9 +359,10 @@ class Writer:
     Args:
         dst: the folder to make, or its URL.
         schema: what samples consist of.
-        codec, codebook, max_side, quality, shard_size, workers, on_error, overwrite, max_pixels,
-            storage_options, staging: as for `fastio.pack`. There are no samples yet to train a
-            codebook on.
+        codec, codebook, max_side, quality: as for `fastio.pack`. There are no samples yet to train
+            a codebook on.
+        shard_size, workers, on_error, overwrite, max_pixels: as for `fastio.pack`.
+        storage_options, staging: as for `fastio.pack`.
 
     Raises:
         DatasetExists: `dst` holds a dataset.

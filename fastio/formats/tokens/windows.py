@@ -17,18 +17,18 @@ class TokenWindows:
     Used as `Loader(path, transforms={"tokens": TokenWindows(2048)})`. The samples of the loader are
     then windows, not documents, and a batch is a dict of tensors (N, length):
 
-    ============  ==================================================================================
-    key           value
-    ============  ==================================================================================
-    inputs        the tokens
-    targets       the token after each one; `ignore` where there is none
-    positions     of each token in its document's part of the window, from 0
-    documents     the number of each token's document in the window, from 0; -1 for padding
-    cu_seqlens    int32 (parts + 1,), where each part of a document begins in the batch's N * length
-                  tokens, and their number, as variable-length attention kernels take them; the
-                  padding of a window counts as a part
-    max_seqlen    int, the longest part
-    ============  ==================================================================================
+    | key | value |
+    |---|---|
+    | `inputs` | the tokens |
+    | `targets` | the token after each one; `ignore` where there is none |
+    | `positions` | of each token in its document's part of the window, from 0 |
+    | `documents` | the number of each token's document in the window, from 0; -1 for padding |
+    | `cu_seqlens` | int32 (parts + 1,), see below |
+    | `max_seqlen` | int, the longest part |
+
+    `cu_seqlens` says where each part of a document begins in the batch's N * length tokens, and
+    their number, as variable-length attention kernels take it. The padding of a window counts as a
+    part.
 
     "contiguous" windows follow one another in each shard's documents, which are read as one long
     text; what is left at a shard's end, less than `stride` + `length` tokens, is left out. Of a

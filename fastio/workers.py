@@ -138,7 +138,11 @@ class TorchFeed:
         if self._iterable:
             return _IteratedBatches(self.reader(), cursor, self._sampling.batched)
         if self._sampling.ours:
-            batches = partial(self._planned, cursor, ranks)
+            drawn = self._settings.generator is None and not cursor.begun
+            follows_torch = self.follows_torch if drawn else None
+            batches = partial(
+                _planned, self._sampling, len(self.dataset), cursor, ranks, follows_torch
+            )
         else:
             batches = partial(_sampled, self._sampling, cursor, ranks)
         ours = self._sampling.ours and self._settings.generator is None
@@ -147,24 +151,6 @@ class TorchFeed:
             return _IndexedBatches(
                 self.reader(), batches, self._sampling.batched, self._settings.in_order
             )
-
-    def _planned(self, cursor: Cursor, ranks: Ranks) -> Iterator[tuple[Sequence[Any], BatchInfo]]:
-        """The batches of our own order, which is drawn when the first key is asked for."""
-        sampling, order_seed = self._sampling, None
-        if self._settings.generator is None and not cursor.begun:
-            cursor = with_order_seed(cursor, sampling, ranks, self.follows_torch)
-            order_seed = cursor.order_seed
-        first = sampling.first_step(cursor.position, ranks)
-        for batch in sampling.plan(len(self.dataset), cursor, ranks):
-            info = BatchInfo(
-                batch.rows,
-                batch.valid,
-                cursor.epoch,
-                first + batch.step,
-                batch.next_position,
-                order_seed=order_seed,
-            )
-            yield batch.rows.tolist(), info
 
     def epoch_rows(self) -> int:
         return len(self.dataset)
@@ -250,6 +236,37 @@ def _on_input(function: Callable[[Any], Any], data: Any) -> Any:
             f"the batches are mappings: say which part, transforms={{key: [...]}}, of {list(data)}"
         )
     return Finish([(0, function)])(data) if isinstance(data, (tuple, list)) else function(data)
+
+
+def _planned(
+    sampling: Sampling, rows: int, cursor: Cursor, ranks: Ranks, follows_torch: bool | None
+) -> Iterator[tuple[Sequence[Any], BatchInfo]]:
+    """The batches of our own order, which is drawn when the first key is asked for.
+
+    No part of the feed: workers that persist keep this, and have to end when the feed is dropped.
+
+    Args:
+        sampling: which rows make up which batch.
+        rows: of the dataset.
+        cursor: where to begin.
+        ranks: that share the epoch.
+        follows_torch: as `with_order_seed` takes it; None: the cursor has all that is drawn.
+    """
+    order_seed = None
+    if follows_torch is not None:
+        cursor = with_order_seed(cursor, sampling, ranks, follows_torch)
+        order_seed = cursor.order_seed
+    first = sampling.first_step(cursor.position, ranks)
+    for batch in sampling.plan(rows, cursor, ranks):
+        info = BatchInfo(
+            batch.rows,
+            batch.valid,
+            cursor.epoch,
+            first + batch.step,
+            batch.next_position,
+            order_seed=order_seed,
+        )
+        yield batch.rows.tolist(), info
 
 
 def _sampled(

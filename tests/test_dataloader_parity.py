@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,3 +71,24 @@ def test_more_samples_than_a_dataset_that_iterates_said_are_warned_of() -> None:
         assert len(loader) == 3
         with pytest.warns(UserWarning, match="Length of IterableDataset .* reported to be 3"):
             assert list(loader) == list(range(ROWS))
+
+
+class Located(Dataset[int]):
+    """The worker's process id in place of each sample."""
+
+    def __getitem__(self, row: int) -> int:
+        return os.getpid()
+
+    def __len__(self) -> int:
+        return ROWS
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_workers_that_persist_end_with_a_loader_that_is_dropped_within_an_epoch(
+    shuffle: bool,
+) -> None:
+    loader = fastio.Loader(Located(), 1, shuffle, num_workers=1, persistent_workers=True)
+    iterator = iter(loader)
+    pid = next(iterator).item()
+    del loader, iterator
+    assert not os.path.exists(f"/proc/{pid}")

@@ -1,15 +1,17 @@
-"""Does a network learn the same from blocks as from Pillow's crops? Accuracies over several seeds.
+"""Does a network learn the same from fastio's crops as from Pillow's? Losses and accuracies.
 
     .venv/bin/python benchmarks/accuracy.py [--count 3600] [--epochs 3] [--seeds 3] [--json FILE]
 
 The small network of tools/demo is trained on made photos (tools/make_images) from the same initial
-weights, RandomResizedCrop(128) and flip: with torch's DataLoader and Pillow, and with fastio from
-the photos packed as blocks; with each for several seeds, which decide order and crops. Each network
-is evaluated on other photos, twice: on the pixels that its own loader gives, and on the other's.
+weights, RandomResizedCrop(128) and flip: with torch's DataLoader and Pillow, with fastio from the
+folder, and with fastio from the photos packed as blocks; with each for several seeds, which decide
+order and crops. Each network is evaluated on other photos, on the pixels that its own loader gives
+and on Pillow's.
 
-What to look at: the difference of the mean accuracies against what chance alone makes of it, half
-the width of the 95% interval of a difference of two means (Student's t, pooled variance). A few
-seeds cannot show a small difference; they show that there is no large one.
+What to look at: the difference of the means (the last epoch's training loss, the accuracy) against
+what chance alone makes of it, half the width of the 95% interval of a difference of two means
+(Student's t, pooled variance). A few seeds cannot show a small difference; they show that there is
+no large one.
 
 The photos take a minute to make. --work names a folder where they are kept, packed too; those of
 tools/demo, in build/demo, are the same.
@@ -23,6 +25,7 @@ import os
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +46,7 @@ from side_by_side import (
 
 import fastio
 
-PILLOW, BLOCKS = "Pillow", "blocks"
+PILLOW, FOLDER, BLOCKS = "Pillow", "folder", "blocks"
 # Student's t, 97.5%, by degrees of freedom: twice the seeds less two.
 STUDENT_T = {2: 4.303, 4: 2.776, 6: 2.447, 8: 2.306, 10: 2.228, 12: 2.179, 14: 2.145, 18: 2.101}
 
@@ -59,7 +62,8 @@ def loader(settings: Settings, kind: str, part: str, seed: int = 0) -> Iterator[
         torch.manual_seed(seed)  # DataLoader's order and its workers' crops come from it
         yield plain_loader(settings, part)
         return
-    with fast_loader(settings, settings.packed, part, seed) as fast:
+    folder = settings.packed if kind == BLOCKS else settings.folder
+    with fast_loader(settings, folder, part, seed) as fast:
         yield fast
 
 
@@ -72,16 +76,28 @@ def prepare(settings: Settings) -> None:
         fastio.pack(settings.folder / part, settings.packed / part, codec="blocks", overwrite=True)
 
 
-def accuracies(settings: Settings, kind: str, seed: int) -> dict[str, float]:
-    """What one network reaches on the evaluation photos as either way loads them, 0 to 1."""
-    model = network(settings.device)
+@dataclass(frozen=True)
+class Run:
+    """What one training reached.
+
+    Attributes:
+        loss: the mean of the last epoch's training losses.
+        accuracies: of the evaluation photos, 0 to 1, by the way that these were loaded.
+    """
+
+    loss: float
+    accuracies: dict[str, float]
+
+
+def run(settings: Settings, kind: str, seed: int) -> Run:
+    """Trains a network with one way to load, and evaluates it."""
     with loader(settings, kind, "train", seed) as training:
-        *_, mean = train(model, training, settings, nothing)
+        trained = train(network(settings.device), training, settings, nothing)
     found = {}
-    for other in (PILLOW, BLOCKS):
+    for other in dict.fromkeys((kind, PILLOW)):
         with loader(settings, other, "val") as val:
-            found[other] = evaluate(mean, val, settings.device, nothing)
-    return found
+            found[other] = evaluate(trained.mean, val, settings.device, nothing)
+    return Run(trained.loss, found)
 
 
 def noise(a: list[float], b: list[float]) -> float:
@@ -92,28 +108,44 @@ def noise(a: list[float], b: list[float]) -> float:
     return t * math.sqrt(2 * pooled / len(a))
 
 
-def table(found: dict[str, list[dict[str, float]]]) -> Table:
-    seeds = range(len(found[PILLOW]))
-    out = new_table(
-        "trained on", "evaluated on", *(f"seed {seed}" for seed in seeds), "mean", "spread"
-    )
+def table(found: dict[str, list[Run]]) -> Table:
+    """Mean, its standard error, the least and the most of each figure."""
+    out = new_table("trained on", "figure", "mean", "standard error", "least", "most")
     for kind, runs in found.items():
-        for other in (PILLOW, BLOCKS):
-            values = [run[other] for run in runs]
-            cells = (f"{value:.2%}" for value in values)
-            spread = f"{100 * statistics.stdev(values):.2f}"
-            out.add_row(kind, other, *cells, f"{statistics.mean(values):.2%}", spread)
+        losses = [one.loss for one in runs]
+        figures = (f"{value:.4f}" for value in (*summary(losses), min(losses), max(losses)))
+        out.add_row(kind, "loss of the last epoch", *figures)
+        for other in runs[0].accuracies:
+            values = [100 * one.accuracies[other] for one in runs]
+            figures = (f"{value:.2f}%" for value in (*summary(values), min(values), max(values)))
+            out.add_row(kind, f"accuracy on {other}", *figures)
     return out
 
 
-def verdict(own: dict[str, list[float]]) -> str:
-    difference = 100 * (statistics.mean(own[BLOCKS]) - statistics.mean(own[PILLOW]))
-    chance = 100 * noise(own[BLOCKS], own[PILLOW])
+def summary(values: list[float]) -> tuple[float, float]:
+    """The mean, and its standard error."""
+    return statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
+
+
+def verdict(name: str, unit: str, a: list[float], b: list[float]) -> str:
+    """Whether the difference of two means is more than chance makes it."""
+    difference, chance = statistics.mean(a) - statistics.mean(b), noise(a, b)
     within = "within" if abs(difference) <= chance else "NOT within"
     return (
-        f"blocks against Pillow, each evaluated on its own pixels: {difference:+.2f} points; "
-        f"chance alone makes up to {chance:.2f} (95%): {within} it"
+        f"{name} against Pillow: {difference:+.3f}{unit}; chance alone makes up to "
+        f"{chance:.3f} (95%): {within} it"
     )
+
+
+def verdicts(found: dict[str, list[Run]]) -> list[str]:
+    """Of each way of fastio, each network being evaluated on its own pixels."""
+    out = []
+    for kind in (FOLDER, BLOCKS):
+        of = {one: [run.loss for run in found[one]] for one in (kind, PILLOW)}
+        out.append(verdict(f"{kind}, loss", "", of[kind], of[PILLOW]))
+        of = {one: [100 * run.accuracies[one] for run in found[one]] for one in (kind, PILLOW)}
+        out.append(verdict(f"{kind}, accuracy", " points", of[kind], of[PILLOW]))
+    return out
 
 
 def measured(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -128,20 +160,17 @@ def measured(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
         len(os.sched_getaffinity(0)),
     )
     prepare(settings)
-    found: dict[str, list[dict[str, float]]] = {PILLOW: [], BLOCKS: []}
+    found: dict[str, list[Run]] = {PILLOW: [], FOLDER: [], BLOCKS: []}
     for seed in range(arguments.seeds):
         for kind, runs in found.items():
-            runs.append(accuracies(settings, kind, seed))
-    own = {kind: [run[kind] for run in runs] for kind, runs in found.items()}
+            runs.append(run(settings, kind, seed))
     return {
         "machine": machine(),
         "photos": settings.parts,
         "epochs": arguments.epochs,
         "size": arguments.size,
-        "accuracies": found,
-        "difference_points": 100 * (statistics.mean(own[BLOCKS]) - statistics.mean(own[PILLOW])),
-        "chance_points": 100 * noise(own[BLOCKS], own[PILLOW]),
-        "verdict": verdict(own),
+        "runs": found,
+        "verdicts": verdicts(found),
     }
 
 
@@ -162,11 +191,12 @@ def main() -> None:
     console().print(
         f"{photos['train']:,} photos to train with, {photos['val']:,} to evaluate with, "
         f"{CLASSES} classes, {result['epochs']} epochs; {machine_line()}",
-        table(result["accuracies"]),
-        result["verdict"],
+        table(result["runs"]),
+        *result["verdicts"],
         sep="\n",
     )
-    write_json(arguments.json, result)
+    runs = {kind: [asdict(run) for run in runs] for kind, runs in result["runs"].items()}
+    write_json(arguments.json, {**result, "runs": runs})
 
 
 if __name__ == "__main__":

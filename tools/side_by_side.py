@@ -177,9 +177,9 @@ def measure(contender: Contender, settings: Settings, report: Report) -> Result:
         report(len(batch))
     images_per_s = images / (time.perf_counter() - start)
     model = network(settings.device)
-    epoch_s, wait_s, mean = train(model, contender.train, settings, report)
-    accuracy = evaluate(mean, contender.val, settings.device, report)
-    return Result(contender.name, images_per_s, epoch_s, wait_s, accuracy)
+    trained = train(model, contender.train, settings, report)
+    accuracy = evaluate(trained.mean, contender.val, settings.device, report)
+    return Result(contender.name, images_per_s, trained.epoch_s, trained.wait_s, accuracy)
 
 
 def accuracy_again(settings: Settings, seed: int, report: Report) -> float:
@@ -188,20 +188,30 @@ def accuracy_again(settings: Settings, seed: int, report: Report) -> float:
         fast_loader(settings, settings.packed, "train", seed) as training,
         fast_loader(settings, settings.packed, "val") as val,
     ):
-        model = network(settings.device)
-        *_, mean = train(model, training, settings, report)
-        return evaluate(mean, val, settings.device, report)
+        trained = train(network(settings.device), training, settings, report)
+        return evaluate(trained.mean, val, settings.device, report)
 
 
-def train(
-    model: nn.Module, loader: Any, settings: Settings, report: Report
-) -> tuple[float, float, nn.Module]:
-    """Trains for some epochs.
+@dataclass(frozen=True)
+class Trained:
+    """What a training came to.
 
-    Returns:
-        The seconds of an epoch, how many of them it waited for batches, and the mean of the
-        network over the last steps, whose accuracy depends less on chance than the last one's.
+    Attributes:
+        epoch_s: seconds of an epoch, the mean.
+        wait_s: of these, waiting for the next batch.
+        loss: the mean of the last epoch's training losses.
+        mean: the mean of the network over the last steps, whose accuracy depends less on chance
+            than the last one's.
     """
+
+    epoch_s: float
+    wait_s: float
+    loss: float
+    mean: nn.Module
+
+
+def train(model: nn.Module, loader: Any, settings: Settings, report: Report) -> Trained:
+    """Trains for some epochs."""
     optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
@@ -210,6 +220,7 @@ def train(
     wait_s = 0.0
     start = time.perf_counter()
     for _ in range(settings.epochs):
+        losses = []
         asked = time.perf_counter()
         for images, labels in loader:
             wait_s += time.perf_counter() - asked
@@ -221,11 +232,13 @@ def train(
             optimizer.step()
             schedule.step()
             mean.update_parameters(model)
+            losses.append(loss.detach())
             report(len(labels))
             asked = time.perf_counter()
     if settings.device.type == "cuda":
         torch.cuda.synchronize(settings.device)
-    return (time.perf_counter() - start) / settings.epochs, wait_s / settings.epochs, mean
+    epoch_s = (time.perf_counter() - start) / settings.epochs
+    return Trained(epoch_s, wait_s / settings.epochs, float(torch.stack(losses).mean()), mean)
 
 
 def evaluate(model: nn.Module, loader: Any, device: torch.device, report: Report) -> float:

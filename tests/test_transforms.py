@@ -58,26 +58,37 @@ def reference_box(rng: random.Random, height: int, width: int) -> tuple[int, int
     raise AssertionError("no crop fits")
 
 
-def test_random_resized_crops_are_spread_as_torchvisions_are() -> None:
-    """Means of place, size and shape agree within four standard errors."""
+def largest_difference(ours: Any, theirs: Any) -> float:
+    """Of two empirical distribution functions: Kolmogorov and Smirnov's statistic."""
+    both = np.concatenate([ours, theirs])
+    shares = [np.searchsorted(np.sort(one), both, "right") / len(one) for one in (ours, theirs)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
+@pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 333), (100, 90)])
+def test_random_resized_crops_have_torchvisions_distribution(height: int, width: int) -> None:
+    """By Kolmogorov and Smirnov's test at 0.1%, of places, sizes, shapes and middles."""
     count = 20_000
     rng = random.Random(0)
-    expected = np.array([reference_box(rng, 375, 500) for _ in range(count)], float)
-    found = np.array([d.crop for d in draws([T.RandomResizedCrop(224)], count)], float)
+    expected = np.array([reference_box(rng, height, width) for _ in range(count)], float)
+    drawn = draws([T.RandomResizedCrop(64), T.RandomHorizontalFlip()], count, height, width)
+    found = np.array([d.crop for d in drawn], float)
     for measure in (
         lambda box: box[:, 2] * box[:, 3],
-        lambda box: np.log(box[:, 3] / box[:, 2]),
+        lambda box: box[:, 3] / box[:, 2],
         lambda box: box[:, 0],
         lambda box: box[:, 1],
-        lambda box: (box[:, 0] + box[:, 2]) ** 2,
-        lambda box: (box[:, 1] + box[:, 3]) ** 2,
+        lambda box: 2 * box[:, 0] + box[:, 2],
+        lambda box: 2 * box[:, 1] + box[:, 3],
     ):
         ours, theirs = measure(found), measure(expected)
-        error = math.sqrt((ours.var() + theirs.var()) / count)
-        assert abs(ours.mean() - theirs.mean()) < 4 * error
+        assert largest_difference(ours, theirs) < 1.95 * math.sqrt(2 / count)
+    areas = found[:, 2] * found[:, 3]
+    flipped = np.array([d.flip_horizontal for d in drawn])
+    assert largest_difference(areas[flipped], areas[~flipped]) < 1.95 * math.sqrt(4 / count)
     assert (found[:, :2] >= 0).all()
-    assert (found[:, 0] + found[:, 2] <= 375).all()
-    assert (found[:, 1] + found[:, 3] <= 500).all()
+    assert (found[:, 0] + found[:, 2] <= height).all()
+    assert (found[:, 1] + found[:, 3] <= width).all()
 
 
 def test_crops_reach_every_corner() -> None:

@@ -259,3 +259,22 @@ def test_crops_are_told_and_of_every_row_its_own(images: list[Any]) -> None:
         assert alone.augmentation(np.arange(rows), epoch=0) == first
     folder.close()
     packed.close()
+
+
+def test_behind_a_bad_sample_batches_are_whole(tmp_path: Path) -> None:
+    folders = [fastio.open(numbered_folder(tmp_path / name, (5, 5))) for name in "ab"]
+    bad, _ = folders[1].samples[0]
+    Path(bad).write_bytes(b"no image")
+    found: list[Any] = []
+    with fastio.Loader(ConcatDataset(folders), 3, num_workers=1) as loader:
+        batches = iter(loader)
+        for _ in range(7):
+            try:
+                next(batches)
+                assert loader.batch.rows is not None
+                found.append(loader.batch.rows.tolist())
+            except fastio.SampleError:
+                found.append("bad")
+        assert next(batches, None) is None
+    expected: list[Any] = [list(range(at, min(at + 3, 20))) for at in range(0, 20, 3)]
+    assert found == [*expected[:3], "bad", *expected[4:]]

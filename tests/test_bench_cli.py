@@ -228,6 +228,12 @@ def test_what_a_model_by_name_misses_is_said(tmp_path: Path) -> None:
     assert "epochs are of images" in run(data, "--model", "dlrm", "--epochs", 1)[2]
 
 
+def test_images_too_small_for_a_model_are_said(folder: Path) -> None:
+    code, _, errors = run(folder, "--model", "convnet", *QUICK)
+    assert code == 1
+    assert "--size 16: ConvNet takes images of 32 pixels and more" in errors
+
+
 def test_images_to_evaluate_on_must_have_the_same_classes(folder: Path, tmp_path: Path) -> None:
     other = numbered_folder(tmp_path / "val")
     next(other.iterdir()).rename(other / "zebra")

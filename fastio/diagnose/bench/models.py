@@ -47,7 +47,7 @@ def load_trainee(subject: Subject, device: torch.device, learning_rate: float = 
     """The model that was asked for, ready for the first step.
 
     Raises:
-        BenchError: there is no such model, or it is no torch module.
+        BenchError: there is no such model, it does not take this size, or it is no torch module.
     """
     options = subject.options
     assert options.model is not None
@@ -60,7 +60,10 @@ def load_trainee(subject: Subject, device: torch.device, learning_rate: float = 
         loss = task_loss(subject.task)
         return Trainee(subject.task.model(), device, options, loss, learning_rate)
     check_image_model(options)
-    model = IMAGE_MODELS[options.model](classes_of(subject), options.size)
+    try:
+        model = IMAGE_MODELS[options.model](classes_of(subject), options.size)
+    except ValueError as error:
+        raise BenchError(f"--size {options.size}: {error}") from error
     return Trainee(model, device, options, batch_loss, learning_rate)
 
 

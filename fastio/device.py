@@ -83,7 +83,7 @@ def has_pinned_memory() -> bool:
 # Copying ahead
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class HostBatch:
     """One batch in host memory, on its way to the device.
 

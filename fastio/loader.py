@@ -374,6 +374,16 @@ class Loader(DataLoader[_Batch]):
         return self._following.feed
 
     @property
+    def _at(self) -> Cursor:
+        """Where the user stands. Made of `_place` when it is asked for, not for each batch."""
+        cursor, position = self._place
+        return replace(cursor, position=position)
+
+    @_at.setter
+    def _at(self, cursor: Cursor) -> None:
+        self._place = cursor, cursor.position
+
+    @property
     def _next(self) -> Cursor:
         return self._following.cursor
 
@@ -718,6 +728,7 @@ class LoaderIterator:
         self._batches = batches
         self._left_s: float | None = None  # when the caller got the last batch
         self._exhausted = False
+        self._draw = loader._feed.sampling.draw
 
     def __iter__(self) -> LoaderIterator:
         return self
@@ -744,7 +755,7 @@ class LoaderIterator:
             data, info = next(self._batches)
         except StopIteration:
             self._exhaust()
-            self._stand_at(self._cursor.at_epoch(self._cursor.epoch + 1))
+            self._stand_at(self._cursor.at_epoch(self._cursor.epoch + 1), 0)
             self.close()
             raise
         finally:
@@ -756,7 +767,7 @@ class LoaderIterator:
         loader._batch, loader._drawn = info, self._cursor
         if info.order_seed is not None and self._cursor.order_seed is None:
             self._cursor = replace(self._cursor, order_seed=info.order_seed)
-        self._stand_at(replace(self._cursor, position=info.next_position))
+        self._stand_at(self._cursor, info.next_position)
         self._exhaust(info.next_position)
         return data
 
@@ -778,7 +789,7 @@ class LoaderIterator:
             position: where the epoch stands; None behind its last batch.
         """
         loader = self._loader
-        draw = loader._feed.sampling.draw
+        draw = self._draw
         if draw is None or self._exhausted:
             return
         rows = loader._feed.epoch_rows()
@@ -787,11 +798,11 @@ class LoaderIterator:
             self._exhausted = True
             draw(rows)
 
-    def _stand_at(self, cursor: Cursor) -> None:
+    def _stand_at(self, cursor: Cursor, position: int) -> None:
         """Notes where the user stands, if this is the loader's latest iterator."""
         latest = self._loader._latest
         if latest is not None and latest() is self:
-            self._loader._at = cursor
+            self._loader._place = cursor, position
 
 
 def _check(

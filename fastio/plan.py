@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,7 @@ from fastio.order import AnyOrder, Order, PickedOrder
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-@dataclass(frozen=True)
-class PlannedBatch:
+class PlannedBatch(NamedTuple):
     """One batch of one rank, before anything is read.
 
     Attributes:
@@ -126,8 +125,12 @@ class Plan:
         """The batch of a step in [0, len(self))."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} is not in [0, {len(self)})")
-        begin = self.start + step * self.global_batch
-        end = min(begin + self.global_batch, self.order.rows)
+        return self._batch(step)
+
+    def _batch(self, step: int) -> PlannedBatch:
+        size = self.batch_size * self.world_size
+        begin = self.start + step * size
+        end = min(begin + size, self.order.rows)
         share = -(-(end - begin) // self.world_size)
         first = begin + self.rank * share
         valid = max(0, min(share, end - first))
@@ -138,7 +141,7 @@ class Plan:
         return PlannedBatch(step, self.order.at(positions), valid, end)
 
     def __iter__(self) -> Iterator[PlannedBatch]:
-        return (self.batch(step) for step in range(len(self)))
+        return map(self._batch, range(len(self)))
 
 
 class Lengths(Protocol):

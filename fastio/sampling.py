@@ -232,7 +232,7 @@ class Sampling:
             if picked is None or again is None:
                 return batches
             return (
-                replace(batch, rows=picked[batch.rows], occurrences=again[batch.rows])
+                batch._replace(rows=picked[batch.rows], occurrences=again[batch.rows])
                 for batch in batches
             )
         seen = Occurrences(rows, self.picked) if count else None
@@ -247,7 +247,7 @@ class Sampling:
         followed, picked = follow(keys, rows, cursor.position, seen), self.picked
         if picked is None:
             return followed
-        return (replace(batch, rows=picked[batch.rows]) for batch in followed)
+        return (batch._replace(rows=picked[batch.rows]) for batch in followed)
 
     def picked_at(
         self, places: npt.NDArray[np.int64]

@@ -281,8 +281,13 @@ def _sampled(
 
 def _as_rows(keys: Sequence[Any]) -> npt.NDArray[np.int64] | None:
     """Keys as row numbers; None where they are something else."""
-    numbers = all(isinstance(key, (int, np.integer)) for key in keys)
-    return np.asarray(keys, np.int64) if numbers else None
+    if not len(keys) or not isinstance(keys[0], (int, np.integer)):
+        return None if len(keys) else np.empty(0, np.int64)
+    try:
+        rows = np.asarray(keys)
+    except (ValueError, OverflowError):  # a list among them
+        return None
+    return rows.astype(np.int64, copy=False) if rows.ndim == 1 and rows.dtype.kind in "iu" else None
 
 
 def _tracked(
@@ -325,7 +330,7 @@ class _IndexedBatches:
                 self._drawn.popleft()
             raise
         info = self._drawn.popleft()
-        return HostBatch(data, info if self._in_order else replace(info, rows=None))
+        return HostBatch(data, info if self._in_order else info._replace(rows=None))
 
     def ready(self) -> bool:
         return True  # DataLoader does not tell

@@ -764,7 +764,8 @@ class LoaderIterator:
         stats.batches += 1
         stats.samples += info.valid
         loader._tune()
-        loader._batch, loader._drawn = info, self._cursor
+        # Past DataLoader's __setattr__, which would take as long as all the rest of this.
+        vars(loader).update(_batch=info, _drawn=self._cursor)
         if info.order_seed is not None and self._cursor.order_seed is None:
             self._cursor = replace(self._cursor, order_seed=info.order_seed)
         self._stand_at(self._cursor, info.next_position)
@@ -802,7 +803,7 @@ class LoaderIterator:
         """Notes where the user stands, if this is the loader's latest iterator."""
         latest = self._loader._latest
         if latest is not None and latest() is self:
-            self._loader._place = cursor, position
+            vars(self._loader)["_place"] = cursor, position
 
 
 def _check(

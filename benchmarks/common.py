@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fastio import _native
-from fastio.diagnose.bench.machine import cpu_name
+from fastio.diagnose.probes.machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 # side_by_side and make_images lie there; this module is imported before them.

@@ -25,14 +25,14 @@ MACHINE = MachineFacts(
     simd="avx2",
     memory_bytes=32 << 30,
     available_bytes=16 << 30,
-    load=0.1,
+    others_cores=0.1,
     swapped_bytes=0,
     shm_bytes=16 << 30,
     open_files=65536,
     most_open_files=1 << 20,
     huge_pages="madvise",
 )
-SETTINGS = SettingsFacts("2.13.0", None, torch_threads=4)
+SETTINGS = SettingsFacts(None, torch_threads=4)
 GPU = GpuFacts("a GPU", 1, (9, 0), 80 << 30, tf32=True, cudnn_benchmark=False)
 FOLDER = DataFacts("photos/", "folder", rows=10_000, nbytes=1_100_000_000, files=10_000)
 PACKED = replace(FOLDER, kind="packed", packed=True, files=20, codecs={"blocks": 10_000})

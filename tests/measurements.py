@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastio.diagnose import Busy, DatasetFacts, Machine, Measured, Phase, PhaseName, Settings
+from fastio.diagnose import Busy, DataFacts, MachineFacts, Measured, Phase, PhaseName, Settings
 
 ROWS = 10_000
 SAMPLES = 1_000  # of every phase
@@ -21,8 +21,10 @@ def measured(
 ) -> Measured:
     """A bench with these phases, on a packed dataset of ROWS images."""
     return Measured(
-        Machine("Test CPU", cores, "avx2", 1 << 35, "2.13", "cpu", "2026-11-22T08:00:00+00:00"),
-        DatasetFacts("data", kind, "blocks", ROWS, ROWS * 100_000, 100_000.0, storage),
+        MachineFacts(
+            "Test CPU", cores, "avx2", 1 << 35, "2.13", "cpu", "2026-11-22T08:00:00+00:00"
+        ),
+        DataFacts("data", kind, {"blocks": ROWS}, ROWS, ROWS * 100_000, 100_000.0, storage),
         Settings(**{"batch_size": 100, "threads": 2, **(settings or {})}),
         tuple(phases),
         **others,

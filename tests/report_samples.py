@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastio.diagnose import (
     Busy,
-    DatasetFacts,
+    DataFacts,
     Finding,
-    Machine,
+    MachineFacts,
     Measured,
     Memory,
     Phase,
@@ -21,7 +21,7 @@ from fastio.diagnose import (
 )
 from fastio.diagnose.report.rungs import Rung
 
-MACHINE = Machine(
+MACHINE = MachineFacts(
     "Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz",
     2,
     "avx2",
@@ -30,8 +30,14 @@ MACHINE = Machine(
     "cpu",
     "2026-11-22T07:52:26Z",
 )
-PHOTOS = DatasetFacts(
-    "/data/imagenet-50k.blocks", "packed", "blocks", 50_000, 5_921_000_000, 71_300.0, "disk"
+PHOTOS = DataFacts(
+    "/data/imagenet-50k.blocks",
+    "packed",
+    {"blocks": 50_000},
+    50_000,
+    5_921_000_000,
+    71_300.0,
+    "disk",
 )
 CROP = ("RandomResizedCrop(224)", "RandomHorizontalFlip()")
 
@@ -131,8 +137,14 @@ PHOTO_FINDINGS = (
 
 def remote_cold() -> Measured:
     """A remote dataset that is read for the first time: the network is what is waited for."""
-    facts = DatasetFacts(
-        "s3://bucket/laion/part-00", "packed", "blocks", 1_200_000, 141 * 10**9, 1.17e5, "network"
+    facts = DataFacts(
+        "s3://bucket/laion/part-00",
+        "packed",
+        {"blocks": 1_200_000},
+        1_200_000,
+        141 * 10**9,
+        1.17e5,
+        "network",
     )
     rows = 20_000
     fetched = Phase(
@@ -140,7 +152,7 @@ def remote_cold() -> Measured:
         2_340_000_000, 19.8, 0.083,
     )  # fmt: skip
     return Measured(
-        machine=Machine("AMD EPYC 9V84", 16, "avx512", 128 * 10**9, "2.13.0+cu130",
+        machine=MachineFacts("AMD EPYC 9V84", 16, "avx512", 128 * 10**9, "2.13.0+cu130",
                         "NVIDIA H200", "2026-11-22T08:11:03Z"),
         dataset=facts,
         settings=Settings(256, 16, CROP, "resnet50", "", None, "cuda"),
@@ -157,7 +169,9 @@ def compute_bound() -> Measured:
     rows = 2_000
     return Measured(
         machine=MACHINE,
-        dataset=DatasetFacts("photos", "folder", "jpeg", 9_469, 985_000_000, 104_000.0, "memory"),
+        dataset=DataFacts(
+            "photos", "folder", {"jpeg": 9_469}, 9_469, 985_000_000, 104_000.0, "memory"
+        ),
         settings=Settings(32, 2, CROP, "resnet18"),
         phases=(
             phase("compute", rows, 61.2, Busy(compute_s=61.2), 1.0),
@@ -172,7 +186,7 @@ def compute_bound() -> Measured:
 
 def table() -> Measured:
     """Rows of a table: no images, 200 columns, a Python transform."""
-    facts = DatasetFacts("clicks.fastio", "tables", "", 45_840_617, 34_880_000_000, 761.0, "disk")
+    facts = DataFacts("clicks.fastio", "tables", {}, 45_840_617, 34_880_000_000, 761.0, "disk")
     rows = 8_000_000
     return Measured(
         machine=MACHINE,
@@ -191,8 +205,8 @@ def table() -> Measured:
 def bare() -> Measured:
     """The loader alone and nothing else."""
     return Measured(
-        machine=Machine("", 1, "portable", 2 * 10**9, "2.4.0", "cpu", "2026-11-22T00:00:00Z"),
-        dataset=DatasetFacts("x", "torch", "", 100, 0, 0.0, "memory"),
+        machine=MachineFacts("", 1, "portable", 2 * 10**9, "2.4.0", "cpu", "2026-11-22T00:00:00Z"),
+        dataset=DataFacts("x", "torch", {}, 100, 0, 0.0, "memory"),
         settings=Settings(1, 1),
         phases=(phase("loader_warm", 100, 0.5, Busy()),),
     )

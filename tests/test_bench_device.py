@@ -16,8 +16,8 @@ from fastio.diagnose.bench.device import (
     tree_bytes,
 )
 from fastio.diagnose.bench.loop import Limit, phase_of, run_loop
+from fastio.diagnose.bench.models import batch_loss, learner_of
 from fastio.diagnose.bench.options import Options
-from fastio.diagnose.bench.trainee import Trainee, batch_loss
 
 
 class Clock:
@@ -127,8 +127,8 @@ def test_resident_batches_have_no_end() -> None:
 @pytest.mark.parametrize("blocking", [False, True])
 def test_a_model_on_a_gpu_is_timed_there(blocking: bool) -> None:
     gpu = torch.device("cuda", 0)
-    trainee = Trainee(nn.Linear(64, 64), gpu, Options("data", model="m:f"), batch_loss)
-    found = CudaModel(trainee.step, gpu, blocking)
+    learner = learner_of(nn.Linear(64, 64), gpu, Options("data", model="m:f"))
+    found = CudaModel(lambda batch: learner.step([batch], batch_loss), gpu, blocking)
     batch = torch.ones(16, 64, device="cpu" if blocking else gpu)
     run = run_loop(Resident([((batch,), 16)]), found, Limit(60.0, 8))
     assert len(run.computing) == 8

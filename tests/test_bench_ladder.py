@@ -62,11 +62,13 @@ def test_every_rung_has_what_those_before_it_have() -> None:
     assert list(found)[:2] == ["DataLoader, 0 workers", "workers = 4"]
     assert len(found) == 11
     blocks = found["packed as blocks"]
-    assert (blocks.data, blocks.workers, blocks.torch_loader) == ("in-blocks", 4, False)
-    assert found["packed, JPEG kept"].data == "in-jpeg"
-    assert found["fastio, the same folder"].data == "photos"
+    assert (blocks.training.data, blocks.training.threads) == ("in-blocks", 4)
+    assert not blocks.torch_loader
+    assert found["packed, JPEG kept"].training.data == "in-jpeg"
+    assert found["fastio, the same folder"].training.data == "photos"
     last = found["DDP, 2 processes"]
-    assert (last.data, last.processes, last.channels_last) == ("in-blocks", 2, True)
+    assert (last.training.data, last.processes) == ("in-blocks", 2)
+    assert last.training.channels_last
 
 
 def test_what_a_machine_cannot_show_is_in_no_later_rung() -> None:
@@ -93,7 +95,8 @@ def test_a_recipe_comes_out_of_its_file_as_it_was(tmp_path: Path) -> None:
 def test_a_rung_trains(name: str, folder: Path, packed: Packed) -> None:
     found = recipes.recipes(options(folder), packed, torch.device("cpu"), 1)
     recipe = next(recipe for recipe in found if recipe.name == name)
-    result = trained.train(replace(recipe, channels_last=True))
+    training = replace(recipe.training, channels_last=True)
+    result = trained.train(replace(recipe, training=training))
     assert result["images"] == COUNT
     assert result["epoch_s"] > 0
     right = result["accuracy"] * COUNT  # every image was looked at once

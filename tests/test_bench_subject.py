@@ -34,7 +34,7 @@ def rows_of(folder: Path, count: int, sample: Any) -> Path:
 
 def test_a_folder_of_images(folder: Path) -> None:
     subject = Subject.of(Options(str(folder), threads=2, size=16))
-    assert (subject.kind, subject.codec, subject.rows) == ("folder", "jpeg", 24)
+    assert (subject.kind, subject.codecs, subject.rows) == ("folder", {"jpeg": 24}, 24)
     assert subject.batch_size == 24  # no larger than the data
     assert subject.nbytes == sum(path.stat().st_size for path in folder.glob("*/*"))
     with subject.open() as batches:
@@ -48,7 +48,7 @@ def test_a_folder_of_images(folder: Path) -> None:
 def test_packed_images(folder: Path, tmp_path: Path) -> None:
     fastio.pack(folder, tmp_path / "packed")
     subject = Subject.of(Options(str(tmp_path / "packed"), batch_size=5))
-    assert (subject.kind, subject.codec, subject.batch_size) == ("packed", "blocks", 5)
+    assert (subject.kind, subject.batch_size) == ("packed", 5)
     facts = subject.facts(sample_bytes=100.0)
     assert facts.nbytes == subject.nbytes > 0
     assert facts.sample_bytes == 100.0
@@ -88,7 +88,7 @@ def test_own_transforms_are_timed_and_can_be_left_out(folder: Path) -> None:
 def test_packed_rows(tmp_path: Path) -> None:
     data = rows_of(tmp_path / "rows", 50, lambda row: {"x": np.full(3, row, np.float32), "y": row})
     subject = Subject.of(Options(str(data), transforms=(dict,)))
-    assert (subject.kind, subject.codec, subject.rows) == ("packed", "", 50)
+    assert (subject.kind, subject.codecs, subject.rows) == ("packed", {}, 50)
     with subject.open() as batches:
         batch, samples = next(iter(batches))
         assert batch["x"].shape == (50, 3)

@@ -45,12 +45,13 @@ def test_what_brings_most_comes_first_within_a_hundred_columns(doctor: Doctor) -
     assert done.exit_code == 3
     lines = done.output.splitlines()
     assert max(map(len, lines)) <= 100
-    advice = [line for line in lines if line.lstrip().startswith("> ")]
-    assert advice[0].strip().startswith("> fastio pack photos/ PACKED")
-    assert any(line.startswith("  4.0 x  You wait for threads that decode") for line in lines)
+    first = next(number for number, line in enumerate(lines) if line.startswith("1."))
+    assert lines[first].startswith("1. You wait for threads that decode")
+    assert "4.0" in lines[first]
+    assert "fastio pack photos/ PACKED" in lines[first + 1]
     assert any(line.startswith("you wait for  the loader's threads (2,000") for line in lines)
     assert any(line.startswith("not measured  cold reads: why not") for line in lines)
-    assert "estimates" in lines[-1]
+    assert "estimates" in done.output.splitlines()[-2]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,8 @@ def test_the_exit_code_is_3_for_a_gain_over_the_threshold(
 
 def test_nothing_to_gain_is_said(doctor: Doctor) -> None:
     done = doctor(FAULTLESS, "packed/")
-    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "Nothing to gain of note.")
+    assert done.exit_code == 0
+    assert "Nothing was found that would make an epoch shorter." in done.output
 
 
 def test_json_has_facts_stages_and_findings(doctor: Doctor) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fastio.diagnose import Facts, Use, diagnose, diagnose_stats, pipeline_of
+from fastio.diagnose import Facts, Use, diagnose, diagnose_stats, expected
+from fastio.diagnose.costs import decode_rate
 from fastio.diagnose.facts import Trial
-from fastio.diagnose.pipeline import decode_rate
 from fastio.stats import Stats
 from tests.doctor_facts import (
     FAULTLESS,
@@ -55,7 +55,7 @@ def test_the_gain_of_packing_ends_where_the_model_does() -> None:
 
 def test_a_slow_model_is_named_before_all_that_has_no_gain() -> None:
     storage = replace(STORAGE, file_system="overlay")
-    facts = FAULTLESS.replaced(storage=storage, machine=replace(MACHINE, load=12.0))
+    facts = FAULTLESS.replaced(storage=storage, machine=replace(MACHINE, others_cores=3.5))
     assert culprits(facts, model_rate=900.0)[0] == "compute"
 
 
@@ -67,13 +67,13 @@ def test_where_the_model_is_slowest_it_is_the_culprit() -> None:
 def test_few_threads_are_named_with_what_all_cores_bring() -> None:
     (found,) = diagnose(FAULTLESS, Use(threads=1))
     assert (found.culprit, found.gain) == ("threads", pytest.approx(2000 / 550))
-    assert 'threads="auto"' in found.advice
+    assert "num_workers=0" in found.advice
 
 
 def test_fewer_threads_gain_by_packing_in_proportion() -> None:
-    before = pipeline_of(IN_FOLDER, Use(threads=1))
+    before = expected(IN_FOLDER, Use(threads=1))
     assert before is not None
-    assert before.rate == 550
+    assert before.samples_per_s() == pytest.approx(550)
     assert gains(IN_FOLDER, threads=1) == pytest.approx([8000 / 2000, 2000 / 550, 550 / 250])
 
 
@@ -88,7 +88,7 @@ def test_a_try_is_compared_with_the_same_images_as_they_are() -> None:
 def test_the_rate_of_as_many_threads_as_are_used_is_taken_where_it_was_measured() -> None:
     images = replace(IMAGES, used=(2, 1500.0), trials=())
     facts = FAULTLESS.replaced(images=images)
-    assert gains(facts, threads=2) == [2000 / 1500]
+    assert gains(facts, threads=2) == pytest.approx([2000 / 1500])
     assert decode_rate(facts, Use(threads=3)) == (1500 + 2000) / 2
     assert decode_rate(facts, Use(threads=64)) == 2000
 
@@ -249,7 +249,7 @@ def test_how_tables_are_laid_out_is_looked_at(changed: dict[str, Any], words: st
     ("parts", "culprit", "words"),
     [
         ({"quota": 2.0, "throttled_share": 0.4, "cores": 2}, "machine", "--cpus"),
-        ({"load": 12.0}, "machine", "top"),
+        ({"others_cores": 3.5}, "machine", "top"),
         ({"simd": "portable"}, "machine", "AVX2"),
         ({"swapped_bytes": 8 << 30}, "memory", "smaller batches"),
         ({"shm_bytes": 64 << 20}, "memory", "--shm-size"),
@@ -302,7 +302,7 @@ def test_another_allocator_is_named_where_there_is_one_and_the_processor_trains(
         ({"tf32": False, "flops": {"float32": 1e13, "tf32": 8e13}}, "set_float32_matmul"),
         ({"flops": {"float32": 1e13, "bfloat16": 8e13}}, "autocast"),
         ({"channels_last_gain": 1.8}, "channels_last"),
-        ({"pinned_bytes_s": 25e9, "pageable_bytes_s": 6e9}, 'device="cuda"'),
+        ({"pinned_bytes_s": 25e9, "pageable_bytes_s": 6e9}, "Loader(device="),
         ({"link": (3, 16), "best_link": (5, 16)}, "slot"),
     ],
 )
@@ -313,9 +313,9 @@ def test_the_gpu_is_looked_at(parts: dict[str, Any], words: str) -> None:
 
 def test_copies_to_the_gpu_are_a_stage() -> None:
     slow = replace(GPU, pinned_bytes_s=1000.0 * 3 * 224 * 224)
-    stages = pipeline_of(FAULTLESS.replaced(gpu=slow), Use())
-    assert stages is not None
-    assert (stages.slowest, stages.rate) == ("copy", 1000.0)
+    found = expected(FAULTLESS.replaced(gpu=slow), Use())
+    assert found is not None
+    assert (found.waits_for(), found.samples_per_s()) == ("copy", 1000.0)
 
 
 # --- The order -----------------------------------------------------------------------------------

@@ -95,7 +95,6 @@ OWNERS = {
         "transforms",
         "pack",
         "table_feed",
-        "diagnose.bench.machine",
         "diagnose.probes.machine",
     },
     "fsspec": {"store"},

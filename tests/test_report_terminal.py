@@ -125,7 +125,7 @@ def test_names_cannot_write_markup_or_escape_sequences() -> None:
     measured = samples.photos()
     measured = replace(
         measured,
-        dataset=replace(measured.dataset, path=hostile, kind=hostile, codec=hostile),
+        dataset=replace(measured.dataset, path=hostile, kind=hostile, codecs={hostile: 1}),
         settings=replace(measured.settings, model=hostile, transforms=(hostile,)),
         notes=(hostile,),
         baseline=hostile,

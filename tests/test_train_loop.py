@@ -232,11 +232,11 @@ class Overflow(Monitor):
         self.rates: list[float] = []
 
     def begin(self, run: Run) -> None:
-        run.scaler.load_state_dict(run.scaler.state_dict() | {"scale": 2.0**127})
+        run.learner.scaler.load_state_dict(run.learner.scaler.state_dict() | {"scale": 2.0**127})
 
     def step(self, run: Run, size: int, loss: Tensor) -> None:
-        self.scales.append(run.scaler.get_scale())
-        self.rates.append(run.scheduler.get_last_lr()[0])
+        self.scales.append(run.learner.scaler.get_scale())
+        self.rates.append(run.learner.scheduler.get_last_lr()[0])
 
 
 def test_fp16_leaves_out_steps_whose_gradients_overflow_and_saves_its_scale(
@@ -321,7 +321,7 @@ class Hopeless(Monitor):
     """Lowers the scale of gradients as steps do whose gradients overflow at any scale."""
 
     def step(self, run: Run, size: int, loss: Tensor) -> None:
-        run.scaler.update(1e-6)
+        run.learner.scaler.update(1e-6)
 
 
 def test_gradients_that_overflow_at_any_scale_are_an_error(data: Path) -> None:

@@ -41,7 +41,7 @@ from side_by_side import (
 
 import fastio
 from fastio import _native
-from fastio.diagnose.bench.machine import cpu_name
+from fastio.diagnose.probes.machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 # How often fastio's network is trained, for the noise of its accuracy, and Student's t for as many

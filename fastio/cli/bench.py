@@ -236,11 +236,11 @@ def _climb(options: Options, as_json: str | None, html: Path | None) -> None:
 
 def _facts(options: Options) -> dict[str, str]:
     """What a ladder's page says of how it was trained."""
-    from fastio.diagnose.bench.machine import machine
     from fastio.diagnose.bench.recipes import BATCH_SIZE
+    from fastio.diagnose.probes.machine import machine_facts
     from fastio.diagnose.report import machine_line
 
-    here = machine()
+    here = machine_facts()
     trained = f"{options.model}, {counted(max(1, options.epochs), 'epoch')} of each rung"
     batch_size = options.batch_size or BATCH_SIZE
     return {

@@ -16,14 +16,12 @@ or a file.
 
 from __future__ import annotations
 
-from fastio.diagnose.costs import Costs, costs
-from fastio.diagnose.facts import Facts
+from fastio.diagnose.costs import Costs, costs, expected
+from fastio.diagnose.facts import DataFacts, Facts, MachineFacts, Storage
 from fastio.diagnose.findings import Culprit, Finding, by_gain
 from fastio.diagnose.measured import (
     LEAST_STEPS,
     Busy,
-    DatasetFacts,
-    Machine,
     Measured,
     Memory,
     Phase,
@@ -33,11 +31,9 @@ from fastio.diagnose.measured import (
     Span,
     Split,
     Stage,
-    Storage,
     ThreadRate,
     Training,
 )
-from fastio.diagnose.pipeline import Pipeline, pipeline_of
 from fastio.diagnose.rules import diagnose, diagnose_stats
 from fastio.diagnose.rules.runs import (
     Change,
@@ -55,15 +51,15 @@ __all__ = [
     "Change",
     "Costs",
     "Culprit",
-    "DatasetFacts",
+    "DataFacts",
     "Facts",
     "Finding",
     "Machine",
+    "MachineFacts",
     "Measured",
     "Memory",
     "Phase",
     "PhaseName",
-    "Pipeline",
     "Prediction",
     "Settings",
     "Span",
@@ -81,6 +77,6 @@ __all__ = [
     "diagnose_stats",
     "epoch_after",
     "epoch_now",
-    "pipeline_of",
+    "expected",
     "predictions",
 ]

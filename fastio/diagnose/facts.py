@@ -5,22 +5,26 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-Kind = Literal["folder", "packed", "tars", "tables", "tokens", "other"]
+Storage = Literal["disk", "memory", "network"]
 
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """The machine, or the container.
+    """The machine, or the container, and what computes on it.
 
     Attributes:
         cpu: the processor's name.
         cores: that this process may use, by affinity and quota.
-        allowed_cores: by affinity alone.
+        simd: the instruction set that the native code takes: "avx512", "avx2" or "portable".
+        memory_bytes: of the machine, or of the container's limit.
+        torch: its version.
+        device: where batches go: "cpu", or the name of the GPU.
+        date: when this was found out, ISO 8601, UTC.
+        allowed_cores: by affinity alone; 0: not known.
+        available_bytes: of memory, that could be had now; 0: not known.
         quota: cores' worth of time that the container's quota allows.
         throttled_share: of the quota's periods, those in which it was used up.
-        load: processes that wanted a core in the last minute, on average.
-        simd: the instruction set that the native code takes: "avx512", "avx2" or "portable".
-        memory_bytes, available_bytes: in all; that could be had now.
+        others_cores: cores that other processes kept busy meanwhile, on average.
         swapped_bytes: of all processes, in swap space.
         shm_bytes: size of /dev/shm.
         open_files, most_open_files: the limit, and what a process may raise it to.
@@ -30,13 +34,16 @@ class MachineFacts:
 
     cpu: str
     cores: int
-    allowed_cores: int
     simd: str
     memory_bytes: int
-    available_bytes: int
+    torch: str = ""
+    device: str = "cpu"
+    date: str = ""
+    allowed_cores: int = 0
+    available_bytes: int = 0
     quota: float | None = None
     throttled_share: float | None = None
-    load: float | None = None
+    others_cores: float | None = None
     swapped_bytes: int | None = None
     shm_bytes: int | None = None
     open_files: int | None = None
@@ -50,7 +57,6 @@ class SettingsFacts:
     """What torch and the environment are set to, in this process.
 
     Attributes:
-        torch: its version.
         torch_cuda: the CUDA version that torch was built for; None: it has none.
         torch_threads: that operators on the CPU use.
         omp_threads: OMP_NUM_THREADS, where it is set.
@@ -60,7 +66,6 @@ class SettingsFacts:
         nvidia: whether there is an NVIDIA device, whatever torch knows of it.
     """
 
-    torch: str
     torch_cuda: str | None
     torch_threads: int
     omp_threads: int | None = None
@@ -105,31 +110,40 @@ class DataFacts:
 
     Attributes:
         path: as given.
-        kind: what a loader takes it for; "tables" also packed ones, see `packed`.
-        packed: whether `fastio pack` wrote it.
+        kind: what a loader takes it for: "packed", "folder", "tars", "tables" (also packed ones,
+            see `packed`), "tokens", "sounds", "hugging_face", or another word.
+        codecs: of the images, rows by codec; empty where there are none, or none is known.
         rows: samples; of a part where `complete` is False.
         nbytes: of the files, likewise.
-        files: how many there are, likewise.
+        read_bytes: measured bytes read for a sample; 0.0: not measured.
+        storage: where the files are.
+        packed: whether `fastio pack` wrote it.
+        files: how many there are.
         complete: False: there was no time to look at all files.
-        codecs: of a packed dataset's images, rows by codec.
         remote: whether it is behind a URL.
-        sample_bytes: read for a sample, on average.
     """
 
     path: str
-    kind: Kind
-    packed: bool = False
+    kind: str
+    codecs: dict[str, int] = field(default_factory=dict)
     rows: int = 0
     nbytes: int = 0
+    read_bytes: float = 0.0
+    storage: Storage = "disk"
+    packed: bool = False
     files: int = 0
     complete: bool = True
-    codecs: dict[str, int] = field(default_factory=dict)
     remote: bool = False
 
     @property
     def sample_bytes(self) -> float:
-        """Bytes of a sample, on average."""
-        return self.nbytes / self.rows if self.rows else 0.0
+        """Bytes of a sample, on average: those read, or else those stored."""
+        return self.read_bytes or (self.nbytes / self.rows if self.rows else 0.0)
+
+    @property
+    def codec(self) -> str:
+        """How most images are stored; "" where there are none."""
+        return max(self.codecs, key=lambda codec: self.codecs[codec], default="")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from fastio.diagnose.facts import DataFacts, MachineFacts
 from fastio.diagnose.values import from_json
 from fastio.errors import MeasuredInvalid
 
@@ -25,56 +26,6 @@ PhaseName = Literal[
     "baseline_together",
 ]
 Stage = Literal["fetch", "decode", "transform", "copy", "compute"]
-Storage = Literal["disk", "memory", "network"]
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where it was measured.
-
-    Attributes:
-        cpu: the processor's name.
-        cores: that this process may use.
-        simd: the instruction set that the native code took: "avx512", "avx2" or "portable".
-        memory_bytes: of the machine (or of the container's limit).
-        torch: torch's version.
-        device: where batches went: "cpu", or the name of the GPU; "emulated" accelerators are
-            told of in `Settings.accelerator`.
-        date: ISO 8601, UTC.
-    """
-
-    cpu: str
-    cores: int
-    simd: str
-    memory_bytes: int
-    torch: str
-    device: str
-    date: str
-
-
-@dataclass(frozen=True)
-class DatasetFacts:
-    """What was read.
-
-    Attributes:
-        path: as given.
-        kind: "packed", "folder", "tars", "tables", "tokens", "sounds", "hugging_face", or another
-            word for what else a Loader reads.
-        codec: of a packed dataset's images, the most frequent: "blocks", "jpeg", "raw",
-            "encoded"; "jpeg" of a folder; "" where there are no images.
-        rows: samples of an epoch.
-        nbytes: of the files.
-        sample_bytes: mean bytes read for a sample.
-        storage: where the files are.
-    """
-
-    path: str
-    kind: str
-    codec: str
-    rows: int
-    nbytes: int
-    sample_bytes: float
-    storage: Storage
 
 
 @dataclass(frozen=True)
@@ -321,8 +272,8 @@ class Measured:
             the block codec for a try, with the same threads; None: not tried.
     """
 
-    machine: Machine
-    dataset: DatasetFacts
+    machine: MachineFacts
+    dataset: DataFacts
     settings: Settings
     phases: tuple[Phase, ...]
     splits: tuple[Split, ...] = ()

@@ -44,6 +44,10 @@ def _part(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, (list, tuple)):
             raise MeasuredInvalid(f"{where}: expected a list, got {value!r}")
         return tuple(_part(arguments[0], one, f"{where}[{n}]") for n, one in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise MeasuredInvalid(f"{where}: expected an object, got {value!r}")
+        return {key: _part(arguments[1], one, f"{where}.{key}") for key, one in value.items()}
     if origin is Literal:
         if value not in arguments:
             raise MeasuredInvalid(f"{where}: expected one of {arguments}, got {value!r}")

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 import fastio
 from fastio.train.checkpoint import finite
@@ -21,12 +22,14 @@ from fastio.train.interrupts import Interrupts
 from fastio.train.loaders import valid_samples
 from fastio.train.monitor import Monitor
 from fastio.train.options import Options
-from fastio.train.parallel import accumulating, autocast, processes, sync_buffers
+from fastio.train.parallel import Place, autocast, processes, sync_buffers
 from fastio.train.run import Run
 from fastio.train.task import Task
 from fastio.train.totals import Sums, Totals
 
 Record = dict[str, Any]
+
+_WARM_UP_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -116,13 +119,70 @@ def fit(task: Task, options: Options, monitor: Monitor | None = None) -> Result:
         )
 
 
+@dataclass(frozen=True)
+class Timed:
+    """Epochs that were trained for their time.
+
+    Attributes:
+        seconds: of all epochs, without starting up and evaluation.
+        steps: of an epoch.
+        train: metrics of the last epoch's training.
+        val: metrics of the evaluation after it; {} where there is nothing to evaluate on.
+    """
+
+    seconds: float
+    steps: int
+    train: dict[str, float]
+    val: dict[str, float]
+
+
+def time_epochs(task: Task, options: Options, place: Place) -> Timed:
+    """Trains `options.epochs` as `fit` does, without checkpoints, for the time that it takes.
+
+    A few steps come before and are forgotten: in them workers start and the model is compiled. A
+    loss that is not finite is no error.
+
+    Raises:
+        FastioError: the data cannot be read.
+    """
+    never, silent = Interrupts(), Monitor()
+    # A point of the history would refuse a loss that is not finite.
+    options = dataclasses.replace(options, log_every=1 << 60)
+    with Run(task, options, place) as run:
+        _warm_up(run)
+        began_s = time.perf_counter()
+        for epoch in range(options.epochs):
+            run.progress.epoch, run.progress.epoch_step = epoch, 0
+            run.totals.take()
+            train_epoch(run, never, silent)
+        train = means(task, run.totals.take())  # waits for the device
+        seconds = time.perf_counter() - began_s
+        val = evaluate(run, never, silent) if run.val_loader is not None else None
+        return Timed(seconds, run.steps_per_epoch, train, val or {})
+
+
+def _warm_up(run: Run) -> None:
+    """Some steps that are forgotten; lazy layers, whose weights begin with one, make none."""
+    if any(is_lazy(weights) for weights in run.model.parameters()):
+        return
+    weights = {name: value.clone() for name, value in run.model.state_dict().items()}
+    run.learner.called.train()
+    run.loader.set_epoch(0)
+    steps = groups(run.loader, run.options.grad_accum)
+    for group in islice(steps, _WARM_UP_STEPS):
+        train_step(run, group)
+    steps.close()
+    run.model.load_state_dict(weights)
+    run.learner.begin()
+
+
 def train_epoch(run: Run, interrupts: Interrupts, monitor: Monitor) -> int:
     """One epoch, or what is left of it; the number of the signal that interrupted it, or 0."""
     options, progress = run.options, run.progress
     if progress.epoch_step >= run.steps_per_epoch:
         return 0  # it was interrupted after its last step
     run.loader.set_epoch(progress.epoch)  # the epoch of a loaded state goes on
-    run.called.train()
+    run.learner.called.train()
     run.units = 0
     monitor.begin_epoch(run)
     for group in groups(run.loader, options.grad_accum):
@@ -142,7 +202,7 @@ def train_epoch(run: Run, interrupts: Interrupts, monitor: Monitor) -> int:
     return run.interrupted
 
 
-def groups(loader: fastio.Loader, size: int) -> Iterator[list[tuple[Any, int]]]:
+def groups(loader: fastio.Loader, size: int) -> Generator[list[tuple[Any, int]], None, None]:
     """The batches of each step, with how many of their samples count; the last may be fewer."""
     batches = ((batch, valid_samples(loader)) for batch in loader)
     while group := list(islice(batches, size)):
@@ -156,29 +216,21 @@ def train_step(run: Run, group: list[tuple[Any, int]]) -> torch.Tensor:
     that are shorter, padded or masked weigh what they have. DDP and FSDP average gradients, hence
     the factor of the number of processes.
     """
-    task, place, options = run.task, run.place, run.options
+    task, place = run.task, run.place
     counts = [task.count(batch, valid) for batch, valid in group]
     total = place.sum(summed(counts, place.device))
     share = place.world_size / total.clamp(min=1)
-    losses = []
-    for number, (batch, valid) in enumerate(group, 1):
-        with accumulating(run.called, place, last=number == len(group)):
-            with autocast(place.device, options):
-                outcome = task.step(run.called, batch, valid)
-            run.scaler.scale(outcome.loss * share).backward()  # type: ignore[no-untyped-call]
-        run.totals.add(outcome, counts[number - 1])
-        losses.append(outcome.loss.detach() * share)
-    run.note_loss(torch.stack(losses).sum())
-    if options.clip_grad_norm is not None:
-        run.scaler.unscale_(run.optimizer)
-        nn.utils.clip_grad_norm_(run.model.parameters(), options.clip_grad_norm)
-    scale = run.scaler.get_scale()
-    run.scaler.step(run.optimizer)
-    run.scaler.update()
-    run.optimizer.zero_grad(set_to_none=True)
-    if run.scaler.get_scale() >= scale:  # else gradients overflowed, and the step was left out
-        run.scheduler.step()
-    return torch.stack(losses).sum()
+
+    def loss(model: nn.Module, part: tuple[Any, int, int | torch.Tensor]) -> torch.Tensor:
+        batch, valid, count = part
+        outcome = task.step(model, batch, valid)
+        run.totals.add(outcome, count)
+        return outcome.loss * share
+
+    parts = [(batch, valid, count) for (batch, valid), count in zip(group, counts, strict=True)]
+    found = run.learner.step(parts, loss)
+    run.note_loss(found)
+    return found
 
 
 def summed(counts: list[int | torch.Tensor], device: torch.device) -> torch.Tensor:
@@ -231,7 +283,7 @@ def log_point(run: Run) -> Record:
         "step": run.progress.step,
         "epoch": run.progress.epoch + 1,
         "loss": means(run.task, window)["loss"],
-        "lr": run.scheduler.get_last_lr()[0],
+        "lr": run.learner.scheduler.get_last_lr()[0],
     }
     run.progress.points.append(record)
     return record

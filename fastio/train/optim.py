@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import (
     ConstantLR,
@@ -37,7 +38,7 @@ def _decays(name: str, weight: nn.Parameter) -> bool:
     Biases and norms have one dimension. Class tokens, tables of positions and scales of layers may
     have more, but no such name.
     """
-    return weight.ndim >= 2 and name.endswith("weight")
+    return name.endswith("weight") and (is_lazy(weight) or weight.ndim >= 2)
 
 
 def make_scheduler(

@@ -20,14 +20,10 @@ from torch import Tensor
 import fastio
 from fastio.train import checkpoint
 from fastio.train.checks import check_loaders, finite_weights
+from fastio.train.learner import Learner
 from fastio.train.loaders import rescaled
-from fastio.train.optim import make_optimizer, make_scheduler
 from fastio.train.options import Options
-from fastio.train.parallel import (
-    Place,
-    on_main,
-    wrap,
-)
+from fastio.train.parallel import Place, on_main
 from fastio.train.states import full_states, load_full_states, load_full_weights
 from fastio.train.task import Task
 from fastio.train.totals import Sums, Totals, added
@@ -65,13 +61,13 @@ class Progress:
 
 
 class Run:
-    """Model, optimizer, schedule, scaler, loaders and progress of a run.
+    """Model, loaders and progress of a run.
 
     A context: leaving it closes the loaders.
 
     Attributes:
+        learner: the model with its optimizer, schedule and scaler.
         model: the model, whose weights are trained and saved.
-        called: the same as it is called to train: within DDP, compiled, ...
         evaluated: as it is called to evaluate.
         interrupted: the number of the signal that ends the run, or 0.
         units: that this process trained on in the epoch under way; see `Task.size`.
@@ -94,15 +90,10 @@ class Run:
             check_loaders(options, place, self.loader, self.val_loader)
             self.steps_per_epoch = -(-len(self.loader) // options.grad_accum)
             _seed(options.seed)  # the same weights on all processes
-            self.model = task.model().to(place.device)
-            if options.channels_last:
-                self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            self.called = wrap(self.model, place, options)
-            self.evaluated = self.called if place.parallel == "dp" else self.model
             lr = task.lr if options.lr is None else options.lr
-            self.optimizer = make_optimizer(self.model, options, lr)
-            self.scheduler = make_scheduler(self.optimizer, options, self.steps_per_epoch, lr)
-            self.scaler = torch.amp.GradScaler(place.device.type, enabled=options.amp == "fp16")
+            self.learner = Learner(task.model(), options, place, lr, self.steps_per_epoch)
+            self.model = self.learner.model
+            self.evaluated = self.learner.called if place.parallel == "dp" else self.model
             _seed(options.seed + 1 + place.rank)  # dropout of its own on each
         except BaseException:
             self._open.close()
@@ -148,10 +139,10 @@ class Run:
             raise fastio.TrainError(
                 f"the loss of step {int(bad)} is not finite: {self._advice}, and look at the data"
             )
-        if self.scaler.is_enabled() and self.scaler.get_scale() < _LOWEST_SCALE:
+        if self.learner.scaler.is_enabled() and self.learner.scaler.get_scale() < _LOWEST_SCALE:
             raise fastio.TrainError(
                 f"gradients overflowed in all of the last steps before step {self.progress.step}, "
-                f"down to a scale of {self.scaler.get_scale():.1g}: {self._advice}"
+                f"down to a scale of {self.learner.scaler.get_scale():.1g}: {self._advice}"
             )
         self.progress.sums = added(self.progress.sums, sums)
         self.progress.window = added(self.progress.window, sums)
@@ -196,7 +187,7 @@ class Run:
     def save(self, best: bool = False) -> None:
         """Saves the run where it stands; `best` also keeps it as the best one. All call it."""
         self.check_weights()
-        model, optimizer = full_states(self.model, self.optimizer, self.place)
+        model, optimizer = full_states(self.model, self.learner.optimizer, self.place)
         random_states = self.place.gather(checkpoint.rng_state(self.place.device))
         progress = {f.name: getattr(self.progress, f.name) for f in dataclasses.fields(Progress)}
         content = {
@@ -204,8 +195,8 @@ class Run:
             "world_size": self.place.world_size,
             "model": model,
             "optimizer": optimizer,
-            "scheduler": self.scheduler.state_dict(),
-            "scaler": self.scaler.state_dict(),
+            "scheduler": self.learner.scheduler.state_dict(),
+            "scaler": self.learner.scaler.state_dict(),
             "loader": self.loader.state_dict(),
             "rng": random_states,
             "progress": progress,
@@ -244,11 +235,13 @@ class Run:
             rescaled(content["loader"], self.loader, content["world_size"], self.place.world_size)
         )
         try:
-            load_full_states(self.model, self.optimizer, content["model"], content["optimizer"])
+            load_full_states(
+                self.model, self.learner.optimizer, content["model"], content["optimizer"]
+            )
         except (RuntimeError, KeyError) as error:
             raise fastio.CheckpointError(f"{path} does not fit the model: {error}") from error
-        self.scheduler.load_state_dict(content["scheduler"])
-        self.scaler.load_state_dict(content["scaler"])
+        self.learner.scheduler.load_state_dict(content["scheduler"])
+        self.learner.scaler.load_state_dict(content["scaler"])
         self.progress = Progress(**content["progress"])
         if content["world_size"] == self.place.world_size:
             checkpoint.restore_rng_state(content["rng"][self.place.rank], self.place.device)

@@ -7,7 +7,7 @@
 - `runs`: which are made, and for how long
 - `loop`, `intervals`: the loop of all runs, and what is read off it
 - `compute`, `device`: what computes, or is emulated
-- `models`, `tasks`, `trainee`: models by name, and how they learn
+- `models`, `tasks`: models by name, and how they learn
 - `storage`, `machine`: cold files; where it runs
 - `baseline`, `trial`, `training`: DataLoader beside it; packing for a try; accuracy side by side
 - `bench`: all of it

@@ -166,6 +166,7 @@ class BaselineBatches:
         delivery: to the model; None: batches stay as the workers made them.
         endless: one epoch after the other without a gap, so that as many batches as are wanted
             can be measured, however few there are in an epoch.
+        pin_memory: batches for a GPU are put in pinned memory.
     """
 
     def __init__(
@@ -176,8 +177,10 @@ class BaselineBatches:
         transforms: Sequence[Callable[[Any], Any]] = (),
         delivery: Delivery | None = None,
         endless: bool = False,
+        pin_memory: bool = True,
     ) -> None:
         self._delivery = delivery
+        on_gpu = delivery is not None and delivery.device.type == "cuda"
         self.loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_size,
@@ -185,7 +188,7 @@ class BaselineBatches:
             num_workers=workers,
             persistent_workers=workers > 0,
             collate_fn=_Collate(transforms),
-            pin_memory=delivery is not None and delivery.device.type == "cuda",
+            pin_memory=pin_memory and on_gpu,
             drop_last=len(dataset) >= batch_size,
         )
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from fastio.diagnose.bench.baseline import image_folder
 from fastio.diagnose.bench.compute import Compute
 from fastio.diagnose.bench.loop import Run, phase_of, stage_seconds, timeline
-from fastio.diagnose.bench.machine import machine, memory
 from fastio.diagnose.bench.options import Options
 from fastio.diagnose.bench.runs import Progress, Runs
 from fastio.diagnose.bench.subject import Subject
@@ -19,7 +18,9 @@ from fastio.diagnose.bench.synthetic import synthetic
 from fastio.diagnose.bench.training import accuracies, check_val
 from fastio.diagnose.bench.trial import packed_rate
 from fastio.diagnose.costs import costs
-from fastio.diagnose.measured import Measured, Settings, Span, Split, Stage
+from fastio.diagnose.measured import Measured, Memory, Settings, Span, Split, Stage
+from fastio.diagnose.probes.machine import machine_facts, peak_memory
+from fastio.diagnose.probes.others import CoreTimes, cores_of_others
 from fastio.diagnose.rules.runs import cold_split, predictions
 from fastio.memory import available_memory
 
@@ -75,7 +76,7 @@ def _temporary(where: str | None) -> Iterator[str]:
 def _measure(runs: Runs) -> Measured:
     """All runs, one after the other."""
     subject, compute, options = runs.subject, runs.compute, runs.subject.options
-    available = available_memory()
+    available, began = available_memory(), CoreTimes.now()
     cold = runs.can_be_cold()
     loader_cold = runs.loader_cold() if cold else []
     with subject.open() as batches:
@@ -94,18 +95,19 @@ def _measure(runs: Runs) -> Measured:
         phases.append(runs.settled(first, together_cold, together))
     curve = runs.thread_curve()
     packed = None
-    if subject.kind == "folder" and subject.codec == "jpeg":
+    if subject.kind == "folder" and "jpeg" in subject.codecs:
         runs.progress("packing a part for a try")
         with _temporary(options.work) as folder:
             packed = packed_rate(subject, Path(folder), options.seconds * _TRIAL_SHARE)
     phases += runs.baseline(options.baseline) if options.baseline else []
+    others = cores_of_others(began, CoreTimes.now())
     measured = Measured(
-        machine=machine(compute.device),
+        machine=replace(machine_facts(compute.device), others_cores=others),
         dataset=subject.facts(loader_warm.bytes_read / max(1, loader_warm.samples)),
         settings=_settings(subject, compute),
         phases=tuple(phases),
         threads=curve,
-        memory=memory(available),
+        memory=Memory(peak_memory(), available),
         notes=tuple(runs.notes + _about(subject, compute)),
         baseline=options.baseline or "",
         packed_samples_per_s=packed,

@@ -12,11 +12,10 @@ import torch
 
 from fastio.device import resolve_device
 from fastio.diagnose.bench.device import CpuModel, CudaModel, Device, EmulatedAccelerator, TrainStep
-from fastio.diagnose.bench.models import load_step
+from fastio.diagnose.bench.models import load_step, train_options
 from fastio.diagnose.bench.options import Options
 from fastio.diagnose.bench.presets import PRESETS, Preset
 from fastio.diagnose.bench.subject import Subject
-from fastio.diagnose.bench.trainee import train_options
 from fastio.errors import BenchError
 from fastio.train.parallel import Place
 from fastio.train.run import backends

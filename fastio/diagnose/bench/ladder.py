@@ -116,7 +116,7 @@ def _measured(recipe: Recipe) -> Rung:
     Raises:
         BenchError: they failed; its last lines say why.
     """
-    read_whole(recipe.data)
+    read_whole(recipe.training.data)
     command = [sys.executable, "-m"]
     if recipe.processes > 1:
         command += ["torch.distributed.run", "--standalone"]

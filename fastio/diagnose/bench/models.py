@@ -1,19 +1,28 @@
-"""Models by name: fastio.train's, or a function of the user's."""
+"""Models by name, fastio.train's, or a function of the user's; and how a bench trains them."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fastio.diagnose.bench.device import TrainStep
 from fastio.diagnose.bench.options import Options
 from fastio.diagnose.bench.subject import Subject
-from fastio.diagnose.bench.trainee import Trainee, batch_loss, task_loss
 from fastio.errors import BenchError
+from fastio.tensors import first_tensor
+from fastio.train import Options as TrainOptions
+from fastio.train import Task
+from fastio.train.learner import Learner
 from fastio.train.models import IMAGE_MODELS
+from fastio.train.parallel import Place
+
+Loss = Callable[[nn.Module, Any], Tensor]  # a model as it is called, a batch -> a scalar
+_LEARNING_RATE = 1e-4
 
 
 def load_step(subject: Subject, device: torch.device) -> TrainStep:
@@ -23,12 +32,12 @@ def load_step(subject: Subject, device: torch.device) -> TrainStep:
         BenchError: there is no such model, or it does not take this kind of data.
     """
     options = subject.options
-    if options.model_by_name:
-        return load_trainee(subject, device).step
     assert options.model is not None
-    made = load_function(options.model)()
+    made = load_module(subject) if options.model_by_name else load_function(options.model)()
     if isinstance(made, nn.Module):
-        return Trainee(made, device, options, batch_loss).step
+        learner = learner_of(made, device, options)
+        loss = batch_loss if subject.task is None else task_loss(subject.task)
+        return lambda batch: learner.step([batch], loss)
     if not callable(made):
         raise BenchError(
             f"{options.model}() returned {type(made).__name__}: a torch module is wanted, or a "
@@ -43,28 +52,36 @@ def load_step(subject: Subject, device: torch.device) -> TrainStep:
     return step
 
 
-def load_trainee(subject: Subject, device: torch.device, learning_rate: float = 1e-4) -> Trainee:
-    """The model that was asked for, ready for the first step.
+def load_module(subject: Subject) -> nn.Module:
+    """The model that was asked for, with fresh weights on the CPU.
 
     Raises:
-        BenchError: there is no such model, it does not take this size, or it is no torch module.
+        BenchError: as `image_model`.
     """
     options = subject.options
-    assert options.model is not None
-    if not options.model_by_name:
-        made = load_function(options.model)()
-        if not isinstance(made, nn.Module):
-            raise BenchError(f"{options.model} returns no torch module, which epochs= needs")
-        return Trainee(made, device, options, batch_loss, learning_rate)
     if subject.task is not None:
-        loss = task_loss(subject.task)
-        return Trainee(subject.task.model(), device, options, loss, learning_rate)
-    check_image_model(options)
-    try:
-        model = IMAGE_MODELS[options.model](classes_of(subject), options.size)
-    except ValueError as error:
-        raise BenchError(f"--size {options.size}: {error}") from error
-    return Trainee(model, device, options, batch_loss, learning_rate)
+        return subject.task.model()
+    return image_model(options, len(subject.schema.classes or ()) or 1000)
+
+
+def image_model(options: Options, classes: int) -> nn.Module:
+    """A model of images by name, or the module that a function of the user's returns.
+
+    Raises:
+        BenchError: there is no such model, it does not take images of this size, or the function
+            returns no torch module.
+    """
+    assert options.model is not None
+    if options.model_by_name:
+        check_image_model(options)
+        try:
+            return IMAGE_MODELS[options.model](classes, options.size)
+        except ValueError as error:
+            raise BenchError(f"--size {options.size}: {error}") from error
+    made = load_function(options.model)()
+    if not isinstance(made, nn.Module):
+        raise BenchError(f"{options.model} returns no torch module, which epochs= needs")
+    return made
 
 
 def check_image_model(options: Options) -> None:
@@ -104,6 +121,69 @@ def load_function(name: str) -> Any:
     return found
 
 
-def classes_of(subject: Subject) -> int:
-    """How many classes the labels have; 1,000 where that is not known."""
-    return len(subject.schema.classes or ()) or 1000
+def learner_of(
+    model: nn.Module, device: torch.device, options: Options, lr: float = _LEARNING_RATE
+) -> Learner:
+    """What makes training steps with a model at a constant learning rate.
+
+    Raises:
+        BenchError: lazy layers cannot be laid out as asked.
+    """
+    if options.channels_last and any(is_lazy(weights) for weights in model.parameters()):
+        raise BenchError(
+            "channels_last is how weights lie, and lazy layers have no weights yet: give layers "
+            "with their sizes"
+        )
+    learner = Learner(model, train_options(options, device), Place(device), lr)
+    learner.called.train()
+    return learner
+
+
+def train_options(options: Options, device: torch.device) -> TrainOptions:
+    """What fastio.train calls the same; one epoch at a constant learning rate."""
+    return TrainOptions(
+        data=options.data,
+        epochs=1,
+        schedule="constant",
+        warmup=0.0,
+        device=str(device),
+        amp=options.amp,
+        compile=options.compile,
+        channels_last=options.channels_last,
+        seed=options.seed,
+    )
+
+
+def task_loss(task: Task) -> Loss:
+    """The mean loss that a task of fastio.train has of a batch."""
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        some = first_tensor(batch)
+        assert some is not None
+        return task.step(model, batch, len(some)).loss / task.count(batch, len(some))
+
+    return loss
+
+
+def batch_loss(model: nn.Module, batch: Any) -> Tensor:
+    """Of any model and batch.
+
+    A batch (inputs, labels) with int64 labels (N,) is classified, by cross entropy; of any other
+    the mean output is the loss. A batch that is a dict is passed as it is.
+    """
+    inputs, labels = inputs_and_labels(batch)
+    output: Tensor = model(inputs)
+    if labels is not None and output.ndim == 2:
+        return nn.functional.cross_entropy(output.float(), labels)
+    return output.float().mean()
+
+
+def inputs_and_labels(batch: Any) -> tuple[Any, Tensor | None]:
+    """What a model takes of a batch, and int64 labels (N,) where it has some."""
+    if isinstance(batch, (tuple, list)) and len(batch) >= 2:
+        labels = batch[1]
+        known = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1
+        return batch[0], labels if known else None
+    if isinstance(batch, (tuple, list)):
+        return batch[0], None
+    return batch, None

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fastio.diagnose.bench.options import BenchError, Options
+from fastio.train import Options as TrainOptions
 
 BATCH_SIZE = 64  # samples of a step, of all processes together
 
@@ -23,42 +25,25 @@ class Recipe:
 
     Attributes:
         name: what is new.
-        why_not: why this machine cannot show it; "" where it can.
-        data: what is read: an image folder or a packed dataset.
-        val: images to evaluate on.
+        training: how it is trained: data, batch size of all processes together, precision, ...
+            `threads` are processes of the DataLoader, or threads of the Loader.
         model: a name of fastio.train's models of images, or "module:function".
-        device: where the model is.
         size: images are cropped to, in pixels.
-        batch_size: samples of a step, of all processes together.
-        epochs: that are trained.
-        seed: of weights, order and augmentation.
+        why_not: why this machine cannot show it; "" where it can.
         torch_loader: torch's DataLoader and Pillow instead of this package's Loader.
-        workers: processes of the DataLoader, threads of the Loader.
         pin_memory: batches are put in pinned memory, and copied without waiting.
         prefetch: the Loader brings batches to the device ahead of the step.
-        amp: autocast to bfloat16.
-        compile: the model goes through torch.compile.
-        channels_last: weights and images lie in channels-last memory.
         processes: of DistributedDataParallel; 1: none.
     """
 
     name: str
-    data: str
-    val: str
+    training: TrainOptions
     model: str
-    device: str
     size: int
-    batch_size: int
-    epochs: int
-    seed: int
     why_not: str = ""
     torch_loader: bool = True
-    workers: int = 0
     pin_memory: bool = False
     prefetch: bool = False
-    amp: bool = False
-    compile: bool = False
-    channels_last: bool = False
     processes: int = 1
 
     def write(self, path: Path) -> None:
@@ -68,7 +53,8 @@ class Recipe:
     @classmethod
     def read(cls, path: str) -> Recipe:
         """The recipe in a file."""
-        return cls(**json.loads(Path(path).read_text()))
+        values = json.loads(Path(path).read_text())
+        return cls(**(values | {"training": TrainOptions(**values["training"])}))
 
 
 @dataclass(frozen=True)
@@ -93,38 +79,41 @@ def recipes(options: Options, packed: Packed, device: torch.device, cores: int) 
     """
     if options.model is None:
         raise BenchError("a ladder trains a model: give model= as well")
-    plain = Recipe(
-        name="DataLoader, 0 workers",
+    epochs = max(1, options.epochs)
+    training = TrainOptions(
         data=str(options.data),
         val=options.val or str(options.data),
-        model=options.model,
-        device=str(device),
-        size=options.size,
+        epochs=epochs,
+        warmup=0.3 * epochs,
         batch_size=options.batch_size or BATCH_SIZE,
-        epochs=max(1, options.epochs),
+        device=str(device),
         seed=options.seed,
     )
+    plain = Recipe("DataLoader, 0 workers", training, options.model, options.size)
     return list(_climb(plain, packed, device, cores))
 
 
 def _climb(plain: Recipe, packed: Packed, device: torch.device, cores: int) -> Iterator[Recipe]:
     no_gpu = "" if device.type == "cuda" else "there is no GPU to copy to"
+    batch_size = plain.training.batch_size
     yield plain
-    rungs: list[tuple[str, dict[str, object], str]] = [
-        (f"workers = {cores}", {"workers": cores}, ""),
-        ("pin_memory", {"pin_memory": True}, no_gpu),
-        ("fastio, the same folder", {"torch_loader": False, "pin_memory": False}, ""),
-        ("packed, JPEG kept", {"data": packed.jpeg}, ""),
-        ("packed as blocks", {"data": packed.blocks}, ""),
-        ("device prefetch", {"prefetch": True}, no_gpu),
-        ("autocast bf16", {"amp": True}, _no_bfloat16(device)),
-        ("torch.compile", {"compile": True}, _no_compiler(device)),
-        ("channels_last", {"channels_last": True}, ""),
-        ("DDP, 2 processes", {"processes": 2}, _no_second(device, cores, plain.batch_size)),
+    # Name, what changes of the recipe and of its training, why it cannot be shown.
+    rungs: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+        (f"workers = {cores}", {}, {"threads": cores}, ""),
+        ("pin_memory", {"pin_memory": True}, {}, no_gpu),
+        ("fastio, the same folder", {"torch_loader": False, "pin_memory": False}, {}, ""),
+        ("packed, JPEG kept", {}, {"data": packed.jpeg}, ""),
+        ("packed as blocks", {}, {"data": packed.blocks}, ""),
+        ("device prefetch", {"prefetch": True}, {}, no_gpu),
+        ("autocast bf16", {}, {"amp": "bf16"}, _no_bfloat16(device)),
+        ("torch.compile", {}, {"compile": True}, _no_compiler(device)),
+        ("channels_last", {}, {"channels_last": True}, ""),
+        ("DDP, 2 processes", {"processes": 2}, {}, _no_second(device, cores, batch_size)),
     ]
     current = plain
-    for name, changes, why_not in rungs:
-        following = replace(current, name=name, why_not=why_not, **changes)  # type: ignore[arg-type]
+    for name, changes, training, why_not in rungs:
+        changed = replace(current.training, **training)
+        following = replace(current, name=name, why_not=why_not, training=changed, **changes)
         if not why_not:
             current = following
         yield following

@@ -13,10 +13,10 @@ from fastio.diagnose.bench.compute import Compute
 from fastio.diagnose.bench.device import Device, Nothing, Resident, resident
 from fastio.diagnose.bench.loader_batches import LoaderBatches
 from fastio.diagnose.bench.loop import Limit, Run, phase_of, run_loop
-from fastio.diagnose.bench.machine import cpu_with_children
-from fastio.diagnose.bench.storage import MOST_FILES, can_drop, drop
 from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.measured import LEAST_STEPS, Phase, PhaseName, ThreadRate
+from fastio.diagnose.probes.files import MOST_FILES, can_drop, drop
+from fastio.diagnose.probes.others import own_cpu_s
 
 Progress = Callable[[str], None]
 
@@ -244,7 +244,7 @@ class Runs:
         )
         # Those that began together deliver together.
         limit = Limit(self._seconds("baseline"), None, max(8, 4 * workers))
-        return run_loop(batches, device, limit, cpu=cpu_with_children, period=workers)
+        return run_loop(batches, device, limit, cpu=own_cpu_s, period=workers)
 
     def _seconds(self, share: str) -> float:
         """Seconds of a phase."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +14,9 @@ from fastio.dataset import Dataset
 from fastio.diagnose.bench.intervals import Interval
 from fastio.diagnose.bench.loader_batches import LoaderBatches, Timed
 from fastio.diagnose.bench.options import Options
-from fastio.diagnose.bench.storage import local_files, storage_of
 from fastio.diagnose.bench.tasks import TEXT_BATCH, LearnedTask, task_of
-from fastio.diagnose.measured import DatasetFacts, Storage
+from fastio.diagnose.facts import DataFacts, Storage
+from fastio.diagnose.probes.files import local_files, storage_of
 from fastio.errors import BenchError
 from fastio.formats import AudioFolder, FolderDataset, TarDataset, TokenWindows
 from fastio.formats.hugging_face import HuggingFaceDataset
@@ -42,10 +41,10 @@ class Subject:
     Attributes:
         options: what was asked for.
         schema: the dataset's.
-        kind: as in `DatasetFacts`.
+        kind: as in `DataFacts`.
         rows: of an epoch.
         nbytes: of the files.
-        codec: as in `DatasetFacts`.
+        codecs: as in `DataFacts`.
         batch_size: samples a step.
         threads: of the loader.
         normalized: for a model: images come as normalised float32 in the layout that it wants, and
@@ -60,7 +59,7 @@ class Subject:
     kind: str
     rows: int
     nbytes: int
-    codec: str
+    codecs: dict[str, int]
     batch_size: int
     threads: int
     normalized: bool = False
@@ -87,7 +86,7 @@ class Subject:
                 )
             kind = kind_of(dataset)
             schema = dataset.schema
-            rows, nbytes, codec = len(dataset), _nbytes(dataset, options.data), _codec(dataset)
+            rows, nbytes, codecs = len(dataset), _nbytes(dataset, options.data), _codecs(dataset)
         if (options.baseline or options.epochs) and not schema.image_fields:
             raise BenchError(
                 f"a baseline and epochs are of images, and {options.data} has none but "
@@ -100,7 +99,7 @@ class Subject:
             default = _BATCH if task is None else TEXT_BATCH
         batch_size = options.batch_size or (preset.batch_size if preset else default)
         threads = options.threads or available_cores()
-        found = cls(options, schema, kind, rows, nbytes, codec, batch_size, threads, task=task)
+        found = cls(options, schema, kind, rows, nbytes, codecs, batch_size, threads, task=task)
         if schema.token_fields:
             with found._loader(1, 1, found.transforms([], plain=True)) as loader:
                 rows = len(loader)
@@ -177,20 +176,22 @@ class Subject:
         found = self.transforms([], plain=False)
         return tuple(dict.fromkeys(short(step) for steps in found.values() for step in steps))
 
-    def facts(self, sample_bytes: float) -> DatasetFacts:
+    def facts(self, sample_bytes: float) -> DataFacts:
         """What a report says of it.
 
         Args:
             sample_bytes: that were read for a sample.
         """
-        return DatasetFacts(
+        return DataFacts(
             path=without_secrets(str(self.options.data)),
             kind=self.kind,
-            codec=self.codec,
+            codecs=self.codecs,
             rows=self.rows,
             nbytes=self.nbytes or round(sample_bytes * self.rows),
-            sample_bytes=sample_bytes or self.nbytes / self.rows,
+            read_bytes=sample_bytes,
             storage=self.storage,
+            packed=self.kind in ("packed", "tokens"),
+            remote=self.remote,
         )
 
 
@@ -214,7 +215,7 @@ def image_steps(size: int, normalized: bool) -> list[Any]:
 
 
 def kind_of(dataset: Any) -> str:
-    """What a dataset is, in `DatasetFacts`' words."""
+    """What a dataset is, in `DataFacts`' words."""
     if isinstance(dataset, Dataset):
         return "tokens" if dataset.schema.token_fields else "packed"
     for kind, name in (
@@ -237,11 +238,10 @@ def _nbytes(dataset: Any, data: Any) -> int:
     return sum(path.stat().st_size for path in files) or int(getattr(dataset, "nbytes", 0))
 
 
-def _codec(dataset: Any) -> str:
-    """How most images are stored."""
+def _codecs(dataset: Any) -> dict[str, int]:
+    """How images are stored, rows by codec."""
     if not isinstance(dataset, Dataset):
-        return "jpeg" if dataset.schema.image_fields else ""
-    counts: Mapping[str, int] = {}
+        return {"jpeg": len(dataset)} if dataset.schema.image_fields else {}
     for field in dataset.schema.image_fields[:1]:
-        counts = dataset.manifest.codec_counts().get(field, {})
-    return max(counts, key=lambda codec: counts[codec]) if counts else ""
+        return dict(dataset.manifest.codec_counts().get(field, {}))
+    return {}

@@ -1,31 +1,129 @@
-"""The same training with fastio and with DataLoader: seconds and accuracy side by side."""
+"""Epochs that are trained for their time and accuracy: of a bench beside DataLoader, of a ladder.
+
+fastio.train's loop trains them, on loaders that are given.
+"""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import torch
-from torch import nn
-from torch.nn.parameter import is_lazy
+from torch import Tensor, nn
 
 from fastio.cores import available_cores
-from fastio.diagnose.bench.baseline import BaselineBatches, Delivery, PillowFolder, evaluation_edge
-from fastio.diagnose.bench.models import load_trainee
+from fastio.diagnose.bench.baseline import (
+    BaselineBatches,
+    Delivery,
+    PillowFolder,
+    evaluation_edge,
+)
+from fastio.diagnose.bench.models import inputs_and_labels, load_module, train_options
 from fastio.diagnose.bench.subject import MEAN, STD, Subject
-from fastio.diagnose.bench.trainee import Trainee, inputs_and_labels
 from fastio.diagnose.measured import Training
 from fastio.errors import BenchError
 from fastio.loader import Loader
+from fastio.stats import Stats
 from fastio.tensors import to_device
+from fastio.train import Options as TrainOptions
+from fastio.train import Outcome, Task
+from fastio.train.loaders import evaluation_loader
+from fastio.train.loop import time_epochs
+from fastio.train.parallel import Place
+from fastio.train.task import counts
 from fastio.transforms import CenterCrop, Normalize, Resize
 
-_LEARNING_RATE = 3e-3
-_WARM_UP_STEPS = 3
+
+class ImageTrial(Task):
+    """Image classification on a loader that is given, evaluated on the middle of each image.
+
+    Args:
+        options: how to train.
+        size: height and width that the model sees, in pixels.
+        loader: makes the loader of batches (images, labels) for a process.
+        model: makes the model.
+
+    Raises:
+        BenchError: by its steps, of batches that are no (image, label).
+    """
+
+    name: ClassVar[str] = "trial"
+    unit: ClassVar[str] = "images"
+    metric: ClassVar[str] = "accuracy"
+    greater_is_better: ClassVar[bool] = True
+    lr: ClassVar[float] = 3e-3
+
+    def __init__(
+        self,
+        options: TrainOptions,
+        size: int,
+        loader: Callable[[Place], Any],
+        model: Callable[[], nn.Module],
+    ) -> None:
+        super().__init__(options)
+        self._size, self._loader, self._model = size, loader, model
+        self._device = torch.device("cpu")
+
+    def train_loader(self, place: Place) -> Any:
+        self._device = place.device
+        return self._loader(place)
+
+    def val_loader(self, place: Place) -> Loader | None:
+        edge = evaluation_edge(self._size)
+        steps = [Resize(edge), CenterCrop(self._size), Normalize(MEAN, STD)]
+        layout = self.options.channels_last
+        return evaluation_loader(self.options, place, transforms=steps, channels_last=layout)
+
+    def model(self) -> nn.Module:
+        return self._model()
+
+    def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
+        images, labels = inputs_and_labels(to_device(batch, self._device))
+        if labels is None:
+            raise BenchError("accuracy needs samples (image, label) with integer labels")
+        scores = model(images)
+        losses = nn.functional.cross_entropy(scores.float(), labels, reduction="none")
+        weights = counts(valid, len(labels), labels.device)
+        correct = (scores.argmax(1) == labels) * weights
+        return Outcome((losses * weights).sum(), {"correct": correct.sum()})
+
+    def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        return {"accuracy": float(sums["correct"] / sums["count"].clamp(min=1))}
+
+
+class TorchEpochs:
+    """A DataLoader's epochs with what the training loop asks of a Loader."""
+
+    drop_last = True
+    batch_sampler = None
+
+    def __init__(self, batches: BaselineBatches) -> None:
+        self._batches = batches
+        self.batch = SimpleNamespace(valid=0)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch, samples in self._batches:
+            self.batch = SimpleNamespace(valid=samples)
+            yield batch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Each iterator draws an order of its own."""
+
+    def stats(self) -> Stats:
+        """Nothing is counted."""
+        return Stats()
+
+    def __enter__(self) -> TorchEpochs:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Worker processes end with the DataLoader."""
 
 
 def check_val(subject: Subject) -> None:
@@ -79,9 +177,7 @@ def accuracies(subject: Subject, device: torch.device) -> tuple[Training, ...]:
         BenchError: the samples are no (image, label), or the model is no torch module.
     """
     options = subject.options
-    with subject.open() as batches:
-        loader: Any = batches.loader
-        found = [_train("fastio", _Epochs(loader), subject, device)]
+    found = [_train("fastio", lambda _: subject.open().loader, subject, device)]
     if options.baseline:
         there = device.type == "cuda" and not options.transforms
         plain = BaselineBatches(
@@ -91,90 +187,25 @@ def accuracies(subject: Subject, device: torch.device) -> tuple[Training, ...]:
             options.transforms,
             Delivery(device, options.channels_last, normalize=there),
         )
-        found.append(_train("DataLoader", plain, subject, device))
+        found.append(_train("DataLoader", lambda _: TorchEpochs(plain), subject, device))
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _Epochs:
-    """A loader whose iterators are its epochs as (batch, samples), one after the other."""
-
-    loader: Loader
-
-    def __iter__(self) -> Iterator[tuple[Any, int]]:
-        return ((batch, self.loader.batch.valid) for batch in self.loader)
-
-
 def _train(
-    name: str, batches: Iterable[tuple[Any, int]], subject: Subject, device: torch.device
+    name: str, loader: Callable[[Place], Any], subject: Subject, device: torch.device
 ) -> Training:
-    options = subject.options
-    torch.manual_seed(options.seed)
-    trainee = load_trainee(subject, device, _LEARNING_RATE)
-    _warm_up(trainee, batches, device)
-    loss_sum = torch.zeros((), device=device)
-    begin = time.perf_counter()
-    steps = 0
-    for _ in range(options.epochs):
-        loss_sum.zero_()
-        steps = 0
-        for batch, _ in batches:
-            loss_sum += trainee.step(_checked(to_device(batch, device)))
-            steps += 1
-    mean_loss = float(loss_sum) / max(1, steps)  # waits for the device
-    seconds = time.perf_counter() - begin
-    evaluated = options.val or options.data
-    accuracy = top1(
-        trainee.model, evaluated, options.size, subject.batch_size, device, threads=subject.threads
+    asked = subject.options
+    options = replace(
+        train_options(asked, device),
+        schedule="onecycle",
+        epochs=asked.epochs,
+        warmup=0.3 * asked.epochs,
+        val=asked.val or asked.data,
+        val_batch_size=subject.batch_size,
+        threads=subject.threads,
     )
-    told = mean_loss if math.isfinite(mean_loss) else None
-    return Training(name, options.epochs, seconds, accuracy, told)
-
-
-def _warm_up(trainee: Trainee, batches: Iterable[tuple[Any, int]], device: torch.device) -> None:
-    """Some steps that are forgotten: workers start, and the model is compiled.
-
-    Lazy layers, whose weights begin with the first step, are left as they are.
-    """
-    if any(is_lazy(weights) for weights in trainee.model.parameters()):
-        return
-    weights = {name: value.clone() for name, value in trainee.model.state_dict().items()}
-    for batch, _ in islice(batches, _WARM_UP_STEPS):
-        trainee.step(_checked(to_device(batch, device)))
-    trainee.model.load_state_dict(weights)
-    trainee.begin()
-
-
-def _checked(batch: Any) -> Any:
-    """A batch with labels.
-
-    Raises:
-        BenchError: it has none.
-    """
-    if inputs_and_labels(batch)[1] is None:
-        raise BenchError("accuracy needs samples (image, label) with integer labels")
-    return batch
-
-
-def top1(
-    model: nn.Module, data: Any, size: int, batch_size: int, device: torch.device, threads: int = 0
-) -> float:
-    """Top-1 of a model on images, resized and cut from the middle, on this process alone."""
-    right = total = 0
-    with Loader(
-        data,
-        batch_size,
-        num_workers=threads,
-        transforms=[Resize(evaluation_edge(size)), CenterCrop(size), Normalize(MEAN, STD)],
-        device=device,
-        rank=0,
-        world_size=1,
-    ) as loader:
-        model.eval()
-        with torch.inference_mode():
-            for images, labels in loader:
-                valid = loader.batch.valid
-                guessed = model(images).argmax(1)[:valid]
-                right += int((guessed == labels[:valid]).sum())
-                total += valid
-    return right / max(1, total)
+    task = ImageTrial(options, asked.size, loader, lambda: load_module(subject))
+    timed = time_epochs(task, options, Place(device))
+    loss = timed.train["loss"]
+    told = loss if math.isfinite(loss) else None
+    return Training(name, asked.epochs, timed.seconds, timed.val["accuracy"], told)

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from fastio.dataset import Dataset, is_dataset
-from fastio.diagnose.bench.storage import local_files
 from fastio.diagnose.facts import DataFacts
 from fastio.diagnose.probes.attempt import within
+from fastio.diagnose.probes.files import local_files
 from fastio.errors import DatasetNotFound, SourceNotFound
 from fastio.formats import is_tars, open_remote
 from fastio.formats.folder import IMG_EXTENSIONS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fastio.diagnose.probes.data import Data, look_at
 from fastio.diagnose.probes.gpu import gpu_facts
 from fastio.diagnose.probes.images import image_facts
 from fastio.diagnose.probes.machine import machine_facts
+from fastio.diagnose.probes.others import CoreTimes, cores_of_others
 from fastio.diagnose.probes.remote import remote_facts
 from fastio.diagnose.probes.settings import settings_facts
 from fastio.diagnose.probes.storage import storage_facts, write_rate
@@ -19,6 +21,7 @@ from fastio.diagnose.probes.tables import table_facts
 from fastio.diagnose.use import Use
 
 BUDGET_S = 45.0  # no probe begins later
+_WATCHED_S = 1.0  # that others' use of the cores is watched for where nothing else is measured
 
 
 def examine(path: str | None = None, use: Use | None = None) -> Facts:
@@ -33,27 +36,35 @@ def examine(path: str | None = None, use: Use | None = None) -> Facts:
         FastioError: it is damaged, or its store says why it does not give it.
         TimeoutError: its store does not answer.
     """
-    use = use or Use()
+    use, began = use or Use(), CoreTimes.now()
     attempts = Attempts(BUDGET_S)
     data = None if path is None else look_at(path, use.storage_options)
     machine = attempts("the machine", machine_facts)
     settings = attempts("torch's settings", settings_facts)
     gpu = attempts("the GPU", gpu_facts)
+    facts = Facts(machine, settings, gpu)
     if data is None:
-        return Facts(machine, settings, gpu, notes=tuple(attempts.notes))
-    threads = machine.cores if machine else 1
-    # Before anything else reads the files.
-    storage = None
-    if not data.facts.remote:
-        storage = attempts("storage", _storage, data, use, threads, attempts)
-    facts = Facts(machine, settings, gpu, data.facts, storage)
-    if data.facts.remote:
-        facts = facts.replaced(remote=remote_facts(data, use, threads, attempts))
-    elif data.facts.kind in ("tables", "tokens"):
-        facts = facts.replaced(tables=attempts("tables", table_facts, data, use, threads, attempts))
+        time.sleep(_WATCHED_S)
     else:
-        facts = facts.replaced(images=attempts("images", image_facts, data, use, threads, attempts))
+        facts = _of_data(facts, data, use, attempts)
+    if machine is not None:
+        others = cores_of_others(began, CoreTimes.now())
+        facts = facts.replaced(machine=replace(machine, others_cores=others))
     return facts.replaced(notes=tuple(attempts.notes))
+
+
+def _of_data(facts: Facts, data: Data, use: Use, attempts: Attempts) -> Facts:
+    """The facts with those of the data."""
+    threads = facts.machine.cores if facts.machine else 1
+    facts = facts.replaced(data=data.facts)
+    if data.facts.remote:
+        return facts.replaced(remote=remote_facts(data, use, threads, attempts))
+    # Before anything else reads the files.
+    storage = attempts("storage", _storage, data, use, threads, attempts)
+    facts = facts.replaced(storage=storage)
+    if data.facts.kind in ("tables", "tokens"):
+        return facts.replaced(tables=attempts("tables", table_facts, data, use, threads, attempts))
+    return facts.replaced(images=attempts("images", image_facts, data, use, threads, attempts))
 
 
 def _storage(data: Data, use: Use, threads: int, attempts: Attempts) -> StorageFacts | None:

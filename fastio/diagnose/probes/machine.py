@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
+import sys
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
+
+import torch
 
 from fastio import _native
 from fastio.cores import allowed_cores, available_cores, cpu_quota
-from fastio.diagnose.bench.machine import cpu_name, total_memory
 from fastio.diagnose.facts import MachineFacts
 from fastio.memory import available_memory
 
@@ -20,19 +24,26 @@ _MEMINFO = Path("/proc/meminfo")
 _CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
 
 
-def machine_facts() -> MachineFacts:
-    """What this process may use."""
+def machine_facts(device: torch.device | None = None) -> MachineFacts:
+    """What this process may use.
+
+    Args:
+        device: that batches go to; None: host memory.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    gpu = device is not None and device.type == "cuda"
     return MachineFacts(
         cpu=cpu_name(),
         cores=available_cores(),
-        allowed_cores=allowed_cores(),
         simd=_native.simd_active().name,
         memory_bytes=total_memory(),
+        torch=str(torch.__version__),
+        device=torch.cuda.get_device_name(device) if gpu else "cpu",
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        allowed_cores=allowed_cores(),
         available_bytes=available_memory(),
         quota=cpu_quota(),
         throttled_share=throttled_share(),
-        load=load(),
         swapped_bytes=swapped_bytes(),
         shm_bytes=file_system_bytes(_SHM),
         open_files=None if soft == resource.RLIM_INFINITY else soft,
@@ -40,6 +51,30 @@ def machine_facts() -> MachineFacts:
         huge_pages=huge_pages(),
         container=any(os.path.exists(path) for path in _CONTAINER_FILES),
     )
+
+
+def cpu_name() -> str:
+    """The processor's name as the system has it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def total_memory() -> int:
+    """Bytes of memory that this machine, or the container, has."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            total = min(total, int(Path(limit).read_text()))
+    return total
+
+
+def peak_memory() -> int:
+    """Bytes of the largest resident set that this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def throttled_share(cgroup: Path = _CGROUP) -> float | None:
@@ -50,13 +85,6 @@ def throttled_share(cgroup: Path = _CGROUP) -> float | None:
             values = dict(line.split(" ", 1) for line in lines if " " in line)
             periods = int(values.get("nr_periods", 0))
             return int(values.get("nr_throttled", 0)) / periods if periods else None
-    return None
-
-
-def load() -> float | None:
-    """Processes that wanted a core in the last minute, on average."""
-    with suppress(OSError):
-        return os.getloadavg()[0]
     return None
 
 

@@ -15,10 +15,10 @@ from statistics import median
 from typing import Any, ParamSpec, TypeVar
 
 from fastio.dataset.remote import RemoteDataset
-from fastio.diagnose.bench.storage import file_system
 from fastio.diagnose.facts import RemoteFacts
 from fastio.diagnose.probes.attempt import Attempts, within
 from fastio.diagnose.probes.data import Data
+from fastio.diagnose.probes.files import file_system
 from fastio.diagnose.probes.rates import SECONDS, image_loader, loader_part, room
 from fastio.diagnose.use import Use
 from fastio.errors import LoaderTimeout

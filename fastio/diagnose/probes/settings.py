@@ -21,7 +21,6 @@ _LIBRARIES = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"
 def settings_facts() -> SettingsFacts:
     """What torch and the environment of this process are set to."""
     return SettingsFacts(
-        torch=str(torch.__version__),
         torch_cuda=torch.version.cuda,
         torch_threads=torch.get_num_threads(),
         omp_threads=omp_threads(),

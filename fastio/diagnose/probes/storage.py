@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastio.diagnose.bench.storage import file_system, storage_of
 from fastio.diagnose.facts import StorageFacts
 from fastio.diagnose.probes.attempt import Attempts
 from fastio.diagnose.probes.data import Data, chosen
+from fastio.diagnose.probes.files import file_system, storage_of
 from fastio.files import only_files
 from fastio.threads import DaemonPool
 

@@ -1,5 +1,6 @@
-"""What people look at: tables in the terminal, plots, the page of a bench, sheets of pictures.
+"""The report: what a bench or a doctor found, in the terminal and as a page.
 
+    facts, findings ---------------------------> terminal
     Measured, findings -> summary, epochs, tables -> terminal
                                                   -> figures (plots, timeline, curve) -> page
 
@@ -8,14 +9,17 @@ The terminal and the page show the same texts. Plots are SVGs that the page cont
 
 from __future__ import annotations
 
+from fastio.diagnose.report.facts import fact_lines
 from fastio.diagnose.report.page import write_ladder, write_page
 from fastio.diagnose.report.rungs import Rung
 from fastio.diagnose.report.summary import machine_line
-from fastio.diagnose.report.terminal import print_ladder, print_report
+from fastio.diagnose.report.terminal import print_diagnosis, print_ladder, print_report
 
 __all__ = [
     "Rung",
+    "fact_lines",
     "machine_line",
+    "print_diagnosis",
     "print_ladder",
     "print_report",
     "write_ladder",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fastio.diagnose.facts import DataFacts, MachineFacts
 from fastio.diagnose.measured import (
-    DatasetFacts,
-    Machine,
     Measured,
     Phase,
     Prediction,
@@ -156,14 +155,14 @@ def _factor(fast: Phase | None, slow: Phase | None) -> float | None:
     return fast.samples_per_s / slow.samples_per_s
 
 
-def noun(dataset: DatasetFacts) -> str:
+def noun(dataset: DataFacts) -> str:
     """What a sample is called, in the plural."""
     if dataset.codec:
         return "images"
     return "rows" if dataset.kind == "tables" else "samples"
 
 
-def waited_for(dataset: DatasetFacts, stage: Stage) -> str:
+def waited_for(dataset: DataFacts, stage: Stage) -> str:
     """What a stage is to somebody who waits for it: "the network", "decoding"."""
     if stage == "fetch":
         return {"network": "the network", "disk": "the disk", "memory": "files"}[dataset.storage]
@@ -173,7 +172,7 @@ def waited_for(dataset: DatasetFacts, stage: Stage) -> str:
     return names.get(stage, "the model")
 
 
-def dataset_line(dataset: DatasetFacts) -> str:
+def dataset_line(dataset: DataFacts) -> str:
     """What was read, without its path: "packed as blocks, 50,000 images, 5.48 GB, on disk"."""
     kinds = {"folder": "files in folders", "torch": "a torch Dataset"}
     kind = kinds.get(dataset.kind, words.clean(dataset.kind))
@@ -198,7 +197,7 @@ def ladder_verdict(rungs: Sequence[Rung]) -> str:
     )
 
 
-def machine_line(machine: Machine) -> str:
+def machine_line(machine: MachineFacts) -> str:
     """Where it was measured: processor, cores, memory, torch, device."""
     cores = words.counted(machine.cores, "cores")
     memory = f"{words.size(machine.memory_bytes)} memory"

@@ -85,6 +85,26 @@ def print_ladder(rungs: Sequence[Rung], *, console: Console | None = None) -> No
     _show([Text(ladder_verdict(rungs), style="bold"), _table(ladder_table(rungs))], console)
 
 
+def print_diagnosis(
+    lines: Sequence[tuple[str, str]],
+    findings: Sequence[Finding],
+    *,
+    console: Console | None = None,
+) -> None:
+    """Writes what was looked at, line by line, and the findings in order of gain."""
+    grid = RichTable.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column()
+    for name, text in lines:
+        grid.add_row(name, Text(words.clean(text)))
+    parts: list[RenderableType] = [grid] if lines else []
+    parts.append(_findings(findings))
+    if any(finding.gain is not None for finding in findings):
+        note = "Gains are estimates: the slowest stage decides how long an epoch takes."
+        parts.append(Text(note, style="dim"))
+    _show(parts, console)
+
+
 def _show(parts: list[RenderableType], console: Console | None) -> None:
     console = console or Console()
     for part in parts:

@@ -11,7 +11,7 @@ from fastio.diagnose.rules.images import IMAGE_RULES
 from fastio.diagnose.rules.live import diagnose_stats
 from fastio.diagnose.rules.machine import MACHINE_RULES
 from fastio.diagnose.rules.model import MODEL_RULES, slow_model
-from fastio.diagnose.rules.runs import diagnose as diagnose_runs
+from fastio.diagnose.rules.runs import of_runs
 from fastio.diagnose.rules.storage import STORAGE_RULES
 from fastio.diagnose.rules.tables import TABLE_RULES
 from fastio.diagnose.use import Use
@@ -31,11 +31,20 @@ _WORTH = 1.03  # a gain that is less is not worth a line
 
 
 def diagnose(found: Facts | Measured, use: Use | None = None) -> tuple[Finding, ...]:
-    """What could be changed, the largest gain first; those whose gain cannot be told last."""
+    """What could be changed, the largest gain first; findings without a known gain come last.
+
+    Args:
+        found: by the probes, or in the runs of a bench, which are asked the same rules: of a bench
+            those of its machine and its data apply.
+        use: how the data is loaded; a bench tells that itself.
+    """
     if isinstance(found, Measured):
-        return diagnose_runs(found)
-    use = use or Use()
-    findings = [finding for rule in RULES for finding in rule(found, use)]
+        first = of_runs(found)
+        facts = Facts(found.machine, data=found.dataset)
+        use = Use(found.settings.batch_size, found.settings.threads)
+    else:
+        first, facts, use = (), found, use or Use()
+    findings = [*first, *(finding for rule in RULES for finding in rule(facts, use))]
     return by_gain(one for one in findings if one.gain is None or one.gain >= _WORTH)
 
 

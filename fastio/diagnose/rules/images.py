@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fastio.diagnose.costs import Costs, decode_rate, expected, stays_in_memory, threads_of
 from fastio.diagnose.facts import Facts, ImageFacts, Trial
 from fastio.diagnose.findings import Finding
-from fastio.diagnose.pipeline import (
-    Pipeline,
-    decode_rate,
-    pipeline_of,
-    stays_in_memory,
-    threads_of,
-)
+from fastio.diagnose.rules.advice import packing as packing_advice
 from fastio.diagnose.use import Use
 
 _MANY = 0.1  # a share of images that is worth a line
@@ -28,14 +23,14 @@ def packing(facts: Facts, use: Use) -> Iterator[Finding]:
     trial = _trial(facts, shrunk=False)
     if trial is None:
         return
-    before = pipeline_of(facts, use)
+    before = expected(facts, use)
     after = _packed(facts, use, trial)
-    if before is None or after is None or before.slowest == "model":
+    if before is None or after is None or before.waits_for(cold=True) == "compute":
         return
     yield Finding(
-        "decode" if before.slowest in ("decode", "copy") else "files",
+        "files" if before.waits_for(cold=True) == "fetch" else "decode",
         _waits(facts, before),
-        f"{_how_to_pack(facts)}{_option(trial)}, then Loader('PACKED')",
+        _how_to_pack(facts, _option(trial)),
         before.gain_of(after),
         (
             f"{trial.rate:,.0f} images/s from {trial.samples} of them packed for a try, "
@@ -50,14 +45,14 @@ def smaller(facts: Facts, use: Use) -> Iterator[Finding]:
     trial, images = _trial(facts, shrunk=True), facts.images
     if trial is None or images is None or trial.max_side is None:
         return
-    before = pipeline_of(facts, use)
+    before = expected(facts, use)
     after = _packed(facts, use, trial)
-    if before is None or after is None or before.slowest == "model":
+    if before is None or after is None or before.waits_for(cold=True) == "compute":
         return
     yield Finding(
         "files",
         f"images of {images.short_side:,} x {images.long_side:,} pixels for crops of {use.crop}",
-        f"{_how_to_pack(facts)} --max-side {trial.max_side} (this changes the images)",
+        f"{_how_to_pack(facts, f' --max-side {trial.max_side}')} (this changes the images)",
         before.gain_of(after),
         (
             f"{trial.rate:,.0f} images/s from {trial.samples} of them shrunk for a try, "
@@ -77,11 +72,8 @@ def instead_of_pillow(facts: Facts, use: Use) -> Iterator[Finding]:
         return
     count = min(threads_of(facts, use), images.threads)
     workers = images.pillow_rate * count
-    before = Pipeline({"decode": workers})
-    after = Pipeline({"decode": rate})
-    if use.model_rate:
-        before = before.replaced(model=use.model_rate)
-        after = after.replaced(model=use.model_rate)
+    compute_s = 1 / use.model_rate if use.model_rate else 0.0
+    before, after = (Costs(prep_s=1 / one, compute_s=compute_s) for one in (workers, rate))
     yield Finding(
         "decode",
         "where these are loaded by DataLoader and Pillow, you wait for its workers",
@@ -138,38 +130,27 @@ def _before_rate(facts: Facts, trial: Trial) -> float:
     return rate
 
 
-def _packed(facts: Facts, use: Use, trial: Trial) -> Pipeline | None:
-    """The stages as they would be with the packed data."""
-    before = pipeline_of(facts, use)
-    images = facts.images
-    if before is None or images is None or not images.rate:
+def _packed(facts: Facts, use: Use, trial: Trial) -> Costs | None:
+    """What a sample would cost of the packed data."""
+    before, images = expected(facts, use), facts.images
+    if before is None or images is None or not images.rate or facts.data is None:
         return None
     # The try had all threads, and a part of the images: others are faster by as much.
     faster = trial.rate / _before_rate(facts, trial)
-    after = before.replaced(decode=before.stages["decode"] * faster)
-    if "disk" in after.stages:
-        after = _from_shards(facts, trial, after)
-    return after
-
-
-def _from_shards(facts: Facts, trial: Trial, stages: Pipeline) -> Pipeline:
-    """The disk's stage with so many bytes, which memory may hold then."""
-    assert facts.data is not None
+    # Memory may hold so many bytes.
     nbytes = round(facts.data.nbytes * trial.bytes_share)
-    if stays_in_memory(facts.replaced(data=replace(facts.data, nbytes=nbytes))):
-        return stages.without("disk")
-    return stages.replaced(disk=stages.stages["disk"] / max(trial.bytes_share, 1e-3))
+    stays = stays_in_memory(facts.replaced(data=replace(facts.data, nbytes=nbytes)))
+    fetch_s = 0.0 if stays else before.fetch_s * trial.bytes_share
+    return replace(before, prep_s=before.prep_s / faster, fetch_s=fetch_s)
 
 
-def _waits(facts: Facts, stages: Pipeline) -> str:
+def _waits(facts: Facts, costs: Costs) -> str:
     words = {
         "decode": f"threads that decode {_formats(facts.images)}",
-        "disk": "the disk",
+        "fetch": "the disk",
         "copy": "copies to the GPU",
-        "network": "the network",
-        "model": "the model",
     }
-    return f"you wait for {words[stages.slowest]}"
+    return f"you wait for {words[costs.waits_for(cold=True)]}"
 
 
 def _formats(images: ImageFacts | None) -> str:
@@ -177,10 +158,10 @@ def _formats(images: ImageFacts | None) -> str:
     return f"{names[0]}s" if len(names) == 1 else "images"
 
 
-def _how_to_pack(facts: Facts) -> str:
+def _how_to_pack(facts: Facts, options: str) -> str:
     if facts.data is None or not facts.data.packed:
-        return f"fastio pack {facts.data.path if facts.data else 'DATA'} PACKED"
-    return f"fastio export {facts.data.path} FOLDER; fastio pack FOLDER PACKED"
+        return packing_advice(facts.data.path if facts.data else None, options)
+    return f"`fastio export {facts.data.path} FOLDER`; {packing_advice('FOLDER', options)}"
 
 
 def _option(trial: Trial) -> str:

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fastio.diagnose.findings import Culprit, Finding, by_gain
+from fastio.diagnose.rules.advice import (
+    CACHE,
+    COPIES_AHEAD,
+    SMALLER_COPIES,
+    THREADS,
+    TRANSFORMS,
+    faster_model,
+)
 from fastio.stats import Stats
 
 _NOTABLE = 0.03  # of the time
@@ -54,7 +62,7 @@ def _findings(stats: Stats, cores: int, model_s: float | None) -> Iterator[Findi
     yield from _one(
         "network",
         "bytes of the remote dataset",
-        "cache= on a local disk, fastio cache warm; a machine near the store",
+        CACHE,
         stats.fetch_s,
         elapsed_s,
         as_busy_s,
@@ -63,7 +71,7 @@ def _findings(stats: Stats, cores: int, model_s: float | None) -> Iterator[Findi
     yield from _one(
         "transform",
         "transforms written in Python (callables, collate_fn)",
-        "fastio's own transforms where there are any; on the device; or fewer of them",
+        TRANSFORMS,
         stats.transform_s,
         elapsed_s,
         as_busy_s,
@@ -79,15 +87,14 @@ def _loop(stats: Stats, model_s: float | None, least_s: float) -> Iterator[Findi
         yield Finding(
             "copy",
             "the copy stream is busy all the time",
-            "send uint8 (Normalize runs on the device), pinned memory; see `fastio doctor`",
+            SMALLER_COPIES,
         )
     rest_s = 0.0 if model_s is None else max(0.0, stats.between_s - model_s)
     if model_s is not None and not stats.copy_s:  # else the loader copies, beside the loop
         yield from _one(
             "copy",
             "copies that the loop makes itself, or other work between two batches",
-            "Loader(..., device=...): copies from pinned memory, ahead of the step; then look for "
-            "what else the loop waits for (.item(), logging)",
+            f"{COPIES_AHEAD}; then look for what else the loop waits for (.item(), logging)",
             rest_s,
             elapsed_s,
             least_s,
@@ -104,8 +111,7 @@ def _loop(stats: Stats, model_s: float | None, least_s: float) -> Iterator[Findi
         yield Finding(
             "compute",
             f"{loop} {share:.0%} of the time: data is not waited for",
-            "make the model faster: autocast, channels_last, torch.compile; see `fastio bench`"
-            + ("" if model_s else "; --model-rate tells it and copies apart"),
+            faster_model() + ("" if model_s else "; --model-rate tells it and copies apart"),
         )
 
 
@@ -115,7 +121,7 @@ def _threads(stats: Stats, cores: int) -> tuple[Culprit, str, str]:
         return (
             "threads",
             f"{stats.threads} loading threads, on {cores} cores",
-            'Loader(..., threads="auto"), or num_workers=0 for all cores',
+            THREADS,
         )
     if stats.read_s > stats.decode_s + stats.resample_s:
         return (

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from fastio.diagnose.costs import decode_rate, expected, threads_of
 from fastio.diagnose.facts import Facts
 from fastio.diagnose.findings import Finding
-from fastio.diagnose.pipeline import decode_rate, pipeline_of, threads_of
+from fastio.diagnose.rules.advice import THREADS
 from fastio.diagnose.use import Use
 
-_BUSY = 1.5  # processes that want a core, for each core
-_SCALES = 0.65  # of what so many threads would do if they were alone
+_FREE = 0.75  # of the cores that are to be used: where others leave less, it is worth a line
 _FEW_FILES = 1024
 _SWAPPED = 0.05  # of the memory
 _SHM_BYTES = 1 << 30
@@ -19,21 +20,21 @@ _FLOAT_BYTES = 4 * 3  # of a pixel, as DataLoader's workers send it
 
 def few_threads(facts: Facts, use: Use) -> Iterator[Finding]:
     """Fewer threads than cores."""
-    machine, stages = facts.machine, pipeline_of(facts, use)
-    if machine is None or stages is None or stages.slowest != "decode":
+    machine, now = facts.machine, expected(facts, use)
+    if machine is None or now is None or now.waits_for(cold=True) != "decode":
         return
     threads = threads_of(facts, use)
     if threads >= machine.cores:
         return
     best = decode_rate(facts, use, machine.cores)
-    if best is None:
+    if not best:
         return
     yield Finding(
         "threads",
         f"you wait for {threads} threads to decode, on {machine.cores} cores",
-        'Loader(..., threads="auto"), or num_workers=0 for all cores',
-        stages.gain_of(stages.replaced(decode=best)),
-        (f"{best:,.0f} samples/s with {machine.cores}, {stages.rate:,.0f} with {threads}",),
+        THREADS,
+        now.gain_of(replace(now, prep_s=1 / best)),
+        (f"{best:,.0f} samples/s with {machine.cores}, {1 / now.prep_s:,.0f} with {threads}",),
     )
 
 
@@ -55,7 +56,7 @@ def many_threads(facts: Facts, use: Use) -> Iterator[Finding]:
         yield Finding(
             "threads",
             f"{loader} loading threads share {cores} cores",
-            f'num_workers={max(1, cores // ranks)}, or Loader(..., threads="auto")',
+            f"Loader(num_workers={max(1, cores // ranks)}) in each process",
         )
 
 
@@ -75,27 +76,23 @@ def quota(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def shared_cores(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Cores that others use at the same time."""
+    """Cores that other processes use at the same time."""
     machine, images = facts.machine, facts.images
-    if machine is None or machine.load is None:
+    if machine is None or machine.others_cores is None:
         return
-    busy = machine.load > _BUSY * machine.cores
-    scaled = None
+    allowed, others = machine.allowed_cores or machine.cores, machine.others_cores
+    if allowed - others >= _FREE * machine.cores:
+        return
+    evidence: tuple[str, ...] = ()
     if images is not None and images.rate and images.one_thread_rate and images.threads > 1:
-        scaled = images.rate / (images.threads * images.one_thread_rate)
-    if not busy or (scaled is not None and scaled > _SCALES):
-        return
-    words = (
-        f"{images.threads} threads do {scaled * images.threads:.1f} x the work of one"
-        if (images is not None and scaled is not None)
-        else ""
-    )
+        scaled = images.rate / images.one_thread_rate
+        evidence = (f"{images.threads} threads do {scaled:.1f} x the work of one",)
     yield Finding(
         "machine",
-        f"others use the cores: {machine.load:.1f} processes want the {machine.cores} there are",
-        "look at `top`; measure again when they are done",
+        f"other processes used {others:.1f} of the {allowed} cores during the measurement",
+        "find them with `top`, end them, and measure again",
         None,
-        (words,) if words else (),
+        evidence,
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from fastio.diagnose.costs import expected
 from fastio.diagnose.facts import Facts, GpuFacts
 from fastio.diagnose.findings import Culprit, Finding
-from fastio.diagnose.pipeline import pipeline_of
+from fastio.diagnose.rules.advice import COPIES_AHEAD, faster_model
 from fastio.diagnose.use import Use
 
 _FASTER = 1.2
@@ -14,30 +16,29 @@ _FASTER = 1.2
 
 def build(facts: Facts, use: Use) -> Iterator[Finding]:
     """A GPU that torch does not see."""
-    settings = facts.settings
+    settings, machine = facts.settings, facts.machine
     if settings is None or not settings.nvidia or facts.gpu is not None:
         return
     why = "was built without CUDA" if settings.torch_cuda is None else "finds no usable driver"
     yield Finding(
         "machine",
-        f"there is an NVIDIA device, and torch {settings.torch} {why}",
+        f"there is an NVIDIA device, and torch {machine.torch if machine else ''} {why}",
         "install torch for CUDA (pytorch.org/get-started), or a driver that fits it",
     )
 
 
 def slow_model(facts: Facts, use: Use) -> Iterator[Finding]:
     """The model is what is waited for."""
-    stages = pipeline_of(facts, use)
-    if stages is None or stages.slowest != "model":
+    now = expected(facts, use)
+    if now is None or now.waits_for(cold=True) != "compute":
         return
-    faster = stages.without("model").rate
+    faster = replace(now, compute_s=0.0).samples_per_s(cold=True)
     yield Finding(
         "compute",
-        "the model is what takes the time: data is there before it is needed",
-        "make the model faster: autocast, channels_last, torch.compile, larger batches; see "
-        "`fastio bench`",
+        "training waits for the model: data is ready before it is needed",
+        faster_model(),
         None,
-        (f"{stages.rate:,.0f} samples/s by the model, {faster:,.0f} by the loader",),
+        (f"{1 / now.compute_s:,.0f} samples/s by the model, {faster:,.0f} by the loader",),
     )
 
 
@@ -109,7 +110,7 @@ def pinned(facts: Facts, use: Use) -> Iterator[Finding]:
         gpu.pinned_bytes_s / gpu.pageable_bytes_s,
         "copy",
         "copies from memory that is not pinned are slow, and the loop waits for them",
-        'Loader(..., device="cuda"): batches are copied ahead, as uint8, from pinned memory',
+        COPIES_AHEAD,
         f"{gpu.pinned_bytes_s / 1e9:.1f} GB/s from pinned memory, "
         f"{gpu.pageable_bytes_s / 1e9:.1f} from other",
     )

@@ -11,6 +11,16 @@ from dataclasses import dataclass, replace
 from fastio.diagnose.costs import Costs, costs
 from fastio.diagnose.findings import Culprit, Finding, by_gain
 from fastio.diagnose.measured import Measured, Prediction, Split
+from fastio.diagnose.rules.advice import (
+    CACHE,
+    COPIES_AHEAD,
+    FASTER_DISK,
+    SMALLER_COPIES,
+    THREADS,
+    TRANSFORMS,
+    faster_model,
+    packing,
+)
 
 LEAST_GAIN = 1.05  # less is within what two runs of the same differ by
 _MOST_OVERHEAD = 1.25  # that an epoch may take beyond the model of it
@@ -80,8 +90,8 @@ def changes(measured: Measured) -> list[Change]:
     return [change for maker in makers for change in maker(measured, now)]
 
 
-def diagnose(measured: Measured) -> tuple[Finding, ...]:
-    """What is waited for, the largest gain first.
+def of_runs(measured: Measured) -> tuple[Finding, ...]:
+    """What the runs of a bench wait for, the largest gain first.
 
     There is always a finding: where nothing can be gained it says what the epoch consists of.
     """
@@ -157,23 +167,11 @@ def _storage(measured: Measured, now: Costs) -> Iterator[Change]:
             0, f"{nbytes / cold.seconds / 1e6:,.0f} MB/s came, {wanted / 1e6:,.0f} are wanted"
         )
     if network:
-        name, advice = (
-            "from a cache on this machine",
-            "keep the data on this machine: Loader(cache=DIR), or `fastio cache warm` before the "
-            "first epoch",
-        )
-    elif measured.dataset.kind == "folder":
-        name, advice = (
-            "in memory, or from a faster disk",
-            "`fastio pack` it (few large reads instead of many small files), put it on a faster "
-            "disk, or have as much memory as data",
-        )
+        name, advice = "from a cache on this machine", CACHE
     else:
-        name, advice = (
-            "in memory, or from a faster disk",
-            "put the data on a faster disk, or have as much memory as data: later epochs then "
-            "read from the page cache",
-        )
+        name, advice = "in memory, or from a faster disk", FASTER_DISK
+        if measured.dataset.kind == "folder":
+            advice = f"{packing(measured.dataset.path)} (few large reads); or {advice}"
     yield Change(
         name,
         "network" if network else "fetch",
@@ -197,7 +195,7 @@ def _threads(measured: Measured, now: Costs) -> Iterator[Change]:
     yield Change(
         f"threads: {best}",
         "threads",
-        f"Loader(num_workers={best}); 0 takes all cores that the process may use",
+        f"Loader(num_workers={best}); {THREADS}",
         replace(now, prep_s=1 / curve[best]),
         evidence=tuple(
             f"{count} threads: {rate:,.0f} samples/s" for count, rate in sorted(curve.items())
@@ -213,7 +211,7 @@ def _format(measured: Measured, now: Costs) -> Iterator[Change]:
     yield Change(
         "packed as blocks",
         "decode",
-        f"`fastio pack {measured.dataset.path} packed/`, and load from packed/",
+        packing(measured.dataset.path),
         replace(now, prep_s=1 / rate, prep_cpu_s=now.prep_cpu_s / faster),
         evidence=(
             f"{1 / now.prep_s:,.0f} samples/s as it is, {rate:,.0f} of a part packed for a try",
@@ -227,8 +225,7 @@ def _transform(measured: Measured, now: Costs) -> Iterator[Change]:
     yield Change(
         "without Python transforms",
         "transform",
-        "write it as one of fastio's transforms, run it on the device (Loader(device=)), on the "
-        "whole batch at once, or do it once, before packing",
+        TRANSFORMS,
         replace(now, transform_s=0.0),
         evidence=(
             f"{now.transform_s * 1e6:,.0f} us a sample on the loop's thread; "
@@ -248,8 +245,7 @@ def _copy(measured: Measured, now: Costs) -> Iterator[Change]:
         yield Change(
             "copies ahead, on a stream",
             "copy",
-            "Loader(device=...): copies from pinned memory on a stream of their own, ahead of the "
-            "step",
+            COPIES_AHEAD,
             replace(now, blocking_copies=False),
             evidence=evidence,
         )
@@ -257,8 +253,7 @@ def _copy(measured: Measured, now: Costs) -> Iterator[Change]:
         yield Change(
             "copies of no time",
             "copy",
-            "fewer bytes: smaller crops, uint8 instead of float32; pinned memory; a free slot with "
-            "more lanes",
+            SMALLER_COPIES,
             replace(now, copy_s=0.0),
             evidence=evidence,
         )
@@ -271,8 +266,7 @@ def _compute(measured: Measured, now: Costs) -> Iterator[Change]:
     yield Change(
         "a model of no time",
         "compute",
-        f"data is not what is waited for: make the model faster ({_faster(measured)}), or "
-        "train on more accelerators",
+        f"training does not wait for data: {_faster(measured)}",
         others,
         evidence=(
             f"the model takes {1 / now.compute_s:,.0f} samples/s, "
@@ -286,13 +280,8 @@ def _compute(measured: Measured, now: Costs) -> Iterator[Change]:
 def _faster(measured: Measured) -> str:
     """What a model can be given that it has not, in words."""
     settings = measured.settings
-    known = (
-        ("autocast to bf16", settings.amp),
-        ("channels_last", settings.channels_last or not measured.dataset.codec),
-        ("torch.compile", settings.compile),
-        ("a larger batch", False),
-    )
-    return ", ".join(name for name, there in known if not there)
+    laid_out = settings.channels_last or not measured.dataset.codec
+    return faster_model(amp=bool(settings.amp), channels_last=laid_out, compiled=settings.compile)
 
 
 # --- Words ----------------------------------------------------------------------------------------
@@ -301,7 +290,7 @@ _WHAT = {
     "fetch": "the disk",
     "network": "the network",
     "decode": "the loader's threads, which decode",
-    "threads": "the loader's threads, which are too few",
+    "threads": "the loader's threads, which are too few or too many",
     "transform": "transforms written in Python",
     "copy": "copies to the device",
     "compute": "the model",
@@ -331,6 +320,6 @@ def _nothing_to_gain(measured: Measured) -> Finding:
     rates += [f"model alone: {1 / now.compute_s:,.0f} samples/s"] if now.compute_s else []
     advice = {
         "decode": "more cores, smaller images (`fastio pack --max-side`), smaller crops",
-        "compute": "make the model faster, or train on more accelerators",
-    }.get(culprit, "nothing that was measured would make the epoch shorter")
+        "compute": _faster(measured),
+    }.get(culprit, "no change that was measured makes the epoch shorter")
     return Finding(culprit, f"an epoch waits for {_WHAT[culprit]}", advice, None, tuple(rates))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from fastio.diagnose.facts import Facts
-from fastio.diagnose.findings import Finding
-from fastio.diagnose.pipeline import (
+from fastio.diagnose.costs import (
     cached_share,
     cold_rate,
+    expected,
     network_rate,
-    pipeline_of,
     stays_in_memory,
 )
+from fastio.diagnose.facts import Facts
+from fastio.diagnose.findings import Finding
+from fastio.diagnose.rules.advice import CACHE, FASTER_DISK, packing
 from fastio.diagnose.use import Use
 
 _SMALL_SHARD = 4 << 20
@@ -24,43 +26,46 @@ _SHARED = ("overlay", "fuse")
 
 def disk(facts: Facts, use: Use) -> Iterator[Finding]:
     """Data that memory cannot hold comes from the disk in every epoch."""
-    stages = pipeline_of(facts, use)
-    storage, data = facts.storage, facts.data
-    if stages is None or stages.slowest != "disk" or storage is None or data is None:
+    now, storage, data = expected(facts, use), facts.storage, facts.data
+    if now is None or now.waits_for(cold=True) != "fetch" or storage is None or data is None:
         return
+    warm = replace(now, fetch_s=0.0)
     where = f"a network file system ({storage.file_system})" if storage.network else "the disk"
     turning = "; it turns" if storage.rotating else ""
     evidence = [
-        f"{stages.rate:,.0f} samples/s from the disk, {stages.without('disk').rate:,.0f} without it"
-        f"{turning}",
+        f"{now.samples_per_s(cold=True):,.0f} samples/s from the disk, "
+        f"{warm.samples_per_s():,.0f} without it{turning}",
         f"{_gb(data.nbytes)} of data, {_gb(_available(facts))} of memory that is free",
     ]
     if storage.network:
         advice = "copy it to a local disk, or give its URL and cache= on a local disk"
     elif data.kind == "folder":
-        advice = "pack it (large reads in place of many files), --max-side; a faster disk; memory"
+        advice = (
+            f"{packing(data.path)} (few large reads), smaller with --max-side; or {FASTER_DISK}"
+        )
     else:
-        advice = "order='window' (large reads); a faster disk, or memory for all of it"
+        advice = f"Loader(order='window') for large reads; or {FASTER_DISK}"
     yield Finding(
         "network" if storage.network else "fetch",
         f"you wait for {where}: memory does not hold the data",
         advice,
-        stages.gain_of(stages.without("disk")),
+        now.gain_of(warm),
         (*evidence, "the gain is what a disk would bring that is never waited for"),
     )
 
 
 def first_epoch(facts: Facts, use: Use) -> Iterator[Finding]:
     """Data that memory holds, but not yet."""
-    stages, storage, data = pipeline_of(facts, use), facts.storage, facts.data
+    now, storage, data = expected(facts, use), facts.storage, facts.data
     cold = cold_rate(facts)
-    if stages is None or storage is None or data is None or not cold or not data.rows:
+    if now is None or storage is None or data is None or not cold or not data.rows:
         return
     missing = 1.0 - (storage.resident_share if storage.resident_share is not None else 0.0)
-    if not stays_in_memory(facts) or missing < 0.2 or cold * _SLOW_FIRST > stages.rate:
+    sample_s = now.sample_s()
+    if not stays_in_memory(facts) or missing < 0.2 or 1 / cold < _SLOW_FIRST * sample_s:
         return
-    later_s = data.rows / stages.rate
-    seconds = data.rows * missing * (1 / cold - 1 / stages.rate)
+    later_s = data.rows * sample_s
+    seconds = data.rows * missing * (1 / cold - sample_s)
     yield Finding(
         "network" if storage.network else "fetch",
         f"the first epoch waits {seconds:,.0f} s for the disk, later ones for nothing: the data "
@@ -73,31 +78,31 @@ def first_epoch(facts: Facts, use: Use) -> Iterator[Finding]:
 
 def network(facts: Facts, use: Use) -> Iterator[Finding]:
     """A URL without a cache is fetched in every epoch."""
-    stages, remote, data = pipeline_of(facts, use), facts.remote, facts.data
+    now, remote, data = expected(facts, use), facts.remote, facts.data
     rate = network_rate(facts)
-    if remote is None or data is None or stages is None or not rate or use.cache is not None:
+    if remote is None or data is None or now is None or not rate or use.cache is not None:
         return
     if cached_share(facts, use) == 1.0:
         return
-    cached = stages.without("network")
+    cached = replace(now, fetch_s=0.0)
     yield Finding(
         "network",
         f"every epoch fetches {_gb(data.nbytes)} anew: {data.rows / rate:,.0f} s at "
         f"{rate * data.sample_bytes / 1e6:,.0f} MB/s",
-        "Loader(..., cache=FOLDER) on a local disk keeps what came; fastio cache warm: all of it",
-        _over_epochs(stages.gain_of(cached), use.epochs) if cached.stages else None,
+        CACHE,
+        _over_epochs(now.gain_of(cached), use.epochs) if cached.rates() else None,
         (f"{rate:,.0f} samples/s over the network, {_latency(remote.latency_s)} a request",),
     )
 
 
 def small_cache(facts: Facts, use: Use) -> Iterator[Finding]:
     """A cache without room for all of the data, or not on a local disk."""
-    remote, data, stages = facts.remote, facts.data, pipeline_of(facts, use)
+    remote, data, now = facts.remote, facts.data, expected(facts, use)
     if remote is None or data is None or use.cache is None:
         return
     share = cached_share(facts, use)
     if share < 1.0:
-        gain = stages.gain_of(stages.without("network")) if stages else None
+        gain = now.gain_of(replace(now, fetch_s=0.0)) if now else None
         yield Finding(
             "network",
             f"the cache has room for {share:.0%} of the data: every epoch fetches the rest",
@@ -140,7 +145,7 @@ def many_files(facts: Facts, use: Use) -> Iterator[Finding]:
         "files",
         f"{data.files:,} files of {data.sample_bytes / 1e3:,.0f} kB: listing, opening and copying "
         "them takes long",
-        "fastio pack: a few large files, with checksums",
+        f"{packing(data.path)}: a few large files, with checksums",
         None,
         (f"{reads:,.0f} files/s from the disk one after the other",) if reads else (),
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from fastio.diagnose.costs import expected
 from fastio.diagnose.facts import Facts
 from fastio.diagnose.findings import Finding
-from fastio.diagnose.pipeline import pipeline_of
+from fastio.diagnose.rules.advice import packing as packing_advice
 from fastio.diagnose.use import Use
 
 _SMALL_GROUP = 4096  # rows: each costs a read and some Python
@@ -16,20 +18,21 @@ _NATIVE = {"SNAPPY", "UNCOMPRESSED"}  # that the native decoder knows
 
 def packing(facts: Facts, use: Use) -> Iterator[Finding]:
     """Packed rows are gathered, not decoded."""
-    tables, before = facts.tables, pipeline_of(facts, use)
+    tables, before = facts.tables, expected(facts, use)
     if tables is None or tables.trial is None or before is None or not tables.trial.rate:
         return
-    if before.slowest == "model" or "decode" not in before.stages:
+    if before.waits_for(cold=True) == "compute" or not before.prep_s:
         return
-    as_it_is = tables.trial.before_rate or before.stages["decode"]
-    after = before.replaced(decode=before.stages["decode"] * tables.trial.rate / as_it_is)
-    if "disk" in after.stages:
-        disk = after.stages["disk"] / max(tables.trial.bytes_share, 1e-3)
-        after = after.replaced(disk=disk)
+    as_it_is = tables.trial.before_rate or 1 / before.prep_s
+    after = replace(
+        before,
+        prep_s=before.prep_s * as_it_is / tables.trial.rate,
+        fetch_s=before.fetch_s * tables.trial.bytes_share,
+    )
     yield Finding(
         "decode",
         "you wait for threads that decode Parquet",
-        f"fastio pack {facts.data.path if facts.data else 'DATA'} PACKED, then Loader('PACKED')",
+        packing_advice(facts.data.path if facts.data else None),
         before.gain_of(after),
         (
             f"{tables.trial.rate:,.0f} rows/s from {tables.trial.samples:,} of them packed for a "
@@ -46,7 +49,7 @@ def text_files(facts: Facts, use: Use) -> Iterator[Finding]:
     yield Finding(
         "decode",
         f"{facts.tables.format.upper()} files are parsed and held in memory as a whole",
-        f"fastio pack {facts.data.path if facts.data else 'DATA'} PACKED",
+        packing_advice(facts.data.path if facts.data else None),
     )
 
 

@@ -8,16 +8,17 @@ import pytest
 import torch
 from torch import nn
 
+from fastio.diagnose.bench.models import batch_loss, inputs_and_labels, learner_of
 from fastio.diagnose.bench.options import Options
-from fastio.diagnose.bench.trainee import Trainee, batch_loss, inputs_and_labels
+from fastio.train.learner import Learner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
 
 
-def trainee(model: nn.Module, learning_rate: float = 0.05, **options: Any) -> Trainee:
-    return Trainee(model, CPU, Options("data", model="m:f", **options), batch_loss, learning_rate)
+def learner(model: nn.Module, **options: Any) -> Learner:
+    return learner_of(model, CPU, Options("data", model="m:f", **options), 0.05)
 
 
 def classified(rows: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -27,9 +28,9 @@ def classified(rows: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("amp", [None, "bf16", "fp16"])
 def test_a_classifier_learns(amp: str | None) -> None:
-    found = trainee(nn.Sequential(nn.Flatten(), nn.Linear(8, 3)), amp=amp)
+    found = learner(nn.Sequential(nn.Flatten(), nn.Linear(8, 3)), amp=amp)
     batch = classified()
-    losses = [float(found.step(batch)) for _ in range(30)]
+    losses = [float(found.step([batch], batch_loss)) for _ in range(30)]
     assert losses[-1] < 0.9 * losses[0]
     assert all(weights.dtype == torch.float32 for weights in found.model.parameters())
 
@@ -50,14 +51,16 @@ class Noting(nn.Module):
 @pytest.mark.parametrize(("amp", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_the_model_alone_is_autocast(amp: str, dtype: torch.dtype) -> None:
     model = Noting()
-    loss = trainee(model, amp=amp).step((torch.randn(2, 3, 8, 8), torch.tensor([0, 1])))
+    loss = learner(model, amp=amp).step(
+        [(torch.randn(2, 3, 8, 8), torch.tensor([0, 1]))], batch_loss
+    )
     assert model.seen[0].dtype == dtype
     assert loss.dtype == torch.float32
 
 
 @pytest.mark.parametrize("wanted", [False, True])
 def test_weights_lie_as_asked(wanted: bool) -> None:
-    weights = trainee(Noting(), channels_last=wanted).model.conv.weight
+    weights = learner(Noting(), channels_last=wanted).model.conv.weight
     assert isinstance(weights, torch.Tensor)
     assert weights.is_contiguous(memory_format=torch.channels_last) == wanted
 
@@ -67,16 +70,16 @@ def test_a_model_is_compiled_as_it_is_called(monkeypatch: pytest.MonkeyPatch) ->
     compiled: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda self: compiled.append(self))
     model = nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
-    trainee(model)
+    learner(model)
     assert compiled == []
-    found = trainee(model, compile=True)
+    found = learner(model, compile=True)
     assert compiled == [found.model]
 
 
 def test_a_step_without_labels_trains_on_the_mean() -> None:
     model = nn.Linear(4, 1, bias=False)
     before = model.weight.detach().clone()
-    trainee(model).step((torch.ones(2, 4),))
+    learner(model).step([(torch.ones(2, 4),)], batch_loss)
     assert bool((model.weight.detach() < before).all())
 
 

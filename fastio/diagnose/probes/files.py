@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fastio.diagnose.measured import Storage
+from fastio.diagnose.facts import Storage
 from fastio.files import only_files
 from fastio.store import is_remote
 

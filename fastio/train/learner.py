@@ -1,0 +1,84 @@
+"""A model with what makes it learn: optimizer, schedule, scaler of gradients.
+
+All trainings make their steps here: `fit`, the epochs that a bench times, and the steps in which a
+bench measures a model alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fastio.train.optim import make_optimizer, make_scheduler
+from fastio.train.options import Options
+from fastio.train.parallel import Place, accumulating, autocast, wrap
+
+T = TypeVar("T")
+
+
+class Learner:
+    """Makes steps.
+
+    Args:
+        model: with its weights, anywhere.
+        options: whose optimizer, schedule, precision, memory layout and compilation count.
+        place: this process; the model is put on its device.
+        lr: the highest learning rate.
+        steps_per_epoch: that the schedule is laid out for.
+
+    Attributes:
+        model: the model, whose weights are trained.
+        called: the same as it is called to train: within DDP, compiled, ...
+        optimizer, scheduler, scaler: torch's.
+    """
+
+    def __init__(
+        self, model: nn.Module, options: Options, place: Place, lr: float, steps_per_epoch: int = 1
+    ) -> None:
+        self._options, self._place = options, place
+        self._lr, self._steps_per_epoch = lr, steps_per_epoch
+        self.model = model.to(place.device)
+        if options.channels_last:
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.called = wrap(self.model, place, options)
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets what optimizer, schedule and scaler know of earlier steps."""
+        options = self._options
+        self.optimizer = make_optimizer(self.model, options, self._lr)
+        self.scheduler = make_scheduler(self.optimizer, options, self._steps_per_epoch, self._lr)
+        device = self._place.device.type
+        self.scaler = torch.amp.GradScaler(device, enabled=options.amp == "fp16")
+
+    def step(self, batches: Sequence[T], loss: Callable[[nn.Module, T], Tensor]) -> Tensor:
+        """One step of the optimizer, on the gradients of some batches together.
+
+        Args:
+            batches: of this process.
+            loss: of a model as it is called and a batch, a scalar; called under autocast.
+
+        Returns:
+            The sum of the losses, on the device, which is not waited for. Only with fp16 a GPU is
+            waited for: its scaler looks at the gradients.
+        """
+        losses = []
+        for number, batch in enumerate(batches, 1):
+            with accumulating(self.called, self._place, last=number == len(batches)):
+                with autocast(self._place.device, self._options):
+                    found = loss(self.called, batch)
+                self.scaler.scale(found).backward()  # type: ignore[no-untyped-call]
+            losses.append(found.detach())
+        if self._options.clip_grad_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self._options.clip_grad_norm)
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.scaler.get_scale() >= scale:  # else gradients overflowed: the step was left out
+            self.scheduler.step()
+        return torch.stack(losses).sum()

@@ -32,6 +32,10 @@ import fastio
 from fastio.order import Order
 from fastio.transforms import CenterCrop
 
+# Beside the tools, which common puts on the path.
+import plain_torchvision  # isort: skip
+from make_images import make_images  # isort: skip
+
 Part = Callable[[argparse.Namespace, Path], dict[str, Any]]
 
 # What fio is asked for; the goal is a share of what these reach.
@@ -200,10 +204,8 @@ def cold_part(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 def folder_part(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     """A folder of JPEGs that is not in the page cache: fastio, and DataLoader with two workers."""
-    from make_images import make_images  # beside the tools, which common puts on the path
-
     source, folder = work / "made", work / "photos"
-    make_images(source, count=200, classes=4, seed=0)
+    make_images(source, count=min(200, arguments.files), classes=4, seed=0)
     photos = sorted(source.glob("*/*.jpg"))
     for index in range(arguments.files):
         photo = photos[index % len(photos)]
@@ -212,6 +214,11 @@ def folder_part(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
         shutil.copyfile(photo, copy)
     files = sorted(folder.glob("*/*.jpg"))
     kinds = {"fastio": fastio_epoch_s, "DataLoader, 2 workers": torch_epoch_s}
+    try:
+        plain_torchvision.load()
+    except ImportError:
+        print("torchvision is not installed: no comparison", file=sys.stderr)
+        del kinds["DataLoader, 2 workers"]
     seconds: dict[str, list[float]] = {f"{name}, {how}": [] for how in HOW for name in kinds}
     for round_ in range(arguments.rounds):
         for name, epoch_s in kinds.items():
@@ -250,11 +257,11 @@ def fastio_epoch_s(folder: Path, seed: int) -> float:
 def torch_epoch_s(folder: Path, seed: int) -> float:
     """The same with ImageFolder and DataLoader."""
     import torch
-    from torchvision.datasets import ImageFolder
-    from torchvision.transforms import CenterCrop as Crop
-    from torchvision.transforms import Compose, PILToTensor
 
-    dataset = ImageFolder(str(folder), Compose([Crop(64), PILToTensor()]))
+    torchvision = plain_torchvision.load()
+    v1 = torchvision.transforms
+    steps = v1.Compose([v1.CenterCrop(64), v1.PILToTensor()])
+    dataset = torchvision.datasets.ImageFolder(str(folder), steps)
     begin = time.perf_counter()
     for _ in torch.utils.data.DataLoader(dataset, 64, shuffle=True, num_workers=2):
         pass
@@ -281,6 +288,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--rounds", type=int, default=5, help="of each measurement (5)")
     found.add_argument("--rows", type=int, default=16_000, help="of the cold dataset (16000: 2 GB)")
     found.add_argument("--files", type=int, default=4_000, help="of the folder (4000)")
+    found.add_argument(
+        "--megabytes", type=int, help="of remote data (http 1500, latency 3000, budget 1000)"
+    )
     return found
 
 

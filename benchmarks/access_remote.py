@@ -65,7 +65,7 @@ def nbytes(dataset: Path) -> int:
 
 def http_part(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     """From HTTP to checked pieces on the disk, against obstore's plain get of the same shards."""
-    dataset = raw_dataset(work / "packed", 1500)
+    dataset = raw_dataset(work / "packed", arguments.megabytes or 1500)
     total = nbytes(dataset)
     names = sorted(path.name for path in dataset.glob("shard-*"))
     found: dict[str, list[tuple[float, float]]] = {}
@@ -135,7 +135,7 @@ def staged(url: str, cache: Path) -> None:
 
 def latency_part(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     """First batch and whole epochs of a Loader through 30 ms of latency and 200 MB/s."""
-    dataset = raw_dataset(work / "packed", 3000)
+    dataset = raw_dataset(work / "packed", arguments.megabytes or 3000)
     total = nbytes(dataset)
     ideal_s = total / BANDWIDTH
     with fastio.Loader(dataset, 64, shuffle=True, transforms=SMALL) as loader:
@@ -204,7 +204,7 @@ def epoch_s(loader: fastio.Loader) -> tuple[float, float]:
 
 def budget_part(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     """Bytes fetched in four shuffled epochs with a cache too small, and the least possible."""
-    dataset = raw_dataset(work / "packed", 1000)
+    dataset = raw_dataset(work / "packed", arguments.megabytes or 1000)
     total = nbytes(dataset)
     table = new_table(
         f"{EPOCHS} epochs of {total / 1e6:,.0f} MB, MB fetched",

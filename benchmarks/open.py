@@ -1,6 +1,6 @@
 """Opening a dataset: milliseconds from the path to a row's place, however large the manifest.
 
-    .venv/bin/python benchmarks/open.py [--rounds 9]
+    .venv/bin/python benchmarks/open.py [--rounds 9] [--shards MOST]
 
 Manifests are synthetic: no shard is behind them. Each is opened in this process, mapped anew every
 round, and asked where its last row lies.
@@ -62,7 +62,8 @@ def open_ms(folder: Path, rounds: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--shards", type=int, help="leave out manifests of more (none)")
+    arguments = parser.parse_args()
     table = Table(title="Opening a manifest", title_justify="left")
     for name in ("rows", "shards", "manifest MB", "first ms", "median ms"):
         table.add_column(name, justify="right")
@@ -73,10 +74,12 @@ def main() -> None:
         (10_000_000, 10_000_000),
         (1_000_000_000, 1_720_000),
     ):
+        if arguments.shards is not None and shards > arguments.shards:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             write_synthetic(Path(folder), shards, rows)
             size = (Path(folder) / MANIFEST_NAME).stat().st_size
-            times = open_ms(Path(folder), rounds)
+            times = open_ms(Path(folder), arguments.rounds)
         median = statistics.median(times)
         cells = f"{rows:,}", f"{shards:,}", f"{size / 1e6:,.1f}", f"{times[0]:.2f}", f"{median:.2f}"
         table.add_row(*cells)

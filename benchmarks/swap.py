@@ -46,6 +46,7 @@ import fastio
 
 sys.path.insert(0, str(ROOT))
 
+import plain_torchvision
 from make_images import make_images
 
 SLOWER = 0.9
@@ -151,13 +152,11 @@ def photos(folder: Path) -> Path:
 
 def image_folder(folder: Path, *steps: str) -> Any:
     """torchvision's ImageFolder with a crop, a flip, further steps and ToTensor."""
-    from tests.support import import_torchvision
-
-    v1 = import_torchvision().transforms
+    torchvision = plain_torchvision.load()
+    v1 = torchvision.transforms
     chain = [v1.RandomResizedCrop(224), v1.RandomHorizontalFlip()]
     chain += [v1.ColorJitter(0.4, 0.4, 0.4, 0.1)] if "colour" in steps else []
-    datasets = import_torchvision().datasets
-    return datasets.ImageFolder(photos(folder), v1.Compose([*chain, v1.ToTensor()]))
+    return torchvision.datasets.ImageFolder(photos(folder), v1.Compose([*chain, v1.ToTensor()]))
 
 
 def token_rows(folder: Path) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -82,7 +82,7 @@ class CodeClass:
     last: int  # L, the last zigzag position that its mask tells of
     widths: tuple[int, ...]  # W: bits of the DC difference, then of the value at each position
 
-    @property
+    @cached_property
     def narrow(self) -> bool:
         """Whether its values are the low 8 bits."""
         return max(self.widths[1:]) <= 8
@@ -104,7 +104,8 @@ class CodeClass:
         return -half < difference < half if half else difference == 0
 
 
-def parse_codebook(data: bytes) -> list[CodeClass]:
+@cache
+def parse_codebook(data: bytes) -> tuple[CodeClass, ...]:
     """The 256 classes of a codebook; ValueError where it is not one."""
     require(len(data) == 256 * 65, f"a codebook has 16640 bytes, not {len(data)}")
     classes = []
@@ -117,7 +118,7 @@ def parse_codebook(data: bytes) -> list[CodeClass]:
             require(allowed, f"class {number}: W[{z}] is {widths[z]}, and L {last}")
         classes.append(CodeClass(last, tuple(widths)))
     require(classes[0] == CodeClass(63, (12,) * 64), "class 0 is not L = 63, W = 12")
-    return classes
+    return tuple(classes)
 
 
 # -------------------------------------------------------------------------- header and its geometry

@@ -103,7 +103,7 @@ def _write_dc_part(
     bases: Sequence[int],
     blocks: Sequence[Sequence[int]],
     numbers: Sequence[int],
-    book: list[CodeClass],
+    book: Sequence[CodeClass],
 ) -> bytes:
     stream, escapes = _BitWriter(), _BitWriter()
     for values, number in zip(blocks, numbers, strict=True):
@@ -124,7 +124,7 @@ def _write_dc_part(
 
 
 def _write_ac_part(
-    blocks: Sequence[Sequence[int]], numbers: Sequence[int], book: list[CodeClass]
+    blocks: Sequence[Sequence[int]], numbers: Sequence[int], book: Sequence[CodeClass]
 ) -> tuple[bytes, int]:
     """The part and how many exceptions it has."""
     masks, planes_of_bits, exceptions = _BitWriter(), _BitWriter(), []

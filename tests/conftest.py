@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 from collections.abc import Iterator
 
@@ -15,6 +16,9 @@ settings.register_profile(
     "fastio", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("fastio")
+
+# Processes of multiprocessing's fork server begin where these are imported, which takes seconds.
+multiprocessing.set_forkserver_preload(["fastio.loader", "tests.staging_support"])
 
 # What a shell starts in the background ignores SIGINT, and so would all processes that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -255,7 +255,7 @@ class Connection:
         length = int(header(head, "content-length") or 0)
         with self.state.lock:
             self.state.answering += 1
-        sent = 0
+        sent, noted = 0, False
         try:
             self.client.sock.sendall(head)
             if method == "HEAD" or status in (204, 304):
@@ -271,10 +271,18 @@ class Connection:
                     self.end(fault)
                 self.relay(self.upstream, self.client, length - sent)
                 sent = length
+            elif length:
+                # Noted before the last byte goes: else who has it all may ask what was sent, or
+                # have it forgotten, while this thread has yet to run.
+                self.relay(self.upstream, self.client, length - 1)
+                self.log(method, path, start, status, length)
+                noted = True
+                self.relay(self.upstream, self.client, 1)
             else:
                 sent = self.body(head, self.upstream, self.client, answer=True)
         finally:
-            self.log(method, path, start, status, sent)
+            if not noted:
+                self.log(method, path, start, status, sent)
             with self.state.lock:
                 self.state.answering -= 1
 
@@ -551,7 +559,9 @@ def accept(listener: socket.socket, target: tuple[str, int], state: State) -> No
 
 def obey(state: State, command: str, arguments: dict[str, Any]) -> Any:
     """Do what a line says, and return the answer."""
-    if command == "log":  # a client may have all of an answer before it is noted here
+    # A client may have all of an answer before it is noted here; noted behind "forget", it would
+    # count as one of what follows.
+    if command in ("log", "forget"):
         until_s = time.monotonic() + LOG_S
         while state.answering and time.monotonic() < until_s:
             time.sleep(0.001)

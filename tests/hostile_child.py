@@ -1,6 +1,6 @@
 """Does everything with paths that may be hostile, each in a forked process, and tells how it ended.
 
-python -m tests.hostile_child REPORT NAME=PATH...
+`run` is given REPORT WAY,... NAME=PATH...
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import io
 import json
 import os
 import signal
-import sys
 import tempfile
 from typing import Any
 
@@ -122,7 +121,3 @@ def run(arguments: list[str]) -> None:
         found[name] = {way: forked(way, path) for way in ways.split(",")}
     with open(report, "w", encoding="utf-8") as file:
         json.dump(found, file)
-
-
-if __name__ == "__main__":
-    run(sys.argv[1:])

@@ -423,6 +423,7 @@ accelerator.end_training()
 """
 
 
+@pytest.mark.long
 def test_two_processes_get_each_sample_once(packed: Path, tmp_path: Path) -> None:
     script = tmp_path / "two.py"
     script.write_text(TWO_PROCESSES)

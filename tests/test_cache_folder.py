@@ -220,7 +220,7 @@ def claim_and_wait(path: Path, pipe: Any, stage: str) -> None:
 def test_what_a_killed_process_left_is_taken_back(
     folder: CacheFolder, stage: str, reopen: bool
 ) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     process = context.Process(target=claim_and_wait, args=(folder.path, theirs, stage))
     process.start()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.kill_storm import storm
 
 
-def test_killed_processes_leave_nothing_that_others_notice(tmp_path: Path) -> None:
-    outcome = storm(tmp_path, kills=12, seed=1, say=lambda text: None)
+@pytest.mark.parametrize("kills", [2, pytest.param(24, marks=pytest.mark.long)])
+def test_killed_processes_leave_nothing_that_others_notice(kills: int, tmp_path: Path) -> None:
+    outcome = storm(tmp_path, kills=kills, seed=1, say=lambda text: None)
     assert not outcome.wrong, "\n".join(outcome.wrong)
-    assert len(outcome.first_batch_s) == 12
+    assert len(outcome.first_batch_s) == kills

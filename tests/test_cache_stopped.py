@@ -44,7 +44,7 @@ def stopped(work: Any, *arguments: Any) -> Iterator[Any]:
 
     Yields what continues it, and waits for its end.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(theirs, *arguments))
     process.start()

@@ -33,6 +33,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 # --- The whole ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_prints_a_row_for_every_loader(first_run: tuple[Path, str]) -> None:
     rows = [line.strip() for line in first_run[1].splitlines() if line.strip().endswith("%")]
     assert [row[:19].strip() for row in rows] == [
@@ -42,17 +43,20 @@ def test_prints_a_row_for_every_loader(first_run: tuple[Path, str]) -> None:
     ]
 
 
+@pytest.mark.long
 def test_folder_and_packed_train_on_the_same_pixels(first_run: tuple[Path, str]) -> None:
     rows = [line.split() for line in first_run[1].splitlines() if line.strip().endswith("%")]
     assert rows[1][-1] == rows[2][-1]
 
 
+@pytest.mark.long
 def test_output_fits_a_terminal_and_has_no_colour_codes(first_run: tuple[Path, str]) -> None:
     lines = [line.rstrip() for line in first_run[1].splitlines() if str(first_run[0]) not in line]
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in first_run[1]
 
 
+@pytest.mark.long
 def test_photos_stay_for_the_next_run_and_packed_data_goes(first_run: tuple[Path, str]) -> None:
     work, _ = first_run
     assert [path.name for path in work.iterdir()] == ["photos-64"]
@@ -64,6 +68,7 @@ def test_photos_stay_for_the_next_run_and_packed_data_goes(first_run: tuple[Path
     shutil.rmtree(work / "packed")
 
 
+@pytest.mark.long
 def test_a_damaged_photo_is_named_and_ends_it(first_run: tuple[Path, str], tmp_path: Path) -> None:
     work = shutil.copytree(first_run[0], tmp_path / "work")
     photo = next(work.rglob("*.jpg"))

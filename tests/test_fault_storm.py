@@ -8,9 +8,17 @@ import pytest
 
 from tests.fault_storm import KINDS, storm
 
+QUICK = {("packed", True), ("tars", False)}  # with checksums and without, in memory and in a cache
 
-@pytest.mark.parametrize("cache", [False, True], ids=("memory", "cache"))
-@pytest.mark.parametrize("kind", KINDS)
+
+@pytest.mark.parametrize(
+    ("kind", "cache"),
+    [
+        pytest.param(kind, cache, marks=() if (kind, cache) in QUICK else pytest.mark.long)
+        for kind in KINDS
+        for cache in (False, True)
+    ],
+)
 def test_spoilt_answers_cost_requests_and_nothing_else(
     kind: str, cache: bool, tmp_path: Path
 ) -> None:

@@ -17,11 +17,14 @@ from tests.fuzz_targets import TARGETS
 RUNS = 200
 
 
-@pytest.mark.parametrize("name", ["tars", "http"])
-def test_mutated_input_is_read_or_refused_by_name(name: str, tmp_path: Path) -> None:
-    report = fuzz(TARGETS[name], tmp_path, runs=RUNS, seed=12)
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [("tars", RUNS), *(pytest.param(name, 20 * RUNS, marks=pytest.mark.long) for name in TARGETS)],
+)
+def test_mutated_input_is_read_or_refused_by_name(name: str, runs: int, tmp_path: Path) -> None:
+    report = fuzz(TARGETS[name], tmp_path, runs=runs, seed=12)
     assert not report.findings, str(report)
-    assert report.runs == RUNS
+    assert report.runs == runs
 
 
 # --- The fuzzer itself -------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import textwrap
 import threading
@@ -17,6 +16,7 @@ import pytest
 import fastio
 from fastio import _native
 from fastio.schema import Scalar, Schema
+from tests.children import run_code
 from tests.hanging import HangingMemory
 
 ENOUGH_S = 30.0  # far more than `close` may take, far less than for ever
@@ -135,9 +135,7 @@ def test_a_loader_ends_while_a_worker_hangs(tmp_path: Path, end: str) -> None:
         pass  # or the test is skipped
     data = packed_numbers(tmp_path / "data")
     program = textwrap.dedent(PROGRAM).format(path=sys.path, data=str(data), end=end)
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    ran = run_code(program)
     assert ran.stdout.split() == ["hangs", "closed"], ran.stderr
     assert ran.returncode == 0, ran.stderr
 

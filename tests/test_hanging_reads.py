@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from PIL import Image
 
 import fastio
 from fastio.dataset.compared import Comparisons
+from tests.children import run_code
 
 # The reads of some data hang; the process leaves in one of several ways, and ends.
 SCRIPT = """
@@ -121,9 +120,7 @@ def test_who_leaves_does_not_wait_for_a_cache_that_is_warmed(how: str, tmp_path:
 
 def leave(how: str, what: str, data: Path) -> None:
     """Runs the script to its end."""
-    command = [sys.executable, "-c", SCRIPT, how, what, str(data)]
-    # It takes seconds; the limit is for a machine that is busy with other things.
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = run_code(SCRIPT, how, what, data)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "left\n"
 
@@ -224,7 +221,6 @@ print("left", sum(in_vain_s) < 10)
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("how", ["timeout", "close"])
 def test_worker_processes_that_hang_are_ended_together(how: str, persistent: bool) -> None:
-    command = [sys.executable, "-c", WORKERS, how, str(persistent)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = run_code(WORKERS, how, persistent)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ("told\n" if how == "close" else "") + "left True\n"

@@ -7,8 +7,6 @@ a wild offset ends the process, and not the tests.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import fastio
 from fastio import Loader, ShardCorrupt
 from fastio.formats import HuggingFaceDataset
 from tests import hostile_arrow
+from tests.children import run_code
 
 WAYS = {"arrow": ("loader", "pack"), "stream": ("loader",), "saved": ("index", "pack")}
 COMMANDS = ("verify", "info", "show")
@@ -28,9 +27,9 @@ COMMANDS = ("verify", "info", "show")
 def outcomes(paths: dict[str, Path], folder: Path, *ways: str) -> dict[str, dict[str, Any]]:
     """What became of each way with each path."""
     report = folder / "report.json"
-    command = [sys.executable, "-m", "tests.hostile_child", str(report), ",".join(ways)]
-    command += [f"{name}={path}" for name, path in paths.items()]
-    child = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    code = "import sys; from tests.hostile_child import run; run(sys.argv[1:])"
+    given = [f"{name}={path}" for name, path in paths.items()]
+    child = run_code(code, report, ",".join(ways), *given)
     assert child.returncode == 0, child.stderr[-2000:]
     found: dict[str, dict[str, Any]] = json.loads(report.read_text())
     return found

@@ -7,8 +7,6 @@ import io
 import pickle
 import re
 import struct
-import subprocess
-import sys
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -28,6 +26,7 @@ from fastio.dataset.of_sample import of_sample
 from fastio.dataset.pixels import upright_pixels
 from fastio.errors import LoaderClosed
 from fastio.memory import Room
+from tests.children import run_code
 from tests.pictures import picture, save
 from tests.saved import Dataset, Features
 from tests.saved import Image as ImageFeature
@@ -204,12 +203,7 @@ def peak_of(code: str, *arguments: str) -> tuple[int, str]:
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
     )
     tail = "\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", head + code + tail, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = run_code(head + code + tail, *arguments)
     assert done.returncode == 0, done.stderr[-2000:]
     return int(done.stderr.split()[-1]) << 10, done.stdout
 

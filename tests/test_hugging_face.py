@@ -6,8 +6,6 @@ import gc
 import json
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +39,7 @@ from fastio.errors import ImageError, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.formats.hugging_face import HuggingFaceDataset
 from fastio.formats.hugging_face.rows import Rows, StoredBatch
 from fastio.formats.tables.trust import Checks
+from tests.children import run_code
 from tests.pictures import picture, save
 from tests.saved import (  # sets the environment before datasets is imported
     IMAGES,
@@ -340,9 +339,8 @@ def test_directories_are_read_without_the_package(tmp_path: Path) -> None:
         "    with fastio.Loader(folder, 5, num_workers=1) as loader:\n"
         "        print(sum(len(batch['label']) for batch in loader))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *folders], capture_output=True, text=True, check=True
-    )
+    done = run_code(code, *folders)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["100", "12"]
 
 

@@ -453,6 +453,7 @@ for step, path in checkpoints(out):
 """
 
 
+@pytest.mark.long
 def test_two_processes_get_each_sample_once_and_go_on(packed: Path, tmp_path: Path) -> None:
     script = tmp_path / "two.py"
     script.write_text(TWO_PROCESSES)

@@ -18,6 +18,7 @@ import pytest
 
 import fastio
 from fastio import Loader, Resize
+from tests.children import run_code
 from tests.support import numbered_folder, told
 
 ROWS = 24  # of numbered_folder
@@ -184,13 +185,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_ends_an_epoch(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_code(INTERRUPTED, folder)
     assert (done.stdout, done.returncode) == ("interrupted\n", 0), done.stderr
 
 

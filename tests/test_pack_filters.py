@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from fastio.errors import PackError, SchemaError, ShardCorrupt
 from fastio.formats.tables import TableOptions, open_files
 from fastio.formats.tables import text_files as text_module
 from fastio.pack.columnar import TablePacker
+from tests.children import run_code
 
 
 @pytest.fixture
@@ -254,10 +253,5 @@ def test_many_files_take_few_descriptors(tmp_path: Path) -> None:
         "    print(fastio.pack(pattern, sys.argv[3], overwrite=True).rows)\n"
     )
     patterns = [str(tmp_path / "*.parquet"), str(tmp_path / "*.arrow")]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *patterns, str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = run_code(program, *patterns, tmp_path / "out")
     assert (done.returncode, done.stdout) == (0, "True\n300\n" * 2), done.stderr

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +18,7 @@ from fastio.cli import main
 from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME
 from fastio.errors import DatasetExists, DatasetNotFound, PackError, SampleError
 from fastio.store import Store, open_store
+from tests.children import run_code
 from tests.pictures import write_folder
 from tests.servers import S3, http_folder, s3_server
 
@@ -279,12 +277,9 @@ def test_a_killed_pack_is_resumed_on_another_machine(
 ) -> None:
     url = s3.bucket(f"killed{upload}") + "/dataset"
     options = s3.options()
-    arguments = [str(folder), url, str(upload), str(SHARD_SIZE), json.dumps(options)]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", KILLER, *arguments], check=False, env=environment, timeout=120
-    )
-    assert done.returncode == -signal.SIGKILL
+    arguments = [folder, url, upload, SHARD_SIZE, json.dumps(options)]
+    done = run_code(KILLER, *arguments, env={"TMPDIR": str(tmp_path)})
+    assert done.returncode == -signal.SIGKILL, done.stderr
     pack(folder, url, storage_options=options, resume=True)
     assert contents(url, options) == expected
 

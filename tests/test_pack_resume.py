@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from fastio.pack import pack, packer, shards
 from fastio.pack.codebooks import choose_codebook
 from fastio.pack.journal import Journal
 from fastio.schema import Scalar, Schema
+from tests.children import run_code
 from tests.pictures import jpeg, write_folder
 
 SHARD_SIZE = 5000
@@ -76,8 +75,7 @@ def test_a_pack_killed_at_any_point_gives_the_same_bytes(folder: Path, tmp_path:
     kills = 0
     while True:
         out = tmp_path / f"out{kills}"
-        arguments = [str(folder), str(out), str(kills + 1), str(SHARD_SIZE)]
-        done = subprocess.run([sys.executable, "-c", KILLER, *arguments], check=False)
+        done = run_code(KILLER, folder, out, kills + 1, SHARD_SIZE)
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL
@@ -147,9 +145,8 @@ def test_the_report_counts_what_was_finished_before(folder: Path, tmp_path: Path
 def killed(folder: Path, out: Path, after_shards: int, journal_lines: int = 0) -> None:
     """A pack of a folder that was killed when some shards, and other lines, were written."""
     kill_at = 2 + journal_lines + 4 * after_shards + 1
-    arguments = [str(folder), str(out), str(kill_at), str(SHARD_SIZE)]
-    done = subprocess.run([sys.executable, "-c", KILLER, *arguments], check=False)
-    assert done.returncode == -signal.SIGKILL
+    done = run_code(KILLER, folder, out, kill_at, SHARD_SIZE)
+    assert done.returncode == -signal.SIGKILL, done.stderr
     assert len((out / JOURNAL_NAME).read_bytes().splitlines()) == 1 + journal_lines + after_shards
 
 

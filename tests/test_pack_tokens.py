@@ -25,6 +25,7 @@ import fastio
 from fastio.cli import main
 from fastio.errors import PackError, SampleError, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.pack.tokens import open_encoder
+from tests.children import run_code
 
 WORDS = ["the", "loader", "reads", "shards", "über", "naïve", "日本", "and", "so", "on", "\n", "#"]
 
@@ -390,9 +391,8 @@ def test_a_pack_killed_at_any_point_gives_the_same_bytes(trained: Path, tmp_path
     assert report.shards >= 3
     for kill_at in (2, 7, 11, 14):
         out = tmp_path / f"out{kill_at}"
-        arguments = [str(source), str(out), str(trained), str(kill_at)]
-        done = subprocess.run([sys.executable, "-c", KILLER, *arguments], check=False)
-        assert done.returncode == -signal.SIGKILL
+        done = run_code(KILLER, source, out, trained, kill_at)
+        assert done.returncode == -signal.SIGKILL, done.stderr
         resumed = fastio.pack(source, out, **options, resume=True)
         assert contents(out) == contents(tmp_path / "expected")
         assert resumed.tokens is not None

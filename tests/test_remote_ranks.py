@@ -1,16 +1,15 @@
-"""Ranks of a torchrun on one machine share a cache: each byte comes once, each sample once."""
+"""Ranks on one machine share a cache: each byte comes once, each sample once."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fastio
+from tests.children import run_ranks
 from tests.servers import FaultProxy, http_folder
 
 ROWS = 203
@@ -56,16 +55,14 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_each_byte_comes_once_and_each_sample_once(
     packed: Path, tmp_path: Path, processes: int
 ) -> None:
-    script, out = tmp_path / "train.py", tmp_path / "found.json"
-    script.write_text(SCRIPT)
+    out = tmp_path / "found.json"
     with http_folder(packed) as url, FaultProxy(url) as proxy:
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        launch += [f"--nproc-per-node={processes}", str(script), proxy.url]
-        subprocess.run([*launch, str(tmp_path / "cache"), str(out)], check=True, timeout=240)
+        done = run_ranks(SCRIPT, proxy.url, tmp_path / "cache", out, ranks=processes)
+        assert done.returncode == 0, done.stderr
         shards = len(list(packed.glob("shard-*")))
         assert proxy.sent_twice("shard-") <= shards * ENDS_BYTES
         total = sum(path.stat().st_size for path in packed.glob("shard-*"))

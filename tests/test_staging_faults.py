@@ -24,6 +24,7 @@ from fastio import Cache
 from fastio.engine import Engine
 from fastio.errors import ManifestInvalid, ShardCorrupt, StoreError
 from fastio.staging import Blocks, Stager
+from tests.children import run_code
 from tests.servers import FaultProxy, http_folder
 from tests.staging_support import (
     MIB,
@@ -402,23 +403,16 @@ SCRIPT = """
 """
 
 
-def script(more: str, url: str, cache: Cache | None) -> subprocess.Popen[str]:
-    """A process that begins an epoch and then does more."""
-    code = textwrap.dedent(SCRIPT) + more
-    where = "" if cache is None else str(cache.path)
-    command = [sys.executable, "-c", code, url, where, str(REPOSITORY)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 @pytest.mark.parametrize("latency_s", [0.02, 0.2])
 def test_the_interpreter_ends_without_close(
     latency_s: float, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     proxy.set(latency_s=latency_s)
     for cache in (None, Cache(tmp_path / "cache", 4 * MIB)):
-        process = script("next(batches); next(batches)", f"{proxy.url}/photos", cache)
-        _, errors = process.communicate(timeout=60)
-        assert (process.returncode, errors) == (0, "")
+        where = "" if cache is None else cache.path
+        code = textwrap.dedent(SCRIPT) + "next(batches); next(batches)"
+        done = run_code(code, f"{proxy.url}/photos", where, REPOSITORY)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_ctrl_c_while_a_batch_is_begun_loses_none(
@@ -453,7 +447,9 @@ def test_ctrl_c_ends_a_wait_for_a_server_that_does_not_answer(
     proxy: FaultProxy, tmp_path: Path
 ) -> None:
     proxy.fail("stall", p=1.0, match="shard-000001")
-    process = script("list(batches)", f"{proxy.url}/photos", Cache(tmp_path / "cache"))
+    code = textwrap.dedent(SCRIPT) + "list(batches)"
+    command = [sys.executable, "-c", code, f"{proxy.url}/photos", tmp_path / "cache", REPOSITORY]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not proxy.struck()["stall"]:
         assert process.poll() is None
         time.sleep(0.01)

@@ -274,7 +274,7 @@ def rank_of(
 
 def ranks(url: str, caches: list[Cache | None], state: Any = None, steps: int = 0) -> list[Any]:
     """What all ranks answer, each a process of its own."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     processes, answers = [], []
     for rank, cache in enumerate(caches):
         mine, theirs = context.Pipe(duplex=False)

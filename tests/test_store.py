@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from fastio.errors import SourceNotFound, StoreError
 from fastio.store import Store, is_remote, join, open_store, split
 from fastio.store.options import Untranslatable, for_fsspec, for_obstore
 from fastio.store.ranges import coalesce, parallel
+from tests.children import run_code
 from tests.servers import S3, FaultProxy, http_folder
 
 ROOT = Path(__file__).parent.parent
@@ -341,7 +340,8 @@ def test_a_closed_store_opens_again(url: str) -> None:
 
 
 FORK = """
-import os, sys
+import os, sys, warnings
+warnings.simplefilter("ignore")
 from fastio.store import open_store
 store = open_store(sys.argv[1])
 before = bytes(store.read("data", 0, 1000)), store.backend
@@ -359,13 +359,13 @@ sys.exit(code)
 def test_a_forked_child_reads(url: str) -> None:
     pytest.importorskip("aiohttp", reason="obstore cannot be used in a forked child, fsspec can")
     pytest.importorskip("obstore", reason="without it there is nothing to change to")
-    command = [sys.executable, "-W", "ignore", "-c", FORK, url]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = run_code(FORK, url)
     assert (done.stdout, done.returncode) == ("obstore fsspec False\n", 0), done.stderr
 
 
 FORK_WITH_OBSTORE_IN_USE = """
-import multiprocessing, sys
+import multiprocessing, sys, warnings
+warnings.simplefilter("ignore")
 import obstore
 from obstore.store import HTTPStore
 
@@ -385,8 +385,7 @@ process.kill()
 def test_a_fork_of_a_process_that_used_obstore_itself_reads(url: str) -> None:
     pytest.importorskip("aiohttp", reason="obstore cannot be used in a forked child, fsspec can")
     pytest.importorskip("obstore", reason="without it there is nothing to change to")
-    command = [sys.executable, "-W", "ignore", "-c", FORK_WITH_OBSTORE_IN_USE, url]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = run_code(FORK_WITH_OBSTORE_IN_USE, url)
     assert done.stdout == "fsspec True\n", done.stderr
 
 
@@ -519,8 +518,7 @@ open_store(sys.argv[1])
     ("url", "packages"), [("s3://b", ["obstore", "s3fs"]), ("http://h", ["obstore", "aiohttp"])]
 )
 def test_a_missing_package_is_named(url: str, packages: list[str]) -> None:
-    command = [sys.executable, "-c", WITHOUT, url]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = run_code(WITHOUT, url)
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(f"fastio.errors.StoreError: {url}: ")
     for package in packages:

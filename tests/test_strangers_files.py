@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 import fastio
 from fastio.errors import FastioError, ImageError, PackError, SchemaError
+from tests.children import run_code
 from tests.pictures import jpeg, write_folder
 from tests.saved import Dataset, Features
 from tests.tars import write_tars
@@ -44,8 +43,7 @@ except (fastio.FastioError, AssertionError) as error:
 def told(step: str, path: Path, *, ended: bool = True) -> str:
     """What a process says that meets what is no file; it ends, and says something."""
     code = SCRIPT.format(step=STEPS[step])
-    command = [sys.executable, "-c", code, str(path), str(path.parent / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = run_code(code, path, path.parent / "out")
     assert done.returncode == 0, done.stderr
     assert done.stdout, "no error"
     return done.stdout

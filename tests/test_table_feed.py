@@ -7,8 +7,6 @@ import gc
 import json
 import os
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,6 +26,7 @@ from hypothesis import strategies as st
 from fastio import Loader, OnBatch
 from fastio.errors import LoaderTimeout, SchemaError, ShardCorrupt, SourceChanged, StateMismatch
 from fastio.table_feed.run import TableRun
+from tests.children import run_code
 
 ROWS = 5000
 WIDE = 64  # numbers of a row of `wide`
@@ -525,9 +524,7 @@ def test_the_interpreter_may_end_in_the_middle_of_an_epoch(parquet: str) -> None
         "iterator = iter(batches)\n"
         "print(len(next(iterator)['number']))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, parquet], capture_output=True, text=True, timeout=120
-    )
+    done = run_code(program, parquet)
     assert (done.returncode, done.stdout, done.stderr) == (0, "8\n", "")
 
 

@@ -1,9 +1,8 @@
-"""A small task to train on the CPU, in this process, in another one, or under torchrun.
+"""A small task to train on the CPU, in this process or in others.
 
-As a script it is given a file with a JSON list of runs, {"options": {...}, "dropout": P,
-"crash": N, "stop": N, "result": PATH}, makes them one after the other, and saves what came of each.
-A run with "crash" kills its process with SIGKILL at that step; one with "stop" sends rank 0 a
-SIGTERM.
+`make` is given a file with a JSON list of runs, {"options": {...}, "dropout": P, "crash": N,
+"stop": N, "result": PATH}, makes them one after the other, and saves what came of each. A run with
+"crash" kills its process with SIGKILL at that step; one with "stop" sends rank 0 a SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import faulthandler
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +27,7 @@ from fastio.train.monitor import Monitor
 from fastio.train.parallel import Place
 from fastio.train.run import Run
 from fastio.train.task import counts
+from tests.children import run_code, run_ranks
 
 ROOT = Path(__file__).parent.parent
 
@@ -127,19 +125,18 @@ def same_weights(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool
 
 
 def run_apart(runs: list[dict[str, Any]], folder: Path, processes: int = 1) -> int:
-    """Makes runs in other processes, by torchrun where these are several; the exit status."""
+    """Makes runs in other processes, in ranks where these are several; the exit status."""
     plan = folder / "runs.json"
     plan.write_text(json.dumps(runs))
-    command = [sys.executable, "-m", "tests.train_support", str(plan)]
-    if processes > 1:
-        launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        command[2:2] = [*launcher, "-m"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, env=environment, timeout=440).returncode
+    code = "import sys; from tests.train_support import make; make(sys.argv[1])"
+    done = run_ranks(code, plan, ranks=processes) if processes > 1 else run_code(code, plan)
+    print(done.stdout, done.stderr, sep="\n")  # shown where the test fails
+    return done.returncode
 
 
-def _main(plan: str) -> None:
-    faulthandler.dump_traceback_later(400, exit=True)
+def make(plan: str) -> None:
+    """Makes the runs of a file."""
+    faulthandler.dump_traceback_later(220, exit=True)
     torch.set_num_threads(1)
     if "RANK" in os.environ:  # once for all runs
         torch.distributed.init_process_group("gloo")
@@ -157,7 +154,3 @@ def _main(plan: str) -> None:
         if os.environ.get("RANK", "0") == "0":
             saved = {"weights": weights, "points": result.points, "history": result.history}
             torch.save(saved, given["result"])
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import run_code
 from tests.pictures import jpeg, png
 
 _HANGS_S = 120
@@ -33,7 +34,7 @@ from fastio.plan import Plan
 import fastio
 """
 
-# Four processes, one after the other, begin where all is imported; the first that fails is told of.
+# Four processes, one after the other; the first that fails is told of.
 _FOUR_TIMES = """
 for _ in range(4):
     child = os.fork()
@@ -79,9 +80,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def script(code: str, folder: Path, before: str = "") -> subprocess.Popen[str]:
-    """A process that does `before`, where it has no thread yet, and then `code`."""
-    command = [sys.executable, "-c", _IMPORTS + before + _START + code, str(folder)]
+def script(code: str, folder: Path) -> subprocess.Popen[str]:
+    """An interpreter that does `code`."""
+    command = [sys.executable, "-c", _IMPORTS + _START + code, str(folder)]
     pipe = subprocess.PIPE
     no_threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -121,10 +122,8 @@ def no_script_goes_on() -> Iterator[None]:
     ],
 )
 def test_an_exit_is_clean_whatever_is_left_open(code: str, folder: Path) -> None:
-    imports = "import torch\n" if "Loader" in code else ""
-    process = script(code, folder, before=imports + _FOUR_TIMES)
-    _, messages = process.communicate(timeout=_HANGS_S)
-    assert (process.returncode, messages) == (0, "")
+    done = run_code(_IMPORTS + _FOUR_TIMES + _START + code, folder)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_interrupt_ends_a_program_that_waits_for_batches(folder: Path) -> None:

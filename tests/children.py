@@ -1,0 +1,174 @@
+"""Code in a process of its own, forked from one that has imported torch, fastio and the rest.
+
+The imports take seconds, which each `python -c` would spend again; a fork takes milliseconds. What
+is tested of the imports themselves, and of interpreters, is run by `python -c` all the same.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+LIMIT_S = 240.0  # for a machine that is busy with other things
+
+
+def run_code(
+    code: str,
+    *arguments: Any,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Runs code as `python -c CODE ARGUMENTS...` does, to its end.
+
+    Args:
+        code: the program.
+        arguments: sys.argv[1:], as text.
+        env: variables that are set beside those of this process.
+        cwd: the folder that it runs in; None for this process's.
+
+    Returns:
+        The exit status, negative for a signal, and what was written to stdout and stderr.
+    """
+    return _run(code, arguments, [env or {}], cwd)
+
+
+def run_ranks(code: str, *arguments: Any, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    """Runs code in several processes at once, with the environment that torchrun gives them.
+
+    Returns:
+        The first exit status that is not 0, if any, and what all of them wrote.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    # The meeting point is here, as with torchrun: no port is chosen before it is taken.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "OMP_NUM_THREADS": "1",
+    }
+    each = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    done = _run(code, arguments, each, None)
+    del store
+    return done
+
+
+def _run(
+    code: str,
+    arguments: Sequence[Any],
+    environments: Sequence[Mapping[str, str]],
+    cwd: str | os.PathLike[str] | None,
+) -> subprocess.CompletedProcess[str]:
+    """One process for each environment, all at once."""
+    with tempfile.TemporaryDirectory(prefix="fastio-child-") as folder:
+        out, errors = Path(folder, "stdout"), Path(folder, "stderr")
+        request = {
+            "code": code,
+            "arguments": [str(argument) for argument in arguments],
+            "environments": [{**os.environ, **environment} for environment in environments],
+            "cwd": os.fspath(cwd or os.getcwd()),
+            "stdout": str(out),
+            "stderr": str(errors),
+        }
+        status = _server(os.getpid()).run(request)
+        return subprocess.CompletedProcess(
+            ["python", "-c", code], status, out.read_text(), errors.read_text()
+        )
+
+
+class _Server:
+    """The process that forks; one request at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            cwd=ROOT,
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # threads do not outlive a fork
+        )
+
+    def run(self, request: dict[str, Any]) -> int:
+        """The exit status of processes that were forked for the request."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps(request) + "\n")
+        children = json.loads(stdout.readline())
+        if not select.select([stdout], [], [], LIMIT_S)[0]:
+            for child in children:
+                os.killpg(child, signal.SIGKILL)
+            stdout.readline()
+            raise AssertionError(f"it did not end within {LIMIT_S} s:\n{request['code']}")
+        return next((status for status in json.loads(stdout.readline()) if status), 0)
+
+
+@cache
+def _server(process: int) -> _Server:
+    """The one of this process; it ends with it, at the end of its standard input."""
+    return _Server()
+
+
+def _next_child() -> dict[str, Any] | None:
+    """Forks for each request; returns it in the children, and None at the end of the requests."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        children = []
+        for environment in request["environments"]:
+            children.append(os.fork())
+            if not children[-1]:
+                return {**request, "env": environment}
+        print(json.dumps(children), flush=True)
+        print(json.dumps([_status(child) for child in children]), flush=True)
+    return None
+
+
+def _status(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Makes this process what `python -c` would have begun with."""
+    os.setsid()
+    for fd, path, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, request["stdout"], os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+        (2, request["stderr"], os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+    ):
+        opened = os.open(path, flags, 0o600)
+        os.dup2(opened, fd)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    tempfile.tempdir = None  # asked for anew, where TMPDIR is another
+    sys.argv = ["-c", *request["arguments"]]
+
+
+if __name__ == "__main__":
+    sys.path[:1] = [str(ROOT), str(ROOT / "tools")]  # as pytest has it
+    for name in ("PIL.Image", "torch.distributed", "fastio.loader", "fastio.train"):
+        importlib.import_module(name)
+    sys.modules["PIL.Image"].init()
+    gc.freeze()  # what is imported is not looked through at the end of each child
+    if asked := _next_child():
+        _become(asked)
+        # Here, where the end of the code is followed by the interpreter's own.
+        exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})

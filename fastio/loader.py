@@ -104,10 +104,10 @@ class Loader(DataLoader[_Batch]):
             None: they follow torch.manual_seed. Each shuffled epoch draws from torch's default
             generator what DataLoader draws, and has the order of its RandomSampler, so that losses
             can be compared bit by bit. That order is a permutation in memory, 4 bytes a row, drawn
-            in 5 to 80 ns a row (1 million rows in 0.04 s, 2**24 in 1.3 s); give a seed where that
+            in 5 to 80 ns a row (1 million rows in 0.04 s, 2^24 in 1.3 s); give a seed where that
             is too long. Where it is not possible (data behind a URL, whose next epoch is known
             ahead, order="window", tables as they are, `datasets` without a collate_fn and without
-            order="shuffle", a mix, more than 2**24 rows), and for augmentations of rows that are
+            order="shuffle", a mix, more than 2^24 rows), and for augmentations of rows that are
             not shuffled, one seed of all epochs is drawn when the first iterator is made; ranks
             that share an epoch take that of rank 0 of torch.distributed. Beside a generator, which
             decides the order, a seed is of the augmentations alone.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,12 @@ def test_the_api_page_has_every_public_name() -> None:
 def test_the_site_has_every_page() -> None:
     listed = re.findall(r": (\w+\.md)$", (ROOT / "tools/mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(DOCS)
+
+
+@pytest.mark.long  # and installs MkDocs, where it is not there yet
+def test_the_site_is_built_without_a_warning() -> None:
+    done = subprocess.run([ROOT / "tools/docs"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_pages_of_docs_link_to_pages_of_docs() -> None:

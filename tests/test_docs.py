@@ -283,6 +283,15 @@ def test_pages_of_docs_link_to_pages_of_docs() -> None:
     assert outside == set()  # such a link leads nowhere on the site
 
 
+def test_readme_lists_every_extra() -> None:
+    settings = (ROOT / "pyproject.toml").read_text()
+    extras = settings.split("[project.optional-dependencies]")[1].split("\n[")[0]
+    table = README.read_text().split("| extra |")[1].split("\n\n")[0]
+    first_cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+    listed = re.findall(r"`(\w+)`", "".join(first_cells))
+    assert {*listed, "dev"} == set(re.findall(r"^(\w+) = \[", extras, re.MULTILINE))
+
+
 def test_readme_has_at_most_200_lines() -> None:
     assert len(README.read_text().splitlines()) <= 200
 

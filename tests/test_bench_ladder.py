@@ -104,6 +104,7 @@ def test_a_rung_trains(name: str, folder: Path, packed: Packed) -> None:
     assert right == pytest.approx(round(right))
 
 
+@pytest.mark.long
 def test_rungs_are_trained_in_processes_of_their_own(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,7 +99,7 @@ def test_a_cold_epoch_is_not_set_against_dataloader_s_warm_one() -> None:
 def test_the_ceiling_is_of_both_loaders() -> None:
     measured = samples.photos()
     assert ceiling_line(measured) == (
-        "fastio reaches 58% of the ceiling, 1,786 images/s on batches that are in place; "
+        "fastio reaches 58% of the ceiling, 1,786 images/s on batches that are ready; "
         "DataLoader reaches 18%."
     )
     alone = tuple(phase for phase in measured.phases if phase.name != "compute")
@@ -135,7 +135,7 @@ def test_headlines_are_of_what_was_measured() -> None:
 
 def test_remarks_hold_notes_memory_and_baseline() -> None:
     text = " ".join(remarks(samples.photos()))
-    for part in ("0.53 times resnet50-h100", "/data/imagenet-50k", "612 MB", "posix_fadvise"):
+    for part in ("0.53 x resnet50-h100", "/data/imagenet-50k", "612 MB", "posix_fadvise"):
         assert part in text
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import fastio
 from fastio.train import Options, Outcome, Result, fit
 from fastio.train.checkpoint import load
+from fastio.train.loop import time_epochs
 from fastio.train.monitor import Monitor
 from fastio.train.run import Run
 from tests.train_support import (
@@ -207,6 +208,17 @@ def test_without_data_to_evaluate_on_training_decides_what_is_best(data: Path) -
 def test_it_learns(data: Path) -> None:
     result = train(options(data, epochs=10, val_split=0.2), dropout=0.0)
     assert result.history[-1]["train"]["accuracy"] > 0.8
+
+
+def test_epochs_that_are_timed_are_trained_as_fit_does(data: Path) -> None:
+    """The steps that warm up are forgotten."""
+    given = options(data, epochs=2, val=str(data))
+    result = train(given, dropout=0.0)
+    timed = time_epochs(TinyTask(given, 0.0), given, _here())
+    last = result.history[-1]
+    assert (timed.steps, timed.val) == (7, pytest.approx(last["val"]))
+    assert timed.train == pytest.approx(last["train"])
+    assert timed.seconds > 0
 
 
 def test_a_loss_that_is_not_finite_names_its_step(data: Path, tmp_path: Path) -> None:

@@ -35,104 +35,115 @@ def bench(
     data: Annotated[
         str | None,
         typer.Argument(
-            help="Whatever a Loader takes: a packed dataset, images, tars, tables, tokens, a URL. "
-            "Without it, photos are made for the preset."
+            help="Any dataset that a Loader reads: packed, images, tars, tables, tokens, a URL. "
+            "Without it, photos of the preset's size are generated."
         ),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples a step.")] = None,
-    threads: Annotated[int, typer.Option(min=0, help="Of the loader; 0: all cores.")] = 0,
-    size: Annotated[int, typer.Option(min=1, help="Pixels that images are cropped to.")] = 224,
+    threads: Annotated[int, typer.Option(min=0, help="Threads of the loader; 0: all cores.")] = 0,
+    size: Annotated[
+        int, typer.Option(min=1, help="Height and width of cropped images, in pixels.")
+    ] = 224,
     length: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Of windows of tokens: 1,024; of a --model's windows or documents: 512."
-        ),
+        typer.Option(min=1, help="Tokens of a window (default: 1,024; with --model NAME: 512)."),
     ] = None,
     transform: Annotated[
         list[str] | None,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="Your own code on each batch (of images); may be given several times.",
+            help="A function of your own, called on each batch of images; may be repeated.",
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|MODULE:FUNCTION",
-            help="What is trained: alexnet, convnet, resnet18, resnet50, vit-tiny or vit-small on "
-            "images, tiny, small or distilbert on tokens, dlrm or mlp on tables; or a function "
+            help="The model to train: alexnet, convnet, resnet18, resnet50, vit-tiny or vit-small "
+            "on images; tiny, small or distilbert on tokens; dlrm or mlp on tables; or a function "
             "that returns a torch module, or a callable that trains on a batch.",
         ),
     ] = None,
     amp: Annotated[
         Amp | None,
-        typer.Option(help="Mixed precision; fp16 with scaled gradients. Float32 by default."),
+        typer.Option(help="Mixed precision; fp16 scales gradients. Default: float32."),
     ] = None,
     compile: Annotated[
         bool, typer.Option("--compile", help="Compile the model with torch.compile.")
     ] = False,
     channels_last: Annotated[
         bool,
-        typer.Option(help="Weights and images in channels-last memory: faster convolutions."),
+        typer.Option(
+            help="Keep weights and images in channels-last memory, for faster convolutions."
+        ),
     ] = False,
     accelerator: Annotated[
         float | None,
-        typer.Option(metavar="RATE", help="Emulate one that takes RATE samples/s."),
+        typer.Option(metavar="RATE", help="Emulate an accelerator that processes RATE samples/s."),
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="Emulate one of MLPerf Storage's, as in resnet50-h100."),
+        typer.Option(help="Emulate an accelerator of MLPerf Storage, such as resnet50-h100."),
     ] = None,
     bus: Annotated[
         float | None,
-        typer.Option(metavar="GB/S", help="Of the emulated accelerator, GB/s; else no time."),
+        typer.Option(metavar="GB/S", help="Bus of the emulated accelerator (default: infinite)."),
     ] = None,
     copies: Annotated[
-        str, typer.Option(metavar="stream|blocking", help="Ahead of the step, or waited for.")
+        str,
+        typer.Option(
+            metavar="stream|blocking", help="Copy ahead of the step, or wait for each copy."
+        ),
     ] = "stream",
-    device: Annotated[str | None, typer.Option(help="Of the model; a GPU where there is one.")] = (
-        None
-    ),
+    device: Annotated[
+        str | None, typer.Option(help="Device of the model (default: a GPU if there is one).")
+    ] = (None),
     baseline: Annotated[
         str | None,
         typer.Option(
             metavar="FOLDER",
-            help="Also measure torch's DataLoader and Pillow on this image folder; without DATA, "
-            "'made' is the photos that are made.",
+            help="Also measure torch's DataLoader with Pillow on this image folder; without DATA, "
+            "'made' stands for the generated photos.",
         ),
     ] = None,
     epochs: Annotated[
-        int, typer.Option(min=0, help="Train as many with each loader, for the accuracy.")
+        int, typer.Option(min=0, help="Epochs to train with each loader, to compare accuracy.")
     ] = 0,
     val: Annotated[str | None, typer.Option(help="Images to evaluate on after --epochs.")] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="About what all of it takes.")] = 60.0,
-    steps: Annotated[int | None, typer.Option(min=1, help="Of each run, at most.")] = None,
-    cold: Annotated[bool, typer.Option(help="Also read what no memory holds.")] = True,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="Approximate duration of the whole benchmark.")
+    ] = 60.0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Maximum steps of each run.")] = None,
+    cold: Annotated[
+        bool, typer.Option(help="Also measure with an empty page cache or remote cache.")
+    ] = True,
     cache: Annotated[
-        str | None, typer.Option(metavar="DIR", help="For a URL's data meanwhile.")
+        str | None,
+        typer.Option(metavar="DIR", help="Folder for a temporary cache of a URL's data."),
     ] = None,
     work: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where photos are made, and kept.")
+        str | None,
+        typer.Option(metavar="DIR", help="Folder in which generated and packed data is kept."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the order and the crops.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order and the augmentations.")] = 0,
     ladder: Annotated[
         bool,
         typer.Option(
             "--ladder",
-            help="Train again and again on DATA, an image folder, each time with one trick more, "
-            "from DataLoader without workers to several processes; takes --model (convnet) and "
-            "--epochs (1).",
+            help="Train on DATA, an image folder, once for each optimisation, adding one at a "
+            "time: from DataLoader without workers to several processes. Uses --model (convnet) "
+            "and --epochs (1).",
         ),
     ] = False,
     storage_options: StorageOptions = None,
     as_json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE|-", help="Write all figures.")
+        str | None, typer.Option("--json", metavar="FILE|-", help="Write all measurements as JSON.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with plots.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write an HTML page with plots.")] = None,
 ) -> None:
-    """Measure where an epoch's time goes, say what is waited for and what a change would bring.
+    """Measure where the time of an epoch goes, name the bottleneck, and predict what a fix gains.
 
-    The model alone, the loader alone, and both together; with the data in memory, and without.
+    The model alone, the loader alone, and both together are timed, warm and cold.
     """
     if copies not in ("stream", "blocking"):
         raise BadParameter(f"--copies must be stream or blocking, got {copies!r}")

@@ -179,7 +179,7 @@ class StorageFacts:
 
 @dataclass(frozen=True)
 class Trial:
-    """A part of the data, packed for a try.
+    """A part of the data, packed as a trial.
 
     Attributes:
         codec: "blocks" or "raw"; "" of tables.

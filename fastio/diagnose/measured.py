@@ -269,7 +269,7 @@ class Measured:
         notes: what a reader must know of this run, a sentence each.
         baseline: path of the folder that DataLoader read; "" without a baseline.
         packed_samples_per_s: what the loader handed over alone of a part of the data packed with
-            the block codec for a try, with the same threads; None: not tried.
+            the block codec as a trial, with the same threads; None: not tried.
     """
 
     machine: MachineFacts

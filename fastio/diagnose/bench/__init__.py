@@ -9,7 +9,7 @@
 - `compute`, `device`: what computes, or is emulated
 - `models`, `tasks`: models by name, and how they learn
 - `storage`, `machine`: cold files; where it runs
-- `baseline`, `trial`, `training`: DataLoader beside it; packing for a try; accuracy side by side
+- `baseline`, `trial`, `training`: DataLoader beside it; packing as a trial; accuracy side by side
 - `bench`: all of it
 - `ladder`, `recipes`, `rung`: one trick more each time, trained by processes of their own
 """

@@ -19,12 +19,12 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler, default_collate
 
-from fastio.diagnose.bench.subject import MEAN, STD
 from fastio.errors import BenchError, SourceNotFound
 from fastio.files import only_files
 from fastio.formats import FolderDataset
 from fastio.stats import Stats
 from fastio.tensors import Tail
+from fastio.train.image import MEAN, STD
 from fastio.transforms import Normalize
 
 _ENDLESS = 1 << 40  # samples

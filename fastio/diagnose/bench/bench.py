@@ -96,7 +96,7 @@ def _measure(runs: Runs) -> Measured:
     curve = runs.thread_curve()
     packed = None
     if subject.kind == "folder" and "jpeg" in subject.codecs:
-        runs.progress("packing a part for a try")
+        runs.progress("packing a part as a trial")
         with _temporary(options.work) as folder:
             packed = packed_rate(subject, Path(folder), options.seconds * _TRIAL_SHARE)
     phases += runs.baseline(options.baseline) if options.baseline else []
@@ -151,18 +151,19 @@ def _about(subject: Subject, compute: Compute) -> list[str]:
     found = []
     if compute.preset is not None and options.preset is None:
         found.append(
-            f"The accelerator is emulated, {compute.preset.name} of MLPerf Storage: --model lets "
-            "one compute, --accelerator or --preset emulate another"
+            f"The accelerator {compute.preset.name} of MLPerf Storage is emulated; these are not "
+            "official MLPerf results. --model trains a model instead; --accelerator or --preset "
+            "emulate another accelerator"
         )
     if subject.remote and not options.cache:
         found.append(
             "Warm runs read from a temporary cache on this machine; without Loader(cache=) every "
-            "epoch is a cold one"
+            "epoch is as slow as the cold one"
             if subject.cache is not None
-            else "These files are fetched anew in every epoch: warm is as cold"
+            else "These files are fetched again in every epoch: warm runs are as slow as cold ones"
         )
     if options.epochs and options.val is None:
-        found.append("The accuracy is of the images that were trained on: --val names others")
+        found.append("Accuracy was measured on the training images; use --val for others")
     return found
 
 

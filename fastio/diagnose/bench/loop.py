@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Protocol
 
 from fastio.diagnose.bench.device import Device
@@ -186,24 +186,13 @@ def phase_of(name: PhaseName, runs: list[Run]) -> Phase:
         name,
         samples=sum(part.samples for part in parts),
         seconds=seconds,
-        busy=Busy(*(sum(values) for values in zip(*map(_values, busy), strict=True))),
+        busy=Busy(*(sum(values) for values in zip(*map(astuple, busy), strict=True))),
         wait_s=sum(part.wait_s for part in parts),
         steps=sum(part.steps for part in parts),
         bytes_read=sum(part.bytes_read for part in parts),
         bytes_fetched=sum(part.bytes_fetched for part in parts),
         cpu_s=sum(part.cpu_s for part in parts),
         au=sum(computed) / seconds if computed and seconds else None,
-    )
-
-
-def _values(busy: Busy) -> tuple[float, ...]:
-    return (
-        busy.read_s,
-        busy.decode_s,
-        busy.resample_s,
-        busy.copy_s,
-        busy.transform_s,
-        busy.compute_s,
     )
 
 

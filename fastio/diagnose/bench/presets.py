@@ -8,8 +8,8 @@ https://github.com/mlcommons/storage:
 - retinanet on b200 and mi355: commits 11460d0 and 76f4545
 - dlrm on b200 and mi355: commits 0b42eb5 and 11460d0
 
-The b200 and mi355 files are of the version after 2.0. Results of fastio's bench are none of
-MLPerf's: same figures, same definition of utilisation, another program.
+The b200 and mi355 files are of the version after 2.0. Results of `fastio bench` are not official
+MLPerf results: figures and definition of utilisation are the same, the program is another one.
 """
 
 from __future__ import annotations

@@ -72,12 +72,12 @@ class Runs:
             return True
         files = self.subject.files()
         if not files or not can_drop() or self.subject.storage == "memory":
-            self.notes.append("The data is in memory: there are no cold runs")
+            self.notes.append("The data is in memory, so there are no cold runs")
             return False
         if len(files) >= MOST_FILES:
             self.notes.append(
-                f"{MOST_FILES:,} files or more: no cold runs, as it takes long to drop these from "
-                "the page cache"
+                f"There are no cold runs: dropping {MOST_FILES:,} files or more from the page "
+                "cache takes too long"
             )
             return False
         return True
@@ -151,8 +151,8 @@ class Runs:
         run = run_loop(Resident(kept), self.compute.new(resident=True), limit)
         if run.last - run.first < LEAST_STEPS:
             self.notes.append(
-                "The model alone made too few steps to tell how near a loader comes to it: give "
-                "more --seconds, or a smaller --batch-size"
+                "The model alone made too few steps for a comparison with the loader: use more "
+                "--seconds or a smaller --batch-size"
             )
         return phase_of("compute", [run])
 
@@ -224,7 +224,7 @@ class Runs:
             if run.first < run.period or run.last - run.first < _LEAST_BATCHES:
                 self.notes.append(
                     f"DataLoader made {len(run.samples)} x {self.subject.batch_size:,} samples in "
-                    f"{run.end_s - run.marks[0]:.0f} s, too few for a figure: give more --seconds, "
+                    f"{run.end_s - run.marks[0]:.0f} s, too few for a figure: use more --seconds "
                     "or a smaller --batch-size"
                 )
                 break

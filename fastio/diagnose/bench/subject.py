@@ -24,10 +24,10 @@ from fastio.formats.tables import TableDataset
 from fastio.loader import Loader
 from fastio.schema import Schema
 from fastio.shown import without_secrets
+from fastio.train.image import MEAN, STD
 from fastio.train.parallel import Place
 from fastio.transforms import Normalize, OnBatch, RandomHorizontalFlip, RandomResizedCrop
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 _TABLE_BATCH, _BATCH = 16_384, 256
 _WINDOW = 1024  # tokens
 

@@ -22,7 +22,7 @@ from fastio.diagnose.bench.baseline import (
     evaluation_edge,
 )
 from fastio.diagnose.bench.models import inputs_and_labels, load_module, train_options
-from fastio.diagnose.bench.subject import MEAN, STD, Subject
+from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.measured import Training
 from fastio.errors import BenchError
 from fastio.loader import Loader
@@ -30,6 +30,7 @@ from fastio.stats import Stats
 from fastio.tensors import to_device
 from fastio.train import Options as TrainOptions
 from fastio.train import Outcome, Task
+from fastio.train.image import MEAN, STD
 from fastio.train.loaders import evaluation_loader
 from fastio.train.loop import time_epochs
 from fastio.train.parallel import Place

@@ -1,4 +1,4 @@
-"""What packing would bring: a part of an image folder, packed for a try."""
+"""What packing would bring: a part of an image folder, packed as a trial."""
 
 from __future__ import annotations
 

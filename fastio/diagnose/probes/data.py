@@ -72,19 +72,23 @@ def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data
 
 def _packed(path: str) -> Data:
     with Dataset(path) as dataset:
-        manifest, schema = dataset.manifest, dataset.schema
-        images = schema.image_fields
         shards = [Path(dataset.shard_path(n)) for n in range(min(dataset.num_shards, _KEPT))]
-        facts = DataFacts(
-            path,
-            "packed" if images else "tokens" if schema.token_fields else "tables",
-            packed=True,
-            rows=len(dataset),
-            nbytes=manifest.nbytes,
-            files=dataset.num_shards,
-            codecs=manifest.codec_counts()[images[0]] if images else {},
-        )
-    return Data(facts, tuple(shards), path)
+        return Data(_packed_facts(path, dataset), tuple(shards), path)
+
+
+def _packed_facts(path: str, dataset: Dataset, remote: bool = False) -> DataFacts:
+    manifest, schema = dataset.manifest, dataset.schema
+    images = schema.image_fields
+    return DataFacts(
+        path,
+        "packed" if images else "tokens" if schema.token_fields else "tables",
+        packed=True,
+        rows=len(dataset),
+        nbytes=manifest.nbytes,
+        files=dataset.num_shards,
+        codecs=manifest.codec_counts()[images[0]] if images else {},
+        remote=remote,
+    )
 
 
 def _tars(path: str) -> Data:
@@ -167,19 +171,7 @@ def _in_store(url: str, storage_options: Mapping[str, Any] | None) -> Data:
                 nbytes = dataset.nbytes
                 facts = DataFacts(url, "tars", rows=len(dataset), nbytes=nbytes, remote=True)
                 return Data(facts, (), url)
-            manifest, schema = dataset.manifest, dataset.schema
-            images = schema.image_fields
-            facts = DataFacts(
-                url,
-                "packed" if images else "tokens" if schema.token_fields else "tables",
-                packed=True,
-                rows=len(dataset),
-                nbytes=manifest.nbytes,
-                files=dataset.num_shards,
-                codecs=manifest.codec_counts()[images[0]] if images else {},
-                remote=True,
-            )
-            return Data(facts, (), url)
+            return Data(_packed_facts(url, dataset, remote=True), (), url)
     except DatasetNotFound:
         tables = find_tables(url, storage_options)
         if not tables:

@@ -62,12 +62,27 @@ def drop(files: list[Path]) -> None:
     """
     for path in files:
         with suppress(OSError):
-            file = only_files(path, os.O_RDONLY)
-            try:
-                os.fdatasync(file)
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(file)
+            release(path, written=False)
+
+
+def release(path: Path, offset: int = 0, length: int = 0, *, written: bool = True) -> None:
+    """Advises the system to forget a part of a file that is in memory.
+
+    Args:
+        path: of the file.
+        offset, length: of the part, in bytes; 0: to the end.
+        written: False: what was not written to the disk yet, and would stay, is written first.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    file = only_files(path, os.O_RDONLY)
+    try:
+        if not written:
+            os.fdatasync(file)
+        os.posix_fadvise(file, offset, length, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
 
 
 def can_drop() -> bool:

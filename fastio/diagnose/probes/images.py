@@ -39,7 +39,7 @@ from fastio.schema import CODEC_ENCODED, CODEC_JPEG
 _SAMPLED = 192
 _SAMPLED_BYTES = 64 << 20
 _HEADERS_S = 4.0
-_TRIED_PIXELS = 100e6  # of all images that are shrunk for a try
+_TRIED_PIXELS = 100e6  # of all images that are shrunk as a trial
 _LARGER = 2.0  # than what a crop needs: worth a try of smaller ones
 _ORIENTATION = 0x0112  # of EXIF
 
@@ -256,7 +256,7 @@ def pillow_part(files: Sequence[bytes], crop: int, seconds: float) -> Part:
     return Part(done, time.perf_counter() - began_s)
 
 
-# --- Packed for a try -----------------------------------------------------------------------------
+# --- Packed as a trial ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def loader_of_rows(
         sampler=rows,
         fields=[field],
         transforms={field: [RandomResizedCrop(crop), RandomHorizontalFlip()]},
-        threads=threads,
+        num_workers=threads,
         prefetch_factor=ahead,
         on_error="replace",
         **options,

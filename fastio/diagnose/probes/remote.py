@@ -162,7 +162,7 @@ def loader_bytes_s(data: Data, use: Use, threads: int) -> float | None:
         min(use.batch_size, max(1, data.facts.rows // 8)),
         True,
         transforms=[RandomResizedCrop(use.crop), RandomHorizontalFlip()],
-        threads=threads,
+        num_workers=threads,
         timeout=_POLL_S,
         seed=0,
         distributed=False,

@@ -12,7 +12,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from pathlib import Path
 from fastio.diagnose.facts import StorageFacts
 from fastio.diagnose.probes.attempt import Attempts
 from fastio.diagnose.probes.data import Data, chosen
-from fastio.diagnose.probes.files import file_system, storage_of
+from fastio.diagnose.probes.files import file_system, release, storage_of
 from fastio.files import only_files
 from fastio.threads import DaemonPool
 
@@ -142,7 +142,7 @@ def give_back(pieces: Sequence[Piece]) -> None:
         OSError: they cannot be opened, or the system keeps them.
     """
     for piece in pieces:
-        _give_back(piece)
+        release(piece.path, piece.offset, piece.length)
     _check_given_back(pieces[:_CHECKED])
 
 
@@ -234,31 +234,15 @@ def _pieces(files: Sequence[Path], read_bytes: int) -> list[Piece]:
     return list(dict.fromkeys(pieces))
 
 
-def _opened(path: Path, then: Callable[[int], int]) -> int:
-    file = only_files(path, os.O_RDONLY)
-    try:
-        return then(file)
-    finally:
-        os.close(file)
-
-
-def _give_back(piece: Piece) -> None:
-    def advise(file: int) -> int:
-        os.posix_fadvise(file, piece.offset, piece.length, os.POSIX_FADV_DONTNEED)
-        return 0
-
-    _opened(piece.path, advise)
-
-
 def _read(piece: Piece, end_s: float) -> int:
     """1 once it is read, 0 where there is no time left."""
     if time.monotonic() > end_s:
         return 0
-
-    def read(file: int) -> int:
+    file = only_files(piece.path, os.O_RDONLY)
+    try:
         if piece.offset:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         os.pread(file, piece.length, piece.offset)
         return 1
-
-    return _opened(piece.path, read)
+    finally:
+        os.close(file)

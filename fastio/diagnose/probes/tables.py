@@ -37,18 +37,25 @@ def table_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> Table
         attempts: notes what cannot be measured.
     """
     if data.facts.packed:
-        rates = in_turns({"rows": partial(packed_part, data, use, threads)}, attempts, _TURNS)
+        rows = min(_batch(use), max(1, data.facts.rows // 4))
+        measure: Measure = partial(rows_part, data.part, rows, threads, resident=False)
+        if data.facts.kind == "tokens":
+            measure = partial(tokens_part, data, use, threads)
+        rates = in_turns({"rows": measure}, attempts, _TURNS)
         return TableFacts("packed", threads=threads, rate=rates.get("rows"))
     files = [Path(path) for path in data.part]
     kind = table_kind(str(files[0])) or "unknown"
     layout = attempts("the layout", parquet_layout, files) if kind == "parquet" else None
     measures: dict[str, Measure] = {}
     if kind in ("parquet", "arrow") or sum(f.stat().st_size for f in files[:1]) < _TEXT_BYTES:
-        measures["rows"] = partial(file_part, files, use, threads)
+        listed = [str(path) for path in files]
+        measures["rows"] = partial(rows_part, listed, _batch(use), threads)
     with room(use.scratch) as folder:
         tried = attempts("packing rows", trial, files, folder) if kind == "parquet" else None
         if tried is not None:
-            measures["packed rows"] = partial(trial_part, tried, folder, use, threads)
+            few = min(_batch(use), max(1, tried.samples // 8))
+            packed_rows = partial(rows_part, folder / "packed", few, threads, resident=False)
+            measures["packed rows"] = packed_rows
         rates = in_turns(measures, attempts, _TURNS)
     rate, packed = rates.get("rows"), rates.get("packed rows")
     return replace(
@@ -90,37 +97,44 @@ def parquet_layout(files: Sequence[Path]) -> TableFacts:
     )
 
 
-def file_part(files: Sequence[Path], use: Use, threads: int, seconds: float) -> Part | None:
-    """Rows of a loader of the files as they are."""
+def rows_part(
+    data: Any, batch_size: int, threads: int, seconds: float, **options: Any
+) -> Part | None:
+    """What a shuffled loader of rows hands over.
+
+    Args:
+        data: that the loader is given.
+        batch_size: of the loader, and rows that come before those that count.
+        threads: of the loader.
+        seconds: to measure for.
+        options: further ones of the loader.
+    """
     from fastio.loader import Loader  # which imports torch
 
-    loader = Loader(
-        [str(path) for path in files], _batch(use), True, threads=threads, distributed=False
-    )
-    return loader_part(loader, seconds, warm_samples=_batch(use))
+    loader = Loader(data, batch_size, True, num_workers=threads, distributed=False, **options)
+    return loader_part(loader, seconds, warm_samples=batch_size)
 
 
-def packed_part(data: Data, use: Use, threads: int, seconds: float) -> Part | None:
-    """Rows of a packed dataset; of tokens documents, as windows of them come."""
+def tokens_part(data: Data, use: Use, threads: int, seconds: float) -> Part | None:
+    """Documents of packed tokens, as windows of them come."""
     from fastio.loader import Loader  # which imports torch
 
-    windows = TokenWindows(_WINDOW) if data.facts.kind == "tokens" else None
     loader = Loader(
         data.part,
-        min(_batch(use), max(1, data.facts.rows // 4)) if windows is None else use.batch_size,
+        use.batch_size,
         True,
-        transforms=windows,
-        threads=threads,
+        transforms=TokenWindows(_WINDOW),
+        num_workers=threads,
         resident=False,
         distributed=False,
     )
-    windows_a_row = 1.0 if windows is None else len(loader) * use.batch_size / data.facts.rows
+    windows_a_document = len(loader) * use.batch_size / data.facts.rows
     part = loader_part(loader, seconds, warm_samples=_batch(use))
-    return None if part is None else Part(part.samples / windows_a_row, part.seconds)
+    return None if part is None else Part(part.samples / windows_a_document, part.seconds)
 
 
 def trial(files: Sequence[Path], folder: Path) -> Trial | None:
-    """Packs the first rows in a folder for a try; None where there are none.
+    """Packs the first rows in a folder as a trial; None where there are none.
 
     Raises:
         FastioError, OSError: they cannot be packed.
@@ -132,16 +146,6 @@ def trial(files: Sequence[Path], folder: Path) -> Trial | None:
     report = pack(pa.Table.from_batches([batch]), folder / "packed")
     share = report.bytes / report.rows / (files[0].stat().st_size / rows_of(files[:1]))
     return Trial("", None, report.rows, 0.0, share)
-
-
-def trial_part(tried: Trial, folder: Path, use: Use, threads: int, seconds: float) -> Part | None:
-    """Rows of a loader of those that were packed for a try."""
-    from fastio.loader import Loader  # which imports torch
-
-    rows = min(_batch(use), max(1, tried.samples // 8))
-    packed = folder / "packed"
-    loader = Loader(packed, rows, True, threads=threads, resident=False, distributed=False)
-    return loader_part(loader, seconds, warm_samples=rows)
 
 
 def _batch(use: Use) -> int:

@@ -45,8 +45,8 @@ def figures(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Figure]:
         found.append(_epoch_times(measured, shown))
     if shown:
         caption = (
-            "Where the training loop stood during one epoch. Work that is hidden behind another "
-            "stage is not in it: what is left beside compute is what a faster loader can win."
+            "What the training loop waited for during one epoch. Work that overlaps another stage "
+            "is not shown: a faster loader can save all that is not compute."
         )
         split_bars = partial(plots.split_bars, shown)
         found.append(Figure("What an epoch waits for", caption, split_bars))
@@ -63,7 +63,7 @@ def figures(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Figure]:
 
 def ladder_figure(rungs: Sequence[Rung]) -> Figure:
     """The rungs of a ladder as bars."""
-    caption = "One trick more a rung: epoch time · speed-up against the first · top-1 accuracy."
+    caption = "One optimisation more a rung: epoch time · speed-up over the first · top-1."
     return Figure("Ladder", caption, partial(plots.ladder, rungs))
 
 
@@ -85,7 +85,7 @@ def _epoch_times(measured: Measured, shown: Sequence[Epoch]) -> Figure:
             if one.measured_s is not None:
                 text += f", measured {words.seconds(one.measured_s)}"
             bars.append(Bar(one.name, one.epoch_s, text, "fastio", hollow=True))
-    caption = "Time of an epoch of all samples; dashed: predicted from the same measurements."
+    caption = "Time of a whole epoch; dashed: predicted from the same measurements."
     return Figure("Epoch time", caption, partial(plots.bars, bars, "Epoch time"))
 
 
@@ -94,7 +94,7 @@ def _timeline(measured: Measured, run: Literal["warm", "cold"]) -> Figure:
     batch = words.counted(measured.settings.batch_size, noun(measured.dataset))
     caption = (
         f"Consecutive steps of {batch}: what the loop waits for, and when the model computes. A "
-        "band ends when its step is computed."
+        "band ends with the computation of its step."
     )
     return Figure(f"A few steps, {run}", caption, partial(timeline, spans))
 
@@ -107,7 +107,7 @@ def _thread_curve(measured: Measured) -> Figure:
         references.append(Reference("DataLoader", baseline.samples_per_s, "soft"))
     caption = (
         f"The loader alone, warm; training used {threads(measured.settings.threads)}. Above the "
-        "model's line the loader is no longer what is waited for."
+        "model's line, training no longer waits for the loader."
     )
     draw = partial(thread_curve, measured.threads, noun(measured.dataset), references)
     return Figure("Throughput over threads", caption, draw)

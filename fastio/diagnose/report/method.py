@@ -7,24 +7,24 @@ from fastio.diagnose.report import words
 from fastio.diagnose.report.tables import RUN_NAMES
 
 METHOD = (
-    "The same work is timed with parts of it left out; the differences tell what is waited for "
-    "and what is hidden behind something else (after DS-Analyzer: Mohan et al., Analyzing and "
-    "Mitigating Data Stalls in DNN Training, VLDB 2021). Starting threads and worker processes is "
-    "left out of all times, and an epoch's time is that of its samples at the rate of the run."
+    "The same work is timed with parts of it left out; the differences show which stage training "
+    "waits for and which stages overlap (after DS-Analyzer: Mohan et al., Analyzing and Mitigating "
+    "Data Stalls in DNN Training, VLDB 2021). No time includes the start of threads and worker "
+    "processes. The time of an epoch is the number of its samples divided by the measured rate."
 )
 _RUNS: dict[PhaseName, str] = {
-    "compute": "the model, or the emulated accelerator, on batches that are in place: what no "
-    "loader can be faster than.",
-    "loader_warm": "the loader without a model, its data in memory: reading, decoding, resizing.",
-    "loader_cold": "the loader without a model, none of its data in memory: what it takes longer "
-    "is the disk or the network.",
-    "together_warm": "loader and model as in training: what the loop waits in it is not hidden.",
-    "together_cold": "as in training, none of the data in memory.",
-    "baseline_loader": "torch's DataLoader with Pillow, the same transforms, as many workers as "
-    "cores, its data in memory, one epoch after the other; a GPU is given bytes from pinned "
-    "memory, which the loop does not wait for, and normalises them.",
-    "baseline_together": "the same with the model. Its workers are not looked into: what is not "
-    "the model's time is waiting.",
+    "compute": "the model, or the emulated accelerator, on batches that are ready: an upper limit "
+    "for any loader.",
+    "loader_warm": "the loader without a model, all data in memory: reading, decoding, resizing.",
+    "loader_cold": "the loader without a model, no data in memory: the additional time is that of "
+    "the disk or the network.",
+    "together_warm": "loader and model as in training, all data in memory.",
+    "together_cold": "loader and model as in training, no data in memory.",
+    "baseline_loader": "torch's DataLoader with Pillow and the same transforms, with one worker "
+    "process a core, all data in memory, epochs without a pause. Batches for a GPU are copied from "
+    "pinned memory as uint8, without blocking, and normalised there.",
+    "baseline_together": "the same with the model. Its worker processes are not profiled: all time "
+    "without the model counts as waiting.",
 }
 
 

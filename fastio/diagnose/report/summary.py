@@ -62,7 +62,7 @@ def ceiling_line(measured: Measured) -> str:
     if ceiling is None or not reached:
         return ""
     what = f"{words.rate(ceiling)} {noun(measured.dataset)}/s"
-    first = f"{reached[0]} of the ceiling, {what} on batches that are in place"
+    first = f"{reached[0]} of the ceiling, {what} on batches that are ready"
     return "; ".join([first, *reached[1:]]) + "."
 
 
@@ -99,17 +99,17 @@ def remarks(measured: Measured) -> tuple[str, ...]:
     found = []
     if measured.accelerators_fed is not None:
         found.append(
-            f"The loader alone feeds {measured.accelerators_fed:.2f} times "
-            f"{accelerator(measured.settings)} at the utilisation that MLPerf Storage asks for."
+            f"The loader alone can feed {measured.accelerators_fed:.2f} x "
+            f"{accelerator(measured.settings)} at the utilisation that MLPerf Storage requires."
         )
     if measured.baseline:
-        found.append(f"DataLoader read {words.clean(measured.baseline)}.")
+        found.append(f"DataLoader reads {words.clean(measured.baseline)}.")
     if measured.memory is not None:
         peak, free = (
             words.size(nbytes)
             for nbytes in (measured.memory.peak_rss_bytes, measured.memory.available_bytes)
         )
-        found.append(f"Memory: {peak} resident at most; {free} were available at the beginning.")
+        found.append(f"Peak resident memory: {peak}; {free} were available at the start.")
     return (*found, *(words.sentence(note) for note in measured.notes))
 
 
@@ -187,7 +187,7 @@ def ladder_verdict(rungs: Sequence[Rung]) -> str:
     """What a ladder came to, in a sentence."""
     times = [(rung.time_s, rung.name) for rung in rungs if rung.time_s]
     if not times:
-        return "No rung could be shown on this machine."
+        return "This machine can run no rung of the ladder."
     (first_s, _), (best_s, best) = times[0], min(times)
     if best_s == first_s:
         return "No rung is faster than the first."

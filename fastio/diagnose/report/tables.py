@@ -85,8 +85,8 @@ def epoch_table(measured: Measured) -> Table:
         "One epoch",
         ("", *(text for epoch in shown for text in (epoch.name, ""))),
         rows if shown else (),
-        "Seconds that the loop stood for each stage; work hidden behind another stage is in none. "
-        "AU: accelerator utilisation, compute time / run time.",
+        "Seconds that the loop waited for each stage; work that overlaps another stage is not "
+        "counted. AU: accelerator utilisation, compute time / run time.",
         sums=len(sums),
     )
 
@@ -144,7 +144,7 @@ def ladder_table(rungs: Sequence[Rung]) -> Table:
         for rung, (first, before) in zip(rungs, speed_ups(rungs), strict=True)
     )
     columns = ("rung", "epoch", "in all", "by it", "top-1", "")
-    note = "In all: speed-up against the first rung; by it: against the rung before."
+    note = "In all: speed-up over the first rung; by it: over the previous rung."
     return Table("Ladder", columns, rows, note, long_last=True)
 
 
@@ -165,11 +165,11 @@ def runs_table(measured: Measured) -> Table:
     what = noun(measured.dataset)
     columns = ("run", "steps", f"{what}/s", "ceiling", "waited", "cores", "AU")
     reached = any(_reached(measured, run) is not None for run in measured.phases)
-    ceiling = "Ceiling: the part of the model alone's rate that is reached. " if reached else ""
+    ceiling = "Ceiling: throughput relative to the model alone. " if reached else ""
     beside = ", though a GPU may have computed meanwhile" if measured.settings.asynchronous else ""
     note = (
-        f"{ceiling}Waited: the part of the time that the loop waited for a batch{beside}. Cores: "
-        "how many the process and its workers kept busy."
+        f"{ceiling}Waited: share of the time that the loop waited for a batch{beside}. Cores: "
+        "cores that the process and its workers kept busy."
     )
     return _without_empty_columns(Table("Runs", columns, rows, note))
 
@@ -185,8 +185,8 @@ def busy_table(measured: Measured) -> Table:
     rows = tuple((RUN_NAMES[run.name], *_busy(run)) for run in measured.phases)
     columns = ("run", "read", "decode", "resample", "Python", "copy", "compute", "bytes", "fetched")
     note = (
-        "Seconds summed over the threads that did it, hidden or not. Bytes: read from files or "
-        "mapped memory; fetched: over the network. DataLoader's workers are not looked into."
+        "Seconds of each stage, summed over threads, overlapping or not. Bytes: read from files or "
+        "mapped memory; fetched: over the network. DataLoader's workers are not profiled."
     )
     return _without_empty_columns(Table("Busy time", columns, rows, note))
 

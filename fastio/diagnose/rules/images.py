@@ -33,7 +33,7 @@ def packing(facts: Facts, use: Use) -> Iterator[Finding]:
         _how_to_pack(facts, _option(trial)),
         before.gain_of(after),
         (
-            f"{trial.rate:,.0f} images/s from {trial.samples} of them packed for a try, "
+            f"{trial.rate:,.0f} images/s from {trial.samples} of them packed as a trial, "
             f"{_before_rate(facts, trial):,.0f} as they are",
             f"{trial.bytes_share:.2f} x the bytes; {_CODEC_WORDS[trial.codec]}",
         ),
@@ -55,7 +55,7 @@ def smaller(facts: Facts, use: Use) -> Iterator[Finding]:
         f"{_how_to_pack(facts, f' --max-side {trial.max_side}')} (this changes the images)",
         before.gain_of(after),
         (
-            f"{trial.rate:,.0f} images/s from {trial.samples} of them shrunk for a try, "
+            f"{trial.rate:,.0f} images/s from {trial.samples} of them shrunk as a trial, "
             f"{_before_rate(facts, trial):,.0f} as they are",
             f"{trial.bytes_share:.2f} x the bytes",
         ),
@@ -76,7 +76,7 @@ def instead_of_pillow(facts: Facts, use: Use) -> Iterator[Finding]:
     before, after = (Costs(prep_s=1 / one, compute_s=compute_s) for one in (workers, rate))
     yield Finding(
         "decode",
-        "where these are loaded by DataLoader and Pillow, you wait for its workers",
+        "a DataLoader with Pillow would wait for its workers",
         f"fastio.Loader({facts.data.path!r}, ...) in DataLoader's place",
         before.gain_of(after),
         (

@@ -110,7 +110,7 @@ def _loop(stats: Stats, model_s: float | None, least_s: float) -> Iterator[Findi
         share = (stats.between_s - rest_s) / elapsed_s
         yield Finding(
             "compute",
-            f"{loop} {share:.0%} of the time: data is not waited for",
+            f"{loop} {share:.0%} of the time: training does not wait for data",
             faster_model() + ("" if model_s else "; --model-rate tells it and copies apart"),
         )
 

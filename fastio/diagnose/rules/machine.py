@@ -69,8 +69,8 @@ def quota(facts: Facts, use: Use) -> Iterator[Finding]:
     if machine.quota < machine.allowed_cores and held is not None and held > 0.05:
         yield Finding(
             "machine",
-            f"the container is held in {held:.0%} of its periods: {machine.quota:g} cores' time "
-            f"of {machine.allowed_cores} cores",
+            f"the container used up its CPU quota ({machine.quota:g} of {machine.allowed_cores} "
+            f"cores) in {held:.0%} of the periods",
             "raise the limit (docker --cpus, resources.limits.cpu), or start fewer threads",
         )
 
@@ -105,8 +105,8 @@ def instructions(facts: Facts, use: Use) -> Iterator[Finding]:
         return
     yield Finding(
         "machine",
-        "this processor has no AVX2: blocks are decoded no faster than JPEGs here",
-        "a machine with AVX2, or --codec raw where bytes are cheap",
+        "this processor has no AVX2, so block records decode no faster than JPEGs",
+        "use a machine with AVX2, or --codec raw where storage is cheap",
     )
 
 
@@ -118,8 +118,8 @@ def memory(facts: Facts, use: Use) -> Iterator[Finding]:
     if machine.swapped_bytes > _SWAPPED * machine.memory_bytes:
         yield Finding(
             "memory",
-            f"{machine.swapped_bytes / 1e9:,.1f} GB of memory are swapped out",
-            "end what is not needed, or smaller batches and less prefetching",
+            f"the system has swapped out {machine.swapped_bytes / 1e9:,.1f} GB of memory",
+            "end processes that are not needed, or use smaller batches and less prefetching",
         )
 
 
@@ -146,8 +146,8 @@ def open_files(facts: Facts, use: Use) -> Iterator[Finding]:
         return
     yield Finding(
         "settings",
-        f"a process may open {machine.open_files:,} files, of which shards get a quarter: of "
-        f"{data.files:,} shards most are opened anew for each read",
+        f"a process may open {machine.open_files:,} files, and shards get a quarter of them: most "
+        f"of the {data.files:,} shards are opened again for each read",
         f"ulimit -n {machine.most_open_files or 65536}",
     )
 
@@ -160,7 +160,8 @@ def huge_pages(facts: Facts, use: Use) -> Iterator[Finding]:
     if data.kind == "tables":
         yield Finding(
             "memory",
-            "the system gives no huge pages, with which rows in memory come about twice as fast",
+            "the system provides no huge pages, which make random rows in memory about twice as "
+            "fast",
             "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (as root)",
         )
 

@@ -22,7 +22,7 @@ def build(facts: Facts, use: Use) -> Iterator[Finding]:
     why = "was built without CUDA" if settings.torch_cuda is None else "finds no usable driver"
     yield Finding(
         "machine",
-        f"there is an NVIDIA device, and torch {machine.torch if machine else ''} {why}",
+        f"there is an NVIDIA device, but torch {machine.torch if machine else ''} {why}",
         "install torch for CUDA (pytorch.org/get-started), or a driver that fits it",
     )
 
@@ -50,7 +50,7 @@ def allocator(facts: Facts, use: Use) -> Iterator[Finding]:
     if settings.other_allocator is not None:
         yield Finding(
             "memory",
-            "training on the CPU takes memory from malloc, which gives large blocks back each time",
+            "training on the CPU uses malloc, which returns large blocks to the system each time",
             f"LD_PRELOAD={settings.other_allocator} python train.py",
         )
 
@@ -140,9 +140,10 @@ def link(facts: Facts, use: Use) -> Iterator[Finding]:
     if now < best:
         yield Finding(
             "machine",
-            f"the GPU runs on PCIe {gpu.link[0]} x{gpu.link[1]} and could on {gpu.best_link[0]} "
-            f"x{gpu.best_link[1]}",
-            "another slot, or the firmware's PCIe settings (some GPUs slow down while idle)",
+            f"the GPU's link runs at PCIe {gpu.link[0]} x{gpu.link[1]}, below the possible "
+            f"{gpu.best_link[0]} x{gpu.best_link[1]}",
+            "use another slot, or change the firmware's PCIe settings (some GPUs slow their link "
+            "down while idle)",
         )
 
 

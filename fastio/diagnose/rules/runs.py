@@ -214,7 +214,7 @@ def _format(measured: Measured, now: Costs) -> Iterator[Change]:
         packing(measured.dataset.path),
         replace(now, prep_s=1 / rate, prep_cpu_s=now.prep_cpu_s / faster),
         evidence=(
-            f"{1 / now.prep_s:,.0f} samples/s as it is, {rate:,.0f} of a part packed for a try",
+            f"{1 / now.prep_s:,.0f} samples/s as it is, {rate:,.0f} of a part packed as a trial",
         ),
     )
 

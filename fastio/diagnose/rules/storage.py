@@ -47,10 +47,10 @@ def disk(facts: Facts, use: Use) -> Iterator[Finding]:
         advice = f"Loader(order='window') for large reads; or {FASTER_DISK}"
     yield Finding(
         "network" if storage.network else "fetch",
-        f"you wait for {where}: memory does not hold the data",
+        f"you wait for {where}: the data does not fit in memory",
         advice,
         now.gain_of(warm),
-        (*evidence, "the gain is what a disk would bring that is never waited for"),
+        (*evidence, "the gain assumes a disk that is never waited for"),
     )
 
 
@@ -68,9 +68,8 @@ def first_epoch(facts: Facts, use: Use) -> Iterator[Finding]:
     seconds = data.rows * missing * (1 / cold - sample_s)
     yield Finding(
         "network" if storage.network else "fetch",
-        f"the first epoch waits {seconds:,.0f} s for the disk, later ones for nothing: the data "
-        "stays in memory",
-        "nothing for long runs; for short ones (--epochs tells) a faster disk, or smaller data",
+        f"the first epoch waits {seconds:,.0f} s for the disk; later epochs read from memory",
+        "nothing for long runs; for short runs (see --epochs) a faster disk or smaller data",
         1 + seconds / (use.epochs * later_s) if use.epochs else None,
         (f"{cold:,.0f} samples/s from the disk, {missing:.0%} of the data is not in memory now",),
     )
@@ -87,7 +86,7 @@ def network(facts: Facts, use: Use) -> Iterator[Finding]:
     cached = replace(now, fetch_s=0.0)
     yield Finding(
         "network",
-        f"every epoch fetches {_gb(data.nbytes)} anew: {data.rows / rate:,.0f} s at "
+        f"every epoch fetches {_gb(data.nbytes)} again: {data.rows / rate:,.0f} s at "
         f"{rate * data.sample_bytes / 1e6:,.0f} MB/s",
         CACHE,
         _over_epochs(now.gain_of(cached), use.epochs) if cached.rates() else None,
@@ -106,7 +105,7 @@ def small_cache(facts: Facts, use: Use) -> Iterator[Finding]:
         yield Finding(
             "network",
             f"the cache has room for {share:.0%} of the data: every epoch fetches the rest",
-            "a disk with more room, or smaller data (fastio pack --max-side)",
+            "use a larger disk, or smaller data (fastio pack --max-side)",
             gain,
             (f"{_gb(remote.cache_bytes or 0)} for {_gb(data.nbytes)}",),
         )
@@ -114,8 +113,8 @@ def small_cache(facts: Facts, use: Use) -> Iterator[Finding]:
     if kind.startswith(("nfs", "cifs", "smb", *_SHARED)):
         yield Finding(
             "fetch",
-            f"the cache lies on {kind}, which is no local disk",
-            "a folder on a local disk, such as NVMe",
+            f"the cache is on {kind}, which is not a local disk",
+            "use a folder on a local disk, such as NVMe",
         )
 
 
@@ -128,7 +127,7 @@ def plain_client(facts: Facts, use: Use) -> Iterator[Finding]:
     if data.path.startswith(schemes):
         yield Finding(
             "network",
-            "this store is asked by way of fsspec, in Python",
+            "this store is read through fsspec, in Python",
             'pip install "fastio[remote]" (obstore)',
         )
 
@@ -171,7 +170,7 @@ def layers(facts: Facts, use: Use) -> Iterator[Finding]:
     if storage is not None and storage.file_system.startswith(_SHARED):
         yield Finding(
             "fetch",
-            f"the data lies on {storage.file_system}, a file system above another one",
+            f"the data is on {storage.file_system}, which is layered over another file system",
             "mount a volume for it (docker run -v), or copy it to a local disk",
         )
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fastio import CacheError
 from fastio.cache import CacheFolder, Run, Source
-from fastio.errors import CacheError
 
 MIB = 1 << 20
 PIECE = 64 << 10

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from fastio import Cache
+from fastio import Cache, warm
 from fastio.cache import CacheFolder, Source
 from fastio.cache.members import is_stopped
 from fastio.cache.report import status
 from fastio.dataset.remote import RemoteDataset
-from fastio.staging import Blocks, warm
+from fastio.staging import Blocks
 from tests.servers import http_folder
 from tests.staging_support import MIB, Reference, disk_use, pack_noise, piece_files, remote_loader
 

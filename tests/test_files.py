@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 import fastio
+from fastio import PackError
 from fastio.cli import main
 from fastio.dataset import JOURNAL_NAME
 from fastio.diagnose.report import write_ladder
-from fastio.errors import PackError
 from fastio.files import (
     is_stream,
     read_file,

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio import _native
-from fastio.schema import Scalar, Schema
+from fastio import Scalar, Schema, _native
 from tests.children import run_code
 from tests.hanging import HangingMemory
 

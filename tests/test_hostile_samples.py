@@ -20,11 +20,10 @@ from PIL import Image as Pillow
 from typer.testing import CliRunner
 
 import fastio
-from fastio import Loader, PackError, SampleError, TarDataset
+from fastio import Loader, LoaderClosed, PackError, SampleError, TarDataset
 from fastio.cli import main
 from fastio.dataset.of_sample import of_sample
 from fastio.dataset.pixels import upright_pixels
-from fastio.errors import LoaderClosed
 from fastio.memory import Room
 from tests.children import run_code
 from tests.pictures import picture, save

@@ -34,8 +34,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastio
-from fastio import FolderDataset, Loader, RandomResizedCrop, Resize
-from fastio.errors import ImageError, SchemaError, ShardCorrupt, SourceNotFound
+from fastio import (
+    FolderDataset,
+    ImageError,
+    Loader,
+    RandomResizedCrop,
+    Resize,
+    SchemaError,
+    ShardCorrupt,
+    SourceNotFound,
+)
 from fastio.formats.hugging_face import HuggingFaceDataset
 from fastio.formats.hugging_face.rows import Rows, StoredBatch
 from fastio.formats.tables.trust import Checks

@@ -16,9 +16,9 @@ import typer
 from typer.testing import CliRunner
 
 import fastio
+from fastio import PackError, SchemaError, ShardCorrupt
 from fastio.cli import main
 from fastio.cli.conditions import parse_condition
-from fastio.errors import PackError, SchemaError, ShardCorrupt
 from fastio.formats.tables import TableOptions, open_files
 from fastio.formats.tables import text_files as text_module
 from fastio.pack.columnar import TablePacker

@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 
+from fastio import (
+    DatasetExists,
+    DatasetNotFound,
+    ImageError,
+    PackError,
+    SampleError,
+    Scalar,
+    Schema,
+    pack,
+)
 from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME
 from fastio.dataset import open as open_dataset
-from fastio.errors import DatasetExists, DatasetNotFound, ImageError, PackError, SampleError
-from fastio.pack import pack, packer, shards
+from fastio.pack import packer, shards
 from fastio.pack.codebooks import choose_codebook
 from fastio.pack.journal import Journal
-from fastio.schema import Scalar, Schema
 from tests.children import run_code
 from tests.pictures import jpeg, write_folder
 

@@ -22,8 +22,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from typer.testing import CliRunner
 
 import fastio
+from fastio import PackError, SampleError, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.cli import main
-from fastio.errors import PackError, SampleError, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.pack.tokens import open_encoder
 from tests.children import run_code
 

@@ -20,9 +20,8 @@ from typing import Any
 import pytest
 
 import fastio
-from fastio import Cache
+from fastio import Cache, ManifestInvalid, ShardCorrupt, StoreError
 from fastio.engine import Engine
-from fastio.errors import ManifestInvalid, ShardCorrupt, StoreError
 from fastio.staging import Blocks, Stager
 from tests.children import run_code
 from tests.servers import FaultProxy, http_folder

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastio.errors import SourceNotFound, StoreError
+from fastio import SourceNotFound, StoreError
 from fastio.store import Store, is_remote, join, open_store, split
 from fastio.store.options import Untranslatable, for_fsspec, for_obstore
 from fastio.store.ranges import coalesce, parallel

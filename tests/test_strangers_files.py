@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fastio
-from fastio.errors import FastioError, ImageError, PackError, SchemaError
+from fastio import FastioError, ImageError, PackError, SchemaError
 from tests.children import run_code
 from tests.pictures import jpeg, write_folder
 from tests.saved import Dataset, Features

@@ -23,8 +23,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastio import Loader, OnBatch
-from fastio.errors import LoaderTimeout, SchemaError, ShardCorrupt, SourceChanged, StateMismatch
+from fastio import (
+    Loader,
+    LoaderTimeout,
+    OnBatch,
+    SchemaError,
+    ShardCorrupt,
+    SourceChanged,
+    StateMismatch,
+)
 from fastio.table_feed.run import TableRun
 from tests.children import run_code
 

@@ -99,6 +99,8 @@ class NoisySource:
 def _child(place: Place, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(1)
+    # Names of semaphores tell whose they are: other programs of this machine make some meanwhile.
+    multiprocessing.current_process()._config["semprefix"] = f"/{_semaphores(place)}"  # type: ignore[attr-defined]
     warnings.simplefilter("error", RuntimeWarning)  # the cache that cannot be used
     try:
         work(place, *arguments)
@@ -370,15 +372,23 @@ def storm(root: Path, kills: int, seed: int = 0, say: Callable[[str], None] = pr
         outcome.wrong += [path.read_text() for path in Path(root, "failures").iterdir()]
         if outcome.most_bytes > BUDGET:
             outcome.wrong.append(f"the folder had {outcome.most_bytes:,} bytes of {BUDGET:,}")
-        left = {name for name in os.listdir("/dev/shm") if not _is_anothers(name)}
+        left = {name for name in os.listdir("/dev/shm") if not _is_anothers(name, place)}
         if left := left - shared_before:
             outcome.wrong.append(f"left in /dev/shm: {left}")
         outcome.wrong += quiet_check(place)
     return outcome
 
 
-def _is_anothers(name: str) -> bool:
-    """Whether a file in /dev/shm is of another test: of a torch process that lives, or a folder."""
+def _semaphores(place: Place) -> str:
+    """What the names of semaphores begin with that processes of this storm make."""
+    return f"storm-{os.stat(place.root).st_ino}"
+
+
+def _is_anothers(name: str, place: Place) -> bool:
+    """Whether a file in /dev/shm is of another program: a semaphore, of a torch process that lives,
+    or a folder of a test."""
+    if name.startswith("sem."):
+        return not name.startswith(f"sem.{_semaphores(place)}")
     if name.startswith(("kill-jobs-", "fuzz-")):  # tests that run at the same time
         return True
     kind, _, rest = name.partition("_")

@@ -77,7 +77,7 @@ def instead_of_pillow(facts: Facts, use: Use) -> Iterator[Finding]:
     yield Finding(
         "decode",
         "a DataLoader with Pillow would wait for its workers",
-        f"fastio.Loader({facts.data.path!r}, ...) in DataLoader's place",
+        f"use fastio.Loader({facts.data.path!r}, ...) in place of DataLoader",
         before.gain_of(after),
         (
             f"{rate:,.0f} images/s by fastio, {images.pillow_rate:,.0f} a worker by Pillow "

@@ -49,7 +49,7 @@ def many_threads(facts: Facts, use: Use) -> Iterator[Finding]:
         yield Finding(
             "threads",
             f"torch starts {wanted} threads for operators on {cores} cores",
-            f"OMP_NUM_THREADS={max(1, cores // ranks)}, or torch.set_num_threads()",
+            f"set OMP_NUM_THREADS={max(1, cores // ranks)}, or call torch.set_num_threads()",
         )
     loader = threads_of(facts, use) * ranks
     if loader > 2 * cores:
@@ -133,7 +133,7 @@ def shared_memory(facts: Facts, use: Use) -> Iterator[Finding]:
         "memory",
         f"/dev/shm has {machine.shm_bytes / 1e6:,.0f} MB, and DataLoader's workers send batches "
         f"of {batch / 1e6:,.0f} MB through it",
-        "docker run --shm-size 8g (or --ipc host); fastio's own threads need none",
+        "start the container with --shm-size 8g or --ipc host; fastio's own threads need none",
     )
 
 
@@ -148,7 +148,7 @@ def open_files(facts: Facts, use: Use) -> Iterator[Finding]:
         "settings",
         f"a process may open {machine.open_files:,} files, and shards get a quarter of them: most "
         f"of the {data.files:,} shards are opened again for each read",
-        f"ulimit -n {machine.most_open_files or 65536}",
+        f"raise the limit: ulimit -n {machine.most_open_files or 65536}",
     )
 
 
@@ -162,7 +162,7 @@ def huge_pages(facts: Facts, use: Use) -> Iterator[Finding]:
             "memory",
             "the system provides no huge pages, which make random rows in memory about twice as "
             "fast",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (as root)",
+            "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
         )
 
 

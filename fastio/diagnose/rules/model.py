@@ -51,7 +51,7 @@ def allocator(facts: Facts, use: Use) -> Iterator[Finding]:
         yield Finding(
             "memory",
             "training on the CPU uses malloc, which returns large blocks to the system each time",
-            f"LD_PRELOAD={settings.other_allocator} python train.py",
+            f"preload another one: LD_PRELOAD={settings.other_allocator} python train.py",
         )
 
 
@@ -65,7 +65,7 @@ def tf32(facts: Facts, use: Use) -> Iterator[Finding]:
         times,
         "settings",
         "matrix products in float32 do not use TF32 unless the program says so",
-        'torch.set_float32_matmul_precision("high")',
+        'call torch.set_float32_matmul_precision("high")',
         f"a matrix product takes 1/{times:.1f} of the time on this {gpu.name}",
     )
 
@@ -80,7 +80,7 @@ def autocast(facts: Facts, use: Use) -> Iterator[Finding]:
         times,
         "settings",
         "models in float32 leave most of the GPU unused",
-        'torch.autocast("cuda", torch.bfloat16) and torch.compile(model); fastio train --amp',
+        'use torch.autocast("cuda", torch.bfloat16) and torch.compile(model); fastio train --amp',
         f"a matrix product in bfloat16 takes 1/{times:.1f} of the time in float32",
     )
 
@@ -95,8 +95,8 @@ def channels_last(facts: Facts, use: Use) -> Iterator[Finding]:
         times,
         "settings",
         "convolutional models in the contiguous layout convert or compute slowly",
-        "model.to(memory_format=torch.channels_last) and Loader(channels_last=True); fastio train "
-        "--channels-last",
+        "use model.to(memory_format=torch.channels_last) and Loader(channels_last=True); fastio "
+        "train --channels-last",
         f"a convolution takes 1/{times:.1f} of the time",
     )
 

@@ -195,10 +195,10 @@ def _threads(measured: Measured, now: Costs) -> Iterator[Change]:
     yield Change(
         f"threads: {best}",
         "threads",
-        f"Loader(num_workers={best}); {THREADS}",
+        THREADS if best == measured.machine.cores else f"use Loader(num_workers={best})",
         replace(now, prep_s=1 / curve[best]),
         evidence=tuple(
-            f"{count} threads: {rate:,.0f} samples/s" for count, rate in sorted(curve.items())
+            f"num_workers={count}: {rate:,.0f} samples/s" for count, rate in sorted(curve.items())
         ),
     )
 

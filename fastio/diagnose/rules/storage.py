@@ -128,7 +128,7 @@ def plain_client(facts: Facts, use: Use) -> Iterator[Finding]:
         yield Finding(
             "network",
             "this store is read through fsspec, in Python",
-            'pip install "fastio[remote]" (obstore)',
+            'install obstore: pip install "fastio[remote]"',
         )
 
 

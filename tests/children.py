@@ -6,6 +6,7 @@ is tested of the imports themselves, and of interpreters, is run by `python -c` 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -21,6 +22,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+# pyarrow imports pandas, where it is installed, when it makes an array of a list.
+_IMPORTED = ("PIL.Image", "torch.distributed", "pandas", "numpy.random", "fastio.loader")
+_IMPORTED += ("fastio.train", "tests.staging_support")
 LIMIT_S = 240.0  # for a machine that is busy with other things
 
 
@@ -164,8 +168,9 @@ def _become(request: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     sys.path[:1] = [str(ROOT), str(ROOT / "tools")]  # as pytest has it
-    for name in ("PIL.Image", "torch.distributed", "fastio.loader", "fastio.train"):
-        importlib.import_module(name)
+    for name in _IMPORTED:
+        with contextlib.suppress(ImportError):  # pandas need not be installed
+            importlib.import_module(name)
     sys.modules["PIL.Image"].init()
     gc.freeze()  # what is imported is not looked through at the end of each child
     if asked := _next_child():

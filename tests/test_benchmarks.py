@@ -13,7 +13,8 @@ from make_images import make_images
 ROOT = Path(__file__).parent.parent
 PHOTOS = "<photos>"  # in the place of a folder of photos
 
-# By the script's name: what makes it small. Several where it has several parts.
+# By the script's name: what makes it small; several where it has several parts. A fifth of the rows
+# of tables.py is more than a batch.
 SMALL: dict[str, list[str]] = {
     "access order": ["order", "--rounds", "1"],
     "access cold": ["cold", "--rows", "120", "--rounds", "1"],
@@ -30,7 +31,7 @@ SMALL: dict[str, list[str]] = {
     "peers": [PHOTOS, "--images", "12", "--rounds", "1", "--only", "fastio_loader"],
     "quality": [PHOTOS, "--crops", "1", "--large", "0"],
     "swap": ["--batches", "2", "--rounds", "1"],
-    "tables warm": ["warm", "--rows", "40000", "--rounds", "1"],
+    "tables warm": ["warm", "--rows", "400000", "--rounds", "1"],
     "tables cold": ["cold", "--rows", "40000", "--rounds", "1"],
     "threads": [PHOTOS, "--load=mixed", "--seconds=0.1", "--turns=2", "--settle=1", "--threads=1"],
     "tokens": ["--tokens", "3000000", "--rounds", "1"],

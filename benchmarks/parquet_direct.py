@@ -141,8 +141,12 @@ def measure(rows: int, threads: int, rounds: int, memory: str) -> dict[str, Any]
     with temporary_folder() as folder:
         paths = make(folder, rows)
         names = [str(path) for path in paths]
-        options: dict[str, Any] = {"groups": GROUPS, "num_workers": threads, "memory": memory}
-        with peak() as most, fastio.Loader(names, BATCH, shuffle=True, **options) as loader:
+
+        def loader_of(shuffle: bool) -> fastio.Loader:
+            data = fastio.open(names, groups=GROUPS, memory=memory)
+            return fastio.Loader(data, BATCH, shuffle=shuffle, num_workers=threads)
+
+        with peak() as most, loader_of(True) as loader:
             for _ in loader:
                 pass
         ways: dict[str, Callable[[], Any]] = {
@@ -151,8 +155,7 @@ def measure(rows: int, threads: int, rounds: int, memory: str) -> dict[str, Any]
             for way in WAYS
         }
         ways["pyarrow + NumPy + torch"] = lambda: stacked(paths, threads)
-        ordered = fastio.Loader(names, BATCH, **options)
-        shuffled = fastio.Loader(names, BATCH, shuffle=True, **options)
+        ordered, shuffled = loader_of(False), loader_of(True)
         ways["fastio, in order"] = lambda: [None for _ in ordered]
         ways["fastio, shuffled"] = lambda: [None for _ in shuffled]
         total = len(shuffled.dataset)

@@ -101,7 +101,9 @@ def run(batches: Callable[[], Iterator[Any]], rounds: int) -> Figure:
 
 def packed(path: Path, threads: int, rounds: int, resident: bool | None) -> Figure:
     """The loader, warm: an epoch before those that count."""
-    with fastio.Loader(path, BATCH, shuffle=True, num_workers=threads, resident=resident) as loader:
+    with fastio.Loader(
+        fastio.open(path, resident=resident), BATCH, shuffle=True, num_workers=threads
+    ) as loader:
         run(lambda: iter(loader), 1)
         return run(lambda: iter(loader), rounds)
 

@@ -1,4 +1,4 @@
-"""Loader(threads="auto") against fixed numbers of threads: samples a second that the caller gets.
+"""Loader(num_workers="auto") against fixed numbers of threads: samples per second.
 
     python benchmarks/threads.py PHOTOS --load decode
 
@@ -121,7 +121,7 @@ def main() -> None:
                 sampler=Again(rows),
                 fields=["image"],
                 transforms=[fastio.RandomResizedCrop(_CROP), fastio.RandomHorizontalFlip()],
-                threads=threads,
+                num_workers=threads,
             )
 
         settings: list[int | Literal["auto"]] = [*args.threads, "auto"]

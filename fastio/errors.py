@@ -12,6 +12,7 @@ Each leaf also inherits the builtin that people already catch::
     |   `-- FormatVersionUnsupported          written by a newer fastio
     |-- ShardCorrupt (ValueError)             a shard is truncated, damaged or not the manifest's
     |-- SchemaError (ValueError)              a value, field or schema that does not fit
+    |-- OptionError (ValueError)              an option that is one of another kind of data
     |-- SampleError (ValueError)              one sample cannot be read
     |   |-- ImageError                        ... because of its image
     |   `-- AudioError                        ... because of its sound file
@@ -85,6 +86,10 @@ class ShardCorrupt(FastioError, ValueError):
 
 class SchemaError(FastioError, ValueError):
     """A value does not fit its field, or a schema is not possible."""
+
+
+class OptionError(FastioError, ValueError):
+    """An option does not fit the kind of data that it was given for."""
 
 
 class SampleError(FastioError, ValueError):

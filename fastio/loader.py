@@ -24,7 +24,11 @@ from typing_extensions import TypeVar
 from fastio.cache import Cache
 from fastio.engine import OnError
 from fastio.errors import LoaderClosed, StateMismatch
+from fastio.formats import Options, find_data, open_found
+from fastio.formats import open as open_data
 from fastio.formats.hugging_face import is_hugging_face
+from fastio.formats.registry import kind_of
+from fastio.mixing import Mix
 from fastio.ragged import Form
 from fastio.resume import Cursor, from_state, to_state
 from fastio.samplers import NextEpoch, shown_samplers
@@ -60,18 +64,20 @@ class Loader(DataLoader[_Batch]):
     their EXIF orientation says; those of a torchvision ImageFolder as torchvision does, not turned.
 
     Args:
-        dataset: a path of a packed dataset, of a folder of images or sound files, of WebDataset
-            tars or of table files (Parquet, Arrow, CSV, JSONL; one, a folder of them, a pattern, or
-            a list), or the URL of any of these but folders of images or sound files; a fastio
-            dataset, several of them mixed (`fastio.mix`), or a torch dataset; or a
-            datasets.Dataset, or a directory that its `save_to_disk` wrote.
+        dataset: what `fastio.open` takes: a path, a URL, a pattern or a list of them, or a
+            `datasets.Dataset`, which is then opened with the default options; or a dataset that
+            `fastio.open` returned, several of them mixed (`fastio.mix`), or a torch dataset.
         batch_size: samples of a batch on each rank; None for single samples.
         shuffle: deliver the rows in a random order, see `seed`; None is False.
         sampler, batch_sampler: iterables of row numbers, or lists of them, followed exactly; ranks
             are then their business, and the process's rank keys what is drawn. Where the user moves
             a sampler's `epoch` (`set_epoch`), the augmentations' epoch follows it.
-        num_workers: native path: threads, 0 for all cores that this process may use. torch path:
-            worker processes, 0 for none.
+        num_workers: native path: the number of threads, 0 for one per core that this process may
+            use. torch path: the number of worker processes, 0 for none. "auto" begins with one for
+            each core, divided among the processes of torchrun on this machine; on the native path
+            the loader then measures which number delivers more samples per second, and changes it
+            while it runs (not for table files that are not packed). The batches are the same for
+            any number of threads.
         collate_fn: makes a batch of the list of its samples, which are what `dataset[i]` gives: PIL
             images of an ImageFolder without ToTensor, ints and lists of rows of a
             `datasets.Dataset` (those with nulls, images, nested columns or a format take the torch
@@ -113,8 +119,7 @@ class Loader(DataLoader[_Batch]):
             decides the order, a seed is of the augmentations alone.
         order: "sequential", "shuffle", "window" (large reads), or "auto": by `shuffle`; what is
             behind a URL is then shuffled by windows: see docs/remote.md.
-        cache: for a URL: a folder on a local disk where data is kept, or a `fastio.Cache`; None:
-            nothing is kept. Not for table files that are not packed.
+        cache: of a dataset given as a URL, and of the URLs in a mix: as in `fastio.open`.
         on_error: what a sample that can't be read does: "raise" its error from next(), "skip" it
             (the batch shrinks; without any sample left it does not come, and this rank makes a
             step less than others), or "replace" it by another of its batch. What is wrong with a
@@ -128,19 +133,8 @@ class Loader(DataLoader[_Batch]):
             loaders in the same order, and wait in the first epoch until rank 0 has begun it.
         rank, world_size: the part of each global batch to deliver, in place of `distributed`.
         fields: the fields to deliver, in this order; None for all. Native path only.
-        storage_options: for a URL: what its file system takes (keys, endpoint, ...), as in fsspec.
         channels_last: lay image batches (N, C, H, W) out as torch.channels_last memory, which
             convolutions may be faster on; else they are contiguous.
-        resident: copy a packed table (no images) to memory of this process's own, whose huge pages
-            make a shuffled row twice as fast; its records are checked meanwhile. None: where it is
-            shuffled and takes at most half of the memory that is available.
-        columns, groups, dtypes, nulls: for table files that are not packed: which columns become
-            which fields, as in `fastio.pack`.
-        filters: for such files: rows to deliver, as pyarrow takes it: [("day", ">", 7), ...], or an
-            expression of pyarrow.dataset. They are counted when the loader is made, by reading the
-            filter's columns of the row groups whose statistics do not rule them out.
-        memory: for such files: bytes, or a string such as "512MiB", that shuffling and decoding
-            may take. None: an eighth of what is available, at most 1 GiB.
         ragged: the form of fields whose rows differ in size (lists of table files, arrays with open
             axes, tokens), for all or as {field: form}: "list" of tensors; "padded" with zeros to
             the longest of the batch, beside `NAME_length` (`NAME_shape` where several axes are
@@ -148,11 +142,6 @@ class Loader(DataLoader[_Batch]):
             `NAME_offsets`. In samples that are tuples the two stand together as a tuple. None:
             "padded" for table files that are not packed, else "list". Where samples come one by
             one (batch_size=None, collate_fn) each has its own tensor.
-        threads: native threads, in place of `num_workers`. "auto" begins with one for each core,
-            these shared by torchrun's processes on this machine, and goes on with more or fewer,
-            where measured while it runs the caller gets through more samples a second (of table
-            files that are not packed it stays). The batches are the same for any number. None:
-            `num_workers`. Without effect on the torch path.
 
     Attributes:
         dataset: the dataset, as given or opened.
@@ -165,6 +154,7 @@ class Loader(DataLoader[_Batch]):
 
     Raises:
         SourceNotFound: there is no dataset at the path.
+        TypeError: an argument is one of `fastio.open`.
         TransformError: transforms that do not fit the dataset, each other, or the path.
         ValueError: arguments that exclude each other, as DataLoader's do.
 
@@ -182,7 +172,7 @@ class Loader(DataLoader[_Batch]):
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -205,25 +195,19 @@ class Loader(DataLoader[_Batch]):
         rank: int | None = None,
         world_size: int | None = None,
         fields: Iterable[str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        channels_last: bool = False,
-        resident: bool | None = None,
-        columns: Iterable[str] | None = None,
-        groups: Mapping[str, Iterable[str]] | None = None,
-        dtypes: Mapping[str, str] | None = None,
-        nulls: Mapping[str, Any] | None = None,
-        filters: Any = None,
-        memory: int | str | None = None,
         ragged: Form | Mapping[str, Form] | None = None,
-        threads: int | Literal["auto"] | None = None,
+        channels_last: bool = False,
     ) -> None:
         from fastio.device import resolve_device
         from fastio.formats.torch_dataset import dataset_kind
-        from fastio.paths import Request, TableRequest, dataset_settings, make_feed
+        from fastio.paths import Request, dataset_settings, make_feed
         from fastio.seeds import process_ranks
         from fastio.workers import TorchFeed
 
-        _check(num_workers, timeout, prefetch_factor, threads, generator)
+        auto_threads = num_workers == "auto"
+        if isinstance(num_workers, str):
+            num_workers = _first_workers(num_workers)
+        _check(num_workers, timeout, prefetch_factor, generator)
         if isinstance(fields, str):
             raise ValueError(f"fields is a list of names: fields=[{fields!r}]")
         if (rank is None) != (world_size is None):
@@ -256,16 +240,19 @@ class Loader(DataLoader[_Batch]):
         self.world_size = world_size
         self.fields = None if fields is None else tuple(fields)
         self.channels_last = channels_last
-        self.resident = resident
         self.ragged = ragged
-        self.threads = threads
         self._batched = sampling.batched
         self._given_ranks = None if rank is None or world_size is None else Ranks(rank, world_size)
         self.distributed = distributed
         if distributed:
             process_ranks()  # impossible ones are known here
+        self._opened = _open(dataset, cache, self.fields)
+        self.dataset = dataset if self._opened is None else self._opened
+        if self._opened is not None and self.fields is not None:
+            self.fields = _read_fields(self._opened, self.fields)
+        self.cache = cache if isinstance(dataset, Mix) else None  # else it is the dataset's
         self._request = Request(
-            dataset,
+            self.dataset,
             sampling,
             self._worker_settings(),
             transforms,
@@ -273,14 +260,16 @@ class Loader(DataLoader[_Batch]):
             on_error,
             self.fields,
             channels_last,
-            storage_options=storage_options,
-            cache=cache,
-            resident=resident,
-            tables=TableRequest.of(columns, groups, dtypes, nulls, filters, memory),
             ragged=ragged,
-            threads=threads,
+            cache=self.cache,
+            auto_threads=auto_threads,
         )
-        feed = make_feed(self._request)
+        try:
+            feed = make_feed(self._request)
+        except BaseException:
+            if self._opened is not None:
+                self._opened.close()
+            raise
         if isinstance(feed, TorchFeed):
             feed.warn()
         self._following = NextEpoch(
@@ -291,30 +280,17 @@ class Loader(DataLoader[_Batch]):
         )
         if (distributed or rank is not None) and seed is None and sampling.ours and feed.random:
             self._following.take_name()  # in the order in which all ranks make their loaders
-        opened = feed.dataset is not dataset
-        owned = opened and isinstance(dataset, (str, os.PathLike, list, tuple))
-        self._owned = owned or (opened and is_hugging_face(dataset))
-        self.dataset = feed.dataset if owned else dataset
-        # What was said of a path has been done when it is open.
-        self.cache = None if owned else cache
-        self.storage_options = None if owned else storage_options
-        self.columns = None if owned else columns
-        self.groups = None if owned else groups
-        self.dtypes = None if owned else dtypes
-        self.nulls = None if owned else nulls
-        self.filters = None if owned else filters
-        self.memory = memory
         self.batch_size = batch_size if batch_sampler is None else None
         self.drop_last = drop_last
         self.__dict__["sampler"], self.__dict__["batch_sampler"] = shown_samplers(
-            dataset, self._following, self.batch_size
+            self.dataset, self._following, self.batch_size
         )
         if num_workers:
             self.multiprocessing_context = multiprocessing_context
             if prefetch_factor is None and self.path == "torch":
                 self.prefetch_factor = 2
         self._workers, self._settings = self._worker_settings(), dataset_settings(self.dataset)
-        self._tuner = self._make_tuner() if threads == "auto" else None
+        self._tuner = self._make_tuner() if auto_threads else None
         self._at = self._drawn = self._next
         self._sampler_epoch = 0  # that was seen last
         self._batch: BatchInfo | None = None
@@ -329,6 +305,16 @@ class Loader(DataLoader[_Batch]):
         self._dataset_kind = dataset_kind(dataset)
         self._iterator = None
         object.__setattr__(self, "_DataLoader__initialized", True)
+
+    def __new__(cls, *args: Any, **options: Any) -> Loader[_Batch]:
+        # The only place that sees arguments that __init__ does not have.
+        for name in _OF_DATA.intersection(options):
+            raise TypeError(
+                f"{name} is an option of the data: fastio.Loader(fastio.open(source, {name}=...))"
+            )
+        if "threads" in options:
+            raise TypeError("the number of threads is num_workers, which may be 'auto'")
+        return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and "_DataLoader__initialized" in self.__dict__:
@@ -404,9 +390,6 @@ class Loader(DataLoader[_Batch]):
         if (workers, settings) == (self._workers, self._settings):
             return
         request = replace(self._request, workers=workers)
-        if self._owned and self._feed.dataset is self.dataset:  # it stays open
-            request = replace(request, dataset=self.dataset, storage_options=None)
-            request = replace(request, cache=None, tables=None)
         before, feed = self._feed, make_feed(request)
         if isinstance(feed, TorchFeed):
             feed.warn()
@@ -656,7 +639,9 @@ class Loader(DataLoader[_Batch]):
             iterator.close()
         for feed in (*self._replaced, self._feed):
             feed.close()
-        if self._owned:
+        if self._opened is not None:
+            self._opened.close()
+        elif self._feed.dataset is not self.dataset and is_hugging_face(self.dataset):
             self._feed.dataset.close()
 
     def _make_tuner(self) -> ThreadTuner | None:
@@ -711,9 +696,17 @@ class Loader(DataLoader[_Batch]):
         return process_ranks() if self.distributed else Ranks()
 
 
+Loader.__new__.__wrapped__ = Loader.__init__  # type: ignore[attr-defined] # for help()
+
+# Arguments of `fastio.open` that a loader does not have.
+_OF_DATA = frozenset(signature(open_data).parameters) - frozenset(
+    signature(Loader.__init__).parameters
+)
+
 # Arguments beside DataLoader's, whose attributes cannot be assigned to.
 _FIXED = (
-    frozenset(signature(Loader).parameters)
+    frozenset(signature(Loader.__init__).parameters)
+    - {"self"}
     - frozenset(signature(DataLoader).parameters)
     - {"distributed"}  # which libraries set that run the loop
 )
@@ -806,20 +799,52 @@ class LoaderIterator:
             vars(self._loader)["_place"] = cursor, position
 
 
+def _open(dataset: Any, cache: Any, fields: tuple[str, ...] | None) -> Any:
+    """The dataset that a path means; None where an object was given.
+
+    Raises:
+        ValueError: `cache` is given with an object, which is open already.
+        As `fastio.open`.
+    """
+    named = isinstance(dataset, (str, os.PathLike))
+    if not named and isinstance(dataset, (list, tuple)):
+        named = bool(dataset) and all(isinstance(each, (str, os.PathLike)) for each in dataset)
+    if not named:
+        if cache is not None and not isinstance(dataset, Mix):
+            raise ValueError(
+                "cache is only for a dataset given as a URL: pass it to fastio.open(url, cache=...)"
+            )
+        return None
+    found = find_data(dataset, Options(cache=cache))
+    if "fields" in found.kind.options:
+        found = replace(found, options=replace(found.options, fields=fields))
+    return open_found(found)
+
+
+def _read_fields(dataset: Any, fields: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of the fields that are wanted; tars call "seg.png" seg_png."""
+    kind = kind_of(dataset)
+    if kind is None or "fields" not in kind.options:
+        return fields
+    return tuple(dataset.schema.fields)
+
+
+def _first_workers(num_workers: str) -> int:
+    from fastio.tuning import first_threads
+
+    if num_workers != "auto":
+        raise ValueError(f"num_workers option should be a number or 'auto', got {num_workers!r}")
+    return first_threads()
+
+
 def _check(
-    num_workers: int,
-    timeout: float,
-    prefetch_factor: int | None,
-    threads: int | Literal["auto"] | None,
-    generator: object,
+    num_workers: int, timeout: float, prefetch_factor: int | None, generator: object
 ) -> None:
     if not isinstance(generator, (Generator, type(None))):
         raise TypeError(
             f"generator should be a torch.Generator or None, got {generator!r}: "
             "torch.Generator().manual_seed(number) makes one of a seed"
         )
-    if threads not in (None, "auto") and (not isinstance(threads, int) or threads < 1):
-        raise ValueError(f"threads is a number of at least 1, 'auto' or None, got {threads!r}")
     if num_workers < 0:
         raise ValueError(
             f"num_workers option should be non-negative, got {num_workers}; 0 is all cores on the "

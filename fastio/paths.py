@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,43 +13,29 @@ import xxhash
 
 from fastio.cache import Cache
 from fastio.cores import available_cores
-from fastio.dataset import Dataset, is_dataset, is_half_written
+from fastio.dataset import Dataset
 from fastio.device import Device, has_pinned_memory
 from fastio.engine import OnError
-from fastio.errors import DatasetNotFound, SchemaError, TransformError
+from fastio.errors import SchemaError, TransformError
 from fastio.feed import Feed, FieldTransforms, NativeFeed, NativeSettings, as_list
 from fastio.formats import (
     AnyDataset,
     Loadable,
     PaddedDataset,
-    TarDataset,
     TokenDataset,
     TokenPad,
     TokenWindows,
-    is_tars,
-    open_any,
     remote_part,
-    tables_of_url_folder,
 )
+from fastio.formats import open as open_data
 from fastio.formats.hugging_face import (
     HuggingFaceDataset,
-    HuggingFaceGroups,
-    HuggingFaceTable,
     has_transform,
     is_dataset_object,
     is_hugging_face,
     unlike_python,
-    wants_rows,
 )
-from fastio.formats.tables import (
-    StoreFile,
-    TableDataset,
-    TableFile,
-    TableOptions,
-    TableSamples,
-    find_tables,
-    table_kind,
-)
+from fastio.formats.tables import TableSamples
 from fastio.formats.tokens.padded import INPUTS, MASK
 from fastio.formats.torch_dataset import (
     Slow,
@@ -75,16 +61,16 @@ from fastio.transforms import compile, from_torchvision, sample_form
 from fastio.tuning import first_threads, most_threads
 from fastio.workers import TorchFeed
 
-_TO_OPEN = (
-    "columns, groups, dtypes, nulls and filters of tables that are opened are given to "
-    "fastio.open, or the files to Loader"
-)
-Threads = int | Literal["auto"] | None  # as `Loader` has them
-
 
 @dataclass(frozen=True)
 class Request:
-    """What `Loader` was asked for; the attributes are its arguments, in its meaning."""
+    """What `Loader` was asked for; the attributes are its arguments, in its meaning.
+
+    Attributes:
+        dataset: an object: what a path means is opened before.
+        cache: of the sources of a mix that are paths.
+        auto_threads: `num_workers` is "auto".
+    """
 
     dataset: Any
     sampling: Sampling
@@ -94,43 +80,10 @@ class Request:
     on_error: OnError
     fields: tuple[str, ...] | None
     channels_last: bool
-    storage_options: Mapping[str, Any] | None = None
-    cache: Cache | str | os.PathLike[str] | None = None
-    resident: bool | None = None
-    tables: TableRequest | None = None
     ragged: Form | Mapping[str, Form] | None = None
-    threads: Threads = None
+    cache: Cache | str | os.PathLike[str] | None = None
+    auto_threads: bool = False
     by_rows: bool = False  # any row at any time: what is loaded is more than one dataset
-
-
-@dataclass(frozen=True)
-class TableRequest:
-    """What a `Request` says of table files; the attributes are `Loader`'s arguments."""
-
-    options: TableOptions
-    filters: Any
-    memory: int | str | None
-
-    @classmethod
-    def of(
-        cls,
-        columns: Iterable[str] | None,
-        groups: Mapping[str, Iterable[str]] | None,
-        dtypes: Mapping[str, str] | None,
-        nulls: Mapping[str, Any] | None,
-        filters: Any,
-        memory: int | str | None,
-    ) -> TableRequest | None:
-        """None where nothing is asked for.
-
-        Raises:
-            SchemaError: the options are not possible.
-            ValueError: names are a string and no list.
-        """
-        options = TableOptions.of(columns, groups, dtypes, nulls)
-        if not options and filters is None and memory is None:
-            return None
-        return cls(options, filters, memory)
 
 
 def dataset_settings(dataset: Any) -> Any:
@@ -169,58 +122,40 @@ def make_feed(request: Request) -> Feed:
         return _concat_feed(parts, picked, request)
     if picked is not None and len(parts) == 1:
         request = _of_subset(parts[0], picked, request)
+    samples = None
     if isinstance(request.dataset, Mix):
         return _mix_feed(request.dataset, request)
     if is_hugging_face(request.dataset):
-        return _hugging_face_feed(request)
-    if isinstance(request.dataset, TableDataset):
-        memory = None if request.tables is None else request.tables.memory
-        return _row_group_feed(request, request.dataset, table_memory(memory))
-    of_some = request.by_rows or request.sampling.picked is not None
-    if isinstance(request.dataset, TableSamples) and of_some:
-        return _table_rows_feed(request.dataset, request)
+        slow = _python_only(request)
+        if slow is not None:
+            return _torch_feed(request, slow)
+        python = is_dataset_object(request.dataset) and not _unlike_python(request)
+        samples = SampleForm(None, python)
+        request = replace(request, dataset=open_data(request.dataset))
+    if isinstance(request.dataset, (TableSamples, HuggingFaceDataset)):
+        feed = _row_group_feed(request, request.dataset, samples or SampleForm())
+        if feed is not None:
+            return feed
     if isinstance(request.dataset, TableSamples):
-        return _table_feed(_of_opened(request, request.dataset), request.dataset.files)
-    tables = _tables(request)
-    if tables is not None and request.by_rows:
-        asked = request.tables or TableRequest(TableOptions(), None, None)
-        opened_tables = TableSamples(tables, asked.options, asked.filters)
-        kept = TableRequest(TableOptions(), None, asked.memory)
-        return _table_rows_feed(opened_tables, replace(request, tables=kept))
-    if tables is not None:
-        return _table_feed(request, tables)
-    if request.tables is not None:
-        raise ValueError(
-            "columns, groups, dtypes, nulls, filters and memory are for table files (Parquet, "
-            f"Arrow, CSV, JSONL), and {_one_line(request.dataset)} is none"
-        )
-    try:
-        source = _native_source(request)
-    except DatasetNotFound:
-        tables = None
-        if is_remote(request.dataset):
-            tables = tables_of_url_folder(request.dataset, request.storage_options)
-        if tables is None:
-            raise
-        return _table_feed(request, tables)
+        return _table_rows_feed(request.dataset, request)
+    source = _native_source(request)
     if isinstance(source, Slow):
         return _torch_feed(request, source)
     opened, known, images = source
     request = replace(request, sampling=drawn_by(request.workers.generator, request.sampling))
     dataset, request = _windows(opened, request)
-    if isinstance(dataset, TarDataset) and dataset is not request.dataset and request.fields:
-        request = replace(request, fields=tuple(dataset.schema.fields))  # seg_png for "seg.png"
     transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
     settings = _native_settings(request)
     if images is not None and not _given_for("image", request.transforms):
-        settings = replace(settings, samples=SampleForm(images))
+        samples = SampleForm(images)
+    settings = replace(settings, samples=samples or SampleForm())
     settings.ragged.check(dataset.schema, request.fields, transforms.audio)
     if remote_part(dataset) is None:
         sampling = request.sampling
         views = (TokenDataset, PaddedDataset)
         packed = dataset.dataset if isinstance(dataset, views) else dataset
         if isinstance(packed, Dataset) and not packed.schema.image_fields:
-            sampling, resident = place_table(packed, sampling, request.resident)
+            sampling, resident = place_table(packed, sampling, packed.resident)
             large = not resident and is_beyond_memory(packed)
             ahead = not resident and (not large or sampling.mode != "shuffle")
             settings = replace(settings, resident=resident, read_ahead=ahead, let_go=large)
@@ -238,58 +173,15 @@ def _of_subset(inner: Any, picked: npt.NDArray[np.int64], request: Request) -> R
     return request
 
 
-def _hugging_face_feed(request: Request) -> Feed:
-    """Of a dataset of the datasets package: row groups, or single rows where these are wanted."""
+def _python_only(request: Request) -> Slow | None:
+    """Why samples of a dataset of the datasets package are made in Python; None: they are not."""
     if has_transform(request.dataset):
-        if request.tables is not None:
-            raise ValueError(
-                "columns, groups, dtypes, nulls, filters and memory are of columns, and the "
-                "dataset makes its samples by a function (set_transform): reset_format() it"
-            )
-        return _torch_feed(
-            request,
-            Slow(
-                "the dataset has a transform of its own (set_transform)",
-                "Remove it with dataset.reset_format(), and pass fastio's transforms "
-                "(transforms={'image': [...]}) or a collate_fn to the loader.",
-            ),
+        return Slow(
+            "the dataset has a transform of its own (set_transform)",
+            "Remove it with dataset.reset_format(), and pass fastio's transforms "
+            "(transforms={'image': [...]}) or a collate_fn to the loader.",
         )
-    if request.storage_options is not None or request.cache is not None:
-        raise ValueError("storage_options and cache are for data behind a URL")
-    slow = _unlike_python(request)
-    if slow is not None and _asks_nothing(request):
-        return _torch_feed(request, slow)
-    python = slow is None and is_dataset_object(request.dataset)
-    asked = request.tables or TableRequest(TableOptions(), None, None)
-    options, sampling = asked.options, drawn_by(request.workers.generator, request.sampling)
-    table = HuggingFaceTable(request.dataset, options)
-    any_order = not sampling.ours or sampling.order == "shuffle" or request.on_error != "raise"
-    if request.workers.collate_fn is not None and asked.filters is None and asked.memory is None:
-        # Python's part takes as long for either, and single rows come in DataLoader's order.
-        any_order = any_order or (python and sampling.permutes(len(request.dataset)))
-    any_order = any_order or request.by_rows
-    if not any_order and not wants_rows(table, options):
-        how = _native_settings(request)
-        groups = HuggingFaceGroups(
-            table,
-            _for_samples(request, options),
-            fields=request.fields,
-            filters=asked.filters,
-            threads=how.threads,
-        )
-        return _row_group_feed(
-            request, groups, table_memory(asked.memory), SampleForm(None, python)
-        )
-    if asked.filters is not None or asked.memory is not None:
-        raise ValueError(
-            f"filters and memory are of rows that are read in groups, and those of {table.name} "
-            "are read one by one: it has images, lists of lists or lists of strings, or an order "
-            "or on_error of its own is asked for; filter the dataset (ds.filter)"
-        )
-    dataset = HuggingFaceDataset(table, options)
-    transforms = FieldTransforms.parse(request.transforms, dataset.schema)
-    settings = replace(_native_settings(request), samples=SampleForm(None, python))
-    return NativeFeed(dataset, sampling, transforms, settings)
+    return _unlike_python(request) if _asks_nothing(request) else None
 
 
 def _unlike_python(request: Request) -> Slow | None:
@@ -305,8 +197,9 @@ def _unlike_python(request: Request) -> Slow | None:
         return None
     return Slow(
         reason,
-        "Leave out collate_fn, or select the columns with columns=[...] and the values for "
-        "nulls with nulls={...}: collate_fn then gets fastio's values.",
+        "Leave out collate_fn, or open the dataset with the columns and the values for nulls that "
+        "you want, fastio.open(dataset, columns=[...], nulls={...}): collate_fn then gets fastio's "
+        "values.",
     )
 
 
@@ -316,32 +209,7 @@ def _is_image(feature: Any) -> bool:
 
 def _asks_nothing(request: Request) -> bool:
     """Whether nothing is asked for that only the native path has."""
-    asked = (request.tables, request.fields, request.ragged)
-    return all(option is None for option in asked) and request.on_error == "raise"
-
-
-def _tables(request: Request) -> list[TableFile] | None:
-    """The table files that a dataset means; None where it is something else."""
-    dataset, options = request.dataset, request.storage_options
-    if isinstance(dataset, (list, tuple)):
-        return find_tables(dataset, options)
-    if not isinstance(dataset, (str, os.PathLike)):
-        return None
-    if is_remote(dataset):
-        # What is in a folder there is asked for last: most are packed.
-        named = table_kind(dataset) is not None or request.tables is not None
-        return find_tables(dataset, options) if named else None
-    if is_tars(dataset) or is_dataset(dataset) or is_half_written(dataset):
-        return None
-    return find_tables(dataset)
-
-
-def _of_opened(request: Request, opened: TableSamples) -> Request:
-    """A request for table files that were opened with options of their own."""
-    asked = request.tables or TableRequest(TableOptions(), None, None)
-    if asked.options or asked.filters is not None:
-        raise ValueError(_TO_OPEN)
-    return replace(request, tables=TableRequest(opened.options, opened.filters, asked.memory))
+    return request.fields is None and request.ragged is None and request.on_error == "raise"
 
 
 def _table_rows_feed(dataset: TableSamples, request: Request) -> NativeFeed:
@@ -349,12 +217,7 @@ def _table_rows_feed(dataset: TableSamples, request: Request) -> NativeFeed:
 
     What is shuffled comes by windows of row groups, as many as memory keeps.
     """
-    asked = request.tables
-    if asked is not None and (asked.options or asked.filters is not None):
-        raise ValueError(_TO_OPEN)
-    if request.storage_options is not None or request.cache is not None:
-        raise ValueError("storage_options and cache are for a dataset that is given as a URL")
-    memory = table_memory(None if asked is None else asked.memory)
+    memory = table_memory(dataset.memory)
     sampling = drawn_by(request.workers.generator, request.sampling)
     groups = max(1, memory // max(1, dataset.group_bytes))
     dataset.keep(memory)
@@ -368,75 +231,53 @@ def _table_rows_feed(dataset: TableSamples, request: Request) -> NativeFeed:
     return NativeFeed(dataset, sampling, transforms, settings)
 
 
-def _table_feed(request: Request, files: list[TableFile]) -> TableFeed:
-    if not any(isinstance(file, StoreFile) for file in files):
-        if request.storage_options is not None or request.cache is not None:
-            raise ValueError("storage_options and cache are for data behind a URL")
-    elif request.cache is not None:
-        raise ValueError(
-            "cache= is for packed datasets and tars: of tables as they are, an epoch fetches what "
-            "its columns take, and nothing is kept. Pack them (fastio pack), or leave it out"
-        )
-    if request.on_error != "raise":
+def _row_group_feed(
+    request: Request, dataset: TableSamples | HuggingFaceDataset, samples: SampleForm
+) -> TableFeed | None:
+    """Batches of row groups; None where single rows are read."""
+    sampling, tables = request.sampling, isinstance(dataset, TableSamples)
+    if request.by_rows or sampling.picked is not None:
+        return None
+    if request.on_error != "raise" and tables:
         raise ValueError(
             f"on_error={request.on_error!r} is of single samples, and tables are read by row groups"
         )
-    asked = request.tables or TableRequest(TableOptions(), None, None)
+    any_order = not sampling.ours or sampling.order == "shuffle" or request.on_error != "raise"
+    if request.workers.collate_fn is not None and dataset.memory is None and samples.python:
+        # Python's part takes as long for either, and single rows come in DataLoader's order.
+        any_order = any_order or sampling.permutes(len(dataset))
+    if any_order and not tables:
+        return None
     how = _native_settings(request)
-    memory = table_memory(asked.memory)
-    dataset = TableDataset(
-        files,
-        _for_samples(request, asked.options),
-        fields=request.fields,
-        filters=asked.filters,
-        memory=memory // 2,
-        threads=how.threads,
-    )
-    return _row_group_feed(request, dataset, memory)
-
-
-def _for_samples(request: Request, options: TableOptions) -> TableOptions:
-    """The options, with nulls kept where collate_fn gets samples."""
-    return replace(options, keep_nulls=request.workers.collate_fn is not None)
-
-
-def _row_group_feed(
-    request: Request, dataset: TableDataset, memory: int, samples: SampleForm | None = None
-) -> TableFeed:
-    """Batches of row groups, in so many bytes."""
-    how = _native_settings(request)
-    given = None if request.tables is None else request.tables.memory
-    transforms = FieldTransforms.parse(request.transforms, dataset.schema)
+    memory = table_memory(dataset.memory)
+    # Nulls are for collate_fn, which gets samples.
+    keep_nulls = request.workers.collate_fn is not None
+    groups = dataset.row_groups(request.fields, memory // 2, how.threads, keep_nulls)
+    if groups is None:
+        return None
+    transforms = FieldTransforms.parse(request.transforms, groups.schema)
     settings = TableSettings(
         how.threads,
         max(2, request.workers.prefetch_factor or 0),
-        None if given is None else memory,
+        None if dataset.memory is None else memory,
         how.timeout_s,
         how.collate_fn,
         how.pinned,
         how.ragged,
-        samples or SampleForm(),
+        samples,
     )
-    how.ragged.check(dataset.schema)
+    how.ragged.check(groups.schema)
     if transforms.audio:
         raise TransformError(
             "AudioDecode is for packed datasets, folders and tars: pack the tables"
         )
-    return TableFeed(dataset, request.sampling, transforms, settings)
+    return TableFeed(groups, sampling, transforms, settings)
 
 
 def _native_source(request: Request) -> tuple[AnyDataset, list[Any], ImageForm | None] | Slow:
     """A dataset of the native path, the transforms that it came with, and what these make of an
     image; or why there is none."""
-    dataset, options, cache = request.dataset, request.storage_options, request.cache
-    if isinstance(dataset, (str, os.PathLike)) or is_tars(dataset):
-        opened = open_any(dataset, request.fields, storage_options=options, cache=cache)
-        return opened, [], None
-    if options is not None or cache is not None:
-        raise ValueError(
-            "storage_options and cache are for a dataset that is given as a URL; fastio.open takes "
-            "them too"
-        )
+    dataset = request.dataset
     if isinstance(dataset, AnyDataset):
         return dataset, [], None
     files = image_files(dataset)
@@ -535,10 +376,13 @@ def _only_tokens(dataset: AnyDataset) -> str:
 def _mix_feed(mix: Mix, request: Request) -> MixFeed:
     feeds: list[NativeFeed | ConcatFeed] = []
     for source in mix.sources:
-        feed = _feed_of_part(source, request)
+        opened = source
+        if isinstance(source, (str, os.PathLike)):
+            opened = open_data(source, cache=request.cache if is_remote(source) else None)
+        feed = _feed_of_part(opened, request)
         if not isinstance(feed, (NativeFeed, ConcatFeed)):
-            for opened in feeds:
-                opened.close()
+            for other in feeds:
+                other.close()
             raise TransformError(
                 f"a mix is of datasets whose rows fastio reads itself, and {_one_line(source)} is "
                 "none: pack it"
@@ -619,10 +463,8 @@ def _torch_feed(request: Request, slow: Slow) -> TorchFeed:
 def _native_settings(request: Request) -> NativeSettings:
     workers = request.workers
     threads = most = workers.num_workers or available_cores()
-    if request.threads == "auto":
+    if request.auto_threads:
         threads, most = first_threads(), most_threads()
-    elif request.threads is not None:
-        threads = most = request.threads
     # Two rows a thread, however small the batches.
     busy = -(-2 * most // (request.sampling.batch_size or 1))
     on_gpu = request.device is not None and request.device.type == "cuda"

@@ -39,6 +39,7 @@ from fastio.store import open_store
 from tests.pictures import jpeg
 from tests.servers import HIDDEN_FAULTS, OPEN_FAULTS, STORM, FaultProxy, http_folder
 from tests.staging_support import CROPS, MIB
+from tests.support import open_loader
 
 TIMEOUT_S = 0.5  # of a request that makes no progress
 EPOCHS_A_LOADER = 2
@@ -244,7 +245,7 @@ def storm(
 
 def _loader(source: Any, about: Kind, **options: Any) -> Loader:
     given: dict[str, Any] = {"batch_size": 16, "num_workers": 2, "shuffle": True, "seed": 3}
-    return Loader(str(source), **(given | about.options | options))
+    return open_loader(str(source), **(given | about.options | options))
 
 
 def _compare(outcome: Outcome, loader: Loader, local: Loader, epoch: int) -> None:

@@ -162,8 +162,8 @@ class Warm(Job):
     def left(self, place: Path, variant: int) -> list[str]:
         """Nothing that is wrong: verify looks at what is there, and the next one goes on."""
         cache = self._cache(place, variant)
-        if not cache.path.exists():
-            return []
+        if not (cache.path / "fastio-cache.json").exists():
+            return []  # killed before there was a cache: the next one begins it
         with closing(cache):
             found = [piece for piece in cache.verify().damaged if "missing" not in piece.problem]
         return [f"damaged: {piece}" for piece in found]

@@ -118,7 +118,7 @@ PHOTO_FINDINGS = (
     Finding(
         "threads",
         "the loader runs 1 thread where 2 cores are allowed",
-        "pass num_workers=2, or threads='auto'",
+        "pass num_workers=2, or num_workers='auto'",
         1.65,
         (
             "1 thread: 1,050 images/s; 2 threads: 2,012 images/s; the model takes 1,786 images/s",

@@ -18,6 +18,7 @@ import fastio.dataset.remote
 from fastio import Cache, Loader, RandomHorizontalFlip, RandomResizedCrop, Schema
 from fastio.schema import Array, Image, Scalar, Text
 from fastio.store import open_store
+from tests.support import open_loader
 
 SIDE = 64  # pixels: 12 KiB a raw image, so 21 rows are a block of the least size
 CROPS = [RandomResizedCrop((16, 16)), RandomHorizontalFlip()]
@@ -108,7 +109,7 @@ def remote_loader(url: str, cache: Cache | None = None, batch_size: Any = 8, **o
     given = {"shuffle": True, "transforms": CROPS, "num_workers": 2, "seed": 0} | options
     if {"sampler", "batch_sampler", "order"} & given.keys():
         del given["shuffle"]
-    return Loader(url, batch_size, cache=cache, **given)
+    return open_loader(url, batch_size, cache=cache, **given)
 
 
 def short_deadlines(

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
+from inspect import signature
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,18 @@ from typing import Any
 import pytest
 from PIL import Image
 
+import fastio
 from fastio.files import AnyPath
 from fastio.formats import folder
+
+_OF_DATA = frozenset(signature(fastio.open).parameters)
+
+
+def open_loader(source: Any, *args: Any, **options: Any) -> fastio.Loader:
+    """A Loader of a source that is opened with those of the options that are options of data."""
+    own = {"cache", "fields"} if _OF_DATA & options.keys() <= {"cache", "fields"} else {"fields"}
+    of_data = {name: options.pop(name) for name in _OF_DATA - own if name in options}
+    return fastio.Loader(fastio.open(source, **of_data) if of_data else source, *args, **options)
 
 
 @cache

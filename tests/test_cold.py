@@ -23,6 +23,7 @@ from fastio.fetch import columns
 from fastio.fetch.cold import ColdRows, ReadAheadPlan, Window, windows_of
 from fastio.order import Order
 from fastio.plan import Plan
+from tests.support import open_loader
 
 ROWS = 250_000
 ROW_BYTES = 256
@@ -181,7 +182,7 @@ def test_a_state_of_a_machine_with_other_windows_goes_on_in_them(
 
 def test_a_table_that_fits_is_read_ahead_and_stays(table: Path) -> None:
     forget(table)
-    with Loader(table, 512, shuffle=True, seed=0, resident=False) as loader:
+    with Loader(fastio.open(table, resident=False), 512, shuffle=True, seed=0) as loader:
         run = iter(loader)
         next(run)
         everything = Window(0, ROWS, np.zeros(1, np.int64), ROWS, ROWS)
@@ -211,11 +212,11 @@ def test_tokens_beyond_memory_are_those_that_memory_would_hold(
     monkeypatch.setattr(residency, "_BLOCK_BYTES", 16 << 10)
     options: dict[str, Any] = {"transforms": {"tokens": transforms}, "batch_size": 1}
     key = "input_ids" if isinstance(transforms, TokenPad) else "inputs"
-    with Loader(tmp_path / "ds", **options) as loader:
+    with open_loader(tmp_path / "ds", **options) as loader:
         expected = [batch[key][0].tolist() for batch in loader]
     monkeypatch.setattr(residency, "available_memory", lambda: 300 << 10)
     shuffle = True if order == "auto" else None
-    with Loader(tmp_path / "ds", shuffle=shuffle, order=order, **options) as loader:
+    with open_loader(tmp_path / "ds", shuffle=shuffle, order=order, **options) as loader:
         found = {}
         for batch in loader:
             assert loader.batch.rows is not None

@@ -19,7 +19,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 import fastio
 from fastio import Loader, PerformanceWarning
 from fastio.workers import _warn
-from tests.support import import_torchvision, numbered_folder
+from tests.support import import_torchvision, numbered_folder, open_loader
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def batches_of(loader: Any) -> list[list[Any]]:
 def compare(source: Any, path: str = "native", **options: Any) -> None:
     """All samples of a loader, in order, and what DataLoader gives for them."""
     wanted = batches_of(DataLoader(source, 3, collate_fn=list))
-    with Loader(source, 3, collate_fn=list, **options) as loader:
+    with open_loader(source, 3, collate_fn=list, **options) as loader:
         assert loader.path == path
         found = batches_of(loader)
     assert [len(batch) for batch in found] == [len(batch) for batch in wanted]
@@ -271,9 +271,11 @@ def test_nulls_within_lists_are_still_refused(tmp_path: Path) -> None:
 
 def test_what_nulls_are_to_be_goes_before(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"x": [1, None]}), tmp_path / "t.parquet")
-    with Loader(tmp_path / "t.parquet", 2, nulls={"x": -1}, collate_fn=list) as loader:
+    with Loader(fastio.open(tmp_path / "t.parquet", nulls={"x": -1}), 2, collate_fn=list) as loader:
         assert next(iter(loader)) == [{"x": 1}, {"x": -1}]
-    with Loader(tmp_path / "t.parquet", 2, nulls={"x": "mask"}, collate_fn=list) as loader:
+    with Loader(
+        fastio.open(tmp_path / "t.parquet", nulls={"x": "mask"}), 2, collate_fn=list
+    ) as loader:
         assert next(iter(loader)) == [{"x": 1, "x_valid": True}, {"x": 0, "x_valid": False}]
 
 
@@ -368,6 +370,6 @@ def test_images_of_the_datasets_package_are_its_pil_images() -> None:
 
 def test_columns_that_are_named_are_fastio_s_values() -> None:
     source = rows_of(x=[1, None, 3], y=[1, 2, 3])
-    with Loader(source, 3, columns=["y"], collate_fn=list) as loader:
+    with Loader(fastio.open(source, columns=["y"]), 3, collate_fn=list) as loader:
         assert loader.path == "native"
         assert next(iter(loader)) == [{"y": 1}, {"y": 2}, {"y": 3}]

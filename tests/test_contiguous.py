@@ -26,6 +26,7 @@ from fastio import (
 )
 from tests.pictures import picture
 from tests.saved import image_dataset, table_dataset
+from tests.support import open_loader
 
 ROWS = 11
 NORMALIZE = Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
@@ -231,7 +232,7 @@ def leaves(batch: Any) -> list[torch.Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_contiguous(kind: str, tmp_path: Path) -> None:
     source, options = KINDS[kind]
-    with Loader(source(tmp_path), **{"batch_size": 4, "num_workers": 1, **options}) as loader:
+    with open_loader(source(tmp_path), **{"batch_size": 4, "num_workers": 1, **options}) as loader:
         found = [leaf for batch in loader for leaf in leaves(batch)]
     assert found
     assert all(leaf.is_contiguous() for leaf in found)

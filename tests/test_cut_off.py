@@ -20,6 +20,7 @@ from fastio.formats.tables import TableDataset, TableOptions
 from tests.pictures import picture, save
 from tests.servers import http_folder
 from tests.staging_support import pack_table
+from tests.support import open_loader
 
 ROWS = 4000
 
@@ -118,7 +119,7 @@ def test_what_is_wrong_with_a_whole_shard_is_no_error_of_samples(
     shutil.copytree(packed / kind, tmp_path / "ds")
     options: dict[str, Any] = {"ragged": {"value": "list"}} if kind == "arrays" else {}
     images = {"transforms": [fastio.Resize((8, 8))]} if kind[:3] in ("raw", "JPE", "PNG") else {}
-    with Loader(
+    with open_loader(
         tmp_path / "ds", 4, prefetch_factor=1, num_workers=1, on_error=on_error, **options, **images
     ) as loader:
         if is_open:

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fastio
 from fastio.dataset import JOURNAL_NAME, Dataset
 from fastio.errors import DatasetNotFound, ImageError, SchemaError, SourceNotFound
-from fastio.formats import FolderDataset, open_any
+from fastio.formats import FolderDataset
 from fastio.pack import pack
 from fastio.schema import Image, Scalar, Schema
 from tests.pictures import decoded, jpeg, oriented_jpeg, png, png_16_bit, write_folder
@@ -215,18 +216,18 @@ def test_a_class_without_images_is_named_as_torchvision_names_it(folder: Path) -
         FolderDataset(folder)
 
 
-def test_open_any_tells_packed_from_folder(folder: Path, tmp_path: Path) -> None:
+def test_open_tells_packed_from_folder(folder: Path, tmp_path: Path) -> None:
     pack(folder, tmp_path / "packed")
-    assert isinstance(open_any(tmp_path / "packed"), Dataset)
-    assert isinstance(open_any(folder), FolderDataset)
+    assert isinstance(fastio.open(tmp_path / "packed"), Dataset)
+    assert isinstance(fastio.open(folder), FolderDataset)
 
 
-def test_open_any_does_not_take_a_half_written_dataset_for_a_folder(tmp_path: Path) -> None:
+def test_open_does_not_take_a_half_written_dataset_for_a_folder(tmp_path: Path) -> None:
     (tmp_path / JOURNAL_NAME).write_text("")
     with pytest.raises(DatasetNotFound, match="--resume"):
-        open_any(tmp_path)
+        fastio.open(tmp_path)
 
 
-def test_open_any_names_what_is_missing(tmp_path: Path) -> None:
+def test_open_names_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFound, match="nothing does not exist"):
-        open_any(tmp_path / "nothing")
+        fastio.open(tmp_path / "nothing")

@@ -58,13 +58,14 @@ from tests.saved import (  # sets the environment before datasets is imported
     save_to,
     table_dataset,
 )
+from tests.support import open_loader
 
 CROP = {"image": [Resize((16, 16))]}
 
 
 def batch_of(source: Any, rows: int = 200, **options: Any) -> dict[str, Any]:
     """All rows as one batch, in order."""
-    with Loader(source, rows, num_workers=2, **options) as loader:
+    with open_loader(source, rows, num_workers=2, **options) as loader:
         (batch,) = list(loader)
         assert loader.path == "native"
     return batch  # type: ignore[no-any-return]
@@ -307,7 +308,7 @@ def test_any_order_of_any_batches_gives_each_row_once(data: Any) -> None:
     wanted = sorted(zip(dataset["x"][:], dataset["t"][:], strict=True))
     for order in ("auto", "shuffle"):
         options: dict[str, Any] = {"shuffle": True, "order": order, "num_workers": 2}
-        with Loader(dataset, data.draw(st.integers(1, 40)), **options) as loader:
+        with open_loader(dataset, data.draw(st.integers(1, 40)), **options) as loader:
             found = [pair for b in loader for pair in zip(b["x"].tolist(), b["t"], strict=True)]
         assert sorted(found) == wanted
 
@@ -434,7 +435,9 @@ def test_lists_of_strings_are_lists_in_batches(tmp_path: Path) -> None:
         assert batch["pair_tags"] == values
         assert batch["pair_n"].tolist() == [0, 1, 2]
         assert HuggingFaceDataset(source)[0]["tags"] == ["a", "é"]
-        with Loader(source, 2, shuffle=True, num_workers=1, columns=["tags"]) as loader:
+        with Loader(
+            fastio.open(source, columns=["tags"]), 2, shuffle=True, num_workers=1
+        ) as loader:
             assert sorted(tags for batch in loader for tags in batch["tags"]) == sorted(values)
 
 
@@ -509,7 +512,7 @@ def test_lists_of_images_are_refused_by_name() -> None:
         ({"columns": ["crops.image"]}, "crops.image"),
     ):
         with pytest.raises(SchemaError, match=f"'{name}' is of lists of images"):
-            Loader(dataset, 1, **options)  # type: ignore[arg-type]
+            open_loader(dataset, 1, **options)  # type: ignore[arg-type]
     batch = batch_of(dataset, columns=["k", "crops.n"], ragged="list")
     assert (batch["k"].tolist(), plain(batch["crops_n"])) == ([3], [[1]])
 
@@ -565,10 +568,10 @@ def test_images_are_those_of_the_same_files_in_a_folder(tmp_path: Path) -> None:
     files = [str(tmp_path / "folder" / NAMES[0] / f"{row:02}.jpg") for row in range(rows)]
     by_path = Dataset.from_dict({"image": files}, features=Features({"image": Image()}))
     in_memory = image_dataset(rows).select_columns(["image"])
-    with Loader(FolderDataset(tmp_path / "folder"), 5, **options) as loader:
+    with open_loader(FolderDataset(tmp_path / "folder"), 5, **options) as loader:
         wanted = [images for images, _ in loader]
     for source in [by_path, *both(in_memory, tmp_path)]:
-        with Loader(source, 5, **options) as loader:
+        with open_loader(source, 5, **options) as loader:
             found = [batch["image"] for batch in loader]
         assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True)), source
 
@@ -717,11 +720,11 @@ def test_fields_and_columns_of_datasets_with_images(tmp_path: Path) -> None:
     assert list(batch) == ["label", "image"]
     assert batch["label"].dtype == torch.int32
     with pytest.raises(SchemaError, match="has no column 'colour'"):
-        Loader(folder, 2, columns=["colour"])
+        Loader(fastio.open(folder, columns=["colour"]), 2)
     with pytest.raises(SchemaError, match="'image' has no nulls"):
-        Loader(folder, 2, nulls={"image": 0})
-    with pytest.raises(ValueError, match="filters and memory"):
-        Loader(folder, 2, filters=[("label", "=", 1)])
+        Loader(fastio.open(folder, nulls={"image": 0}), 2)
+    with pytest.raises(SchemaError, match=r"filter it with the datasets package"):
+        Loader(fastio.open(folder, filters=[("label", "=", 1)]), 2)
 
 
 # --- Loaders --------------------------------------------------------------------------------------
@@ -744,12 +747,12 @@ def test_tables_are_grouped_cast_and_filtered(tmp_path: Path) -> None:
 def test_a_loader_goes_on_exactly_where_it_was(make: Callable[[], Dataset], tmp_path: Path) -> None:
     for source in both(make().shuffle(seed=3), tmp_path):
         options: dict[str, Any] = {"shuffle": True, "fields": ["label"], "seed": 5}
-        with Loader(source, 5, **options) as loader:
+        with open_loader(source, 5, **options) as loader:
             batches = iter(loader)
             next(batches)
             state = loader.state_dict()
             wanted = [batch["label"].tolist() for batch in batches]
-        with Loader(source, 5, **options) as loader:
+        with open_loader(source, 5, **options) as loader:
             loader.load_state_dict(state)
             assert [batch["label"].tolist() for batch in loader] == wanted
 
@@ -802,10 +805,10 @@ def test_class_names_in_the_metadata_of_files_are_understood(kind: str, tmp_path
         assert loader.dataset.schema.vocabularies == {"label": tuple(NAMES)}
         assert loader.dataset.schema.classes == tuple(NAMES)
         assert next(iter(loader))["label"].tolist() == dataset["label"][:]
-    with Loader(path, 200, fields=["number"]) as loader:
-        assert loader.dataset.schema.vocabularies == {}
-        assert loader.dataset.schema.classes is None
-    with Loader(path, 200, dtypes={"label": "float32"}) as loader:
+    with fastio.open(path, columns=["number"]) as table:
+        assert table.schema.vocabularies == {}
+        assert table.schema.classes is None
+    with Loader(fastio.open(path, dtypes={"label": "float32"}), 200) as loader:
         assert loader.dataset.schema.vocabularies == {}
 
 

@@ -497,7 +497,7 @@ def test_lightning_s_sampler_comes_to_a_loader_of_the_same_arguments(
 
     def make() -> fastio.Loader:
         return fastio.Loader(
-            str(packed), BATCH, shuffle=True, fields=["x"], threads=1, channels_last=False
+            str(packed), BATCH, shuffle=True, fields=["x"], num_workers=1, channels_last=False
         )
 
     if made_in_a_hook:

@@ -329,7 +329,6 @@ def test_a_sampler_is_not_shared_out_among_ranks(folder: Path) -> None:
         {"rank": 2, "world_size": 2},
         {"on_error": "ignore"},
         {"cache": "/tmp"},
-        {"storage_options": {}},
         {"fields": "image"},
     ],
     ids=str,

@@ -22,6 +22,7 @@ from PIL import Image
 import fastio
 from fastio import Loader, SchemaError
 from fastio.schema import ARRAY_DTYPES
+from tests.support import open_loader
 
 FORMS = ["list", "padded", "nested", "flat"]
 Rows = list[np.ndarray[Any, Any]]
@@ -94,7 +95,7 @@ def volume(n: int) -> np.ndarray[Any, Any]:
 def test_an_open_axis_in_every_form(packed: Path, spectrograms: Rows, form: Any) -> None:
     fields = ["label", "mel"]
     options: dict[str, Any] = {"shuffle": True, "seed": 0, "fields": fields, "ragged": form}
-    with Loader(packed, 7, num_workers=2, **options) as loader:
+    with open_loader(packed, 7, num_workers=2, **options) as loader:
         for _ in range(3):  # memory that is used again
             check(loader, "mel", spectrograms, form, 1)
         check(loader, "mel", spectrograms, form, 1)
@@ -301,7 +302,7 @@ def test_lists_of_tables_are_padded_where_nothing_is_said(table: Path) -> None:
 def test_batches_of_empty_lists(tmp_path: Path, form: Any) -> None:
     column = pa.array([[], None, []], pa.list_(pa.float32()))
     pa.parquet.write_table(pa.table({"x": column}), tmp_path / "t.parquet")
-    with Loader(tmp_path / "t.parquet", 3, ragged=form, nulls={"x": 0}) as loader:
+    with Loader(fastio.open(tmp_path / "t.parquet", nulls={"x": 0}), 3, ragged=form) as loader:
         (batch,) = loader
     assert [tuple(row.shape) for row in rows_of(batch, "x", form)] == [(0,)] * 3
 
@@ -369,7 +370,7 @@ def test_rows_beside_bad_images_are_left_out_or_replaced(
                 tar.addfile(member, io.BytesIO(content))
     options: dict[str, Any] = {"fields": ["png", "npy"], "ragged": form, "on_error": on_error}
     how = {"png": [fastio.Resize((4, 4))]}
-    with Loader(tmp_path / "t.tar", 6, transforms=how, **options) as loader:
+    with open_loader(tmp_path / "t.tar", 6, transforms=how, **options) as loader:
         (batch,) = loader
     rows = [row.tolist() for row in rows_of(batch, "npy", form)]
     kept = [0, 2, 3, 5] if on_error == "skip" else [0, 2, 2, 3, 5, 5]

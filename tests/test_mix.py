@@ -27,6 +27,7 @@ from fastio import (
 from fastio.mixing import CYCLE, MixOrder
 from tests.servers import http_folder
 from tests.staging_support import noise, pack_noise
+from tests.support import open_loader
 
 
 def pack_numbers(path: Path, first: int, count: int) -> Path:
@@ -139,7 +140,7 @@ def test_what_is_delivered_depends_on_the_seeds_alone(sources: dict[Path, float]
     def epochs(threads: int, **seeds: int) -> list[list[int]]:
         spec = mix(sources, seed=seeds.get("turns", 0))
         how: Any = {"num_workers": threads, "seed": seeds.get("rows", 0)}
-        with Loader(spec, 16, shuffle=True, **how) as loader:
+        with open_loader(spec, 16, shuffle=True, **how) as loader:
             return [numbers(loader), numbers(loader)]
 
     first = epochs(1)

@@ -69,7 +69,7 @@ def test_findings_are_in_order_of_gain_with_their_evidence() -> None:
         text.index(part)
         for part in (
             "1. The loader runs 1 thread where 2 cores are allowed. Epoch 1.65",
-            "Pass num_workers=2, or threads='auto'.",
+            "Pass num_workers=2, or num_workers='auto'.",
             "the process used 1.70 of 2 cores",
             "2. A cold epoch waits 19% of its time for the disk. Epoch 1.23",
             "cold 59.2 s, warm 48.1 s an epoch",

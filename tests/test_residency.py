@@ -91,7 +91,7 @@ def test_available_memory_is_some_and_a_container_s_limit_counts(
 
 
 def test_a_resident_table_gives_every_row(table: fastio.Dataset) -> None:
-    with Loader(table.path, batch_size=64, shuffle=True, resident=True) as loader:
+    with Loader(fastio.open(table.path, resident=True), batch_size=64, shuffle=True) as loader:
         for _ in range(3):
             rows = [row for batch in loader for row in batch["y"].tolist()]
             assert sorted(rows) == list(range(len(table)))
@@ -99,7 +99,7 @@ def test_a_resident_table_gives_every_row(table: fastio.Dataset) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_child_makes_its_own_copy_and_ends(table: fastio.Dataset) -> None:
-    with Loader(table.path, batch_size=64, shuffle=True, resident=True) as loader:
+    with Loader(fastio.open(table.path, resident=True), batch_size=64, shuffle=True) as loader:
         iterator = iter(loader)
         next(iterator)
         child = os.fork()

@@ -29,6 +29,7 @@ from tests.staging_support import (
     pack_table,
     remote_loader,
 )
+from tests.support import open_loader
 
 ROWS = 300
 ALL = list(range(ROWS))
@@ -126,8 +127,8 @@ def test_two_image_fields_text_and_arrays(
         "num_workers": 2,
     }
     with (
-        Loader(root / "mixed", 10, **options) as local,
-        Loader(f"{proxy.url}/mixed", 10, cache=cache, **options) as remote,
+        open_loader(root / "mixed", 10, **options) as local,
+        open_loader(f"{proxy.url}/mixed", 10, cache=cache, **options) as remote,
     ):
         for ours, theirs in zip(local, remote, strict=True):
             assert ours["caption"] == theirs["caption"]
@@ -139,7 +140,7 @@ def test_without_image_fields_each_shard_comes_once(proxy: FaultProxy, cache: Ca
     orders: list[dict[str, Any]] = [{"shuffle": True}, {"sampler": list(range(7999, -1, -1))}]
     for options in orders:
         proxy.forget()
-        with Loader(f"{proxy.url}/table", 64, cache=cache, **options) as loader:
+        with open_loader(f"{proxy.url}/table", 64, cache=cache, **options) as loader:
             seen = [
                 int(y)
                 for batch in loader

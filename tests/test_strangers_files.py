@@ -22,7 +22,7 @@ KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 
 # Each opens what may be a pipe, and would wait for its writer for ever.
 STEPS = {
-    "a sample": "fastio.formats.open_any(path)[0]",
+    "a sample": "fastio.open(path)[0]",
     "a loader": "list(fastio.Loader(path, 2, shuffle=False))",
     "a pack": "fastio.pack(path, out)",
     "text": "fastio.pack(path, out, tokenizer='bytes')",

@@ -28,7 +28,7 @@ from torch.utils.data import (
 )
 
 import fastio
-from tests.support import import_torchvision, numbered_folder
+from tests.support import import_torchvision, numbered_folder, open_loader
 
 ROWS = 20
 
@@ -137,7 +137,7 @@ def test_attributes_are_those_of_dataloader() -> None:
         "drop_last": True,
     }
     plain = DataLoader(Numbers(), 4, **options)
-    with fastio.Loader(Numbers(), 4, **options) as loader:
+    with open_loader(Numbers(), 4, **options) as loader:
         names = [name for name in vars(plain) if not name.startswith("_")]
         assert {"pin_memory", "prefetch_factor", "collate_fn", "in_order"} < set(names)
         for name in names:

@@ -24,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastio import (
+    DatasetNotFound,
     Loader,
     LoaderTimeout,
     OnBatch,
@@ -34,6 +35,7 @@ from fastio import (
 )
 from fastio.table_feed.run import TableRun
 from tests.children import run_code
+from tests.support import open_loader
 
 ROWS = 5000
 WIDE = 64  # numbers of a row of `wide`
@@ -80,7 +82,7 @@ def parquet(tmp_path_factory: pytest.TempPathFactory, whole: pa.Table) -> str:
 def loader(path: Any, batch_size: int | None = 96, **options: Any) -> Loader:
     """With windows of about 1000 rows."""
     given: dict[str, Any] = {"num_workers": 2, "memory": "1MiB", "seed": 0} | options
-    return Loader(path, batch_size, **given)
+    return open_loader(path, batch_size, **given)
 
 
 def numbers(batches: Iterable[Any]) -> list[int]:
@@ -268,7 +270,7 @@ def test_only_rows_that_pass_the_filter_come(parquet: str, filters: Any) -> None
     with loader(parquet, shuffle=True, filters=filters, columns=["a", "number"]) as batches:
         seen = numbers(batches)
         assert len(batches.dataset) == ROWS - 1234
-        first = batches.dataset.groups[0]
+        first = batches._feed.dataset.groups[0]
     assert sorted(seen) == list(range(1234, ROWS))
     assert (first.number, first.rows) == (3, 1600 - 1234)
 
@@ -527,7 +529,8 @@ def test_a_loader_can_be_pickled_and_used_after_a_fork(parquet: str) -> None:
 def test_the_interpreter_may_end_in_the_middle_of_an_epoch(parquet: str) -> None:
     program = (
         "import sys, fastio\n"
-        "batches = fastio.Loader(sys.argv[1], 8, shuffle=True, memory='1MiB')\n"
+        "source = fastio.open(sys.argv[1], memory='1MiB')\n"
+        "batches = fastio.Loader(source, 8, shuffle=True)\n"
         "iterator = iter(batches)\n"
         "print(len(next(iterator)['number']))\n"
     )
@@ -560,7 +563,7 @@ def test_transforms_collate_fn_and_single_samples(parquet: str) -> None:
         ({"on_error": "skip"}, "row groups"),
         ({"memory": "1KiB"}, "at least 1 MiB"),
         ({"columns": "number"}, "list of names"),
-        ({"cache": "there"}, "behind a URL"),
+        ({"cache": "there"}, "only for URLs"),
     ],
 )
 def test_what_tables_cannot_do_is_said(parquet: str, options: Any, message: str) -> None:
@@ -568,8 +571,10 @@ def test_what_tables_cannot_do_is_said(parquet: str, options: Any, message: str)
         loader(parquet, **options)
 
 
-def test_options_of_tables_need_tables(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="for table files"):
-        Loader(list(range(5)), columns=["x"])
-    with pytest.raises(ValueError, match=r"cache= is for packed datasets and tars.*fastio pack"):
+def test_options_of_tables_need_tables(parquet: str) -> None:
+    with pytest.raises(TypeError, match=r"columns is an option of the data: .*fastio\.open\("):
+        Loader(parquet, columns=["number"])  # type: ignore[call-arg]
+    with pytest.raises(DatasetNotFound, match=r"neither one of tars nor one of table files"):
+        open_loader(list(range(5)), columns=["x"])
+    with pytest.raises(ValueError, match=r"cache is an option of a packed dataset and tars"):
         Loader("https://example.org/t.parquet", cache="there")

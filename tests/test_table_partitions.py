@@ -19,6 +19,7 @@ from fastio import Loader
 from fastio.errors import SchemaError
 from fastio.formats.tables import TableDataset, TableOptions, find_tables, open_files
 from fastio.formats.tables.partitions import constants_of, values_of
+from tests.support import open_loader
 
 ROWS = 20
 
@@ -45,7 +46,7 @@ def root(tmp_path: Path) -> Path:
 def samples(source: Any, **options: Any) -> list[dict[str, Any]]:
     """All rows as the loader gives them, words for codes, sorted by x."""
     found: list[dict[str, Any]] = []
-    with Loader(source, 7, num_workers=2, memory="8MiB", **options) as batches:
+    with open_loader(source, 7, num_workers=2, memory="8MiB", **options) as batches:
         words = batches._feed.dataset.schema.vocabularies  # type: ignore[attr-defined,union-attr]
         for batch in batches:
             columns = {name: values.tolist() for name, values in batch.items()}
@@ -102,7 +103,9 @@ def test_files_that_a_filter_leaves_out_are_not_opened(root: Path) -> None:
 
 
 def test_they_are_columns_as_others_are(root: Path) -> None:
-    with Loader(root, 50, columns=["g", "in"], groups={"g": ["x", "year"]}, nulls=MASK) as batches:
+    with Loader(
+        fastio.open(root, columns=["g", "in"], groups={"g": ["x", "year"]}, nulls=MASK), 50
+    ) as batches:
         for batch in batches:
             assert batch["g"].shape[1] == 2
             assert set(batch["g"][:, 1].tolist()) <= {2023, 2024, -1}

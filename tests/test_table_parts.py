@@ -98,9 +98,9 @@ def test_a_shuffled_subset_reads_each_row_group_once(
         "read",
         lambda self, group, *how: reads.append(group.number) or read(self, group, *how),
     )
-    with fastio.open(tmp_path / "wide.parquet") as dataset:
+    with fastio.open(tmp_path / "wide.parquet", memory="2MiB") as dataset:
         subset = Subset(dataset, [7, 1, 4, 2, 0])
-        with fastio.Loader(subset, 2, True, seed=0, memory="2MiB") as loader:
+        with fastio.Loader(subset, 2, True, seed=0) as loader:
             found = [(x, v) for b in loader for x, v in zip(b["x"].tolist(), b["v"], strict=True)]
     assert sorted(x for x, _ in found) == sorted(subset.indices)
     assert all(v.shape == (100_000,) and bool((v == x).all()) for x, v in found)

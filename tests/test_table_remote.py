@@ -44,6 +44,7 @@ from fastio.formats.tables import ahead as ahead_module
 from fastio.formats.tables.files import _regular
 from fastio.pack.columnar import TablePacker
 from tests.servers import S3, FaultProxy, http_folder
+from tests.support import open_loader
 
 ROWS = 900
 
@@ -101,9 +102,9 @@ def server(folder: Path) -> Iterator[str]:
 
 def rows_of(source: Any, **options: Any) -> list[dict[str, Any]]:
     """All samples, as Python values, by their number."""
-    given: dict[str, Any] = {"memory": "8MiB", "num_workers": 2, **options}
+    given: dict[str, Any] = {"num_workers": 2, **options}
     found: list[dict[str, Any]] = []
-    with Loader(source, 64, **given) as batches:
+    with open_loader(source, 64, **given) as batches:
         for batch in batches:
             columns = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in batch.items()}
             names = list(columns)
@@ -216,7 +217,7 @@ def test_only_the_columns_that_are_wanted_are_fetched(folder: Path, server: str)
         gets = proxy.answers(method="GET")
         assert len(gets) == 2 * 3 + 3 * 4
         proxy.forget()
-        rows_of(names, fields=["number"], filters=[("number", ">=", 880)])
+        rows_of(names, columns=["number"], filters=[("number", ">=", 880)])
         assert len(proxy.answers(method="GET")) == 2 * 3 + 2  # counted, and read
 
 
@@ -334,7 +335,9 @@ def test_a_row_group_that_cannot_be_asked_for_is_an_error_of_its_batch(
     def broken(*_: Any) -> Any:
         raise ShardCorrupt("its footer says what cannot be")
 
-    with Loader(urls(server, "parquet"), 100, columns=["number"], timeout=30) as loader:
+    with Loader(
+        fastio.open(urls(server, "parquet"), columns=["number"]), 100, timeout=30
+    ) as loader:
         for name in ("row_groups", "binary_files"):
             monkeypatch.setattr(f"fastio.formats.tables.{name}.chunk_ranges", broken)
         with pytest.raises(ShardCorrupt, match="footer"):

@@ -16,6 +16,7 @@ import fastio
 from fastio.formats.tars.remote import RemoteTars
 from tests.pictures import jpeg
 from tests.servers import S3, FaultProxy, http_folder
+from tests.support import open_loader
 
 TARS, SAMPLES = 3, 14
 PATTERN = "train-{000000..000002}.tar"
@@ -45,7 +46,7 @@ def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 def epochs(source: Any, count: int = 2, **arguments: Any) -> dict[tuple[int, int], Any]:
     """(epoch, row) -> (key, pixels, class, text)."""
     found = {}
-    with fastio.Loader(
+    with open_loader(
         source, 5, shuffle=True, seed=0, transforms={"jpg": CROP}, num_workers=2, **arguments
     ) as loader:
         for epoch in range(count):

@@ -18,6 +18,7 @@ from fastio.formats.tars.dataset import TarDataset
 from fastio.formats.tars.remote import RemoteTars
 from tests.pictures import jpeg
 from tests.servers import S3
+from tests.support import open_loader
 from tests.web_server import Answer, Asked, WebServer
 
 TARS, SAMPLES = 3, 8
@@ -50,7 +51,7 @@ PATTERN = "train-{000..002}.tar"
 
 def labels(source: Any, **arguments: Any) -> set[tuple[int, str]]:
     """Every (class, text) of an epoch."""
-    with fastio.Loader(source, 4, shuffle=True, seed=0, num_workers=2, **arguments) as loader:
+    with open_loader(source, 4, shuffle=True, seed=0, num_workers=2, **arguments) as loader:
         return {
             (int(label), text)
             for batch in loader
@@ -121,7 +122,7 @@ def test_a_change_within_an_epoch_is_an_error(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("fastio.staging.setup._LEAST_AHEAD", 1)
     url, options, replace = place
-    with fastio.Loader(url, 2, num_workers=1, on_error=on_error, **options) as loader:
+    with open_loader(url, 2, num_workers=1, on_error=on_error, **options) as loader:
         batches = iter(loader)
         seen = {next(batches)["txt"][0]}
         replace(NEW)

@@ -21,6 +21,7 @@ from fastio import (
     TokenWindows,
     mix,
 )
+from tests.support import open_loader
 
 ROWS = {"a": 200, "b": 45, "c": 9}
 WEIGHTS = (0.5, 0.3, 0.2)
@@ -60,7 +61,7 @@ def loader_of(folder: Path, transforms: Any, **options: Any) -> Loader:
         "num_workers": 1,
         "seed": 0,
     } | options
-    return Loader(sources(folder), transforms={"tokens": transforms}, **given)
+    return open_loader(sources(folder), transforms={"tokens": transforms}, **given)
 
 
 # --- Windows --------------------------------------------------------------------------------------

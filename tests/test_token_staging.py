@@ -20,6 +20,7 @@ from fastio.staging.stager import Stager
 from fastio.staging.windows_ahead import WindowsAhead
 from tests.servers import Answer, FaultProxy, http_folder
 from tests.staging_support import piece_files
+from tests.support import open_loader
 
 DOCS = 1200
 SHARD = 16 << 10
@@ -103,7 +104,7 @@ def windows_loader(url: str, cache: Cache | None, **options: Any) -> Loader:
         "seed": 0,
         "num_workers": 1,
     } | options
-    return Loader(f"{url}/docs", transforms={"tokens": WINDOWS}, cache=cache, **given)
+    return open_loader(f"{url}/docs", transforms={"tokens": WINDOWS}, cache=cache, **given)
 
 
 @pytest.mark.parametrize("order", ["auto", "sequential", "shuffle", "window"])
@@ -134,8 +135,8 @@ def test_every_kind_of_window(
 ) -> None:
     options: dict[str, Any] = {"transforms": {"tokens": windows}, "batch_size": 5}
     with (
-        Loader(root / "docs", **options) as local,
-        Loader(f"{proxy.url}/docs", cache=cache, **options) as remote,
+        open_loader(root / "docs", **options) as local,
+        open_loader(f"{proxy.url}/docs", cache=cache, **options) as remote,
     ):
         for ours, theirs in zip(local, remote, strict=True):
             assert ours.keys() == theirs.keys()
@@ -282,7 +283,7 @@ def test_padded_documents_in_batches_of_like_lengths(
 ) -> None:
     options: dict[str, Any] = {"shuffle": True, "seed": 0, "num_workers": 1}
     options["transforms"] = TokenPad(400, multiple_of=1, pool=6)
-    with Loader(f"{proxy.url}/docs", 8, cache=cache, **options) as loader:
+    with open_loader(f"{proxy.url}/docs", 8, cache=cache, **options) as loader:
         batches = list(loader)
     assert sorted(row for batch in batches for row in batch["label"].tolist()) == list(range(DOCS))
     padding = 1 - sum(int(b["attention_mask"].sum()) for b in batches) / sum(

@@ -23,6 +23,7 @@ from fastio.train.loop import fit
 from fastio.train.models import DLRM, Scaled, TabularMLP
 from fastio.train.parallel import Place
 from fastio.train.tabular import TabularSettings, tabular_task
+from tests.support import open_loader
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -120,7 +121,7 @@ def evaluated(task: Any, model: nn.Module, world_size: int) -> dict[str, float]:
     sums: dict[str, torch.Tensor] = {"loss": torch.zeros(()), "count": torch.zeros(())}
     for rank in range(world_size):
         arguments = task.reading(task.options.val, PLACE)
-        with fastio.Loader(
+        with open_loader(
             task.options.val, 300, rank=rank, world_size=world_size, **arguments
         ) as loader:
             for batch in loader:

@@ -132,34 +132,35 @@ def folder(tmp_path: Path) -> Path:
 def test_batches_are_the_same_for_any_number_of_threads(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = batches(folder, threads=1)
+    expected = batches(folder, num_workers=1)
     monkeypatch.setattr("fastio.tuning.ThreadTuner", Switching)
-    for options in ({"threads": 3}, {"num_workers": 2}, {"threads": "auto"}):
+    for workers in (3, 2, "auto"):
         for (images, labels), (others, of_others) in zip(
-            expected, batches(folder, **options), strict=True
+            expected, batches(folder, num_workers=workers), strict=True
         ):
             torch.testing.assert_close(others, images, rtol=0, atol=0)
             assert of_others.tolist() == labels.tolist()
 
 
 def test_stats_say_how_many_threads_work_now(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with fastio.Loader(folder, 5, threads=3, num_workers=1, fields=["label"]) as loader:
+    with fastio.Loader(folder, 5, num_workers=3, fields=["label"]) as loader:
         assert loader.stats().threads == 3
     monkeypatch.setattr("fastio.tuning.ThreadTuner", Switching)
-    with fastio.Loader(folder, 5, threads="auto", fields=["label"]) as loader:
+    with fastio.Loader(folder, 5, num_workers="auto", fields=["label"]) as loader:
         iterator = iter(loader)
         seen = [loader.stats().threads for _ in zip(range(4), iterator, strict=False)]
     assert seen == [1, 4, 2, 3]
 
 
-@pytest.mark.parametrize("threads", [0, -1, "many", 2.5])
-def test_what_is_no_number_of_threads_is_refused(folder: Path, threads: Any) -> None:
-    with pytest.raises(ValueError, match="threads is a number"):
-        fastio.Loader(folder, threads=threads)
+@pytest.mark.parametrize("workers", [-1, "many"])
+def test_what_is_no_number_of_workers_is_refused(folder: Path, workers: Any) -> None:
+    with pytest.raises(ValueError, match="num_workers option should be"):
+        fastio.Loader(folder, num_workers=workers)
 
 
 def test_the_torch_path_has_no_threads_to_tune() -> None:
     data = torch.utils.data.TensorDataset(torch.arange(6))
-    with fastio.Loader(data, 2, threads="auto") as loader:
+    with fastio.Loader(data, 2, num_workers="auto") as loader:
+        assert loader.num_workers > 0  # of processes
         assert [batch[0].tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
         assert loader.stats().threads == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,13 +85,16 @@ def warm(
     options = parse_storage_options(storage_options)
     with clear_errors():
         from fastio.cache import Cache
-        from fastio.formats import open_remote
+        from fastio.formats import open as open_data
         from fastio.pack.progress import progress_bar
         from fastio.staging import warm as warm_dataset
 
         opened = Cache(folder, budget, shared=shared)
         # With the cache, where the index of tars stays: making it costs a pass over them.
-        with opened, closing(open_remote(url, options, opened, field or None)) as dataset:
+        with (
+            opened,
+            open_data(url, storage_options=options, cache=opened, fields=field or None) as dataset,
+        ):
             total = min(dataset.nbytes, opened.budget or dataset.nbytes)
         with progress_bar("fetching", "bytes", total, not quiet) as advance:
             report = warm_dataset(

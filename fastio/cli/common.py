@@ -16,7 +16,7 @@ from fastio.shown import shown, shown_lines, shown_values
 from fastio.store.urls import is_remote
 
 if TYPE_CHECKING:
-    from fastio.dataset import Dataset
+    pass
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -95,29 +95,6 @@ def parse_names(text: str) -> list[str]:
     from fastio.formats.tables import expand_range
 
     return [name for part in text.split(",") for name in expand_range(part.strip())]
-
-
-def open_packed(path: str, storage_options: dict[str, Any] | None) -> Dataset:
-    """A packed dataset here or behind a URL.
-
-    Raises:
-        FastioError: as `fastio.open`; storage options without a URL.
-    """
-    from fastio.dataset import Dataset
-    from fastio.dataset import open as open_dataset
-    from fastio.errors import DatasetNotFound
-    from fastio.formats import open_remote
-
-    if is_remote(path):
-        opened = open_remote(path, storage_options)
-        if not isinstance(opened, Dataset):
-            raise DatasetNotFound(f"{path} has tars, and this is for packed datasets")
-        return opened
-    if storage_options is not None:
-        raise BadParameter(
-            f"--storage-options is only for URLs, but {path} is a local path; leave it out"
-        )
-    return open_dataset(path)
 
 
 def check_there(data: str | None) -> None:

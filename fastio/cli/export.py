@@ -15,7 +15,6 @@ from fastio.cli.common import (
     StorageOptions,
     clear_errors,
     counted,
-    open_packed,
     parse_storage_options,
     readable_bytes,
     say,
@@ -68,9 +67,10 @@ def export(
     wanted = _parse_rows(rows)
     options = parse_storage_options(storage_options)
     with clear_errors():
+        from fastio.formats import open as open_data
         from fastio.pack import export as export_images
 
-        with open_packed(dataset, options) as opened:
+        with open_data(dataset, storage_options=options) as opened:
             report = export_images(
                 opened,
                 dst,

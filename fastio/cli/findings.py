@@ -3,55 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fastio.cli.common import complain, counted, readable_bytes, say, say_json
 
 if TYPE_CHECKING:
-    from fastio.dataset import BadImage, ShardCheck
-    from fastio.formats.tars import LackedField
-
-
-@dataclass
-class Images:
-    """What decoding all images found.
-
-    Attributes:
-        damaged: those that cannot be decoded.
-        not_decoded: how many could not be reached; None: that cannot be told.
-    """
-
-    damaged: list[BadImage] = field(default_factory=list)
-    not_decoded: int | None = 0
-
-
-@dataclass
-class Findings:
-    """What was checked, and what is wrong with it.
-
-    Attributes:
-        path: of the dataset.
-        files, nbytes, rows: how much was checked.
-        damaged: the files that are.
-        images: None where they were not decoded.
-        lacked: of tars, the fields that not every sample has; None for others.
-        kind: what the files are called: "shard", "tar", or "file" of data that others wrote.
-    """
-
-    path: str
-    files: int
-    nbytes: int
-    rows: int
-    damaged: list[ShardCheck]
-    images: Images | None = None
-    lacked: list[LackedField] | None = None
-    kind: Literal["shard", "tar", "file"] = "shard"
-
-    @property
-    def all_well(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.damaged and not self.lacked and self.images in (None, Images())
+    from fastio.dataset import BadImage
+    from fastio.formats import Findings, Images
 
 
 def report(found: Findings, *, quiet: bool, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,20 +17,14 @@ from fastio.cli.common import (
 )
 from fastio.cli.info_tables import (
     cell,
-    describe_hugging_face,
-    describe_table_files,
     line,
     new_table,
     print_columns,
     print_table,
-    table_lines,
 )
 
-if TYPE_CHECKING:
-    from fastio.dataset import Dataset
-    from fastio.formats import TarDataset
-
 _SHOWN_CLASSES = 8
+_KINDS = {"parquet": "Parquet", "arrow": "Arrow", "csv": "CSV", "jsonl": "JSONL"}
 
 
 def info(
@@ -48,150 +42,67 @@ def info(
     """Show what a dataset consists of."""
     options = parse_storage_options(storage_options)
     with clear_errors():
-        description, lines = _described(dst, options)
-        say_json(description) if as_json else say(*lines)
+        from fastio.formats import describe
+
+        description = describe(dst, options)
         if as_json:
+            say_json(description)
             return
+        say(*_lines(description))
         if description.get("statistics"):
             _print_statistics(description["statistics"])
         if description.get("columns"):
             print_columns(description["columns"])
 
 
-def _described(dst: str, options: dict[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
-    """What is told of a dataset, for JSON and for people."""
-    from fastio.formats import (
-        FolderDataset,
-        HuggingFaceDataset,
-        TableSamples,
-        TarDataset,
-        find_table_files,
-    )
-    from fastio.formats import open as open_dataset
-
-    files = find_table_files(dst, options)
-    if files is None:
-        with open_dataset(dst, storage_options=options) as dataset:
-            if isinstance(dataset, TarDataset):
-                description = _describe_tars(dataset)
-                return description, _file_lines(description, "tars")
-            if isinstance(dataset, HuggingFaceDataset):
-                description = describe_hugging_face(dataset)
-                return description, _file_lines(description, "files")
-            if isinstance(dataset, FolderDataset):
-                description = {
-                    "path": dataset.path,
-                    "rows": len(dataset),
-                    **dataset.schema.to_json(),
-                    "fingerprint": dataset.fingerprint,
-                }
-                return description, _file_lines(description, "files")
-            if not isinstance(dataset, TableSamples):
-                description = _describe(dataset)
-                return description, _lines(description)
-            files = dataset.files  # of a URL's folder
-    description = describe_table_files(dst, files)
-    return description, table_lines(description)
-
-
-def _describe(dataset: Dataset) -> dict[str, Any]:
-    schema = dataset.schema.to_json()
-    codecs = dataset.manifest.codec_counts()
-    for field in schema["fields"]:
-        if field["name"] in codecs:
-            field["codecs"] = codecs[field["name"]]
-        if field["type"] == "tokens":
-            count = int(dataset.manifest.shard_tokens(field["name"]).sum())
-            field |= {"tokens": count, "tokens_per_document": count / len(dataset)}
-    return {
-        "path": dataset.path,
-        "rows": len(dataset),
-        "shards": dataset.num_shards,
-        "bytes": dataset.manifest.nbytes,
-        "bytes_per_sample": dataset.manifest.nbytes / len(dataset),
-        "format_version": dataset.manifest.format_version,
-        "codebook": _codebook(dataset),
-        **schema,
-        "packing": dataset.manifest.packing,
-        "statistics": dataset.manifest.statistics,
-        "fingerprint": dataset.fingerprint,
-    }
-
-
-def _describe_tars(dataset: TarDataset) -> dict[str, Any]:
-    return {
-        "path": dataset.path,
-        "rows": len(dataset),
-        "tars": len(dataset.tars),
-        "bytes": dataset.nbytes,
-        "bytes_per_sample": dataset.nbytes / len(dataset),
-        **dataset.schema.to_json(),
-        "fingerprint": dataset.fingerprint,
-    }
-
-
-def _file_lines(description: dict[str, Any], files: str) -> list[str]:
-    """Of tars, of the files of save_to_disk, or of a folder."""
-    lines = [
-        line("dataset", description["path"]),
-        line("samples", f"{description['rows']:,}"),
-    ]
-    if files in description:  # else it is a folder of files, which nobody measured
-        lines += [
-            line(files, f"{description[files]:,}, {readable_bytes(description['bytes'])}"),
-            line("a sample", readable_bytes(round(description["bytes_per_sample"]))),
-        ]
-    lines += [
-        line("structure", description["structure"]),
-        line("fields", ""),
-        *(_field_line(field) for field in description["fields"]),
-    ]
-    if description["classes"] is not None:
-        lines.append(line("classes", _class_list(description["classes"])))
-    return [*lines, line("fingerprint", description["fingerprint"])]
-
-
-def _codebook(dataset: Dataset) -> dict[str, Any] | None:
-    """Where the block codec's codebook came from and which it is; None where there is none."""
-    import xxhash
-
-    data = dataset.manifest.codebook
-    if data is None:
-        return None
-    origin = dataset.manifest.packing.get("codebook")
-    return {"origin": origin, "xxh3": xxhash.xxh3_64(data).hexdigest()}
-
-
 def _lines(description: dict[str, Any]) -> list[str]:
-    shards, nbytes = description["shards"], description["bytes"]
-    packing = description["packing"]
+    """What is told of a dataset, for people: a line for each thing that its kind has."""
+    rows, nbytes = description["rows"], description.get("bytes")
     lines = [
         line("dataset", description["path"]),
-        line("samples", f"{description['rows']:,}"),
-        line("shards", f"{shards:,}, {readable_bytes(nbytes)}"),
-        line("a sample", readable_bytes(round(description["bytes_per_sample"]))),
-        line("structure", description["structure"]),
-        line("fields", ""),
-        *(_field_line(field) for field in description["fields"]),
+        line("kind", _kind(description)),
+        line("samples", "known when all is read" if rows is None else f"{rows:,}"),
     ]
+    for files in ("shards", "tars", "files"):
+        if files in description:
+            lines.append(line(files, f"{description[files]:,}, {readable_bytes(nbytes or 0)}"))
+    if "bytes_per_sample" in description:
+        lines.append(line("a sample", readable_bytes(round(description["bytes_per_sample"]))))
+    if description.get("row_groups") is not None:
+        lines.append(line("row groups", f"{description['row_groups']:,}"))
+    if description.get("created_by"):
+        lines.append(line("written by", ", ".join(description["created_by"])))
+    if "fields" in description:
+        lines.append(line("structure", description["structure"]))
+        lines += [line("fields", ""), *map(_field_line, description["fields"])]
     for name, words in description.get("vocabularies", {}).items():
         lines.append(line("words", f"{name} {_class_list(words)}"))
-    if description["classes"] is not None:
+    if description.get("classes") is not None:
         lines.append(line("classes", _class_list(description["classes"])))
-    codebook = description["codebook"]
+    if "packing" in description:
+        lines += _packing_lines(description)
+    if "fingerprint" in description:
+        lines.append(line("fingerprint", description["fingerprint"]))
+    return [*lines, *([line("columns", "")] if "columns" in description else [])]
+
+
+def _kind(description: dict[str, Any]) -> str:
+    kind = _KINDS.get(description.get("kind", ""))
+    return str(description["dataset"]).replace("_", " ") if kind is None else f"{kind} files"
+
+
+def _packing_lines(description: dict[str, Any]) -> list[str]:
+    """How a packed dataset was made."""
+    packing, codebook = description["packing"], description["codebook"]
+    lines = []
     if codebook is not None:
         lines.append(line("codebook", f"{codebook['origin']}, xxh3 {codebook['xxh3']}"))
-    tokenizer = _tokenizer(packing)
-    if tokenizer is not None:
-        lines.append(line("tokenizer", tokenizer))
-    made_with = _made_with(packing)
-    if made_with:
-        lines.append(line("made with", made_with))
+    for name, made in (("tokenizer", _tokenizer(packing)), ("made with", _made_with(packing))):
+        if made:
+            lines.append(line(name, made))
     bad = packing.get("skipped")
     skipped = f", {counted(bad, 'bad sample')} skipped" if bad else ""
-    lines.append(line("packed from", f"{packing.get('source')}{skipped}"))
-    lines.append(line("fingerprint", description["fingerprint"]))
-    return lines
+    return [*lines, line("packed from", f"{packing.get('source')}{skipped}")]
 
 
 def _print_statistics(statistics: list[dict[str, Any]]) -> None:

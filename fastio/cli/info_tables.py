@@ -1,54 +1,16 @@
-"""What `fastio info` says of table files, and of directories of save_to_disk."""
+"""How `fastio info` and others print lines and tables."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
-from fastio.cli.common import counted, readable_bytes
+from fastio.cli.common import readable_bytes
 from fastio.shown import shown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fastio.formats import HuggingFaceDataset
-    from fastio.formats.tables import ColumnAbout, TableFile
-
 _PIPED_WIDTH = 100  # characters of a line of a table where the output is no terminal
-_KINDS = {"parquet": "Parquet", "arrow": "Arrow", "csv": "CSV", "jsonl": "JSONL"}
-
-
-def describe_table_files(path: str, files: list[TableFile]) -> dict[str, Any]:
-    """What table files consist of, for JSON."""
-    from fastio.formats.tables import describe_tables
-
-    about = describe_tables(files)
-    return {
-        "path": path,
-        "kind": about.kind,
-        "files": about.files,
-        "bytes": about.nbytes,
-        "rows": about.rows,
-        "row_groups": about.row_groups,
-        "created_by": list(about.created_by),
-        "columns": [_column(column) for column in about.columns],
-    }
-
-
-def table_lines(description: dict[str, Any]) -> list[str]:
-    """`describe_table_files` for people."""
-    rows, groups = description["rows"], description["row_groups"]
-    size = readable_bytes(description["bytes"])
-    kind = f"{_KINDS[description['kind']]}, {counted(description['files'], 'file')}, {size}"
-    named = "row groups" if description["kind"] == "parquet" else "batches"
-    return [
-        line("tables", description["path"]),
-        line("kind", kind),
-        line("rows", "known when all is read" if rows is None else f"{rows:,}"),
-        *([] if groups is None else [line(named, f"{groups:,}")]),
-        *([line("written by", ", ".join(made))] if (made := description["created_by"]) else []),
-        line("columns", ""),
-    ]
 
 
 def new_table(*headings: str) -> Table:
@@ -97,43 +59,9 @@ def print_columns(columns: list[dict[str, Any]]) -> None:
     print_table(table)
 
 
-def describe_hugging_face(dataset: HuggingFaceDataset) -> dict[str, Any]:
-    """What a directory of save_to_disk consists of, for JSON."""
-    nbytes = sum(os.path.getsize(path) for path in dataset.sources)
-    return {
-        "path": dataset.path,
-        "kind": "hugging_face",
-        "rows": len(dataset),
-        "files": len(dataset.sources),
-        "bytes": nbytes,
-        "bytes_per_sample": nbytes / len(dataset),
-        **dataset.schema.to_json(),
-        "fingerprint": dataset.fingerprint,
-    }
-
-
 def line(key: str, value: str) -> str:
     """A line of what is told of a dataset."""
     return f"{key:<12} {value}".rstrip()
-
-
-def _column(column: ColumnAbout) -> dict[str, Any]:
-    kind = None
-    if column.kind is not None:
-        kind = {"type": type(column.kind).__name__.lower()}
-        for name in ("dtype", "shape"):
-            if hasattr(column.kind, name):
-                kind[name] = getattr(column.kind, name)
-    return {
-        "name": column.name,
-        "type": column.type,
-        "field": kind,
-        "compression": sorted(column.compressions),
-        "encodings": sorted(column.encodings),
-        "bytes": column.nbytes,
-        "uncompressed_bytes": column.uncompressed,
-        "nulls": column.nulls,
-    }
 
 
 def _encoding(names: list[str]) -> str:

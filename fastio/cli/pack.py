@@ -288,12 +288,11 @@ def _source(src: list[str], text: bool) -> str | list[str]:
     Raises:
         typer.BadParameter: several of what there may be only one of.
     """
-    from fastio.formats import is_tars
-    from fastio.formats.tables import table_kind
+    from fastio.formats import find
 
     if len(src) == 1:
         return src[0]
-    if not text and not is_tars(src) and any(table_kind(path) is None for path in src):
+    if not text and find(src) is None:
         raise BadParameter(
             f"there are {len(src)} sources ({src[0]}, {src[1]}, ...): several are possible for "
             "tars, for tables, and for text with --tokenizer"

@@ -77,9 +77,9 @@ def show(
     steps = [_parse(text) for text in transform or []]
     with clear_errors():
         from fastio.cli.contact_sheet import contact_sheet
-        from fastio.formats import open_any
+        from fastio.formats import open as open_data
 
-        with open_any(dst, storage_options=options) as dataset:
+        with open_data(dst, storage_options=options) as dataset:
             field = _image_field(dataset)
             rows = _choose(len(dataset), count, seed)
             images: Iterable[Any] = (_image(dataset, field, row) for row in rows)
@@ -103,10 +103,10 @@ def _print_tokens(
     """
     import numpy as np
 
-    from fastio.formats import open_any
+    from fastio.formats import open as open_data
     from fastio.pack.tokens import open_encoder
 
-    with open_any(dst, storage_options=storage_options) as dataset:
+    with open_data(dst, storage_options=storage_options) as dataset:
         if dataset.schema.image_fields:
             raise BadParameter(
                 "images are written to a file: give its name, for example --out sheet.png"

@@ -35,7 +35,10 @@ class NamedRows(Protocol):
         path: of the dataset, or what it is called.
     """
 
-    path: str
+    @property
+    def path(self) -> str:
+        """What messages call it."""
+        ...
 
     def sample_name(self, row: int) -> str:
         """How messages name a row."""

@@ -13,7 +13,7 @@ from fastio.errors import SchemaError
 from fastio.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
 from fastio.schema import Schema
 
-_LIMITS = ("max_pixels", "max_unzipped_bytes")
+_SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident")
 _Self = TypeVar("_Self", bound="Rows")  # typing.Self is of Python 3.11
 
 
@@ -25,12 +25,16 @@ class Rows(ABC):
         schema: of a sample.
         max_pixels: of an image, as stored; a larger one is an error of its sample.
         max_unzipped_bytes: of what a zipped file of a sample holds; more is an error of its sample.
+        memory: bytes, or as "512MiB", that a Loader may take for row groups; None: it decides.
+        resident: whether a Loader copies a packed table to memory; None: it decides.
     """
 
     path: str
     schema: Schema
     max_pixels: int = MAX_PIXELS
     max_unzipped_bytes: int = MAX_UNZIPPED_BYTES
+    memory: int | str | None = None
+    resident: bool | None = None
 
     def limit(self, max_pixels: int | None, max_unzipped_bytes: int | None) -> None:
         """Sets what a sample may take; None leaves it as it is.
@@ -47,8 +51,8 @@ class Rows(ABC):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         found = super().__reduce_ex__(protocol)
-        limits = {name: self.__dict__[name] for name in _LIMITS if name in self.__dict__}
-        return (*found, limits) if limits and len(found) == 2 else found
+        settings = {name: self.__dict__[name] for name in _SETTINGS if name in self.__dict__}
+        return (*found, settings) if settings and len(found) == 2 else found
 
     @property
     def classes(self) -> tuple[str, ...] | None:

@@ -16,9 +16,9 @@ import numpy as np
 
 from fastio.cores import available_cores
 from fastio.dataset import Dataset
-from fastio.dataset import open as open_dataset
 from fastio.errors import PackError
 from fastio.files import new_file, remove_leftovers, whole_file
+from fastio.formats import open as open_data
 from fastio.pack.api import parse_size
 from fastio.pack.destination import writing_to
 from fastio.pack.export_rows import CLASS_FIELDS, digits_of, made_in_order
@@ -110,7 +110,9 @@ def export(
     if to not in ("folder", "webdataset"):
         raise PackError(f"to must be 'folder' or 'webdataset', got {to!r}")
     tar_bytes = parse_size(shard_size)
-    opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    opened = open_data(dataset)
+    if not isinstance(opened, Dataset):
+        raise PackError(f"{opened.path} is not a packed dataset: only these can be exported")
     try:
         numbers = range(len(opened))[rows or slice(None)]
         if not numbers:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from fastio.dataset import Dataset, is_dataset, is_half_written
+from fastio.dataset.rows import Rows
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
-from fastio.formats import AudioFolder, FolderDataset, TarDataset, is_tars
-from fastio.formats.hugging_face import is_hugging_face
-from fastio.formats.tables import TableFile, TableOptions, find_tables
+from fastio.formats import AudioFolder, FolderDataset, Kind, Options, TarDataset, find
+from fastio.formats.registry import HUGGING_FACE, PACKED, TABLES, TARS, kind_of
+from fastio.formats.tables import TableOptions
 from fastio.pack.cells import Bad, ImageFile, Item
 from fastio.pack.file_folders import audio_source, open_file_folder
 from fastio.pack.hugging_face import Roots, open_dataset
@@ -98,36 +98,42 @@ def open_source(
         SchemaError: its samples cannot be stored, or do not fit `schema`.
     """
     options = options or TableOptions()
-    if is_hugging_face(src):
-        return open_dataset(src, schema, options, asked.filters, asked.roots)
-    table = _open_table(src, schema, options, asked)
-    names_files = isinstance(src, (str, os.PathLike)) and _is_list(src, schema)
-    if asked.roots is not None and (table is not None or not names_files):
-        raise PackError(
-            "roots is only for a list of images or a directory of save_to_disk, and the source is "
-            "neither; leave it out"
-        )
+    table = open_memory(src, options, asked.filters)
     if table is not None:
-        return table
-    if options or asked.filters is not None:
-        given = src if isinstance(src, (str, os.PathLike)) else type(src).__name__
-        raise PackError(
-            "columns, groups, dtypes, nulls and filters are for tables (Parquet, Arrow, CSV, "
-            f"JSONL), and {given} is none"
-        )
+        return _as_table(table, schema)
+    columns = bool(options) or asked.filters is not None
+    if not columns and _is_list(src, schema):
+        return ListSource(os.fspath(src), schema, asked.roots)
+    kind, parts = _kind_of(src, asked)
+    _check_asked(src, kind, columns, asked)
+    if kind is TABLES:
+        files = open_table_files(src, parts, options, asked.filters, asked.skip_damaged)
+        return _as_table(files, schema)
+    if kind is HUGGING_FACE:
+        return open_dataset(src, schema, options, asked.filters, asked.roots)
+    if kind is TARS:
+        tars = src if isinstance(src, TarDataset) else _open_tars(src, schema, asked)
+        return TarSource(tars, schema)
+    if kind is PACKED:
+        raise PackError(f"{getattr(src, 'path', src)} is packed already")
     return _open_samples(src, schema, asked)
 
 
-def _open_table(
-    src: Any, schema: Schema | None, options: TableOptions, asked: TableRows
-) -> TableSource | None:
-    """A table as a source; None where it is none, or a list of images."""
-    found = open_memory(src, options, asked.filters)
+def _kind_of(src: Any, asked: TableRows) -> tuple[Kind | None, Any]:
+    """The kind of a source, and what it consists of; None of one that only packing reads."""
+    if isinstance(src, Rows):
+        kind = kind_of(src)
+        # The others are read row by row, as any dataset.
+        return (kind if kind in (TARS, PACKED) else None), None
+    found = find(src, Options(asked.storage_options))
     if found is None:
-        files = _table_files(src, schema, options, asked)
-        if files is None:
-            return None
-        found = open_table_files(src, files, options, asked.filters, asked.skip_damaged)
+        return None, None
+    if found.remote and isinstance(found.parts, Rows):
+        found.parts.close()
+    return found.kind, found.parts
+
+
+def _as_table(found: TableSource, schema: Schema | None) -> TableSource:
     if schema is not None:
         raise SchemaError(
             "a table's fields are found out from its columns: say with columns, groups, dtypes "
@@ -136,22 +142,27 @@ def _open_table(
     return found
 
 
-def _table_files(
-    src: Any, schema: Schema | None, options: TableOptions, asked: TableRows
-) -> list[TableFile] | None:
-    """The files of a table; None where `src` is none."""
-    if is_remote(src):
-        return find_tables(src, asked.storage_options)
-    if isinstance(src, (str, os.PathLike)):
-        if is_dataset(src) or is_half_written(src):
-            return None
-        if not options and asked.filters is None and _is_list(src, schema):
-            return None
-    return None if is_tars(src) else find_tables(src, asked.storage_options)
+def _check_asked(src: Any, kind: Kind | None, columns: bool, asked: TableRows) -> None:
+    """See to it that what was asked for is of this kind of source."""
+    given = src if isinstance(src, (str, os.PathLike)) else type(src).__name__
+    if columns and kind not in (TABLES, HUGGING_FACE):
+        raise PackError(
+            "columns, groups, dtypes, nulls and filters are for tables (Parquet, Arrow, CSV, "
+            f"JSONL), and {given} is none"
+        )
+    if asked.roots is not None and kind is not HUGGING_FACE:
+        raise PackError(
+            "roots is only for a list of images or a directory of save_to_disk, and the source is "
+            "neither; leave it out"
+        )
+    if asked.max_unzipped_bytes is not None and isinstance(src, Rows):
+        raise PackError("the tars are already open: pass max_unzipped_bytes to fastio.open instead")
 
 
-def _is_list(path: str | os.PathLike[str], schema: Schema | None) -> bool:
+def _is_list(path: Any, schema: Schema | None) -> bool:
     """Whether a path is a list of images: by its columns, or by the schema that is given."""
+    if not isinstance(path, (str, os.PathLike)) or is_remote(path):
+        return False
     name = os.fspath(path)
     if os.path.splitext(name)[1].lower() not in LIST_SUFFIXES or not os.path.isfile(name):
         return False
@@ -161,20 +172,10 @@ def _is_list(path: str | os.PathLike[str], schema: Schema | None) -> bool:
 def _open_samples(src: Any, schema: Schema | None, asked: TableRows) -> Source:
     if isinstance(src, (str, os.PathLike)):
         return _open_path(os.fspath(src), schema, asked)
-    if isinstance(src, TarDataset):
-        if asked.max_unzipped_bytes is not None:
-            raise PackError(
-                "the tars are already open: pass max_unzipped_bytes to fastio.open instead"
-            )
-        return TarSource(src, schema)
-    if is_tars(src):
-        return _open_tars(src, schema, asked)
     if isinstance(src, AudioFolder):
         return audio_source(src)
     if isinstance(src, FolderDataset):
         return FolderSource(src, schema)
-    if isinstance(src, Dataset):
-        raise PackError(f"{src.path} is packed already")
     if isinstance(src, (bytes, Mapping)):
         raise PackError(
             f"a {type(src).__name__} is not a source of samples: give an iterable or dataset of "
@@ -331,12 +332,6 @@ def _ended(source: str, total: int, start: int) -> PackError:
 
 
 def _open_path(path: str, schema: Schema | None, asked: TableRows) -> Source:
-    if is_dataset(path):
-        raise PackError(f"{path} is packed already")
-    if is_tars(path):
-        return _open_tars(path, schema, asked)
-    if _is_list(path, schema):
-        return ListSource(path, schema, asked.roots)
     if os.path.isfile(path):
         raise SourceNotFound(
             f"{path} is a file, but nothing that fastio packs ({', '.join(LIST_SUFFIXES)}, .tar, "
@@ -346,12 +341,12 @@ def _open_path(path: str, schema: Schema | None, asked: TableRows) -> Source:
     return files or FolderSource(FolderDataset(path), schema)
 
 
-def _open_tars(path: Any, schema: Schema | None, asked: TableRows) -> Source:
+def _open_tars(path: Any, schema: Schema | None, asked: TableRows) -> TarDataset:
     # Samples that lack a field are bad ones, for the packer to stop at or to leave out.
     fields = None if schema is None else list(schema.fields)
     tars = TarDataset(path, fields=fields, incomplete="keep")
     tars.limit(None, asked.max_unzipped_bytes)
-    return TarSource(tars, schema)
+    return tars
 
 
 def _base_name(path: str) -> str:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,7 +23,8 @@ import numpy as np
 from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Run, Source, Written, aligned_size
 from fastio.cores import available_cores
 from fastio.dataset.remote import HEADS, RemoteDataset
-from fastio.formats import Remote, RemoteTars, open_remote
+from fastio.formats import Remote, RemoteTars
+from fastio.formats import open as open_data
 from fastio.staging.blocks import Blocks
 from fastio.staging.choice import cut
 from fastio.staging.forecast import Distances, Forecast, Numbers
@@ -111,7 +112,7 @@ def warm(
     )  # with an idea of its own of what may go
     try:
         folder = own.folder(_needed_by_none)
-        with closing(open_remote(url, storage_options, own, fields)) as dataset:
+        with open_data(url, storage_options=storage_options, cache=own, fields=fields) as dataset:
             warming = _Warming(
                 dataset, folder, parallel or _parallel(), advance or (lambda nbytes: None)
             )

@@ -272,6 +272,7 @@ class TableFeed:
         for run in list(self._runs):
             run.close()
         self._shared = _Shared()
+        self.dataset.close()
 
     # --- Memory -----------------------------------------------------------------------------------
 

@@ -80,21 +80,19 @@ class Columns:
 
 
 def moments(
-    data: str, fields: Iterable[str], values: Callable[[Any], Tensor], **arguments: Any
+    data: Any, fields: Iterable[str], values: Callable[[Any], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of columns, float64 (columns,), over the first million rows.
 
     NaN and infinity are left out; where all numbers are the same, the deviation is 1.
 
     Args:
-        data: what to read.
+        data: what `fastio.Loader` takes.
         fields: the fields that are read.
         values: a batch of them -> its numbers (N, columns).
-        arguments: further ones of `fastio.Loader`.
     """
     count = mean = square = torch.zeros((), dtype=torch.float64)
-    arguments |= {"fields": list(fields), "rank": 0, "world_size": 1}
-    with fastio.Loader(data, _BATCH_ROWS, **arguments) as loader:
+    with fastio.Loader(data, _BATCH_ROWS, fields=list(fields), rank=0, world_size=1) as loader:
         for batch in islice(loader, _BATCHES):
             numbers = values(batch).double()
             finite = numbers.isfinite()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,17 @@ import fastio
 from fastio.train.options import Options
 from fastio.train.parallel import Place
 
+Groups = Mapping[str, Sequence[str]] | None
 
-def training_loader(options: Options, place: Place, **settings: Any) -> fastio.Loader:
+
+def opened(data: str, groups: Groups = None) -> Any:
+    """What a loader is given for the data: tables are opened where columns form groups."""
+    return data if groups is None else fastio.open(data, groups=groups)
+
+
+def training_loader(
+    options: Options, place: Place, groups: Groups = None, **settings: Any
+) -> fastio.Loader:
     """Shuffled batches of the data, less what `val_split` holds out.
 
     A last batch that is not full is left out, unless it is the only one: see `has_full_batch`.
@@ -21,24 +30,26 @@ def training_loader(options: Options, place: Place, **settings: Any) -> fastio.L
     Args:
         options: of the run.
         place: of this process.
+        groups: of a table that is not packed: name of a group and its columns.
         settings: further arguments of `fastio.Loader` (transforms, fields, ...).
 
     Raises:
         TrainError: there is no sample, or just one.
     """
     settings = _common(options, place) | settings
+    data = opened(options.data, groups)
     if options.val_split:
-        rows = split_rows(_rows(options.data, settings), options.val_split, options.seed)[0]
+        rows = split_rows(_rows(data, settings), options.val_split, options.seed)[0]
         _check_count(len(rows), f"{options.data} less what val_split holds out")
         subset = Subset(rows, options.batch_size, True, options.seed, place)
-        return _subset_loader(options.data, subset, settings)
+        return _subset_loader(data, subset, settings)
     settings |= {"batch_size": options.batch_size, "shuffle": True}
-    loader = fastio.Loader(options.data, drop_last=True, **settings)
+    loader = fastio.Loader(data, drop_last=True, **settings)
     if len(loader):
         return loader
     loader.close()
-    _check_count(_rows(options.data, settings), options.data)
-    return fastio.Loader(options.data, **settings)
+    _check_count(_rows(data, settings), options.data)
+    return fastio.Loader(data, **settings)
 
 
 def has_full_batch(loader: fastio.Loader) -> bool:
@@ -48,7 +59,9 @@ def has_full_batch(loader: fastio.Loader) -> bool:
     return loader.drop_last or len(loader) > 1
 
 
-def evaluation_loader(options: Options, place: Place, **settings: Any) -> fastio.Loader | None:
+def evaluation_loader(
+    options: Options, place: Place, groups: Groups = None, **settings: Any
+) -> fastio.Loader | None:
     """Batches of `val`, or of what `val_split` holds out, in order; None where there is neither.
 
     Nothing is left out: see `valid_samples`. The arguments are those of `training_loader`.
@@ -56,12 +69,13 @@ def evaluation_loader(options: Options, place: Place, **settings: Any) -> fastio
     settings = _common(options, place) | settings
     batch_size = options.val_batch_size or 2 * options.batch_size
     if options.val is not None:
-        return fastio.Loader(options.val, batch_size=batch_size, **settings)
+        return fastio.Loader(opened(options.val, groups), batch_size=batch_size, **settings)
     if not options.val_split:
         return None
-    rows = split_rows(_rows(options.data, settings), options.val_split, options.seed)[1]
+    data = opened(options.data, groups)
+    rows = split_rows(_rows(data, settings), options.val_split, options.seed)[1]
     subset = Subset(rows, batch_size, False, options.seed, place)
-    return _subset_loader(options.data, subset, settings)
+    return _subset_loader(data, subset, settings)
 
 
 def valid_samples(loader: fastio.Loader) -> int:
@@ -91,7 +105,7 @@ def _common(options: Options, place: Place) -> dict[str, Any]:
     }
 
 
-def _subset_loader(data: str, subset: Subset, settings: dict[str, Any]) -> fastio.Loader:
+def _subset_loader(data: Any, subset: Subset, settings: dict[str, Any]) -> fastio.Loader:
     """A loader of a subset, whose rows are drawn alike on any process: each comes on one."""
     alone = {"rank": 0, "world_size": 1}
     return fastio.Loader(data, batch_sampler=subset, **(settings | alone))
@@ -104,7 +118,7 @@ def _check_count(samples: int, data: str) -> None:
         )
 
 
-def _rows(data: str, settings: dict[str, Any]) -> int:
+def _rows(data: Any, settings: dict[str, Any]) -> int:
     alone = settings | {"batch_size": 1, "shuffle": False, "rank": 0, "world_size": 1}
     with fastio.Loader(data, **alone) as single:
         return len(single)

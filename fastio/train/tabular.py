@@ -19,7 +19,7 @@ import fastio
 from fastio.train.auc import area_under_curve, logit_counts
 from fastio.train.columns import Columns, moments
 from fastio.train.labels import Labels
-from fastio.train.loaders import evaluation_loader, training_loader
+from fastio.train.loaders import evaluation_loader, opened, training_loader
 from fastio.train.models import TABULAR_MODELS, Scaled
 from fastio.train.options import Options
 from fastio.train.parallel import Place
@@ -75,7 +75,7 @@ def tabular_task(options: Options, settings: TabularSettings | None = None) -> T
         TrainError: the table lacks fields, or has ones that cannot be learned from.
     """
     settings = settings or TabularSettings()
-    with fastio.Loader(options.data, groups=settings.groups) as loader:
+    with fastio.Loader(opened(options.data, settings.groups)) as loader:
         schema = loader.dataset.schema
         packed = isinstance(loader.dataset, fastio.Dataset)
     if options.val_split and not packed:
@@ -140,12 +140,8 @@ class TabularTask(Task):
         if transform == "log1p":
             scale = None
         elif transform == "standard" and dense:
-            scale = moments(
-                self.options.data,
-                self.columns.dense,
-                self.columns.numbers,
-                groups=self.settings.groups,
-            )
+            data = opened(self.options.data, self.settings.groups)
+            scale = moments(data, self.columns.dense, self.columns.numbers)
         return Scaled(model, scale, self.label_scale)
 
     def outputs(self, model: nn.Module, batch: Any, valid: int) -> Tensor:
@@ -220,8 +216,8 @@ class Regression(TabularTask):
 
     @cached_property
     def label_scale(self) -> tuple[float, float]:
-        name, groups = self.settings.label, self.settings.groups
-        mean, deviation = moments(self.options.data, [name], self._labels, groups=groups)
+        data = opened(self.options.data, self.settings.groups)
+        mean, deviation = moments(data, [self.settings.label], self._labels)
         return float(mean), float(deviation)
 
     def _labels(self, batch: Mapping[str, Tensor]) -> Tensor:

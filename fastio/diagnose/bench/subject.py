@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +20,13 @@ from fastio.diagnose.bench.tasks import TEXT_BATCH, LearnedTask, task_of
 from fastio.diagnose.facts import DataFacts, Storage
 from fastio.diagnose.probes.files import local_files, storage_of
 from fastio.errors import BenchError
-from fastio.formats import AudioFolder, FolderDataset, TarDataset, TokenWindows
-from fastio.formats.hugging_face import HuggingFaceDataset
-from fastio.formats.tables import TableDataset
+from fastio.formats import TokenWindows
+from fastio.formats import open as open_data
+from fastio.formats.registry import kind_of
 from fastio.loader import Loader
 from fastio.schema import Schema
 from fastio.shown import without_secrets
+from fastio.store import is_remote
 from fastio.train.image import MEAN, STD
 from fastio.train.parallel import Place
 from fastio.transforms import Normalize, OnBatch, RandomHorizontalFlip, RandomResizedCrop
@@ -76,7 +79,7 @@ class Subject:
             FastioError: it is nothing that can be read.
         """
         with Loader(
-            options.data, options.batch_size or 1, storage_options=options.storage_options
+            opened(options.data, options.storage_options), options.batch_size or 1
         ) as loader:
             dataset = loader.dataset
             if not hasattr(dataset, "schema"):
@@ -84,7 +87,7 @@ class Subject:
                     f"a bench is of a path, a URL or a dataset of fastio's, and {type(dataset)} is "
                     "none of them: name the folder or files that it reads"
                 )
-            kind = kind_of(dataset)
+            kind = kind_word(dataset)
             schema = dataset.schema
             rows, nbytes, codecs = len(dataset), _nbytes(dataset, options.data), _codecs(dataset)
         if (options.baseline or options.epochs) and not schema.image_fields:
@@ -132,8 +135,9 @@ class Subject:
         return LoaderBatches(self._loader(self.batch_size, threads, transforms), transforming)
 
     def _loader(self, batch_size: int, threads: int, transforms: Transforms) -> Loader:
+        cache = self.cache if self.kind != "tables" else None
         return Loader(
-            self.options.data,
+            opened(self.options.data, self.options.storage_options, cache),
             batch_size,
             shuffle=True,
             drop_last=self.normalized,
@@ -142,8 +146,6 @@ class Subject:
             device=self.device,
             seed=self.options.seed,
             distributed=False,
-            cache=self.cache if self.kind != "tables" else None,
-            storage_options=self.options.storage_options,
             fields=self._reading.get("fields"),
             channels_last=self.options.channels_last,
         )
@@ -214,20 +216,19 @@ def image_steps(size: int, normalized: bool) -> list[Any]:
     return [*steps, Normalize(MEAN, STD)] if normalized else list(steps)
 
 
-def kind_of(dataset: Any) -> str:
-    """What a dataset is, in `DataFacts`' words."""
-    if isinstance(dataset, Dataset):
-        return "tokens" if dataset.schema.token_fields else "packed"
-    for kind, name in (
-        (AudioFolder, "sounds"),
-        (FolderDataset, "folder"),
-        (TarDataset, "tars"),
-        (HuggingFaceDataset, "hugging_face"),
-        (TableDataset, "tables"),
-    ):
-        if isinstance(dataset, kind):
-            return name
-    return type(dataset).__name__
+def opened(data: Any, storage_options: Mapping[str, Any] | None, cache: str | None = None) -> Any:
+    """What a loader is given for the data: a URL is opened with what its store and cache need."""
+    if not isinstance(data, (str, os.PathLike)) or not is_remote(data):
+        return data
+    return open_data(data, storage_options=storage_options or None, cache=cache)
+
+
+def kind_word(dataset: Any) -> str:
+    """What a dataset is, in `DatasetFacts`' words."""
+    kind = kind_of(dataset)
+    if kind is None:
+        return type(dataset).__name__
+    return "tokens" if kind.key == "packed" and dataset.schema.token_fields else kind.key
 
 
 def _nbytes(dataset: Any, data: Any) -> int:

@@ -13,15 +13,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from fastio.dataset import Dataset, is_dataset
+from fastio.dataset import Dataset
 from fastio.diagnose.facts import DataFacts
 from fastio.diagnose.probes.attempt import within
 from fastio.diagnose.probes.files import local_files
-from fastio.errors import DatasetNotFound, SourceNotFound
-from fastio.formats import is_tars, open_remote
+from fastio.errors import SourceNotFound
+from fastio.formats import Options, find, find_data, open_found
 from fastio.formats.folder import IMG_EXTENSIONS
-from fastio.formats.hugging_face import is_hugging_face
-from fastio.formats.tables import find_tables, table_kind
+from fastio.formats.registry import HUGGING_FACE, PACKED, TABLES, TARS
+from fastio.formats.tables import table_kind
 from fastio.formats.tars import TarDataset
 from fastio.store import is_remote
 
@@ -58,16 +58,13 @@ def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data
     """
     if is_remote(path):
         return within(_STORE_S, path, _in_store, path, storage_options)
-    if is_dataset(path):
-        return _packed(path)
-    if is_tars(path):
-        return _tars(path)
-    if is_hugging_face(path):
-        return _other(path)
-    tables = find_tables(path)
-    if tables:
-        return _tables(path, [Path(file.name) for file in tables])
-    return _folder(path)
+    found = find(path)
+    if found is None:
+        return _folder(path)  # images anywhere below, which need not lie in class folders
+    if found.kind is TABLES:
+        return _tables(path, [Path(file.name) for file in found.parts])
+    looks = {PACKED: _packed, TARS: _tars, HUGGING_FACE: _other}
+    return looks.get(found.kind, _folder)(path)
 
 
 def _packed(path: str) -> Data:
@@ -165,18 +162,14 @@ def _images_below(path: str) -> Iterator[Path]:
 
 
 def _in_store(url: str, storage_options: Mapping[str, Any] | None) -> Data:
-    try:
-        with open_remote(url, storage_options) as dataset:
-            if not isinstance(dataset, Dataset):
-                nbytes = dataset.nbytes
-                facts = DataFacts(url, "tars", rows=len(dataset), nbytes=nbytes, remote=True)
-                return Data(facts, (), url)
+    found = find_data(url, Options(storage_options))
+    if found.kind is TABLES:
+        return Data(DataFacts(url, "tables", files=len(found.parts), remote=True), (), url)
+    with open_found(found) as dataset:
+        if isinstance(dataset, Dataset):
             return Data(_packed_facts(url, dataset, remote=True), (), url)
-    except DatasetNotFound:
-        tables = find_tables(url, storage_options)
-        if not tables:
-            raise
-        facts = DataFacts(url, "tables", files=len(tables), remote=True)
+        nbytes = getattr(dataset, "nbytes", 0)
+        facts = DataFacts(url, "tars", rows=len(dataset), nbytes=nbytes, remote=True)
         return Data(facts, (), url)
 
 

@@ -22,7 +22,7 @@ from fastio.diagnose.probes.files import file_system
 from fastio.diagnose.probes.rates import SECONDS, image_loader, loader_part, room
 from fastio.diagnose.use import Use
 from fastio.errors import LoaderTimeout
-from fastio.formats import open_remote
+from fastio.formats import open as open_data
 from fastio.store import Store, open_store, split
 from fastio.store.ranges import parallel
 from fastio.transforms import RandomHorizontalFlip, RandomResizedCrop
@@ -158,7 +158,7 @@ def loader_bytes_s(data: Data, use: Use, threads: int) -> float | None:
     from fastio.loader import Loader  # which imports torch
 
     with Loader(
-        data.facts.path,
+        open_data(data.facts.path, storage_options=use.storage_options or None),
         min(use.batch_size, max(1, data.facts.rows // 8)),
         True,
         transforms=[RandomResizedCrop(use.crop), RandomHorizontalFlip()],
@@ -167,7 +167,6 @@ def loader_bytes_s(data: Data, use: Use, threads: int) -> float | None:
         seed=0,
         distributed=False,
         on_error="replace",
-        storage_options=use.storage_options or None,
     ) as loader:
         batches = iter(loader)
         end_s, first_s = time.monotonic() + _LOADER_S, None
@@ -204,18 +203,21 @@ def decode_rate(data: Data, use: Use, threads: int, bytes_s: float) -> float | N
     count = max(1, min(data.facts.rows, _SAMPLED, max(16, few)))
     places = min(_PLACES, int(_SAMPLED_S * bytes_s / _BLOCK_BYTES)) if data.facts.packed else 1
     rows = _spread(data.facts.rows, count, max(1, places))
-    with open_remote(data.facts.path, use.storage_options) as dataset:
+    with open_data(data.facts.path, storage_options=use.storage_options) as dataset:
         field = dataset.schema.image_fields[0]
-    with room(use.scratch) as cache:
+    with (
+        room(use.scratch) as cache,
+        open_data(
+            data.facts.path, storage_options=use.storage_options or None, cache=cache
+        ) as data_there,
+    ):
         make = partial(
             image_loader,
-            data.facts.path,
+            data_there,
             field,
             rows,
             threads,
             use.crop,
-            cache=cache,
-            storage_options=use.storage_options or None,
         )
         loader_part(make(), 0.0, warm_samples=len(rows))
         part = loader_part(make(), SECONDS, warm_samples=len(rows))

@@ -18,6 +18,7 @@ from fastio.diagnose.probes.data import Data, rows_of
 from fastio.diagnose.probes.rates import Measure, Part, in_turns, loader_part, room
 from fastio.diagnose.use import Use
 from fastio.formats import TokenWindows
+from fastio.formats import open as open_data
 from fastio.formats.tables import table_kind
 from fastio.pack import pack
 
@@ -38,7 +39,7 @@ def table_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> Table
     """
     if data.facts.packed:
         rows = min(_batch(use), max(1, data.facts.rows // 4))
-        measure: Measure = partial(rows_part, data.part, rows, threads, resident=False)
+        measure: Measure = partial(rows_part, open_data(data.part, resident=False), rows, threads)
         if data.facts.kind == "tokens":
             measure = partial(tokens_part, data, use, threads)
         rates = in_turns({"rows": measure}, attempts, _TURNS)
@@ -54,7 +55,9 @@ def table_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> Table
         tried = attempts("packing rows", trial, files, folder) if kind == "parquet" else None
         if tried is not None:
             few = min(_batch(use), max(1, tried.samples // 8))
-            packed_rows = partial(rows_part, folder / "packed", few, threads, resident=False)
+            packed_rows = partial(
+                rows_part, open_data(folder / "packed", resident=False), few, threads
+            )
             measures["packed rows"] = packed_rows
         rates = in_turns(measures, attempts, _TURNS)
     rate, packed = rates.get("rows"), rates.get("packed rows")
@@ -97,9 +100,7 @@ def parquet_layout(files: Sequence[Path]) -> TableFacts:
     )
 
 
-def rows_part(
-    data: Any, batch_size: int, threads: int, seconds: float, **options: Any
-) -> Part | None:
+def rows_part(data: Any, batch_size: int, threads: int, seconds: float) -> Part | None:
     """What a shuffled loader of rows hands over.
 
     Args:
@@ -107,11 +108,10 @@ def rows_part(
         batch_size: of the loader, and rows that come before those that count.
         threads: of the loader.
         seconds: to measure for.
-        options: further ones of the loader.
     """
     from fastio.loader import Loader  # which imports torch
 
-    loader = Loader(data, batch_size, True, num_workers=threads, distributed=False, **options)
+    loader = Loader(data, batch_size, True, num_workers=threads, distributed=False)
     return loader_part(loader, seconds, warm_samples=batch_size)
 
 
@@ -120,12 +120,11 @@ def tokens_part(data: Data, use: Use, threads: int, seconds: float) -> Part | No
     from fastio.loader import Loader  # which imports torch
 
     loader = Loader(
-        data.part,
+        open_data(data.part, resident=False),
         use.batch_size,
         True,
         transforms=TokenWindows(_WINDOW),
         num_workers=threads,
-        resident=False,
         distributed=False,
     )
     windows_a_document = len(loader) * use.batch_size / data.facts.rows

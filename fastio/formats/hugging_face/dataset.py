@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +17,8 @@ from fastio.dataset.of_sample import of_sample
 from fastio.dataset.pixels import upright_pixels
 from fastio.dataset.rows import Rows
 from fastio.errors import ImageError, SchemaError
-from fastio.formats.hugging_face.fields import Chosen, choose_fields
+from fastio.formats.hugging_face.fields import Chosen, choose_fields, wants_rows
+from fastio.formats.hugging_face.groups import HuggingFaceGroups
 from fastio.formats.hugging_face.images import ImageColumn, Places
 from fastio.formats.hugging_face.nested import nested_values
 from fastio.formats.hugging_face.table import HuggingFaceTable
@@ -61,7 +63,8 @@ class HuggingFaceDataset(Rows):
             source if opened else HuggingFaceTable(source, options, roots)
         )
         self.path = self._table.name
-        self._chosen: Chosen = choose_fields(self._table, options or TableOptions())
+        self._options = options or TableOptions()
+        self._chosen: Chosen = choose_fields(self._table, self._options)
         self.schema: Schema = self._chosen.schema
         self._images = {
             name: ImageColumn(
@@ -92,6 +95,22 @@ class HuggingFaceDataset(Rows):
 
     def __repr__(self) -> str:
         return f"HuggingFaceDataset({without_secrets(self.path)!r}, rows={len(self)})"
+
+    def row_groups(
+        self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
+    ) -> HuggingFaceGroups | None:
+        """The same rows as row groups; None where some are not read so: see `wants_rows`.
+
+        Args:
+            fields: names of the fields that are wanted, in this order; None for all.
+            memory: as table files take it; without effect here.
+            threads: without effect here.
+            keep_nulls: as `TableOptions` has it.
+        """
+        if wants_rows(self._table, self._options):
+            return None
+        options = replace(self._options, keep_nulls=keep_nulls)
+        return HuggingFaceGroups(self._table, options, fields=fields)
 
     def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
         """One field of many rows.

@@ -29,7 +29,8 @@ class HuggingFaceGroups(TableDataset):
         options: what is wanted of it.
         fields: names of the fields that are wanted, in this order; None for all.
         filters: rows that are wanted; None for all.
-        threads: for counting those.
+        memory, like: as `TableDataset` has them; without effect.
+        threads: for counting the rows that are wanted.
 
     Attributes:
         path, schema, groups, fingerprint: as `TableDataset`.
@@ -45,7 +46,9 @@ class HuggingFaceGroups(TableDataset):
         *,
         fields: Sequence[str] | None = None,
         filters: Any = None,
+        memory: int = 0,
         threads: int = 1,
+        like: TableDataset | None = None,
     ) -> None:
         self.path = table.name
         self._table = table

@@ -20,7 +20,7 @@ from fastio.formats.tables.columns import Part
 from fastio.formats.tables.filters import Filter
 from fastio.formats.tables.narrowing import narrowed, selected
 from fastio.formats.tables.objects import TableFile, stamp
-from fastio.formats.tables.opening import open_all
+from fastio.formats.tables.opening import Opened, open_all
 from fastio.formats.tables.options import TableOptions
 from fastio.formats.tables.place import Place
 from fastio.formats.tables.readers import reading
@@ -81,6 +81,7 @@ class TableDataset:
         memory: bytes that files without row groups may take; and row groups of files in stores,
             before they are read, half of it.
         threads: for opening.
+        like: the same files and filter, opened before: they are not opened and counted again.
 
     Attributes:
         path: the first file's.
@@ -102,8 +103,10 @@ class TableDataset:
         filters: Any = None,
         memory: int,
         threads: int,
+        like: TableDataset | None = None,
     ) -> None:
-        opened = open_all(files, filters, threads=threads)
+        opened = open_all(files, filters, threads=threads) if like is None else like._opened
+        self._opened: Opened = opened
         self._names = [file.name for file in opened.files]
         self.path = self._names[0]
         self._filter = opened.wanted
@@ -119,7 +122,7 @@ class TableDataset:
         self.schema = selected(tables.schema, fields)
         with DaemonPool(threads, "fastio-table-groups") as pool:
             self._sources = sources(tables, memory, pool, self._filter)
-            self.groups = self._find_groups(pool)
+            self.groups = self._find_groups(pool, None if like is None else like._counts)
 
     def __len__(self) -> int:
         """Rows that pass the filter."""
@@ -209,18 +212,19 @@ class TableDataset:
         reads, wanted = self._conversion.reads, self._filter
         return reads if wanted is None else [*dict.fromkeys([*reads, *wanted.columns])]
 
-    def _find_groups(self, pool: DaemonPool) -> list[RowGroup]:
+    def _find_groups(self, pool: DaemonPool, kept: list[int] | None) -> list[RowGroup]:
         kinds = self._conversion.schema().fields
         sources = self._conversion.sources()
         varying = sorted({column for field, column in sources if _varies(kinds[field])})
         counted = list(pool.map(lambda source: source.groups(varying), self._sources))
-        kept = self._count(counted, pool)
+        self._counts: list[int] = list(self._count(counted, pool)) if kept is None else kept
+        matches = iter(self._counts)
         found: list[RowGroup] = []
         first = 0
         for file, groups in enumerate(counted):
             in_file = 0
             for number, (rows, nbytes) in enumerate(groups):
-                match = next(kept)
+                match = next(matches)
                 has_groups = self._sources[file].has_groups
                 place = Place(self._names[file], in_file, number if has_groups else None)
                 if match:

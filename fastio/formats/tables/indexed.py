@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,6 @@ from numpy.typing import NDArray
 from fastio.cores import available_cores
 from fastio.dataset.rows import Rows
 from fastio.formats.tables.direct import RowGroup, TableDataset
-from fastio.formats.tables.objects import TableFile
 from fastio.formats.tables.options import TableOptions
 from fastio.formats.tables.samples import listed, sample_value
 from fastio.formats.tables.values import Ragged
@@ -31,15 +32,20 @@ class TableSamples(Rows):
 
     A row is had by reading its row group, of which the last ones are kept.
 
+    Nothing is read before a row, the schema or the length is asked for.
+
     Args:
-        files: as `find_tables` found them.
+        make: opens the row groups: `TableDataset` of files, with these already given to it, or
+            what has its other arguments.
         options: which columns, as which fields.
         filters: rows that are wanted, in pyarrow's form; None for all.
+        memory: bytes, or as "512MiB", that a Loader of it may take; None: it decides.
+        remote: whether the rows are in a store.
 
     Attributes:
         path: the first file's.
-        files, options, filters: as given.
         schema: the fields.
+        memory, remote: as given.
 
     Raises:
         SourceNotFound, ShardCorrupt, StoreError: a file cannot be read.
@@ -47,24 +53,63 @@ class TableSamples(Rows):
     """
 
     def __init__(
-        self, files: Sequence[TableFile], options: TableOptions | None = None, filters: Any = None
+        self,
+        make: Callable[..., TableDataset],
+        options: TableOptions | None = None,
+        filters: Any = None,
+        memory: int | str | None = None,
+        remote: bool = False,
     ) -> None:
-        self.files = list(files)
-        self.options = options or TableOptions()
-        self.filters = filters
-        self._dataset = TableDataset(
-            self.files,
-            self.options,
-            filters=filters,
-            memory=_MOST_IN_MEMORY,
-            threads=available_cores(),
-        )
-        self.path = self._dataset.path
-        self.schema: Schema = self._dataset.schema
-        self._first = np.array([group.first_row for group in self._dataset.groups], np.int64)
+        self._make = make
+        self._options = options or TableOptions()
+        self._filters = filters
+        self.memory = memory
+        self.remote = remote
         self._read: OrderedDict[int, Mapping[str, Values]] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()
+
+    def row_groups(
+        self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
+    ) -> TableDataset:
+        """The same rows as row groups, opened anew for a Loader.
+
+        Args:
+            fields: names of the fields that are wanted, in this order; None for all.
+            memory: bytes that they may take.
+            threads: for opening.
+            keep_nulls: as `TableOptions` has it.
+
+        Raises:
+            As above.
+        """
+        options = replace(self._options, keep_nulls=keep_nulls)
+        return self._make(
+            options=options,
+            fields=fields,
+            filters=self._filters,
+            memory=memory,
+            threads=threads,
+            like=self.__dict__.get("_dataset"),
+        )
+
+    @cached_property
+    def _dataset(self) -> TableDataset:
+        return self.row_groups(None, _MOST_IN_MEMORY, available_cores())
+
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        """What messages call it."""
+        return self._dataset.path
+
+    @property
+    def schema(self) -> Schema:  # type: ignore[override]
+        """The fields."""
+        return self._dataset.schema
+
+    @cached_property
+    def _first(self) -> NDArray[np.int64]:
+        return np.array([group.first_row for group in self._dataset.groups], np.int64)
 
     @property
     def fingerprint(self) -> str:
@@ -161,10 +206,12 @@ class TableSamples(Rows):
         """Lets go of what is in memory."""
         with self._lock:
             self._read.clear()
-        self._dataset.close()
+        if "_dataset" in self.__dict__:
+            self._dataset.close()
 
     def __reduce__(self) -> Any:
-        return TableSamples, (self.files, self.options, self.filters)
+        given = self._make, self._options, self._filters, self.memory, self.remote
+        return TableSamples, given
 
     def _group(self, number: int) -> Mapping[str, Values]:
         """All fields of a row group."""

@@ -1,0 +1,142 @@
+"""WebDataset tars as a kind of data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+from fastio.cache import Cache
+from fastio.cores import available_cores
+from fastio.dataset import ShardCheck
+from fastio.errors import SourceNotFound, StoreError
+from fastio.formats.base import (
+    Findings,
+    Found,
+    Images,
+    Kind,
+    Options,
+    Progress,
+    checked_files,
+    decoded_images,
+)
+from fastio.formats.tables.files import table_kind
+from fastio.formats.tars.check import check_tar_images, check_tars, lacked_fields
+from fastio.formats.tars.dataset import TarDataset
+from fastio.formats.tars.index import LOCAL_WINDOW_BYTES, assemble
+from fastio.formats.tars.names import find_tars
+from fastio.formats.tars.reader import LocalTars
+from fastio.formats.tars.remote import (
+    STORE_WINDOW_BYTES,
+    RemoteTars,
+    StoreTars,
+    is_tar_url,
+    open_store_tars,
+)
+from fastio.formats.tars.samples import TarSamples
+from fastio.memory import MAX_PIXELS
+from fastio.store import is_remote
+
+_AT_ONCE = 8  # tars whose headers are read together
+
+
+def _sniff(source: Any, options: Options) -> list[str] | StoreTars | None:
+    """The tars' paths; behind a URL what reads them."""
+    if not (isinstance(source, (str, os.PathLike)) and is_remote(source)):
+        return find_tars(source)
+    url = str(source)
+    if is_tar_url(url):
+        return open_store_tars(url, options.storage_options)
+    if table_kind(url) is None:
+        with suppress(SourceNotFound, StoreError):
+            return open_store_tars(url, options.storage_options)
+    return None
+
+
+def _open(found: Found) -> TarDataset:
+    options = found.options
+    incomplete = options.incomplete or "raise"
+    if isinstance(found.parts, StoreTars):
+        found.parts.close()
+        cache = options.cache
+        return RemoteTars(
+            str(found.source),
+            options.storage_options,
+            cache if cache is None or isinstance(cache, Cache) else Cache(cache),
+            fields=options.fields,
+            incomplete=incomplete,
+        )
+    return TarDataset(found.source, fields=options.fields, incomplete=incomplete)
+
+
+def _describe(found: Found) -> dict[str, Any]:
+    with _open(found) as dataset:
+        return {
+            "path": dataset.path,
+            "rows": len(dataset),
+            "tars": len(dataset.tars),
+            "bytes": dataset.nbytes,
+            "bytes_per_sample": dataset.nbytes / len(dataset),
+            **dataset.schema.to_json(),
+            "fingerprint": dataset.fingerprint,
+        }
+
+
+def _check(found: Found, deep: bool, progress: Progress) -> Findings:
+    if isinstance(found.parts, StoreTars):
+        with closing(found.parts) as reader:
+            return _checked(found, reader, reader.names, STORE_WINDOW_BYTES, deep, progress)
+    with closing(LocalTars()) as reader:
+        return _checked(found, reader, found.parts, LOCAL_WINDOW_BYTES, deep, progress)
+
+
+def _checked(
+    found: Found,
+    reader: LocalTars | StoreTars,
+    names: list[str],
+    window_bytes: int,
+    deep: bool,
+    progress: Progress,
+) -> Findings:
+    samples: dict[str, TarSamples] = {}
+
+    def structure() -> Iterator[ShardCheck]:
+        for check, in_tar in check_tars(reader, names, window_bytes, _AT_ONCE):
+            if in_tar is not None:
+                samples[check.name] = in_tar
+            yield check
+
+    checks = checked_files(structure(), "tars", len(names), progress)
+    findings = Findings(
+        path=str(found.source),
+        files=len(names),
+        nbytes=sum(check.nbytes for check in checks),
+        rows=sum(map(len, samples.values())),
+        damaged=[check for check in checks if check.problem is not None],
+        images=Images() if deep else None,
+        lacked=[],
+        kind="tar",
+    )
+    if findings.rows or not findings.damaged:
+        index = assemble(reader, list(samples), [""] * len(samples), list(samples.values()))
+        findings.lacked = lacked_fields(index)
+        if deep:
+            most = found.options.max_pixels or MAX_PIXELS
+            images = check_tar_images(reader, index, available_cores(), most)
+            findings.images = decoded_images(images, findings.rows, progress)
+    if findings.images is not None and findings.damaged:
+        findings.images.not_decoded = None
+    return findings
+
+
+TARS = Kind(
+    "tars",
+    "tars",
+    (TarDataset,),
+    frozenset({"cache", "fields", "incomplete"}),
+    _sniff,
+    _open,
+    _describe,
+    _check,
+)

@@ -1,8 +1,8 @@
-"""fastio: a high-throughput data loader for PyTorch.
+"""fastio is a high-throughput data loader for PyTorch.
 
-`pack` turns a folder of images (or anything iterable) into a sharded dataset, and `Loader` takes
-the place of torch's DataLoader for it, for the folder itself, for WebDataset tars, and for torch
-datasets.
+`pack` converts a folder of images, or any iterable of samples, into a sharded dataset. `Loader`
+replaces torch's DataLoader for packed datasets, image folders, WebDataset tars, table files and
+torch datasets.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Batches, and the memory that they lease.
+"""Batches, and the reused memory in which their values lie.
 
-The values of a field of a batch lie in a slot: memory that is allocated once and used again for a
-later batch, when nobody looks at it any more. Whoever holds the array, or a view of it (a tensor
-made with `torch.from_numpy` keeps its array), holds the lease; the last one to let go gives the
-slot back. Each field has slots of its own, so that who keeps labels does not keep images. A
-consumer that keeps many batches makes the ring grow instead of waiting for ever.
+The values of each field of a batch lie in a slot: memory that is allocated once and reused for a
+later batch when nothing refers to it any more. An array of the batch, or a view of it (a tensor
+made with `torch.from_numpy` keeps its array), holds a lease on the slot; when the last one is
+garbage-collected, the slot is returned. Each field has its own slots, so that keeping the labels
+does not keep the images. If a consumer keeps many batches, more slots are allocated; the loader
+does not wait for the consumer to release them.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ Allocate = Callable[[tuple[int, ...], str], AnyArray]
 
 
 class SlotPool:
-    """Slots of one field that are lent and come back. Thread-safe: leases end on any thread.
+    """Allocates and reuses the slots of one field. Thread-safe: leases may end on any thread.
 
     Args:
-        shape: of one row.
-        dtype: its name.
-        allocate: gives an array of a shape and dtype; called for new slots only.
-        keep: slots kept for later use; with 0 every batch gets memory of its own.
-        smallest: bytes of a batch below which it gets memory of its own too.
+        shape: shape of one row.
+        dtype: name of the element type.
+        allocate: returns an array of a shape and dtype; called for new slots only.
+        keep: number of free slots kept for reuse; with 0 every batch gets new memory.
+        smallest: size in bytes below which a batch gets new memory too.
     """
 
     def __init__(
@@ -53,7 +54,10 @@ class SlotPool:
         self.leases: set[Lease] = set()  # those whose views are out
 
     def acquire(self, rows: int) -> AnyArray:
-        """An array (at least `rows`, *shape), used before or new; the one used last if possible."""
+        """Returns an array (at least `rows`, *shape), the one released last if it is large enough.
+
+        Free arrays that are too small are dropped.
+        """
         try:
             while True:
                 memory = self._free.pop()
@@ -64,25 +68,25 @@ class SlotPool:
         return self._allocate((rows, *self._shape), self._dtype)
 
     def reuses(self, memory: AnyArray) -> bool:
-        """Whether a slot is used again after its batch."""
+        """Returns whether a slot is reused after its batch."""
         return self._keep > 0 and len(memory) * self._row_bytes >= self._smallest
 
     def release(self, memory: AnyArray) -> None:
-        """Takes a slot back."""
+        """Returns a slot to the pool."""
         if len(self._free) < self._keep and self.reuses(memory):
             self._free.append(memory)
 
     def clear(self) -> None:
-        """Lets go of the free slots; those that come back later are not kept."""
+        """Drops the free slots; slots that are released later are not kept."""
         self._keep = 0
         self._free.clear()
 
 
 class Lease:
-    """One batch's use of a slot, which ends once: by `release`, or when every view is garbage.
+    """The use of a slot by one batch. It ends once: by `release`, or when every view is garbage.
 
-    Weak references call back on any thread, even within an allocation. So nothing here takes a
-    lock, and what decides is one atomic pop.
+    Weak references may call back on any thread, even during an allocation. Nothing here therefore
+    takes a lock; a single atomic pop decides which call ends the lease.
     """
 
     def __init__(self, pool: SlotPool, memory: AnyArray) -> None:
@@ -91,19 +95,19 @@ class Lease:
         self._watched: weakref.ref[Any] | None = None
 
     def view(self, rows: int) -> AnyArray:
-        """The slot's first `rows` rows, as a view that holds the lease.
+        """Returns the first `rows` rows of the slot as a view that holds the lease.
 
-        Views from an earlier call hold it no longer.
+        Views returned by earlier calls no longer hold it.
         """
         view = self._memory[0][:rows]
         if not self._pool.reuses(self._memory[0]):
             return view
-        # A view of an array's view holds the array alone, in NumPy: a part of a batch would not
-        # hold the lease. It does where a memoryview stands in between, which is what is watched.
+        # In NumPy a view of a view refers to the underlying array only, so a slice of a batch
+        # would not hold the lease. With a memoryview in between it does, and that is watched.
         view = np.asarray(view.data)
         holder: Any = view.base  # NumPy's own memoryview
         self._watched = weakref.ref(holder, self._gone)
-        # Only the reference knows of the lease from here on: without this, both are garbage.
+        # From here on only the weak reference refers to the lease: the set keeps both alive.
         self._pool.leases.add(self)
         return view
 
@@ -112,7 +116,7 @@ class Lease:
             self.release()
 
     def release(self) -> None:
-        """Ends the lease: the slot will be written again."""
+        """Ends the lease: the slot will be overwritten."""
         self._watched = None
         self._pool.leases.discard(self)
         try:
@@ -127,17 +131,18 @@ class Batch:
     """A decoded batch.
 
     Attributes:
-        fields: every field's values: arrays (n, ...) for images of one size, numbers and arrays of
-            one shape, lists of n for the others. Images are uint8 (n, H, W, C) or (n, C, H, W), or
-            float32 where the engine normalised them; a list of uint8 (H, W, C) where sizes differ.
+        fields: values of every field: an array (n, ...) for images of one size and for numbers and
+            arrays of one shape, else a list of n values. Images are uint8 (n, H, W, C) or
+            (n, C, H, W), or float32 if the engine normalised them; a list of uint8 (H, W, C) if
+            their sizes differ.
         rows: int64 (n,), the global row of every sample.
-        valid: samples that count; those after it are padding (see `plan.Plan`).
-        epoch: the epoch that the batch belongs to.
-        step: its number in the plan that was run.
-        next_position: samples of the epoch, over all ranks, that are done with this batch.
-        errors: what was skipped or replaced in it.
-        occurrences: see `plan.PlannedBatch`.
-        leases: of the fields whose values lie in a slot.
+        valid: number of samples that count; those after them are padding (see `plan.Plan`).
+        epoch: the epoch to which the batch belongs.
+        step: number of the batch in the plan that was run.
+        next_position: samples of the epoch, over all ranks, that are done after this batch.
+        errors: errors of the samples that were skipped or replaced.
+        occurrences: as in `plan.PlannedBatch`.
+        leases: leases of the fields whose values lie in a slot.
     """
 
     fields: dict[str, Any]
@@ -151,6 +156,6 @@ class Batch:
     occurrences: npt.NDArray[np.int64] | None = None
 
     def release(self) -> None:
-        """Gives the slots back now: nothing may use the arrays of `fields` any more."""
+        """Returns the slots now. The arrays in `fields` must not be used afterwards."""
         for lease in self.leases.values():
             lease.release()

@@ -7,28 +7,28 @@ Each leaf also inherits the builtin that people already catch::
     |   `-- DatasetNotFound                   a folder without a manifest
     |-- DatasetExists (FileExistsError)       the destination already holds a dataset
     |-- StoreError (OSError)                  an object of a URL cannot be read, written or listed
-    |-- SourceChanged (ValueError)            data was replaced while it was being read
-    |-- ManifestInvalid (ValueError)          manifest.arrow is damaged or is not ours
+    |-- SourceChanged (ValueError)            data was replaced after it was opened
+    |-- ManifestInvalid (ValueError)          manifest.arrow is damaged or not fastio's
     |   `-- FormatVersionUnsupported          written by a newer fastio
-    |-- ShardCorrupt (ValueError)             a shard is truncated, damaged or not the manifest's
-    |-- SchemaError (ValueError)              a value, field or schema that does not fit
-    |-- OptionError (ValueError)              an option that is one of another kind of data
+    |-- ShardCorrupt (ValueError)             a shard is truncated, damaged or of another dataset
+    |-- SchemaError (ValueError)              a value does not fit its field, or a bad schema
+    |-- OptionError (ValueError)              an option does not fit the kind of data
     |-- SampleError (ValueError)              one sample cannot be read
-    |   |-- ImageError                        ... because of its image
-    |   `-- AudioError                        ... because of its sound file
+    |   |-- ImageError                        its image cannot be decoded
+    |   `-- AudioError                        its sound file cannot be decoded
     |-- TransformError (TypeError)            a transform that fastio cannot apply
-    |-- CacheError (OSError)                  a cache folder that cannot be used
-    |-- PackError (RuntimeError)              packing or exporting cannot start or go on
-    |-- StateMismatch (ValueError)            a loader state that belongs to other data
-    |-- TrainError (RuntimeError)             training cannot start or cannot go on
-    |   `-- CheckpointError                   a checkpoint that is damaged or of another run
-    |-- BenchError (ValueError)               a bench that is not possible
-    |   `-- MeasuredInvalid                   JSON that is not what a bench measured
+    |-- CacheError (OSError)                  a cache folder cannot be used
+    |-- PackError (RuntimeError)              packing or exporting cannot start or continue
+    |-- StateMismatch (ValueError)            a loader state belongs to other data
+    |-- TrainError (RuntimeError)             training cannot start or continue
+    |   `-- CheckpointError                   a checkpoint is damaged or of another run
+    |-- BenchError (ValueError)               a benchmark is not possible
+    |   `-- MeasuredInvalid                   a file does not hold benchmark results
     |-- LoaderTimeout (TimeoutError)          no batch within the loader's timeout
     |-- LoaderClosed (RuntimeError)           the loader was closed
     `-- BuildMissing (ImportError)            the native module is not built
 
-`PerformanceWarning` and `ShardingWarning`, UserWarnings, are no errors and stand beside the tree.
+`PerformanceWarning` and `ShardingWarning` are UserWarnings and not part of the tree.
 
 A message says what happened, where, what was found and expected, and what to do.
 """
@@ -65,7 +65,7 @@ class DatasetExists(FastioError, FileExistsError):
 
 
 class StoreError(FastioError, OSError):
-    """An object of a URL could not be read, written or listed before the deadline, or at all."""
+    """An object of a URL could not be read, written or listed, or not before the deadline."""
 
 
 class SourceChanged(FastioError, ValueError):
@@ -98,8 +98,8 @@ class SampleError(FastioError, ValueError):
     Attributes:
         dataset: path or name of the dataset or source.
         row: row number of the sample in it, from 0.
-        name: what people look for: the file's path, or shard and row.
-        cause: the error underneath, or a sentence that says what is wrong.
+        name: the path of the file, or the shard and row.
+        cause: the underlying error, or a sentence that says what is wrong.
     """
 
     def __init__(self, dataset: str, row: int, name: str, cause: BaseException | str) -> None:
@@ -116,11 +116,11 @@ class SampleError(FastioError, ValueError):
 
 
 class ImageError(SampleError):
-    """The image of one sample cannot be decoded, or not without loss."""
+    """The image of a sample cannot be decoded, or cannot be decoded without loss."""
 
 
 class AudioError(SampleError):
-    """The sound file of one sample cannot be decoded, or is not what is wanted."""
+    """The sound file of a sample cannot be decoded, or does not have the required format."""
 
 
 class TransformError(FastioError, TypeError):
@@ -132,7 +132,7 @@ class CacheError(FastioError, OSError):
 
 
 class PackError(FastioError, RuntimeError):
-    """Packing or exporting cannot start or cannot go on."""
+    """Packing or exporting cannot start or cannot continue."""
 
 
 class StateMismatch(FastioError, ValueError):
@@ -140,23 +140,23 @@ class StateMismatch(FastioError, ValueError):
 
 
 class TrainError(FastioError, RuntimeError):
-    """Training cannot start with these options, or cannot go on."""
+    """Training cannot start with these options, or cannot continue."""
 
 
 class CheckpointError(TrainError):
-    """A checkpoint is damaged, or was saved by a run of other data, model or options."""
+    """A checkpoint is damaged, or was saved by a run with other data, model or options."""
 
 
 class BenchError(FastioError, ValueError):
-    """What was asked of a bench is not possible."""
+    """The requested benchmark is not possible."""
 
 
 class MeasuredInvalid(BenchError):
-    """JSON that is not what a bench measured, or one of another format."""
+    """A JSON file does not hold benchmark results, or holds them in another format."""
 
 
 class ShardingWarning(UserWarning):
-    """Several processes run, and a loader that was not told so gives each all of the data."""
+    """A loader delivers all of the data to each of several processes and was not told to do so."""
 
 
 class LoaderTimeout(FastioError, TimeoutError):
@@ -172,11 +172,11 @@ class BuildMissing(FastioError, ImportError):
 
 
 class PerformanceWarning(UserWarning):
-    """A loader works, but on a slow path. The message says why, and how to make it fast."""
+    """A loader works, but uses a slow path. The message says why, and how to make it fast."""
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warns at the line that called fastio, however deep in it this is called."""
+    """Issues a warning at the line that called fastio, whatever the depth of this call."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and _is_ours(frame):
         frame, level = frame.f_back, level + 1

@@ -1,7 +1,7 @@
-"""The loader: batches of a dataset, epoch after epoch.
+"""The loader, which delivers the batches of a dataset, epoch after epoch.
 
-This module imports torch, which takes a second: `fastio.Loader` imports it when it is first asked
-for, and other modules import it inside functions.
+This module imports torch, which takes about a second. `fastio.Loader` therefore imports it on first
+use, and other modules import it inside functions.
 """
 
 from __future__ import annotations
@@ -48,119 +48,128 @@ _Batch = TypeVar("_Batch", covariant=True, default=Any)
 
 
 class Loader(DataLoader[_Batch]):
-    """Batches of a dataset, epoch after epoch: DataLoader's arguments and meaning, faster.
+    """Loads batches of a dataset; takes the arguments of torch's DataLoader and is faster.
 
-    A path, a fastio dataset, or a torchvision ImageFolder whose transforms fastio knows takes the
-    native path: threads of this process read and decode. Any other torch dataset takes the torch
-    path: its samples go through torch's DataLoader and its worker processes, of which a
-    `PerformanceWarning` tells, once a process and reason, why and what to do; `stats()` says it,
-    too. Iterate over it once an epoch; several iterators may be open at once.
+    A path, a fastio dataset, or a torchvision ImageFolder with transforms that fastio knows uses
+    the native path: threads of this process read and decode the samples. Any other torch dataset
+    uses the torch path: torch's DataLoader loads it, with worker processes if there are any. A
+    `PerformanceWarning` then says why and what to do, once per process and reason; `stats()` has
+    the reason too. Iterate over the loader once per epoch; several iterators may be open at once.
 
-    What is yielded has the samples' structure: a tuple stays a tuple, a dict a dict (on the torch
-    path it is what collate_fn makes, a list for tuples). Images are contiguous tensors
-    (N, C, H, W); a list of (C, H, W) where sizes differ. Numbers and arrays are tensors, strings
-    and bytes lists. The last batch may be padded where several ranks share an epoch, so
-    that all make the same number of steps: `batch.valid` tells. Images are delivered upright, as
-    their EXIF orientation says; those of a torchvision ImageFolder as torchvision does, not turned.
+    A batch has the structure of the samples: tuples give a tuple, dicts a dict (on the torch path
+    it is what collate_fn returns: a list for tuples). Images are contiguous tensors (N, C, H, W),
+    or a list of tensors (C, H, W) if their sizes differ. Numbers and arrays become tensors, strings
+    and bytes become lists. If several ranks share an epoch, the last batch may be padded, so that
+    all ranks make the same number of steps; `batch.valid` is the number of samples without padding.
+    Images are rotated upright according to their EXIF orientation, except those of a torchvision
+    ImageFolder, which torchvision does not rotate either.
 
     Args:
-        dataset: what `fastio.open` takes: a path, a URL, a pattern or a list of them, or a
-            `datasets.Dataset`, which is then opened with the default options; or a dataset that
-            `fastio.open` returned, several of them mixed (`fastio.mix`), or a torch dataset.
-        batch_size: samples of a batch on each rank; None for single samples.
-        shuffle: deliver the rows in a random order, see `seed`; None is False.
-        sampler, batch_sampler: iterables of row numbers, or lists of them, followed exactly; ranks
-            are then their business, and the process's rank keys what is drawn. Where the user moves
-            a sampler's `epoch` (`set_epoch`), the augmentations' epoch follows it.
-        num_workers: native path: the number of threads, 0 for one per core that this process may
-            use. torch path: the number of worker processes, 0 for none. "auto" begins with one for
-            each core, divided among the processes of torchrun on this machine; on the native path
-            the loader then measures which number delivers more samples per second, and changes it
-            while it runs (not for table files that are not packed). The batches are the same for
-            any number of threads.
-        collate_fn: makes a batch of the list of its samples, which are what `dataset[i]` gives: PIL
-            images of an ImageFolder without ToTensor, ints and lists of rows of a
-            `datasets.Dataset` (those with nulls, images, nested columns or a format take the torch
-            path), arrays of fastio's datasets, None for nulls of tables as they are. Fields that
-            `transforms` names are tensors. All transforms are done but those for the whole batch.
-        pin_memory: deliver in pinned memory, each batch in memory of its own, for a later copy
-            with non_blocking=True. Unnecessary with `device`. Needs CUDA.
-        drop_last: leave out the last batch (over all ranks) if it is not full.
-        timeout: seconds to wait for a batch; 0 for no limit.
-        worker_init_fn, multiprocessing_context, persistent_workers: of the torch path's processes;
-            without effect on the native path, which has none.
-        generator: torch.Generator that every shuffled epoch is drawn from, exactly in DataLoader's
-            order. Where that order is not possible (order="window", tables as they are, a mix) it
-            draws the seed of each epoch's order. Ranks that share an epoch need generators in the
-            same state.
-        prefetch_factor: native path: batches ahead of the consumer (2, or more where batches are
-            small). torch path: batches ahead per worker.
+        dataset: anything that `fastio.open` accepts: a path, a URL, a pattern or a list of them, or
+            a `datasets.Dataset`, which is opened with the default options. Also a dataset that
+            `fastio.open` returned, several datasets mixed by `fastio.mix`, or a torch dataset.
+        batch_size: number of samples per batch on each rank; None delivers single samples.
+        shuffle: whether the rows are delivered in random order, see `seed`. None means False.
+        sampler, batch_sampler: iterables of row numbers, or of lists of them, whose order is
+            followed exactly. The sampler is then responsible for dividing rows among ranks, and the
+            rank of the process is part of the key of random draws. If you change a sampler's
+            `epoch` (`set_epoch`), the augmentations use that epoch.
+        num_workers: native path: number of threads; 0 uses one per core that this process may use.
+            torch path: number of worker processes; 0 uses none. "auto" starts with one per core,
+            divided among the processes of torchrun on this machine. On the native path the loader
+            then measures which number of threads has the highest throughput and changes it while it
+            runs (except for table files that are not packed). The number of threads never changes
+            the batches.
+        collate_fn: function that makes a batch from a list of samples. Its samples are what
+            `dataset[i]` returns: PIL images for an ImageFolder without ToTensor, ints and lists for
+            rows of a `datasets.Dataset` (those with nulls, images, nested columns or a format use
+            the torch path), arrays for fastio's datasets, and None for nulls of table files that
+            are not packed. Fields named in `transforms` are tensors. All transforms run before
+            collate_fn, except those for the whole batch.
+        pin_memory: deliver batches in pinned memory, each batch in memory of its own, so that they
+            can be copied with non_blocking=True. Not needed with `device`. Requires CUDA.
+        drop_last: drop the last batch (counted over all ranks) if it is not full.
+        timeout: maximum time to wait for a batch, in seconds; 0 waits without a limit.
+        worker_init_fn, multiprocessing_context, persistent_workers: settings of the worker
+            processes of the torch path. They have no effect on the native path, which has no such
+            processes.
+        generator: torch.Generator from which the order of every shuffled epoch is drawn, in exactly
+            DataLoader's order. Where that order is not possible (order="window", table files that
+            are not packed, a mix), the seed of each epoch's order is drawn from it. Ranks that
+            share an epoch need generators in the same state.
+        prefetch_factor: native path: number of batches prepared ahead (default: 2, or more if
+            batches are small). torch path: number of batches prepared ahead per worker.
         pin_memory_device: as in DataLoader, where it is deprecated.
         in_order: torch path only; the native path always keeps the order.
-        transforms: {field: transform or list of them}, or just a list for the only image field.
-            fastio's specifications, or torchvision's objects where known. `OnBatch(function)`
-            comes last and gets the field's batch on the device; other callables are refused. The
-            key None is for callables that get the whole batch, once. A field of bytes may have an
-            `AudioDecode` first. torch path: Normalize, ToDtype and OnBatch, by position or key; a
-            list is for the first part.
-        device: where batches are delivered; on CUDA they are copied ahead of the consumer, images
-            as uint8, with Normalize, ToDtype and OnBatch done there. None: host memory.
-        seed: of the order and of all augmentations, which are a function of (seed, epoch, row, how
-            often the row came in the epoch before).
-            None: they follow torch.manual_seed. Each shuffled epoch draws from torch's default
-            generator what DataLoader draws, and has the order of its RandomSampler, so that losses
-            can be compared bit by bit. That order is a permutation in memory, 4 bytes a row, drawn
-            in 5 to 80 ns a row (1 million rows in 0.04 s, 2^24 in 1.3 s); give a seed where that
-            is too long. Where it is not possible (data behind a URL, whose next epoch is known
-            ahead, order="window", tables as they are, `datasets` without a collate_fn and without
-            order="shuffle", a mix, more than 2^24 rows), and for augmentations of rows that are
-            not shuffled, one seed of all epochs is drawn when the first iterator is made; ranks
-            that share an epoch take that of rank 0 of torch.distributed. Beside a generator, which
-            decides the order, a seed is of the augmentations alone.
-        order: "sequential", "shuffle", "window" (large reads), or "auto": by `shuffle`; what is
-            behind a URL is then shuffled by windows: see docs/remote.md.
-        cache: of a dataset given as a URL, and of the URLs in a mix: as in `fastio.open`.
-        on_error: what a sample that can't be read does: "raise" its error from next(), "skip" it
-            (the batch shrinks; without any sample left it does not come, and this rank makes a
-            step less than others), or "replace" it by another of its batch. What is wrong with a
-            whole shard, tar or store (missing, cut off, replaced, damaged outside of an image) is
-            no sample's error: it is raised in any case.
-        distributed: True delivers this process's part of each global batch, by torch.distributed
-            where it is initialised, else by RANK and WORLD_SIZE of the environment, where torchrun
-            puts them. False delivers all of it to every process, as a DataLoader without a sampler
-            does, and so does None, which warns where there are several processes. Without effect
-            beside a sampler, and on datasets that iterate. Without `seed`, processes make such
-            loaders in the same order, and wait in the first epoch until rank 0 has begun it.
-        rank, world_size: the part of each global batch to deliver, in place of `distributed`.
-        fields: the fields to deliver, in this order; None for all. Native path only.
-        channels_last: lay image batches (N, C, H, W) out as torch.channels_last memory, which
-            convolutions may be faster on; else they are contiguous.
-        ragged: the form of fields whose rows differ in size (lists of table files, arrays with open
-            axes, tokens), for all or as {field: form}: "list" of tensors; "padded" with zeros to
-            the longest of the batch, beside `NAME_length` (`NAME_shape` where several axes are
-            open); "nested", torch's jagged layout; "flat", the rows one after the other, beside
-            `NAME_offsets`. In samples that are tuples the two stand together as a tuple. None:
-            "padded" for table files that are not packed, else "list". Where samples come one by
-            one (batch_size=None, collate_fn) each has its own tensor.
+        transforms: {field: transform or list of transforms}, or a list alone if there is one image
+            field. A transform is one of fastio's, or one of torchvision's that fastio knows.
+            `OnBatch(function)` comes last and receives the field's values of a batch on the device;
+            other callables raise an error. The key None holds callables that receive the whole
+            batch. A field of bytes may have an `AudioDecode` first. On the torch path only
+            Normalize, ToDtype and OnBatch are possible, by position or key; a list applies to the
+            first element.
+        device: device on which batches are delivered. On CUDA, batches are copied ahead of the
+            consumer, images as uint8, and Normalize, ToDtype and OnBatch run on the device. None
+            delivers in host memory.
+        seed: seed of the order and of all augmentations, which are a function of (seed, epoch, row,
+            how often the row occurred earlier in the epoch). None makes both follow
+            torch.manual_seed: each shuffled epoch draws from torch's default generator what
+            DataLoader draws, and has the order of its RandomSampler, so that losses can be compared
+            bit by bit. That order is a permutation in memory, 4 bytes per row, and takes 5 to 80 ns
+            per row to draw (0.04 s for 1 million rows, 1.3 s for 2^24); give a seed if that is too
+            slow. In these cases one seed for all epochs is drawn when the first iterator is made:
+            data behind a URL, whose next epoch is known ahead; order="window"; table files that are
+            not packed; `datasets` without a collate_fn and without order="shuffle"; a mix; more
+            than 2^24 rows; and augmentations of rows that are not shuffled. Ranks that share an
+            epoch then take the seed of rank 0 of torch.distributed. With a generator, which decides
+            the order, the seed applies to augmentations only.
+        order: "sequential", "shuffle", "window" (shuffles within windows, for large reads), or
+            "auto", which follows `shuffle` and shuffles data behind a URL by windows: see
+            docs/remote.md.
+        cache: cache for a dataset given as a URL, and for the URLs in a mix, as in `fastio.open`.
+        on_error: what happens if a sample cannot be read: "raise" raises its error from next(),
+            "skip" leaves it out (the batch is smaller; a batch without samples is left out, and
+            this rank makes one step less than the others), "replace" puts another sample of the
+            batch in its place. Faults of a whole shard, tar or store (missing, truncated, replaced,
+            damaged outside of an image) are always raised.
+        distributed: True delivers this process's part of each global batch; rank and world size
+            come from torch.distributed if it is initialised, else from the environment variables
+            RANK and WORLD_SIZE that torchrun sets. False delivers all of the batch to every
+            process, as a DataLoader without a sampler does. None does the same, and warns if there
+            are several processes. It has no effect with a sampler or on iterable datasets. Without
+            `seed`, all processes must make such loaders in the same order, and in the first epoch
+            they wait until rank 0 has started it.
+        rank, world_size: the part of each global batch to deliver, instead of `distributed`.
+        fields: names of the fields to deliver, in this order; None delivers all. Native path only.
+        channels_last: deliver image batches (N, C, H, W) in torch.channels_last memory format,
+            which can make convolutions faster. By default they are contiguous.
+        ragged: form of fields whose rows differ in size (lists of table files, arrays with open
+            axes, tokens), for all fields or as {field: form}. "list" gives a list of tensors;
+            "padded" pads with zeros to the longest row of the batch and adds `NAME_length`
+            (`NAME_shape` if several axes are open); "nested" gives torch's jagged layout; "flat"
+            concatenates the rows and adds `NAME_offsets`. In samples that are tuples the two values
+            form a tuple. None means "padded" for table files that are not packed, else "list".
+            Where samples are delivered one by one (batch_size=None, collate_fn), each has a tensor
+            of its own.
 
     Attributes:
         dataset: the dataset, as given or opened.
-        device: where batches are delivered, or None.
-        distributed: as given. Where it is None, a library that runs the loop may set it before the
-            first iterator is made.
-        batch_size, drop_last, num_workers, collate_fn, pin_memory, timeout, generator, ...: as
-            DataLoader has them. Those that DataLoader protects cannot be assigned to; others can,
-            and the next epoch follows.
+        device: the device on which batches are delivered, or None.
+        distributed: as given. If it is None, a library that runs the training loop may set it
+            before the first iterator is made.
+        batch_size, drop_last, num_workers, collate_fn, pin_memory, timeout, generator, ...: as in
+            DataLoader. Attributes that DataLoader protects cannot be assigned; a change of the
+            others applies from the next epoch.
 
     Raises:
         SourceNotFound: there is no dataset at the path.
-        TypeError: an argument is one of `fastio.open`.
-        TransformError: transforms that do not fit the dataset, each other, or the path.
-        ValueError: arguments that exclude each other, as DataLoader's do.
+        TypeError: an argument is an option of `fastio.open`.
+        TransformError: the transforms do not fit the dataset, each other, or the path.
+        ValueError: arguments are mutually exclusive, as in DataLoader.
 
     Warns:
-        ShardingWarning: from the first iterator, once a process: one of several processes gets all
-            of the data, and `distributed` does not say that it should.
+        ShardingWarning: one of several processes receives all of the data, and `distributed` does
+            not say that it should. Issued when an iterator is made, once per process.
     """
 
     dataset: Any  # of any kind, with the attributes of that kind
@@ -215,13 +224,13 @@ class Loader(DataLoader[_Batch]):
         if distributed is not None and rank is not None:
             raise ValueError("distributed option is mutually exclusive with rank and world_size")
         sampling = Sampling(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
-        # Attributes are named as the arguments are, so that Lightning can make another loader of
-        # them; those that are not protected may be assigned to, and the next epoch follows.
+        # Attributes have the names of the arguments, so that Lightning can make another loader
+        # from them. Those that are not protected may be assigned; the next epoch uses the change.
         self.num_workers = num_workers
         self.pin_memory = pin_memory
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
-        # DataLoader's setter refuses one without workers, and on the native path it has no effect.
+        # DataLoader's setter refuses a context without workers; the native path ignores it.
         self.__dict__["_DataLoader__multiprocessing_context"] = multiprocessing_context
         self.generator = generator
         self.prefetch_factor = prefetch_factor
@@ -245,7 +254,7 @@ class Loader(DataLoader[_Batch]):
         self._given_ranks = None if rank is None or world_size is None else Ranks(rank, world_size)
         self.distributed = distributed
         if distributed:
-            process_ranks()  # impossible ones are known here
+            process_ranks()  # raises here if rank or world size are impossible
         self._opened = _open(dataset, cache, self.fields)
         self.dataset = dataset if self._opened is None else self._opened
         if self._opened is not None and self.fields is not None:
@@ -279,7 +288,7 @@ class Loader(DataLoader[_Batch]):
             persistent_workers and num_workers > 0,
         )
         if (distributed or rank is not None) and seed is None and sampling.ours and feed.random:
-            self._following.take_name()  # in the order in which all ranks make their loaders
+            self._following.take_name()  # all ranks make their loaders in the same order
         self.batch_size = batch_size if batch_sampler is None else None
         self.drop_last = drop_last
         self.__dict__["sampler"], self.__dict__["batch_sampler"] = shown_samplers(
@@ -292,22 +301,22 @@ class Loader(DataLoader[_Batch]):
         self._workers, self._settings = self._worker_settings(), dataset_settings(self.dataset)
         self._tuner = self._make_tuner() if auto_threads else None
         self._at = self._drawn = self._next
-        self._sampler_epoch = 0  # that was seen last
+        self._sampler_epoch = 0  # the sampler's epoch when it was last looked at
         self._batch: BatchInfo | None = None
         self._stats = Stats()
         self._stream: CopyStream | None = None
         self._closed = False
         self._open: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
-        self._replaced: list[Feed] = []  # feeds of before a change, which iterators may still read
+        self._replaced: list[Feed] = []  # feeds from before a change; iterators may still read them
         self._latest: weakref.ref[LoaderIterator] | None = None
-        # What DataLoader's own __init__, which is not called, leaves behind: DataLoader's
-        # __setattr__ protects attributes from here on.
+        # DataLoader's own __init__ is not called. These are the attributes that it would set last;
+        # from here on DataLoader's __setattr__ protects attributes.
         self._dataset_kind = dataset_kind(dataset)
         self._iterator = None
         object.__setattr__(self, "_DataLoader__initialized", True)
 
     def __new__(cls, *args: Any, **options: Any) -> Loader[_Batch]:
-        # The only place that sees arguments that __init__ does not have.
+        # Only __new__ sees arguments that __init__ does not have.
         for name in _OF_DATA.intersection(options):
             raise TypeError(
                 f"{name} is an option of the data: fastio.Loader(fastio.open(source, {name}=...))"
@@ -323,28 +332,28 @@ class Loader(DataLoader[_Batch]):
 
     @property
     def sampler(self) -> Sampler[Any] | Iterable[Any]:  # type: ignore[override]
-        """The sampler that was given, or one of torch's classes that gives the next epoch's rows.
+        """The given sampler, or one of torch's sampler classes with the rows of the next epoch.
 
         Raises:
-            RuntimeError: Accelerate is about to make a DataLoader of this loader's parts.
+            RuntimeError: Accelerate is about to make a DataLoader from this loader's parts.
         """
         found: Sampler[Any] | Iterable[Any] = self._shown("sampler")
         return found
 
     @property
     def batch_sampler(self) -> Sampler[Any] | Iterable[Any] | None:  # type: ignore[override]
-        """The batch sampler that was given; or torch's BatchSampler; None for single samples.
+        """The given batch sampler, or torch's BatchSampler; None if samples are delivered singly.
 
         Raises:
-            RuntimeError: Accelerate is about to make a DataLoader of this loader's parts.
+            RuntimeError: Accelerate is about to make a DataLoader from this loader's parts.
         """
         found: Sampler[Any] | Iterable[Any] | None = self._shown("batch_sampler")
         return found
 
     def _shown(self, name: str) -> Any:
-        # Accelerate's prepare and skip_first_batches take a loader apart and make a plain
-        # DataLoader of its dataset and its sampler, without transforms and threads. They leave no
-        # other place where they could be told.
+        # Accelerate's prepare and skip_first_batches make a plain DataLoader from a loader's
+        # dataset and sampler, without its transforms and threads. They read this attribute, and
+        # there is no other place at which to stop them with a clear error.
         if sys._getframe(2).f_globals.get("__name__") == "accelerate.data_loader":
             raise RuntimeError(
                 "Accelerate would replace this fastio.Loader by a plain DataLoader. Instead of "
@@ -361,7 +370,7 @@ class Loader(DataLoader[_Batch]):
 
     @property
     def _at(self) -> Cursor:
-        """Where the user stands. Made of `_place` when it is asked for, not for each batch."""
+        """The cursor after the batch yielded last, computed from `_place` on request."""
         cursor, position = self._place
         return replace(cursor, position=position)
 
@@ -382,7 +391,7 @@ class Loader(DataLoader[_Batch]):
         return self._following.generator
 
     def _follow_changes(self) -> None:
-        """Makes the feed again where attributes, or transforms of the dataset, were changed."""
+        """Rebuilds the feed if attributes, or the transforms of the dataset, have changed."""
         from fastio.paths import dataset_settings, make_feed
         from fastio.workers import TorchFeed
 
@@ -396,7 +405,7 @@ class Loader(DataLoader[_Batch]):
         self._following.feed, self._following.generator = feed, self.generator
         self._request, self._workers, self._settings = request, workers, settings
         self._stats += before.stats()
-        if self._open:  # an iterator that is under way goes on with what it has
+        if self._open:  # open iterators continue with the feed that they have
             self._replaced.append(before)
         else:
             before.close()
@@ -404,7 +413,7 @@ class Loader(DataLoader[_Batch]):
             self._tuner = self._make_tuner()
 
     def _worker_settings(self) -> WorkerSettings:
-        """DataLoader's own arguments, as the attributes say now."""
+        """Returns DataLoader's own arguments as the attributes hold them now."""
         from fastio.formats.torch_dataset import WorkerSettings
 
         usual = default_collate if self._batched else default_convert
@@ -424,15 +433,15 @@ class Loader(DataLoader[_Batch]):
 
     @property
     def path(self) -> Literal["native", "torch"]:
-        """Which path the dataset took; `stats().reason` says why it was torch's."""
+        """The path that loads the dataset; `stats().reason` says why it is the torch path."""
         return self._feed.path
 
     @property
     def batch(self) -> BatchInfo:
-        """What is known of the batch yielded last.
+        """Information about the batch yielded last: rows, epoch, number of valid samples and more.
 
         Raises:
-            RuntimeError: none was yielded yet.
+            RuntimeError: no batch has been yielded yet.
         """
         if self._batch is None:
             raise RuntimeError("no batch was yielded yet")
@@ -444,10 +453,10 @@ class Loader(DataLoader[_Batch]):
         return f"Loader({self.dataset!r}, {batches}, {self.path} path)"
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, the same on every rank.
+        """Returns the number of batches of a whole epoch, which is the same on every rank.
 
         Raises:
-            TypeError: the sampler, or a dataset that iterates, has no length.
+            TypeError: the sampler or the iterable dataset has no length.
         """
         counted = self.path == "native" and isinstance(self.dataset, Sized)
         if counted and not self._closed and len(self.dataset) != self._feed.epoch_rows():
@@ -455,12 +464,12 @@ class Loader(DataLoader[_Batch]):
         return self._feed.steps(self._ranks())
 
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]
-        """Begins the next epoch, or goes on where a loaded state says.
+        """Starts the next epoch, or continues where a loaded state says.
 
         Raises:
-            LoaderClosed: after close().
-            LoaderTimeout: ranks share an epoch without a seed, and rank 0 did not begin it within
-                `timeout`, or the process group's timeout.
+            LoaderClosed: the loader was closed.
+            LoaderTimeout: ranks share an epoch without a seed, and rank 0 did not start it within
+                `timeout`, or within the timeout of the process group.
             ValueError: ranks share an epoch, and there is neither a seed nor a process group in
                 which to agree on one.
         """
@@ -498,16 +507,19 @@ class Loader(DataLoader[_Batch]):
 
     @property
     def _draws_order(self) -> bool:
-        """Whether the order of an epoch comes from the generator."""
+        """Whether the order of an epoch is drawn from the generator."""
         return self._following.draws_order
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes `epoch` (from 0) the next one to be iterated over.
+        """Sets the epoch (from 0) that the next iterator delivers.
 
-        Without it each new iterator is the next epoch's. The epoch that a loaded state is in the
-        middle of goes on there. A sampler that has `set_epoch` is told as well. A sampler whose
-        `epoch` is changed after that, before the next iterator, sets this loader's epoch: the
-        later call decides.
+        Without a call, each new iterator delivers the following epoch. If `epoch` is the one that a
+        loaded state is in the middle of, the iterator continues there. A sampler with a `set_epoch`
+        method is told as well. If the `epoch` of a sampler is changed afterwards, before the next
+        iterator is made, that change sets the epoch of this loader: the later call decides.
+
+        Raises:
+            ValueError: the epoch is negative.
         """
         if epoch < 0:
             raise ValueError(f"epoch must be 0 or more, got {epoch}")
@@ -517,13 +529,13 @@ class Loader(DataLoader[_Batch]):
         self._at, self._latest = self._next, None
 
     def _samplers(self) -> list[Any]:
-        """The sampler that was given, and those in it, the outer one first."""
+        """Returns the given sampler and the sampler nested in it, the outer one first."""
         sampling = self._feed.sampling
         given = sampling.sampler if sampling.batch_sampler is None else sampling.batch_sampler
         return [one for one in (given, getattr(given, "sampler", None)) if one is not None]
 
     def _tell_sampler(self, epoch: int) -> None:
-        """Sets the epoch of the sampler, where it has some."""
+        """Calls `set_epoch` of the first sampler that has it."""
         for sampler in self._samplers():
             if callable(getattr(sampler, "set_epoch", None)):
                 sampler.set_epoch(epoch)
@@ -531,33 +543,32 @@ class Loader(DataLoader[_Batch]):
         self._sampler_epoch = self._epoch_of_sampler()
 
     def _epoch_of_sampler(self) -> int:
-        """0 where it has none."""
+        """Returns the epoch of the sampler, or 0 if it has none."""
         epochs = [getattr(sampler, "epoch", None) for sampler in self._samplers()]
         return next((epoch for epoch in epochs if type(epoch) is int and epoch >= 0), 0)
 
     def _follow_sampler(self) -> None:
-        """Makes the epoch that the user moved the sampler to the next one."""
+        """Makes the epoch to which the user set the sampler the next one."""
         epoch = self._epoch_of_sampler()
         if epoch not in (self._sampler_epoch, self._next.epoch):
             self._next = self._next.at_epoch(epoch)
         self._sampler_epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands, as JSON values: under a kilobyte, 4 KB with a generator.
+        """Returns the state of the loader as JSON values: under 1 KB, or 4 KB with a generator.
 
-        Only batches that the latest iterator yielded count. After an iterator's end the state is
-        the next epoch's beginning. The state holds for any number of ranks, threads and samples a
-        batch; with a sampler of the user's it counts samples, and it is exact if the sampler gives
-        the same again. A generator's own state is part of it. For a dataset that iterates it counts
-        batches, which are read and left out when the state is loaded.
+        The state counts only batches that the latest iterator has yielded. After the end of an
+        iterator it is the beginning of the next epoch. It can be loaded with any number of ranks,
+        threads and samples per batch. With a sampler of yours it counts samples, and is exact if
+        the sampler yields the same rows again. It includes the state of a generator. For an
+        iterable dataset it counts batches, which are read and dropped after the state is loaded.
 
-        Seeds that were given or drawn are part of it. Where torch's default generator draws each
-        epoch's (see `seed`), the state has those of the epoch that it is in the middle of; for the
-        same epochs behind that one, put torch's generator back too (`torch.set_rng_state`).
-        Otherwise, if no seed was drawn yet, this draws it, so that a later `torch.manual_seed` no
-        longer matters. Where ranks share an epoch, none is drawn before the first iterator, and
-        the state then has none. With a generator, the state is exact if one iterator at a time was
-        open.
+        The state includes seeds that were given or drawn. If torch's default generator draws the
+        seed of each epoch (see `seed`), the state has the seed of the current epoch only; to repeat
+        the epochs after it, also restore torch's generator (`torch.set_rng_state`). Otherwise, if
+        no seed has been drawn yet, this method draws it, and a later `torch.manual_seed` has no
+        effect. If ranks share an epoch, no seed is drawn before the first iterator, and the state
+        has none. With a generator, the state is exact only if one iterator was open at a time.
         """
         from fastio.seeds import generator_state, next_seed
 
@@ -573,14 +584,14 @@ class Loader(DataLoader[_Batch]):
         return to_state(cursor, fingerprint=self._feed.fingerprint, order=name)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next iterator go on exactly where `state_dict` was called.
+        """Makes the next iterator continue exactly where `state_dict` was called.
 
-        The state's seed goes before this loader's. A generator is put into the state that it had,
-        and a sampler that has `set_epoch` is told the epoch.
+        The seed of the state replaces the seed of this loader. A generator is set to the saved
+        state, and a sampler with a `set_epoch` method is told the epoch.
 
         Raises:
-            StateMismatch: the state is of another dataset, version or order, or it was saved with
-                a generator and this loader has none, or the other way round.
+            StateMismatch: the state belongs to another dataset, version or order, or only one of
+                the state and this loader has a generator.
         """
         if isinstance(state, Mapping) and state.get("fingerprint") == self._feed.fingerprint:
             self._feed.adopt_order(str(state.get("order")), self._ranks())
@@ -603,19 +614,20 @@ class Loader(DataLoader[_Batch]):
         field: str | None = None,
         occurrence: npt.ArrayLike = 0,
     ) -> list[Augmentation]:
-        """The crops and flips that rows get in an epoch, in this process.
+        """Returns the crops and flips that rows get in an epoch, in this process.
 
         Args:
             rows: int64 (n,), global row numbers.
-            epoch: None for the one of the batch yielded last.
-            field: the image field; None for the only one.
-            occurrence: how often the row came in the epoch before, of all rows or int64 (n,), as
-                `batch.occurrences` tells it.
+            epoch: the epoch; None for that of the batch yielded last.
+            field: name of the image field; None for the only one.
+            occurrence: how often the row occurred earlier in the epoch: one number for all rows, or
+                int64 (n,), as in `batch.occurrences`.
 
         Raises:
-            TransformError: on the torch path, which draws its own.
-            RuntimeError: no seed was given, and none is known for the epoch: no iterator was made,
-                or torch's default generator draws each epoch's, and it is another one.
+            TransformError: the loader uses the torch path, where datasets draw their own.
+            RuntimeError: the seed of the epoch is not known: none was given, and either no iterator
+                was made, or torch's default generator draws one per epoch and this is another
+                epoch.
         """
         if epoch is None:
             epoch = self._at.epoch if self._batch is None else self._batch.epoch
@@ -629,11 +641,14 @@ class Loader(DataLoader[_Batch]):
         return self._feed.augmentation(cursor, self._ranks(), rows, occurrence, field)
 
     def stats(self) -> Stats:
-        """What each stage did and waited for since the loader was made."""
+        """Returns the counters of each stage since the loader was made."""
         return self._feed.stats() + self._stats
 
     def close(self) -> None:
-        """Ends iterators, threads and processes, and closes a dataset opened here. Idempotent."""
+        """Stops all iterators, threads and processes, and closes a dataset opened here.
+
+        May be called more than once.
+        """
         self._closed = True
         for iterator in list(self._open):
             iterator.close()
@@ -645,14 +660,14 @@ class Loader(DataLoader[_Batch]):
             self._feed.dataset.close()
 
     def _make_tuner(self) -> ThreadTuner | None:
-        """None where the number of threads cannot change."""
+        """Returns a tuner of the number of threads, or None if that number cannot change."""
         from fastio.tuning import ThreadTuner, first_threads, most_threads
 
         threads = self._feed.set_threads(first_threads())
         return ThreadTuner(threads, most_threads(), self._feed.ahead) if threads else None
 
     def _tune(self) -> None:
-        """Goes on with another number of threads where that is found to be better."""
+        """Changes the number of threads if the tuner has found a better one."""
         tuner, stats = self._tuner, self._stats
         if tuner is None:
             return
@@ -682,16 +697,19 @@ class Loader(DataLoader[_Batch]):
         from fastio.paths import dataset_settings
 
         self.__dict__.update(state, _open=weakref.WeakSet())
-        self._settings = dataset_settings(self.dataset)  # of which some are of a process
+        self._settings = dataset_settings(self.dataset)  # some differ between processes
         self._tuner = self._make_tuner() if auto else None
 
     def _ranks(self) -> Ranks:
-        """This process's part, asked for when it is needed: torch.distributed may start late."""
+        """Returns this process's rank and world size.
+
+        Both are looked up whenever they are needed, because torch.distributed may start late.
+        """
         from fastio.seeds import distributed_ranks, process_ranks
 
         if self._given_ranks is not None:
             return self._given_ranks
-        if not self._feed.sampling.ours:  # ranks share rows out by themselves, or do not
+        if not self._feed.sampling.ours:  # a sampler or the dataset divides the rows among ranks
             return distributed_ranks() or Ranks()
         return process_ranks() if self.distributed else Ranks()
 
@@ -703,17 +721,20 @@ _OF_DATA = frozenset(signature(open_data).parameters) - frozenset(
     signature(Loader.__init__).parameters
 )
 
-# Arguments beside DataLoader's, whose attributes cannot be assigned to.
+# Arguments that DataLoader does not have. Their attributes cannot be assigned.
 _FIXED = (
     frozenset(signature(Loader.__init__).parameters)
     - {"self"}
     - frozenset(signature(DataLoader).parameters)
-    - {"distributed"}  # which libraries set that run the loop
+    - {"distributed"}  # libraries that run the training loop set it
 )
 
 
 class LoaderIterator:
-    """One epoch of a loader, or what is left of it. `close`, or dropping it, frees its batches."""
+    """Iterates over one epoch of a loader, or the rest of it.
+
+    `close`, or dropping the last reference, frees its batches.
+    """
 
     def __init__(self, loader: Loader, cursor: Cursor, batches: DevicePrefetcher) -> None:
         self._loader = loader
@@ -730,11 +751,13 @@ class LoaderIterator:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        """The next batch.
+        """Returns the next batch.
 
         Raises:
-            SampleError: a sample of it cannot be read; the next call goes on behind the batch.
-            LoaderTimeout: it took longer than the timeout; the next call waits on.
+            SampleError: a sample of the batch cannot be read; the next call returns the batch after
+                it.
+            LoaderTimeout: the batch did not come within the timeout; the next call waits for it
+                again.
             LoaderClosed: the loader was closed.
         """
         loader = self._loader
@@ -757,7 +780,7 @@ class LoaderIterator:
         stats.batches += 1
         stats.samples += info.valid
         loader._tune()
-        # Past DataLoader's __setattr__, which would take as long as all the rest of this.
+        # Bypasses DataLoader's __setattr__, which would take as long as the rest of this method.
         vars(loader).update(_batch=info, _drawn=self._cursor)
         if info.order_seed is not None and self._cursor.order_seed is None:
             self._cursor = replace(self._cursor, order_seed=info.order_seed)
@@ -766,7 +789,7 @@ class LoaderIterator:
         return data
 
     def close(self) -> None:
-        """Ends the epoch here. Idempotent."""
+        """Ends the iteration. Idempotent."""
         self._batches.close()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -775,12 +798,12 @@ class LoaderIterator:
             self.close()
 
     def _exhaust(self, position: int | None = None) -> None:
-        """Draws once more at the end of an epoch, as RandomSampler does, which uses nothing of it.
+        """Draws once more at the end of an epoch, as RandomSampler does without using the result.
 
-        BatchSampler comes to that end with the last batch if it is not full, else behind it.
+        BatchSampler reaches that end with the last batch if the batch is not full, else after it.
 
         Args:
-            position: where the epoch stands; None behind its last batch.
+            position: samples of the epoch delivered so far; None after the last batch.
         """
         loader = self._loader
         draw = self._draw
@@ -793,17 +816,17 @@ class LoaderIterator:
             draw(rows)
 
     def _stand_at(self, cursor: Cursor, position: int) -> None:
-        """Notes where the user stands, if this is the loader's latest iterator."""
+        """Records the position of the user, if this is the latest iterator of the loader."""
         latest = self._loader._latest
         if latest is not None and latest() is self:
             vars(self._loader)["_place"] = cursor, position
 
 
 def _open(dataset: Any, cache: Any, fields: tuple[str, ...] | None) -> Any:
-    """The dataset that a path means; None where an object was given.
+    """Opens the dataset at a path, a URL or a list of them; returns None if an object was given.
 
     Raises:
-        ValueError: `cache` is given with an object, which is open already.
+        ValueError: `cache` is given with an object, which is already open.
         As `fastio.open`.
     """
     named = isinstance(dataset, (str, os.PathLike))
@@ -822,7 +845,7 @@ def _open(dataset: Any, cache: Any, fields: tuple[str, ...] | None) -> Any:
 
 
 def _read_fields(dataset: Any, fields: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of the fields that are wanted; tars call "seg.png" seg_png."""
+    """Returns the names that the dataset has for the wanted fields; tars name "seg.png" seg_png."""
     kind = kind_of(dataset)
     if kind is None or "fields" not in kind.options:
         return fields

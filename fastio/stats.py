@@ -1,8 +1,8 @@
-"""What each stage of a loader did and waited for.
+"""Counters of what each stage of a loader did, and how long it waited.
 
-The engine counts what its threads do (reading, decoding, resampling), the loader what its caller
-does (waiting for a batch, using it), the device what its copies take. All of it is in one flat
-`Stats`, so that a report is arithmetic on two snapshots.
+The engine counts the work of its threads (reading, decoding, resampling), the loader counts the
+time of its caller (waiting for a batch, using it), and the device counts the time of its copies.
+All counters are in one flat `Stats`, so that a report is the difference of two snapshots.
 """
 
 from __future__ import annotations
@@ -15,36 +15,37 @@ _NO_COUNTERS = ("path", "reason", "threads")
 
 @dataclass
 class Stats:
-    """Counters since the loader (or engine) was made; every time is in seconds.
+    """Counters since the loader (or engine) was made. All times are in seconds.
 
-    A plain value: the engine and the loader each own one and write it from one thread at a time;
-    `snapshot()` gives a copy that no longer changes, and `after - before` is what happened between
+    A plain value: the engine and the loader each have one, and write it from one thread at a time.
+    `snapshot()` returns a copy that does not change, and `after - before` is what happened between
     two snapshots.
 
     Attributes:
-        path: "native" (this package's threads) or "torch" (torch's DataLoader and its workers).
-        reason: why the torch path was taken; "" on the native path.
-        batches: batches handed to the caller.
-        samples: rows in them, padding not counted.
+        path: "native" (fastio's threads) or "torch" (torch's DataLoader and its workers).
+        reason: why the torch path is used; "" on the native path.
+        batches: number of batches delivered to the caller.
+        samples: number of samples in them, without padding.
         bytes_read: bytes read from storage or mapped files.
-        bytes_fetched: bytes that came over the network, of remote datasets.
-        retries: requests to a store that failed and were made again.
+        bytes_fetched: bytes transferred over the network, for remote datasets.
+        retries: requests to a store that failed and were repeated.
         refetched: pieces of remote data (manifests, heads, blocks, row groups) that arrived whole
             but damaged, or were found damaged in the cache, and were fetched again.
-        images_decoded: images that came out whole.
-        skipped: samples left out of their batch under on_error="skip".
-        replaced: samples whose place another row took under on_error="replace".
-        read_s: summed over threads: waiting for bytes.
-        decode_s: summed over threads: entropy decoding and inverse transform.
-        resample_s: summed over threads: cropping, resizing, flipping, writing the row.
-        wait_s: the caller waited inside next() for a batch.
-        fetch_s: of wait_s, for bytes of a remote dataset that had not come yet.
-        transform_s: of wait_s, Python's part of a batch: callables, collate_fn, and Normalize and
-            ToDtype where the threads do not do them. (On a GPU: until they were launched.)
-        between_s: the caller was busy between two next() calls: its own work.
-        copy_s: the copies to the device took on their stream.
-        threads: native threads that work now (of a mix: for each source). No counter: sums and
-            differences have that of the first. 0: none of this package's.
+        images_decoded: number of images decoded without an error.
+        skipped: samples left out of their batch by on_error="skip".
+        replaced: samples replaced by another row by on_error="replace".
+        read_s: time that threads waited for bytes, summed over threads.
+        decode_s: time of entropy decoding and inverse transform, summed over threads.
+        resample_s: time of cropping, resizing, flipping and writing rows, summed over threads.
+        wait_s: time that the caller waited inside next() for a batch.
+        fetch_s: the part of wait_s spent on bytes of a remote dataset that had not arrived.
+        transform_s: the part of wait_s spent in Python on a batch: callables, collate_fn, and
+            Normalize and ToDtype where the threads do not apply them. (On a GPU: until the kernels
+            were launched.)
+        between_s: time between next() calls, in which the caller did its own work.
+        copy_s: time that copies to the device took on their stream.
+        threads: number of native threads at work now (in a mix: per source); 0 if there are none.
+            It is not a counter: sums and differences keep the value of the first operand.
     """
 
     path: Literal["native", "torch"] = "native"
@@ -70,34 +71,34 @@ class Stats:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds spent iterating: waiting for batches and using them."""
+        """The time spent iterating, in seconds: waiting for batches and using them."""
         return self.wait_s + self.between_s
 
     @property
     def samples_per_s(self) -> float:
-        """Samples handed over a second of iterating (0.0 before the first batch)."""
+        """The throughput: samples delivered per second of iterating; 0.0 before the first batch."""
         return self.samples / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     @property
     def wait_share(self) -> float:
-        """The part of the time iterating that the caller waited for data, 0.0 to 1.0."""
+        """The fraction of the iteration time that the caller waited for data, 0.0 to 1.0."""
         return self.wait_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     def snapshot(self) -> Stats:
-        """A copy that later work does not change."""
+        """Returns a copy that later work does not change."""
         return replace(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """All counters and the derived rates, as JSON-ready values."""
+        """Returns all counters, the throughput and the wait share as JSON-ready values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return values | {"samples_per_s": self.samples_per_s, "wait_share": self.wait_share}
 
     def __add__(self, other: Stats) -> Stats:
-        """Both together, under this one's path and reason."""
+        """Returns the sum of both, with the path and reason of this one."""
         return self._combined(other, 1)
 
     def __sub__(self, earlier: Stats) -> Stats:
-        """What happened since `earlier`, a snapshot of the same loader."""
+        """Returns what happened since `earlier`, a snapshot of the same loader."""
         return self._combined(earlier, -1)
 
     def _combined(self, other: Stats, sign: int) -> Stats:

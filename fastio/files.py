@@ -1,7 +1,7 @@
-"""How files are written, whole or not at all, and read, where they are files at all.
+"""Writes files atomically, and reads regular files only.
 
-Both stand in one place because both meet what others put into a folder: a link at the name that is
-about to be written, or a pipe at a name that is about to be read.
+Both guard against what other users may put into a folder: a symbolic link at the name that is about
+to be written, or a pipe at a name that is about to be read.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import IO
 
 AnyPath = str | os.PathLike[str]
 
-# What the name of a file that is being written ends in, as a regular expression. It cannot be
-# guessed, so nothing can be laid there before.
+# The ending of temporary files, as a regular expression. It has 64 random bits, so that nobody can
+# create the file beforehand.
 TEMPORARY_ENDING = r"\.[0-9a-f]{16}\.tmp"
 _TEMPORARY = re.compile(rf"(.+){TEMPORARY_ENDING}", re.DOTALL)
-_LONGEST_NAME = 200  # bytes of a name that a temporary one keeps; file systems have 255
+_LONGEST_NAME = 200  # bytes of the name that a temporary name keeps; file systems allow 255
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# What stands for the open files of a process.
+# Paths that refer to open files of a process.
 _STREAMS = ("/dev/stdout", "/dev/stderr")
 _STREAM_FOLDERS = ("/dev/fd/", "/proc/")
-_MOST_VISITS = 1000  # of one folder, by as many links
+_MOST_VISITS = 1000  # of one folder through different links
 _KINDS = {
     stat.S_IFIFO: "a pipe (FIFO)",
     stat.S_IFSOCK: "a socket",
@@ -41,20 +41,21 @@ _KINDS = {
 
 
 class WholeFile:
-    """A file that appears under its name when it is whole, or not at all. For one thread.
+    """A file that is written atomically: it appears under its name complete, or not at all.
 
-    It is written under a temporary name beside its own that nobody can guess, and which is opened
-    so that no link is followed. What was at its name, a link too, is replaced. Until then the file
-    is locked, so that `remove_leftovers` can tell it from one of a process that was killed.
+    The data goes to a temporary file in the same folder, whose name is random and which is opened
+    without following links. `finish` renames it, which replaces an existing file or link. The
+    temporary file is locked meanwhile, so that `remove_leftovers` can tell it from one that a
+    killed process has left. Not thread-safe.
 
     Args:
-        path: its name.
+        path: The path of the file.
 
     Attributes:
-        file: to write to; `finish` flushes and closes it.
+        file: The file object to write to. `finish` flushes and closes it.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: If the temporary file cannot be created.
     """
 
     def __init__(self, path: AnyPath) -> None:
@@ -63,14 +64,14 @@ class WholeFile:
         self.file: IO[bytes] = os.fdopen(descriptor, "w+b")
 
     def finish(self, *, flush: bool = True) -> None:
-        """Gives the file its name.
+        """Renames the temporary file to its final name.
 
         Args:
-            flush: the file and the entry in its folder to the disk, so that it outlives a power
-                cut.
+            flush: Whether to flush the file and its directory entry to the disk, so that they
+                survive a power failure.
 
         Raises:
-            OSError: it cannot be written; `discard` it then.
+            OSError: If the file cannot be written. Call `discard` in this case.
         """
         self.file.flush()
         if flush:
@@ -81,7 +82,7 @@ class WholeFile:
             flush_folder(self._path.parent)
 
     def discard(self) -> None:
-        """Deletes what was written. Has no effect after `finish`."""
+        """Deletes the temporary file. Has no effect after `finish`."""
         with suppress(OSError):
             self.file.close()
         with suppress(OSError):
@@ -90,13 +91,13 @@ class WholeFile:
 
 @contextmanager
 def whole_file(path: AnyPath, *, flush: bool = True) -> Iterator[IO[bytes]]:
-    """A file to write, which has its name when the block ends, and is gone when that raises.
+    """Opens a file that gets its name when the block ends, and is deleted if the block raises.
 
     Args:
-        path, flush: see `WholeFile`.
+        path, flush: See `WholeFile`.
 
     Raises:
-        OSError: it cannot be written; what was at the path stays.
+        OSError: If the file cannot be written. An existing file at the path is kept.
     """
     written = WholeFile(path)
     try:
@@ -108,10 +109,10 @@ def whole_file(path: AnyPath, *, flush: bool = True) -> Iterator[IO[bytes]]:
 
 
 def write_output(path: AnyPath, data: bytes) -> None:
-    """Writes a file that a user named: whole or not at all, but for pipes and devices.
+    """Writes a file that the user has named: atomically, unless it is a pipe or a device.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the file cannot be written.
     """
     if is_stream(path):
         with open(path, "wb") as file:
@@ -123,7 +124,7 @@ def write_output(path: AnyPath, data: bytes) -> None:
 
 
 def is_stream(path: AnyPath) -> bool:
-    """Whether a path means a pipe or a device, or by /dev/stdout and the like an open file."""
+    """Returns whether a path is a pipe or a device, or names an open file such as /dev/stdout."""
     name = os.path.abspath(path)
     if name.startswith(_STREAM_FOLDERS) or name in _STREAMS:
         return True
@@ -135,10 +136,10 @@ def is_stream(path: AnyPath) -> bool:
 
 
 def new_file(path: AnyPath, flags: int) -> int:
-    """An `opener` for `open`: an empty file in the place of what was there, a link too.
+    """Creates an empty file and replaces an existing file or link. An `opener` for `open`.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: If the file cannot be created.
     """
     with suppress(FileNotFoundError):
         os.unlink(path)
@@ -146,16 +147,16 @@ def new_file(path: AnyPath, flags: int) -> int:
 
 
 def second_name(path: AnyPath, name: AnyPath) -> None:
-    """Gives a file a second name, atomically; what had the name is replaced.
+    """Creates a hard link to a file atomically, and replaces an existing file of that name.
 
     Raises:
-        OSError: the file system has no second names, or it cannot be written.
+        OSError: If the file system has no hard links, or the link cannot be created.
     """
     temporary = temporary_name(name)
     os.link(path, temporary)
     try:
         os.replace(temporary, name)
-        # Of two names of one file, which it has already, replacing deletes neither.
+        # If both names already belong to the same file, os.replace does nothing and keeps both.
         temporary.unlink(missing_ok=True)
     except BaseException:
         with suppress(OSError):
@@ -165,21 +166,21 @@ def second_name(path: AnyPath, name: AnyPath) -> None:
 
 
 def temporary_name(path: AnyPath) -> Path:
-    """A name beside a path that nobody can guess."""
+    """Returns a random, unpredictable name in the same folder as a path."""
     path = Path(path)
     kept = os.fsdecode(os.fsencode(path.name)[:_LONGEST_NAME])
     return path.with_name(f"{kept}.{secrets.token_hex(8)}.tmp")
 
 
 def remove_leftovers(folder: AnyPath, name: str | None = None) -> int:
-    """Deletes what writers that were killed left in a folder; those at work keep theirs.
+    """Deletes temporary files that killed processes have left. Files being written are kept.
 
     Args:
-        folder: where they wrote.
-        name: of the file that they wrote; None: of any.
+        folder: The folder to clean up.
+        name: The name of the file whose temporary files are deleted. If None, those of any file.
 
     Returns:
-        How many files were deleted; those that cannot be are left.
+        The number of deleted files. Files that cannot be deleted are ignored.
     """
     removed = 0
     try:
@@ -194,7 +195,7 @@ def remove_leftovers(folder: AnyPath, name: str | None = None) -> int:
 
 
 def flush_folder(path: AnyPath) -> None:
-    """Flushes a folder's entries to the disk, so that renames in it outlive a power cut."""
+    """Flushes a folder's entries to the disk, so that renames in it survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -203,20 +204,20 @@ def flush_folder(path: AnyPath) -> None:
 
 
 def _locked(path: Path) -> tuple[Path, int]:
-    """A new temporary file beside a path, and its descriptor, which is locked."""
+    """Creates and locks a temporary file beside a path. Returns its path and descriptor."""
     while True:
         temporary = temporary_name(path)
         descriptor = os.open(temporary, _NEW | os.O_RDWR, 0o666)
         with suppress(OSError):  # some network file systems have no locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Before it was locked, `remove_leftovers` of another process may have taken it for one.
+        # Before it was locked, `remove_leftovers` of another process may have deleted it.
         if os.fstat(descriptor).st_nlink:
             return temporary, descriptor
         os.close(descriptor)
 
 
 def _removed(path: str) -> bool:
-    """Deletes a temporary file, or a second name, that no process writes."""
+    """Deletes a temporary file unless a process is writing it. Returns whether it was deleted."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -237,13 +238,13 @@ def _removed(path: str) -> bool:
 
 
 def only_files(path: AnyPath, flags: int) -> int:
-    """An `opener` for `open`, which takes regular files alone, and waits for nothing else.
+    """Opens a regular file, and refuses anything else without blocking. An `opener` for `open`.
 
-    Opening a pipe waits for its writer, and reading a device may never end: where the names come
-    from data, `open(path, "rb", opener=only_files)` is what opens them.
+    Opening a pipe blocks until it has a writer, and reading a device may never end. Where names
+    come from data, open them with `open(path, "rb", opener=only_files)`.
 
     Raises:
-        OSError: it is no regular file, or cannot be opened.
+        OSError: If it is not a regular file, or cannot be opened.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
@@ -255,20 +256,20 @@ def only_files(path: AnyPath, flags: int) -> int:
 
 
 def read_file(path: AnyPath) -> bytes:
-    """The bytes of a regular file.
+    """Returns the contents of a regular file.
 
     Raises:
-        OSError: it is none, or cannot be read.
+        OSError: If it is not a regular file, or cannot be read.
     """
     with open(path, "rb", opener=only_files) as file:
         return file.read()
 
 
 def check_file(path: AnyPath) -> None:
-    """Refuses what is no regular file, before others open it by its name.
+    """Raises unless a path is a regular file. For files that other code opens by name.
 
     Raises:
-        OSError: it is none, or is not there.
+        OSError: If it is not a regular file, or does not exist.
     """
     _check_kind(os.stat(path).st_mode, path)
 
@@ -280,11 +281,11 @@ def _check_kind(mode: int, path: AnyPath) -> None:
 
 
 def walk(root: AnyPath) -> Iterator[tuple[str, list[str], list[str]]]:
-    """`os.walk` through links to folders too, which ends where links lead round in a circle.
+    """Walks a tree like `os.walk`, follows links to folders, and stops at cycles of links.
 
     Raises:
-        OSError: a link leads to a folder that it lies in; or links lead to one folder more than a
-            thousand times.
+        OSError: If a link leads to a folder that contains it, or if more than a thousand links lead
+            to one folder.
     """
     above: dict[str, tuple[tuple[int, int], ...]] = {}
     visits: dict[tuple[int, int], int] = {}

@@ -1,7 +1,7 @@
-"""Names and URLs as people are shown them: on terminals, in JSON, in pages, and by errors.
+"""Makes names and URLs safe to show: on terminals, in JSON, in pages and in error messages.
 
-File names, columns and classes are what others wrote, and a terminal obeys control characters in
-them. URLs may hold credentials and signatures, and reports are made to be shared.
+Names of files, columns and classes come from other people, and a terminal executes control
+characters in them. URLs may hold credentials and signatures, and reports are often shared.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Control characters (C0, DEL, C1), marks that turn the direction of what follows, line separators,
-# what XML does not take, and halves of surrogate pairs, which bytes that are no UTF-8 become.
+# Control characters (C0, DEL, C1), marks that change the direction of text, line separators,
+# characters that XML forbids, and lone surrogates, which stand for bytes that are not UTF-8.
 _CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff"
     "\ud800-\udfff]"
 )
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+\b")
-_LOWEST_ESCAPED_BYTE = 0xDC80  # as the error handler "surrogateescape" has them
-# What stands before an "@" is a container's name here, no credential.
+_LOWEST_ESCAPED_BYTE = 0xDC80  # the first surrogate of the error handler "surrogateescape"
+# In URLs of these schemes, the text before an "@" is a container's name and no credential.
 _CONTAINER_BEFORE_AT = re.compile(r"^(abfss?|az|adl|wasbs?)$")
 _USERINFO = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]{0,30})://([^/\s'\"<>]*)@")
 _QUERY = re.compile(r"(https?://[^\s?'\"<>]{0,4000})\?[^\s'\"<>)]*", re.IGNORECASE)
-# A "?" may be a pattern's elsewhere, so that only what has an "=" is a query.
+# In other schemes a "?" may be part of a glob pattern, so only one followed by "=" is a query.
 _OTHER_QUERY = re.compile(
     r"(\b[a-z][a-z0-9+.-]{0,30}://[^\s?'\"<>]{0,4000})\?[^\s'\"<>)=]*=[^\s'\"<>)]*", re.IGNORECASE
 )
@@ -34,15 +34,15 @@ _PARAMETER = re.compile(
 
 
 def clean(text: str) -> str:
-    r"""A text without control characters: each stands as its escape, as \x1b or \u202e.
+    r"""Returns a text in which control characters are replaced by escapes such as \x1b or \u202e.
 
-    What is clean already stays as it is.
+    A text without control characters is returned unchanged.
     """
     return _CONTROL.sub(_escaped, text)
 
 
 def without_secrets(text: str) -> str:
-    """A URL, or a text with URLs in it, without credentials, signatures and query strings."""
+    """Returns a text whose URLs have no credentials, signatures or query strings."""
     if "://" not in text and "=" not in text:
         return text
     text = _USERINFO.sub(_without_user, text)
@@ -52,22 +52,22 @@ def without_secrets(text: str) -> str:
 
 
 def without_addresses(text: str) -> str:
-    """A text in which no object's repr tells where in memory it is."""
+    """Returns a text without the memory addresses that default reprs of objects contain."""
     return _ADDRESS.sub("", text)
 
 
 def shown(text: str) -> str:
-    """A name, a URL or a line of text as it may be printed and shared."""
+    """Returns a name, a URL or a line of text that is safe to print and share."""
     return clean(without_secrets(text))
 
 
 def shown_lines(text: str) -> str:
-    """A text of several lines likewise."""
+    """Returns a text of several lines in which each line is safe to print and share."""
     return "\n".join(map(shown, text.split("\n")))
 
 
 def shown_values(value: Any) -> Any:
-    """JSON values, with every string in them, keys too, as it may be printed and shared."""
+    """Returns JSON values in which all strings, including keys, are safe to print and share."""
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, Mapping):

@@ -1,15 +1,15 @@
-"""Who fetches which piece: claims, what they become, and what the dead have left of theirs.
+"""Claims: which process fetches which piece, and cleaning up after dead processes.
 
-All of it happens within a transaction of the index, which the caller opens. So of all processes one
-has a piece's claim, and only that one ever changes what is in the piece's place:
+All functions run within a transaction of the index, which the caller opens. At any time at most one
+process has the claim of a piece, and only that process changes the piece's file:
 
-    nobody's -- reserve --> claimed -- publish --> ready -- drop, evict --> nobody's
+    unclaimed -- reserve --> claimed -- publish --> ready -- drop, evict --> unclaimed
         ^                      |
         +-- give_back, bury ---+
 
-A claim may be lost while its owner lives: the folder may be deleted and made again, and others may
-take for dead whose membership cannot be seen. Then it is somebody else's to publish, and the first
-owner is told so when it comes late.
+A live process may lose a claim: if the folder is deleted and created again, or if another process
+cannot see its membership and takes it for dead. Another process may then publish the piece, and
+`publish` tells the first owner that its claim is gone.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Outcome = Literal["ready", "mine", "others", "stopped", "no room"]
 
 
 class Claims:
-    """The claims of one member of a cache folder. As thread-safe as the transactions are.
+    """The claims of one member of a cache folder. Call the methods within a transaction.
 
     Args:
-        files: of the folder.
-        token: the member's.
+        files: The folder's files.
+        token: The member's token.
     """
 
     def __init__(self, files: Files, token: str) -> None:
@@ -39,11 +39,12 @@ class Claims:
         self._token = token
 
     def look(self, db: Connection, source: int, number: int, if_stopped: Outcome) -> Outcome | None:
-        """What asking for a piece comes to; None where it is nobody's.
+        """Returns the outcome of asking for a piece; None if the piece is unclaimed.
 
         Args:
-            source, number: the piece.
-            if_stopped: what it comes to where a stopped process fetches it.
+            db: The connection, within a transaction.
+            source, number: The piece.
+            if_stopped: The outcome to return if a suspended process is fetching the piece.
         """
         row = db.execute(
             "SELECT state, owner FROM pieces WHERE source = ? AND number = ?", (source, number)
@@ -59,14 +60,14 @@ class Claims:
         return None
 
     def reserve(self, db: Connection, source: int, number: int, size: int) -> None:
-        """Claims a piece that is nobody's, and the room for so many bytes."""
+        """Claims an unclaimed piece and reserves space for `size` bytes."""
         db.execute(
             "INSERT INTO pieces VALUES (?, ?, ?, ?, NULL, ?, ?, ?)",
             (source, number, on_disk(size), size, LOADING, self._token, time.time()),
         )
 
     def reserved(self, db: Connection, source: int, number: int) -> int | None:
-        """The bytes that this member's claim of a piece reserves; None where it has none."""
+        """Returns the bytes that this member's claim of a piece reserves; None without a claim."""
         found = db.execute(
             "SELECT bytes FROM pieces WHERE source = ? AND number = ? AND owner = ? AND state = ?",
             (source, number, self._token, LOADING),
@@ -76,18 +77,18 @@ class Claims:
     def publish(
         self, db: Connection, source: int, key: str, written: Mapping[int, Written]
     ) -> set[int]:
-        """Puts those of some pieces in their places that this member has claimed.
+        """Moves the files of those pieces into place that this member has claimed.
 
-        What they take is what their files take from here on.
+        From here on the sizes of the files count against the budget, not the reserved sizes.
 
         Returns:
-            Their numbers.
+            The numbers of the published pieces.
 
         Raises:
-            OSError: one cannot be put there. The transaction is not to be committed.
+            OSError: If a file cannot be moved. The caller must then roll the transaction back.
         """
         ready: dict[int, Written] = {}
-        more = 0  # bytes than were reserved
+        more = 0  # bytes in excess of what was reserved
         for number, file in written.items():
             reserved = self.reserved(db, source, number)
             if reserved is not None and self._files.put(file, key, number):
@@ -106,14 +107,14 @@ class Claims:
         return set(ready)
 
     def give_back(self, db: Connection, source: int, key: str, number: int) -> None:
-        """Makes a piece nobody's that is claimed by this member; others are left alone."""
+        """Releases this member's claim of a piece. Does nothing if it has no claim."""
         if self.reserved(db, source, number) is not None:
             db.execute("DELETE FROM pieces WHERE source = ? AND number = ?", (source, number))
-            self._files.unlink(key, number)  # put there, and the transaction failed
+            self._files.unlink(key, number)  # a failed transaction may have left it in place
             self._files.discard(self._token, piece_name(source, number))
 
     def drop(self, db: Connection, source: int, key: str, number: int) -> None:
-        """Deletes a piece unless it is claimed, also one that the index does not know."""
+        """Deletes a piece unless it is claimed, even if it is not in the index."""
         db.execute(
             "DELETE FROM pieces WHERE source = ? AND number = ? AND state = ?",
             (source, number, READY),
@@ -125,7 +126,7 @@ class Claims:
             self._files.unlink(key, number)
 
     def drop_ready(self, db: Connection, source: int, key: str, number: int, xxh3: str) -> bool:
-        """Deletes a piece that is ready and has this hash in the index; False: there is none."""
+        """Deletes a ready piece whose hash is `xxh3`. Returns False if there is none."""
         gone = db.execute(
             "DELETE FROM pieces WHERE source = ? AND number = ? AND state = ? AND xxh3 = ?",
             (source, number, READY, xxh3),
@@ -134,17 +135,17 @@ class Claims:
             self._files.unlink(key, number)
         return bool(gone)
 
-    # --- What is left of the dead -----------------------------------------------------------------
+    # --- Cleaning up after dead processes ---------------------------------------------------------
 
     def bury(self, db: Connection, token: str) -> None:
-        """Takes back what a member has left, a dead one or this one."""
+        """Releases the claims, runs and temporary files of a dead member, or of this one."""
         rows = db.execute(
             "SELECT key, number FROM pieces JOIN sources ON sources.id = pieces.source "
             "WHERE owner = ? AND state = ?",
             (token, LOADING),
         ).fetchall()
         for key, number in rows:
-            self._files.unlink(key, number)  # put there, and the transaction failed
+            self._files.unlink(key, number)  # a failed transaction may have left it in place
         db.execute("DELETE FROM pieces WHERE owner = ? AND state = ?", (token, LOADING))
         db.execute("DELETE FROM runs WHERE owner = ?", (token,))
         self._files.discard(token)
@@ -152,15 +153,15 @@ class Claims:
             forget(self._files.members, token)
 
     def bury_dead(self, db: Connection) -> None:
-        """Takes back what the dead have in the index."""
+        """Releases what dead members have in the index."""
         for token in self._dead(db):
             self.bury(db, token)
 
     def bury_all(self, index: Index) -> None:
-        """Takes back all that killed processes have left, in the index and beside it.
+        """Releases what dead members have in the index, and deletes the files they have left.
 
         Raises:
-            CacheError: the index cannot be used.
+            CacheError: If the index cannot be used.
         """
         folder = self._files.members
         dead = {token for token in members(folder) if not is_alive(folder, token)}
@@ -174,7 +175,7 @@ class Claims:
         self._files.discard_dead()
 
     def _dead(self, db: Connection) -> set[str]:
-        """Members that are gone and have runs or claims in the index."""
+        """Returns the dead members that have runs or claims in the index."""
         owners = db.execute(
             "SELECT owner FROM runs UNION SELECT owner FROM pieces WHERE state = ?", (LOADING,)
         ).fetchall()
@@ -183,5 +184,5 @@ class Claims:
 
 
 def piece_name(source: int, number: int) -> str:
-    """What stands for a piece in the names of temporary files."""
+    """Returns the part of a temporary file's name that identifies a piece."""
     return f"{source}-{number}"

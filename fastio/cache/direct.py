@@ -1,7 +1,7 @@
-"""Writing files past the system's page cache, from memory that disks can read.
+"""Writes files with direct I/O (O_DIRECT), that is, without the system's page cache.
 
-What is staged hours before it is read would only push other things out of the page cache, and
-copying it there costs more processor time than all the rest of staging it.
+Cached data may be read hours later: in the page cache it would only displace other data, and the
+copy into the page cache costs more CPU time than all other work of caching.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataclasses import dataclass
 
 from fastio.cache.held import HeldFolder
 
-_ALIGNMENT = 4096  # of addresses, offsets and lengths; no disk asks for more
+_ALIGNMENT = 4096  # bytes; of addresses, offsets and lengths; no disk needs a larger one
 _HUGE_PAGE = 2 << 20
 _REFUSED = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """Bytes of a file in memory that `write_direct` takes.
+    """The contents of a file in page-aligned memory, as `write_direct` needs it.
 
     Attributes:
-        memory: uint8, that begins at a page and is a whole number of them.
-        nbytes: of it that are the file's.
+        memory: uint8. It begins at a page boundary, and its length is a multiple of the page size.
+        nbytes: The length of the file, which may be less than the memory's.
     """
 
     memory: memoryview
@@ -35,19 +35,20 @@ class Aligned:
 
     @property
     def data(self) -> memoryview:
-        """The file's bytes."""
+        """The contents of the file."""
         return self.memory[: self.nbytes]
 
 
 def aligned_size(nbytes: int) -> int:
-    """Bytes of `Aligned.memory` for so many."""
+    """Returns the length of `Aligned.memory` for a file of `nbytes` bytes."""
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 class Buffers:
-    """Memory for `Aligned`, used again: fresh pages cost more than what is done with them.
+    """A pool of memory for `Aligned`. Thread-safe.
 
-    In huge pages where the system has some, of which a disk's driver needs fewer. Thread-safe.
+    Memory is reused, because faulting in fresh pages costs more than the work on them. It uses huge
+    pages where the system has them, because a disk's driver handles fewer of them.
     """
 
     def __init__(self) -> None:
@@ -56,13 +57,13 @@ class Buffers:
 
     @contextmanager
     def take(self, nbytes: int) -> Iterator[memoryview]:
-        """Memory of so many bytes at least, with anything in it, until the end of the block."""
+        """Lends uninitialised memory of at least `nbytes` bytes until the end of the block."""
         with self._lock:
-            # The one that was used last may still be in the processor's cache.
+            # The most recently used buffer may still be in the processor's cache.
             newest_first = reversed(range(len(self._idle)))
             found = next((n for n in newest_first if self._idle[n].nbytes >= nbytes), None)
             if found is None and self._idle:
-                self._idle.pop(0)  # too small: as many as are used at once are kept, no more
+                self._idle.pop(0)  # too small; the pool keeps as many as are used at once
             memory = None if found is None else self._idle.pop(found)
         memory = memory or _pages(nbytes)
         try:
@@ -75,24 +76,24 @@ class Buffers:
 def _pages(nbytes: int) -> memoryview:
     size = -(-max(nbytes, 1) // _HUGE_PAGE) * _HUGE_PAGE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):  # small pages do as well
+    with suppress(AttributeError, OSError):  # without huge pages, small ones are used
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(memory)
 
 
 def write_direct(folder: HeldFolder, name: str, file: Aligned) -> bool:
-    """Writes a file, if the file system can without its page cache.
+    """Writes a file with direct I/O, if the file system supports it.
 
     Args:
-        folder: where it is made.
-        name: of the file, which is not there yet.
-        file: what it is to hold.
+        folder: The folder in which the file is created.
+        name: The name of the file, which must not exist.
+        file: The contents.
 
     Returns:
-        Whether it was written; False: nothing was.
+        Whether the file was written. If False, nothing was written.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If the file cannot be written.
     """
     if not hasattr(os, "O_DIRECT"):
         return False
@@ -100,7 +101,7 @@ def write_direct(folder: HeldFolder, name: str, file: Aligned) -> bool:
         descriptor = folder.create(name, os.O_WRONLY | os.O_DIRECT)
     except OSError as error:
         if error.errno in _REFUSED:
-            folder.unlink(name)  # some file systems make it first
+            folder.unlink(name)  # some file systems create the file before they refuse
             return False
         raise
     try:

@@ -1,8 +1,8 @@
-"""Making room: the pieces that are needed furthest in the future are deleted first.
+"""Eviction: deletes the pieces that are needed furthest in the future (Belady's algorithm).
 
-Only what is ready is ever deleted, within a transaction of the index, its file and its row
-together. What is in use stays, however much room is wanted; what the dead have left goes before any
-piece does.
+Only ready pieces are deleted. A piece's file and row go together in one transaction of the index.
+Pieces in use are never deleted, however much space is wanted. Claims of dead processes are released
+before any piece is evicted.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from fastio.cache.files import Files
 from fastio.cache.index import READY, count, pieces_known
 
 Numbers = npt.NDArray[np.int64]
-_RANK_ALL = 20_000  # pieces; above, victims are ranked once for this many evictions:
-_RANKED = 256
+_RANK_ALL = 20_000  # up to this many pieces, all are ranked anew for each eviction;
+_RANKED = 256  # above, one ranking serves this many evictions
 
 
 @dataclass(frozen=True)
 class Run:
-    """One process's way through a source, as it last told.
+    """The progress of one process through a source, as the process last recorded it.
 
     Attributes:
-        source: number of the source.
-        forecast: JSON of what the order is computed from.
-        position: samples of the epoch that are done.
-        ahead: samples up to which pieces are being fetched.
+        source: The id of the source.
+        forecast: JSON of the parameters from which the order is computed.
+        position: The number of samples of the epoch that are done.
+        ahead: The number of samples up to which pieces are being fetched.
     """
 
     source: int
@@ -41,18 +41,18 @@ class Run:
     ahead: int
 
 
-# For pieces `numbers` of a source with these runs: how many samples until each is needed. Negative:
-# in use now. Infinite: not known, or never again.
+# Given the runs of a source and the numbers of some of its pieces, returns how many samples are
+# left until each piece is needed. Negative: in use now. Infinite: unknown, or never needed again.
 NextUse = Callable[[Sequence[Run], Numbers], npt.NDArray[np.float64]]
 
 
 class Evictor:
-    """Chooses and deletes pieces. As thread-safe as the transactions are.
+    """Chooses and deletes pieces. Call it within a transaction of the index.
 
     Args:
-        files: of the folder.
-        claims: of this member, who takes back what the dead have left.
-        next_use: ranks pieces; None: by last use.
+        files: The folder's files.
+        claims: This process's claims, which also release those of dead processes.
+        next_use: Ranks pieces. If None, the least recently used piece is evicted first.
     """
 
     def __init__(self, files: Files, claims: Claims, next_use: NextUse | None) -> None:
@@ -62,14 +62,15 @@ class Evictor:
         self._victims: list[tuple[int, int]] = []
 
     def evict(self, db: Connection, wanted: int, kept: Callable[[int, int], bool]) -> int:
-        """Deletes what is needed furthest in the future.
+        """Deletes the pieces that are needed furthest in the future.
 
         Args:
-            wanted: bytes.
-            kept: whether a piece must stay, by its source and number.
+            db: The connection, within a transaction.
+            wanted: The number of bytes to free.
+            kept: Called with a piece's source and number; returns whether the piece must stay.
 
         Returns:
-            The bytes that came free.
+            The number of bytes that were freed, which may be less or more than `wanted`.
         """
         freed = 0
         if not self._victims and wanted > 0:
@@ -90,11 +91,11 @@ class Evictor:
             freed += int(row[0])
             count(db, evicted=1)
         if pieces_known(db) <= _RANK_ALL:
-            self._victims = []  # so that what has been used since counts the next time
+            self._victims = []  # rank anew next time, with the latest times of use
         return freed
 
     def _ranked(self, db: Connection) -> list[tuple[int, int]]:
-        """Pieces that may go, the best last."""
+        """Returns the pieces that may be evicted. The best candidate is last."""
         self._claims.bury_dead(db)
         distances, victims = [], []
         for (source,) in db.execute("SELECT id FROM sources").fetchall():
@@ -107,7 +108,7 @@ class Evictor:
             used = np.array([row[1] for row in rows], np.float64)
             until = self._until(db, source, numbers)
             known = np.isfinite(until)
-            # The unknown ones go first, those that were used longest ago before the others.
+            # Pieces without a known next use are evicted first, the least recently used first.
             distance = np.where(known, until, 1e18 + 1e9 * (time.time() + 1e6 - used))
             sure = until >= 0
             distances.append(distance[sure])

@@ -1,13 +1,13 @@
-"""Where a cache folder keeps its files, and the code that writes and deletes them.
+"""The files of a cache folder: where they are, and the code that writes and deletes them.
 
-    fastio-cache.json      says that the folder is a cache; nothing is touched where it is missing
-    index.sqlite           which pieces there are, who fetches what (`index`)
-    members/TOKEN          a locked file a process (`members`)
+    fastio-cache.json      marks the folder as a cache; a folder without it is never modified
+    index.sqlite           which pieces exist, and which process fetches what (`index`)
+    members/TOKEN          one locked file for each process (`members`)
     data/KEY/NNN/NUMBER    the pieces of a source
-    tmp/TOKEN.PIECE.N      what TOKEN is writing, each under a name that no other writing ever has
+    tmp/TOKEN.PIECE.N      files that the member TOKEN is writing; each name is used only once
 
-A piece's place is only ever changed by a rename. Who may do that, and when, is not decided here:
-see `claims`. Only files of this layout are deleted, and no link in it is followed: see `held`.
+A piece's file is replaced only by a rename. `claims` decides which process may do that, and when.
+Only files of this layout are deleted, and symbolic links in it are not followed: see `held`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fastio.errors import CacheError
 MARKER = "fastio-cache.json"
 # A source's name in the index and its folder's in `data/`: FINGERPRINT-BLOCK_ROWS.
 KEY = re.compile(r"[0-9a-f]{16,64}-[0-9]{1,19}")
-MOST = (1 << 53) - 1  # number of a piece
+MOST = (1 << 53) - 1  # the largest number of a piece
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 _PAGE = 4096
@@ -46,12 +46,12 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Written:
-    """The bytes of a piece in a temporary file, not yet in their place.
+    """A temporary file that holds the bytes of a piece.
 
     Attributes:
-        name: of the file in `tmp/`, which is its writer's alone.
-        size: bytes in it.
-        xxh3: the xxh3_64 of them, as 16 hexadecimal digits.
+        name: The file's name in `tmp/`. No other process uses it.
+        size: The file's size in bytes.
+        xxh3: The xxh3_64 of the contents, as 16 hexadecimal digits.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Written:
 
 
 class Stamp(NamedTuple):
-    """What changes with a file."""
+    """The properties of a file that change when the file is replaced or written to."""
 
     inode: int
     size: int
@@ -69,19 +69,19 @@ class Stamp(NamedTuple):
 
 
 class Files:
-    """The files of a cache folder, which is there. Thread-safe.
+    """The files of an existing cache folder. Thread-safe.
 
     Args:
-        top: the cache's folder.
-        members: the folder of the members' files.
-        token: this member's; what it writes is known by it.
+        top: The cache's folder.
+        members: The folder of the members' files.
+        token: The token of this member. The names of its temporary files begin with it.
 
     Attributes:
-        members: as given.
+        members: As given.
 
     Raises:
-        CacheError: a folder in it belongs to others.
-        OSError: the folder cannot be written.
+        CacheError: If a folder in it belongs to another user.
+        OSError: If the folder cannot be written to.
     """
 
     def __init__(self, top: HeldFolder, members: HeldFolder, token: str) -> None:
@@ -96,19 +96,19 @@ class Files:
     # --- Pieces -----------------------------------------------------------------------------------
 
     def piece(self, key: str, number: int) -> str:
-        """Where a piece is, if it is, by the key of its source.
+        """Returns the path of a piece's file, whether or not the file exists.
 
         Raises:
-            CacheError: there can be no such piece.
+            CacheError: If the key or the number is not valid.
         """
         _check(key, number)
         return f"{self._path}/{key}/{number // _FAN_OUT}/{number}"
 
     def stamp(self, key: str, number: int) -> Stamp | None:
-        """What changes with a piece's file; None where it is not there.
+        """Returns the stamp of a piece's file; None if there is no such file.
 
         Raises:
-            CacheError: there can be no such piece, or it cannot be looked at.
+            CacheError: If the key or the number is not valid, or if the status cannot be read.
         """
         try:
             with self._place(key, number) as folder:
@@ -122,18 +122,20 @@ class Files:
         return _stamp(found) if stat.S_ISREG(found.st_mode) else None
 
     def read(self, key: str, number: int, take: Callable[[memoryview], object]) -> Stamp:
-        """Reads a piece from its beginning to its end.
+        """Reads a whole piece.
 
         Args:
-            take: is given the bytes, some at a time, in memory that is used again.
+            key, number: The piece.
+            take: Called with consecutive parts of the contents. Their memory is reused after each
+                call.
 
         Returns:
-            What the file was before it was read.
+            The file's stamp before the read.
 
         Raises:
-            FileNotFoundError: it is not there.
-            CacheError: there can be no such piece, or it cannot be opened.
-            OSError: it cannot be read.
+            FileNotFoundError: If there is no such file.
+            CacheError: If the key or the number is not valid, or if the file cannot be opened.
+            OSError: If the file cannot be read.
         """
         try:
             with self._place(key, number) as folder:
@@ -155,16 +157,16 @@ class Files:
             os.close(descriptor)
 
     def unlink(self, key: str, number: int) -> None:
-        """Deletes a piece, if it is there and can be deleted."""
+        """Deletes a piece. Does nothing if it does not exist or cannot be deleted."""
         with suppress(OSError), self._place(key, number) as folder:
             folder.unlink(str(number))
 
     def sources(self) -> list[str]:
-        """The keys of sources that have a folder."""
+        """Returns the keys of the sources that have a folder, sorted."""
         return sorted(name for name in _names(self._data) if KEY.fullmatch(name))
 
     def numbers(self, key: str) -> Iterator[list[int]]:
-        """The numbers of files that lie where pieces of a source do, a folder's at a time."""
+        """Yields, for each folder of a source, the numbers of the pieces whose files are in it."""
         with suppress(OSError), self._data.folder(key) as top:
             for inner in sorted(filter(_NUMBER.fullmatch, _names(top))):
                 with suppress(OSError), top.folder(inner) as folder:
@@ -172,20 +174,21 @@ class Files:
                     yield [number for number in found if str(number // _FAN_OUT) == inner]
 
     def forget(self, key: str) -> None:
-        """Deletes the folders of a source that has no pieces."""
+        """Deletes the folders of a source. Folders that still hold pieces are kept."""
         _check(key, 0)
         with suppress(OSError), self._data.folder(key) as top:
             for inner in filter(_NUMBER.fullmatch, _names(top)):
-                top.rmdir(inner)  # fails where it holds something
+                top.rmdir(inner)  # does nothing if the folder is not empty
         self._data.rmdir(key)
 
     @contextmanager
     def _place(self, key: str, number: int, *, make: bool = False) -> Iterator[HeldFolder]:
-        """The folder that a piece lies in.
+        """Opens the folder of a piece.
 
         Raises:
-            CacheError: there can be no such piece, or the folder belongs to others.
-            OSError: it is not there.
+            CacheError: If the key or the number is not valid, or the folder belongs to another
+                user.
+            OSError: If the folder does not exist.
         """
         _check(key, number)
         with (
@@ -197,18 +200,18 @@ class Files:
     # --- What is being written --------------------------------------------------------------------
 
     def write(self, name: str, parts: Sequence[Any] | Aligned) -> Written:
-        """Writes the bytes of a piece beside its place.
+        """Writes the bytes of a piece to a temporary file.
 
-        They are not flushed to the disk: after a power cut the index may name a piece that lacks
-        some of them, which is found when it is first opened.
+        The file is not flushed to the disk. After a power failure the index may list a piece whose
+        file is incomplete; this is detected when the piece is first opened.
 
         Args:
-            name: stands for the piece, without dots.
-            parts: bytes-like objects, which follow one another in the file; or all bytes in memory
-                from which they are written past the system's page cache, where the file system can.
+            name: Identifies the piece; without dots.
+            parts: Bytes-like objects that are written one after another; or an `Aligned` buffer,
+                which is written with direct I/O if the file system supports it.
 
         Raises:
-            OSError: they cannot be written; nothing is left of them.
+            OSError: If the file cannot be written. The temporary file is deleted.
         """
         name = f"{self._token}.{name}.{next(self._numbers)}"
         digest = xxhash.xxh3_64()
@@ -217,7 +220,7 @@ class Files:
                 size = self._write_file(name, parts, digest)
             else:
                 size = parts.nbytes
-                digest.update(parts.data)  # from the processor's cache, which the disk would empty
+                digest.update(parts.data)  # first, because direct I/O evicts it from the CPU cache
                 if not write_direct(self._tmp, name, parts):
                     self._write_file(name, [parts.data])
         except BaseException:
@@ -226,7 +229,7 @@ class Files:
         return Written(name, size, digest.hexdigest())
 
     def _write_file(self, name: str, parts: Sequence[Any], digest: Any = None) -> int:
-        """Writes parts that follow one another, and adds them to a hash; returns their bytes."""
+        """Writes parts one after another, adds them to a hash, and returns their total size."""
         size = 0
         descriptor = self._tmp.create(name)
         try:
@@ -234,7 +237,7 @@ class Files:
                 data = memoryview(part).cast("B")
                 size += data.nbytes
                 for begin in range(0, data.nbytes, _CHUNK_BYTES):
-                    # Hashed and then written from the processor's cache.
+                    # Small chunks are still in the CPU cache when they are written after hashing.
                     chunk = data[begin : begin + _CHUNK_BYTES]
                     if digest is not None:
                         digest.update(chunk)
@@ -244,13 +247,13 @@ class Files:
         return size
 
     def put(self, written: Written, key: str, number: int) -> bool:
-        """Puts what was written in the piece's place.
+        """Moves a temporary file to the place of its piece.
 
         Returns:
-            False where it is not there any more.
+            False if the temporary file no longer exists.
 
         Raises:
-            OSError: it cannot be put there.
+            OSError: If the file cannot be moved.
         """
         if not self._tmp.has(written.name):
             return False
@@ -259,11 +262,11 @@ class Files:
         return True
 
     def throw_away(self, written: Written) -> None:
-        """Deletes what was written, if it is still there."""
+        """Deletes a temporary file, if it still exists."""
         self._tmp.unlink(written.name)
 
     def discard(self, token: str, name: str | None = None) -> None:
-        """Deletes what a member has written and not put in its place; of one piece, or all."""
+        """Deletes a member's temporary files: those of one piece, or all if `name` is None."""
         begin = f"{token}." if name is None else f"{token}.{name}."
         with suppress(OSError):
             for found in self._tmp.names():
@@ -271,7 +274,7 @@ class Files:
                     self._tmp.unlink(found)
 
     def discard_dead(self) -> None:
-        """Deletes what members have written that are dead."""
+        """Deletes the temporary files of dead members."""
         with suppress(OSError):
             for name in self._tmp.names():
                 owner = token_of(name)
@@ -280,10 +283,10 @@ class Files:
 
 
 def _check(key: str, number: int) -> None:
-    """Refuses what would lead out of the folder: the index may have been written by anybody.
+    """Refuses a key or number that could lead outside the folder. The index is not trusted.
 
     Raises:
-        CacheError: it is no key of a source, or no number of a piece.
+        CacheError: If the key or the number is not valid.
     """
     fits = isinstance(key, str) and KEY.fullmatch(key)
     if not fits or not isinstance(number, int) or not 0 <= number <= MOST:
@@ -305,21 +308,21 @@ def _names(folder: HeldFolder) -> list[str]:
 
 
 def on_disk(size: int) -> int:
-    """Bytes that a file of this size takes."""
+    """Returns the number of bytes that a file of this size takes on the disk."""
     return -(-size // _PAGE) * _PAGE
 
 
 def take_folder(path: Path, access: Access) -> HeldFolder:
-    """Makes a cache folder of an empty or missing one, and opens it.
+    """Opens a cache folder, and makes an empty or missing folder a cache first.
 
     Raises:
-        CacheError: it holds something else, belongs to others, or others may write to it.
-        OSError: it cannot be made.
+        CacheError: If it holds other data, belongs to another user, or is writable by others.
+        OSError: If it cannot be created.
     """
     folder = HeldFolder.top(path, access)
     if folder.has(MARKER):
         return folder
-    # What an opening that was killed, or one that is under way, may have made.
+    # An earlier call that was killed, or one that runs now, may have created some of these.
     ours = {MARKER, "members", "tmp", "data"}
     others = [name for name in folder.names() if name not in ours and "index.sqlite" not in name]
     others = [name for name in others if not name.startswith(f".{MARKER}")]

@@ -1,16 +1,16 @@
-"""The cache folder: pieces of remote data as files, under a budget that all processes share.
+"""The cache folder: pieces of remote data as files, within a byte budget shared by all processes.
 
-A piece is claimed, fetched, checked, written beside its place, and put there by the transaction
-that confirms the claim and says that it is ready. Room for it is reserved by the claim, and made by
-deleting the pieces that are needed furthest in the future. What a killed process left is taken back
-by whoever meets it next.
+The life of a piece: a process claims it, which reserves space; the process fetches and checks the
+bytes, and writes them to a temporary file; one transaction then renames the file into place and
+marks the piece as ready. If space is short, the claim evicts the pieces that are needed furthest in
+the future. If a process is killed, another process that finds its claims releases them.
 
-    files       where everything lies; writing and deleting
-    claims      who fetches what, and what the dead have left
-    eviction    what goes where room is wanted
-    index       the database that all of it is noted in
+    files       paths, writing and deleting
+    claims      which process fetches which piece, and cleaning up after dead processes
+    eviction    which pieces are deleted when space is needed
+    index       the SQLite database that records all of it
 
-This module is where they meet: each method is one transaction of the index, or a few.
+This module combines them: each method runs one transaction of the index, or a few.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from fastio.cache.index import READY, Index, count, pieces_known, total_bytes
 from fastio.cache.members import Member
 from fastio.errors import CacheError
 
-_INDEX_BYTES = 1 << 20  # of the budget, for the index and folders;
-_INDEX_MARGIN = 128 << 10  # of it for folders, and for what the index grows by in one transaction
-_LEFT_FREE = 0.05  # of the disk, where no budget is given
-State = Literal["whole", "missing", "damaged"]  # of a piece
+_INDEX_BYTES = 1 << 20  # part of the budget that is set aside for the index and the folders
+_INDEX_MARGIN = 128 << 10  # for folders, and for the growth of the index in one transaction
+_LEFT_FREE = 0.05  # share of the disk that stays free if no budget is given
+State = Literal["whole", "missing", "damaged"]  # the state of a piece
 
 
 @dataclass(frozen=True)
 class Source:
-    """A remote dataset as a cache knows it.
+    """A remote dataset as the cache identifies it.
 
     Attributes:
-        number: of its pieces' rows.
-        key: its folder's name.
+        number: The id of the source, which the rows of its pieces refer to.
+        key: The name of the source's folder.
+        url: The URL that the data is read from.
     """
 
     number: int
@@ -57,22 +58,23 @@ class Source:
 
 
 class CacheFolder:
-    """A cache folder, open. Thread-safe; of one process (a forked child opens its own).
+    """An open cache folder. Thread-safe within one process; a forked child opens its own.
 
     Args:
-        path: the folder; made if need be, and then it must be empty.
-        budget: bytes that all pieces together may have; None: what is free on the disk, less a
-            twentieth of it, and what the cache has already.
-        next_use: ranks pieces for eviction; None: by last use.
-        shared: whether the group of the folder may use it too.
+        path: The folder. It is created if needed. If it exists and is no cache, it must be empty.
+        budget: The total size of all pieces in bytes. If None, what the cache already holds plus
+            the free space of the disk, less 5% of the disk's size.
+        next_use: A function that ranks pieces for eviction. If None, the least recently used piece
+            is evicted first.
+        shared: Whether the folder's group may use the cache too.
 
     Attributes:
-        index: which pieces there are.
-        files: where they are.
-        claims: who fetches what.
+        index: The database of pieces.
+        files: The files of the pieces.
+        claims: The claims of this process.
 
     Raises:
-        CacheError: the folder holds something else, belongs to others, or cannot be used.
+        CacheError: If the folder holds other data, belongs to another user, or cannot be used.
     """
 
     def __init__(
@@ -98,39 +100,39 @@ class CacheFolder:
         self._evictor = Evictor(self.files, self.claims, next_use)
         self._owed: list[tuple[Source, int]] = []
         self._owed_lock = threading.Lock()
-        self._whole: dict[tuple[int, int], Stamp] = {}  # pieces that were compared with the index
+        self._whole: dict[tuple[int, int], Stamp] = {}  # pieces whose hash was verified
         self.claims.bury_all(self.index)
         self.budget = self._all_room() if budget is None else budget
 
     def rank_by(self, next_use: NextUse) -> None:
-        """Takes another ranking for evictions."""
+        """Sets the function that ranks pieces for eviction."""
         self._evictor.next_use = next_use
 
     @property
     def token(self) -> str:
-        """This process's name among the members."""
+        """The token that identifies this process among the members."""
         return self._member.token
 
     @property
     def room(self) -> int:
-        """Bytes that pieces may have: the budget, less what the index takes."""
+        """The bytes available for pieces: the budget less what is set aside for the index."""
         return max(0, self.budget - _INDEX_BYTES)
 
     def is_there(self) -> bool:
-        """Whether the folder is still the one that was opened."""
+        """Returns whether the folder that was opened still exists."""
         return self.index.is_there() and self.files.members.has(self.token)
 
     def source(self, url: str, fingerprint: str, rows: int, block_rows: int, size: int) -> Source:
-        """Registers a dataset cut in blocks of so many rows.
+        """Registers a dataset that is cut in blocks of `block_rows` rows.
 
-        Its fingerprint stands for all of its bytes, so copies behind other URLs are the same
+        The fingerprint identifies all of the dataset's bytes, so copies at other URLs are the same
         source.
 
         Raises:
-            CacheError: the index cannot be used.
+            CacheError: If the index cannot be used.
         """
         key = f"{fingerprint}-{block_rows}"
-        self.files.piece(key, 0)  # refuses what cannot be a folder's name
+        self.files.piece(key, 0)  # raises if the key is not valid as a folder's name
         with self.index.transaction() as db:
             db.execute(
                 "INSERT OR IGNORE INTO sources (key, url, fingerprint, rows, block_rows, bytes) "
@@ -141,38 +143,43 @@ class CacheFolder:
         return Source(int(number), key, url)
 
     def file(self, source: Source, number: int) -> Path:
-        """Where a piece's file is, if it is."""
+        """Returns the path of a piece's file, whether or not the file exists."""
         return Path(self.path_of(source, number))
 
     def path_of(self, source: Source, number: int) -> str:
-        """`file` as a string, for those who ask often."""
+        """Returns the same path as `file`, as a string. Faster for frequent calls."""
         return self.files.piece(source.key, number)
 
     def exists(self, source: Source, number: int, size: int) -> bool:
-        """Whether a piece's file is there and has its size; what is in it is not looked at."""
+        """Returns whether a piece's file exists and has this size. Its contents are not checked."""
         stamp = self.files.stamp(source.key, number)
         return stamp is not None and stamp.size == size
 
     def has(self, source: Source, number: int, size: int | None = None) -> bool:
-        """Whether a piece is there, and whole: `look` for those who do not ask what is wrong.
+        """Returns whether a piece exists and is intact. See `look`, which also says what is wrong.
 
         Raises:
-            CacheError: as `look`.
+            CacheError: As for `look`.
         """
         return self.look(source, number, size) == "whole"
 
     def look(self, source: Source, number: int, size: int | None = None) -> State:
-        """Whether a piece is there to be read, and is what was written.
+        """Checks that a piece can be read and that it holds what was written.
 
-        The first time that this process asks for a piece, and again when its file has changed, all
-        of it is compared with the hash in the index. A piece that is not what the index says is
-        deleted and counted; the next claim of it is the caller's.
+        The first time that this process asks for a piece, and again after its file has changed, the
+        whole file is compared with the hash in the index. A piece that differs is deleted and
+        counted as damaged. The caller may then claim it again.
 
         Args:
-            size: the bytes that it must have; None: those that the index says.
+            source: The source of the piece.
+            number: The number of the piece.
+            size: The expected size in bytes. If None, the size in the index.
+
+        Returns:
+            "whole", "missing" or "damaged".
 
         Raises:
-            CacheError: the index cannot be used.
+            CacheError: If the index cannot be used.
         """
         stamp = self.files.stamp(source.key, number)
         if stamp is None:
@@ -181,7 +188,7 @@ class CacheFolder:
             return "whole"
         expected = self._expected(source, number)
         if expected is None:
-            return "missing"  # not said to be ready: whoever claims it writes it anew
+            return "missing"  # the index does not list it as ready: the next claim rewrites it
         digest = xxhash.xxh3_64()
         try:
             stamp = self.files.read(source.key, number, digest.update)
@@ -189,7 +196,7 @@ class CacheFolder:
             return "missing"
         except CacheError:
             raise
-        except OSError:  # the disk does not give it back
+        except OSError:  # the disk fails to read it: a stamp that matches no piece
             stamp = Stamp(0, -1, 0, 0)
         found = stamp.size, digest.hexdigest()
         if found == expected and size in (None, stamp.size):
@@ -198,7 +205,7 @@ class CacheFolder:
         return "damaged" if self._drop_damaged(source, number, expected[1]) else "missing"
 
     def _expected(self, source: Source, number: int) -> tuple[int, str] | None:
-        """Size and hash of a piece that the index says is ready."""
+        """Returns the size and hash of a ready piece; None if the index has no such piece."""
         with self.index.reading() as db:
             found = db.execute(
                 "SELECT size, xxh3 FROM pieces WHERE source = ? AND number = ? AND state = ?",
@@ -207,7 +214,7 @@ class CacheFolder:
             return None if found is None else (int(found[0]), str(found[1]))
 
     def _drop_damaged(self, source: Source, number: int, xxh3: str) -> bool:
-        """Deletes a piece that is not what the index says; False: it was replaced meanwhile."""
+        """Deletes a damaged piece. Returns False if another process has replaced it meanwhile."""
         with self.index.transaction() as db:
             dropped = self.claims.drop_ready(db, source.number, source.key, number, xxh3)
             count(db, damaged=int(dropped))
@@ -221,25 +228,32 @@ class CacheFolder:
         told: Mapping[int, Run] | None = None,
         if_stopped: Outcome = "no room",
     ) -> dict[int, Outcome]:
-        """Asks for pieces that are to be there.
+        """Claims pieces that this process needs.
 
-        "ready": it is said to be there. "mine": the caller fetches it, and calls `store` or
-        `abandon`. "others": another thread or process fetches it. "no room": all that could be
-        evicted is needed sooner; the caller does without the cache.
+        The outcome of each piece is one of:
 
-        What a process fetches that is stopped (SIGSTOP, Ctrl-Z) stays its own, with the room that
-        it has reserved: it may be continued at any time, even in the middle of a write. Who cannot
-        wait for that does without the cache here too.
+        - "ready": the piece is in the cache.
+        - "mine": the caller has the claim. It must fetch the piece and call `store` or `abandon`.
+        - "others": another thread or process is fetching the piece.
+        - "no room": there is no space, because all that could be evicted is needed sooner. The
+          caller reads without the cache.
+
+        A process that is suspended (SIGSTOP, Ctrl-Z) keeps its claims and reserved space, because
+        it may continue at any time, even in the middle of a write. A caller that cannot wait for it
+        reads without the cache.
 
         Args:
-            source: theirs.
-            sizes: bytes of each piece, by number.
-            keep: pieces of the source that must stay.
-            told: where this process's runs stand, as `tell` takes it.
-            if_stopped: the outcome of pieces that a stopped process fetches.
+            source: The source of the pieces.
+            sizes: The size in bytes of each piece, by number.
+            keep: Pieces of the source that must not be evicted.
+            told: Positions of this process's runs, which are recorded as by `tell`.
+            if_stopped: The outcome of pieces that a suspended process is fetching.
+
+        Returns:
+            The outcome of each piece, by number.
 
         Raises:
-            CacheError: the index cannot be used.
+            CacheError: If the index cannot be used.
         """
         outcomes: dict[int, Outcome] = {}
         self._pay()
@@ -251,9 +265,9 @@ class CacheFolder:
                 if found is not None:
                     outcomes[number] = found
             needed = {n: on_disk(size) for n, size in sizes.items() if n not in outcomes}
-            # What can never fit is not worth an eviction.
+            # Do not evict anything for a piece that is larger than the whole budget.
             wanted = sum(size for size in needed.values() if size <= self.room)
-            # The index has its room, and where it has grown beyond it some of the pieces'.
+            # If the index outgrows its share of the budget, pieces have to give way.
             grown = max(0, self.index.bytes_on_disk + _INDEX_MARGIN - _INDEX_BYTES)
             room = self.room - grown - total_bytes(db)
             if wanted > room:
@@ -274,18 +288,20 @@ class CacheFolder:
     def store(
         self, source: Source, number: int, parts: Sequence[Any], *, misses: bool = True
     ) -> bool:
-        """Writes a claimed piece's bytes and says that it is ready.
+        """Writes the bytes of a claimed piece and marks it as ready.
 
         Args:
-            parts: bytes-like objects, which follow one another in the file.
-            misses: as in `publish`.
+            source: The source of the piece.
+            number: The number of the piece.
+            parts: Bytes-like objects that are written one after another.
+            misses: As for `publish`.
 
         Returns:
-            False where the claim is lost (the folder was deleted and made again).
+            False if the claim is lost because the folder was deleted and created again.
 
         Raises:
-            OSError: it cannot be written; the claim is still the caller's to abandon.
-            CacheError: the index cannot be used.
+            OSError: If the file cannot be written. The caller keeps the claim and must abandon it.
+            CacheError: If the index cannot be used.
         """
         if not self.index.is_there():
             return False
@@ -293,34 +309,38 @@ class CacheFolder:
         return bool(self.publish(source, written, misses=misses))
 
     def write(self, source: Source, number: int, parts: Sequence[Any] | Aligned) -> Written:
-        """Writes a claimed piece's bytes, which `publish` is to put in their place.
+        """Writes the bytes of a claimed piece to a temporary file. `publish` moves it into place.
 
         Args:
-            parts: as in `store`; or all bytes in memory from which they are written past the
-                system's page cache, where the file system can.
+            source: The source of the piece.
+            number: The number of the piece.
+            parts: As for `store`; or an `Aligned` buffer, which is written with direct I/O if the
+                file system supports it.
 
         Raises:
-            OSError: as `store`.
+            OSError: As for `store`.
         """
         return self.files.write(piece_name(source.number, number), parts)
 
     def publish(
         self, source: Source, written: Mapping[int, Written], *, misses: bool = True
     ) -> set[int]:
-        """Puts written pieces in their places and says that they are ready.
+        """Moves written pieces into place and marks them as ready.
 
-        What they take is what their files take from here on. A piece whose claim is lost is left as
-        it is: it may be somebody else's, and ready, by now.
+        From here on the sizes of their files count against the budget, not the reserved sizes. A
+        piece whose claim is lost is not touched, because another process may have published it.
 
         Args:
-            written: what `write` returned, by the pieces' numbers; nothing of it is left behind.
-            misses: whether a reader waited for them.
+            source: The source of the pieces.
+            written: What `write` returned for each piece, by number. Temporary files that are not
+                published are deleted.
+            misses: Whether to count the pieces as cache misses, that is, a reader waited for them.
 
         Returns:
-            Those that are ready; the claims of the others are lost.
+            The numbers of the pieces that are ready. The claims of the others are lost.
 
         Raises:
-            OSError, CacheError: as `store`; none of them is ready.
+            OSError, CacheError: As for `store`. No piece is ready in this case.
         """
         ready: set[int] = set()
         try:
@@ -338,22 +358,22 @@ class CacheFolder:
         return ready
 
     def abandon(self, source: Source, numbers: Iterable[int]) -> None:
-        """Gives claims back that were not stored; now, or with the next claim if that fails.
+        """Releases claims of pieces that were not stored. If that fails, the next claim retries it.
 
         Raises:
-            CacheError: the index cannot be used.
+            CacheError: If the index cannot be used.
         """
         with self._owed_lock:
             self._owed += [(source, number) for number in numbers]
         self._pay()
 
     def _pay(self) -> None:
-        """Gives back all claims that are to be given back."""
+        """Releases all claims that `abandon` has queued."""
         with self._owed_lock:
             owed = list(self._owed)
         if not owed:
             return
-        if self.index.is_there():  # nothing is owed to one that was deleted
+        if self.index.is_there():  # a deleted index holds no claims
             with self.index.transaction() as db:
                 for source, number in owed:
                     self.claims.give_back(db, source.number, source.key, number)
@@ -364,20 +384,20 @@ class CacheFolder:
         """Deletes pieces that are missing or damaged.
 
         Raises:
-            CacheError: the index cannot be used.
+            CacheError: If the index cannot be used.
         """
         with self.index.transaction() as db:
             for number in numbers:
                 self.claims.drop(db, source.number, source.key, number)
 
     def shrink(self, size: int) -> tuple[int, int]:
-        """Deletes pieces until all of them have `size` bytes at most, those in use excepted.
+        """Deletes pieces until they take at most `size` bytes. Pieces in use are kept.
 
         Returns:
-            The number of pieces that were deleted, and their bytes.
+            The number of deleted pieces and their bytes.
 
         Raises:
-            CacheError: the index cannot be used.
+            CacheError: If the index cannot be used.
         """
         pieces = freed = 0
         while True:
@@ -389,14 +409,15 @@ class CacheFolder:
                 return pieces, freed
 
     def note_use(self, source: Source, numbers: Collection[int], hits: int | None = None) -> None:
-        """Counts hits and keeps the times of last use.
+        """Counts cache hits and records the time of last use.
 
         Args:
-            numbers: of pieces that were used.
-            hits: how often all together; None: each once.
+            source: The source of the pieces.
+            numbers: The pieces that were used.
+            hits: The total number of hits. If None, one for each piece.
 
         Raises:
-            CacheError: the index cannot be used.
+            CacheError: If the index cannot be used.
         """
         now = time.time()
         with self.index.transaction() as db:
@@ -407,10 +428,10 @@ class CacheFolder:
             count(db, hits=len(numbers) if hits is None else hits)
 
     def tell(self, run: int, at: Run) -> None:
-        """Tells other processes where a run of this one stands.
+        """Records the position of one of this process's runs, which other processes can read.
 
         Raises:
-            CacheError: the index cannot be used.
+            CacheError: If the index cannot be used.
         """
         with self.index.transaction() as db:
             self._tell(db, run, at)
@@ -422,16 +443,16 @@ class CacheFolder:
         )
 
     def end_run(self, run: int) -> None:
-        """Tells other processes that a run has ended.
+        """Deletes the record of a run that has ended.
 
         Raises:
-            CacheError: the index cannot be used.
+            CacheError: If the index cannot be used.
         """
         with self.index.transaction() as db:
             db.execute("DELETE FROM runs WHERE owner = ? AND run = ?", (self.token, run))
 
     def close(self) -> None:
-        """Leaves the cache; claims that are open are given back. Idempotent."""
+        """Closes the cache and releases open claims. Idempotent."""
         buried = False
         with suppress(CacheError), self.index.transaction() as db:
             self.claims.bury(db, self.token)

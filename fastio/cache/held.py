@@ -1,8 +1,8 @@
-"""Folders of a cache, held open: what is in them is reached by descriptor, and never by a link.
+"""Open folders of a cache, accessed by file descriptor and never through a symbolic link.
 
-A cache writes and deletes files in a place that others may have prepared. So each folder is opened
-below the one that it lies in (`openat`), links are not followed, files are made and not opened
-where they are there already, and whose a folder is, and who may write to it, is looked at first.
+A cache writes and deletes files in a place that other users may have prepared. For safety, each
+folder is opened relative to its parent (`openat`), symbolic links are not followed, new files are
+created with O_EXCL, and the owner and mode of a folder are checked before it is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fastio.errors import CacheError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _GROUP_WRITES, _ALL_WRITE = 0o020, 0o002
-# Linux's form of access control lists (uapi/linux/posix_acl_xattr.h): a version, then entries.
+# Binary layout of Linux's access control lists (uapi/linux/posix_acl_xattr.h): version, entries.
 _ACL_ENTRIES = 4
 _ACL_ENTRY = struct.Struct("<HHI")  # tag, permissions, id
 _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_WRITE = 0x02, 0x08, 0x10, 0x2
@@ -30,33 +30,33 @@ _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_WRITE = 0x02, 0x08, 0x10, 0x2
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use a cache's files.
+    """Which users may read and write the files of a cache.
 
     Attributes:
-        shared: the group of the folder too, and not only the user whom it belongs to.
+        shared: Whether the folder's group has access too. If False, only the owner has.
     """
 
     shared: bool = False
 
     @property
     def folder_mode(self) -> int:
-        """Of folders that are made; a shared one passes its group on to what is made in it."""
+        """The mode of new folders. Shared folders have setgid, so that new files get the group."""
         return 0o2770 if self.shared else 0o700
 
     @property
     def file_mode(self) -> int:
-        """Of files that are made."""
+        """The mode of new files."""
         return 0o660 if self.shared else 0o600
 
     def check(self, path: Path, found: os.stat_result) -> None:
-        """Refuses what others could have written, or could write.
+        """Refuses a folder or file that other users could have written or could write to.
 
         Args:
-            path: of the folder or file, for messages.
-            found: what it is.
+            path: The path of the folder or file, for messages.
+            found: Its status, as `os.stat` returns it.
 
         Raises:
-            CacheError: names its owner or its mode, and what to do.
+            CacheError: If it has another owner or an unsafe mode. The message says what to do.
         """
         mode = stat.S_IMODE(found.st_mode)
         mine = found.st_uid == os.geteuid()
@@ -88,13 +88,14 @@ class Access:
             )
 
     def check_list(self, path: Path, descriptor: int) -> None:
-        """Refuses a folder that an access control list lets others write to.
+        """Refuses a folder whose access control list lets other users write to it.
 
-        The mode tells the list's mask as the group's permissions, and not who is on the list: of a
-        shared folder that may be anybody. What is made in it gets its default list.
+        The mode alone is not enough: with an access control list, the mode's group bits hold the
+        list's mask and do not tell which users are listed. For a shared folder the default list is
+        checked too, because new files and folders inherit it.
 
         Raises:
-            CacheError: names who may write, and what to do.
+            CacheError: If another user or group may write. The message names it.
         """
         for kind in ("access", "default") if self.shared else ("access",):
             for writer in _listed_writers(descriptor, f"system.posix_acl_{kind}"):
@@ -106,10 +107,10 @@ class Access:
 
 
 def _listed_writers(descriptor: int, name: str) -> Iterator[str]:
-    """The users and groups whom a folder's access control list names, and lets write."""
+    """Yields the users and groups whom a folder's access control list allows to write."""
     try:
         data = os.getxattr(descriptor, name)
-    except (OSError, AttributeError):  # there is none, or the system has no such lists
+    except (OSError, AttributeError):  # no list, or no support for lists on this system
         return
     whole = len(data) - (len(data) - _ACL_ENTRIES) % _ACL_ENTRY.size
     entries = list(_ACL_ENTRY.iter_unpack(data[_ACL_ENTRIES:whole]))
@@ -123,18 +124,19 @@ def _listed_writers(descriptor: int, name: str) -> Iterator[str]:
 
 
 class HeldFolder:
-    """A folder that is held open. Thread-safe.
+    """An open folder. Thread-safe.
 
-    The one who opened a folder for a moment closes it. One that several threads use is let go of
-    with its last reference: none of them may meet another folder under the same descriptor.
+    Code that opens a folder for a short time closes it. A folder that several threads use is closed
+    when its last reference goes, because an earlier close could let the system reuse the descriptor
+    for another folder while a thread still uses it.
 
     Args:
-        descriptor: of the folder, which this object closes.
-        path: where it was, for messages.
-        access: who may use it, and what is made in it.
+        descriptor: The folder's descriptor. This object closes it.
+        path: The folder's path, for messages.
+        access: Who may use the folder, and the modes of what is created in it.
 
     Raises:
-        CacheError: `access` refuses it; the descriptor is closed then.
+        CacheError: If `access` refuses the folder. The descriptor is closed in this case.
     """
 
     def __init__(self, descriptor: int, path: Path, access: Access) -> None:
@@ -150,16 +152,16 @@ class HeldFolder:
 
     @classmethod
     def top(cls, path: Path, access: Access) -> HeldFolder:
-        """A cache's own folder, made if need be.
+        """Opens a cache's top folder and creates it if it does not exist.
 
         Raises:
-            CacheError: it belongs to others, or others may write to it.
-            OSError: it cannot be made or opened.
+            CacheError: If it belongs to another user, or others may write to it.
+            OSError: If it cannot be created or opened.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        # A link to it is the user's own way of naming it: what it leads to is looked at.
+        # The user may name the cache by a symbolic link. The folder it points to is checked.
         descriptor = os.open(path, _FOLDER)
         try:
             status = os.fstat(descriptor)
@@ -177,16 +179,20 @@ class HeldFolder:
         return cls(descriptor, path, access)
 
     def folder(self, name: str, *, make: bool = False) -> HeldFolder:
-        """A folder in this one.
+        """Opens a folder inside this one.
+
+        Args:
+            name: The folder's name.
+            make: Whether to create the folder if it does not exist.
 
         Raises:
-            CacheError: it belongs to others, or others may write to it.
-            OSError: it is not there, or is a link; or it cannot be made.
+            CacheError: If it belongs to another user, or others may write to it.
+            OSError: If it does not exist, is a symbolic link, or cannot be created.
         """
         if make:
             with suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=self._descriptor)
-                if self.access.shared:  # whatever the umask is
+                if self.access.shared:  # mkdir applies the umask, and this mode must be exact
                     self._change_mode(name)
         descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor)
         return HeldFolder(descriptor, self.path / name, self.access)
@@ -199,14 +205,14 @@ class HeldFolder:
             os.close(descriptor)
 
     def create(self, name: str, flags: int = os.O_WRONLY) -> int:
-        """Makes a file that is not there yet, and opens it; returns its descriptor.
+        """Creates a file and returns its descriptor.
 
         Raises:
-            OSError: it is there, or cannot be made.
+            OSError: If the file exists already or cannot be created.
         """
         flags |= os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(name, flags, self.access.file_mode, dir_fd=self._descriptor)
-        if self.access.shared:  # whatever the umask is
+        if self.access.shared:  # open applies the umask, and this mode must be exact
             try:
                 os.fchmod(descriptor, self.access.file_mode)
             except BaseException:
@@ -215,11 +221,11 @@ class HeldFolder:
         return descriptor
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
-        """Opens a regular file that is there; returns its descriptor.
+        """Opens an existing regular file and returns its descriptor.
 
         Raises:
-            FileNotFoundError: there is none, or something else is in its place.
-            OSError: it cannot be opened.
+            FileNotFoundError: If there is no such file, or if it is not a regular file.
+            OSError: If it cannot be opened.
         """
         if not stat.S_ISREG(self.stat(name).st_mode):
             raise FileNotFoundError(errno.ENOENT, "no regular file", str(self.path / name))
@@ -227,31 +233,31 @@ class HeldFolder:
         return os.open(name, flags, dir_fd=self._descriptor)
 
     def stat(self, name: str) -> os.stat_result:
-        """What is there by a name: of a link, the link.
+        """Returns the status of a directory entry. Symbolic links are not followed.
 
         Raises:
-            OSError: nothing is.
+            OSError: If there is no such entry.
         """
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
 
     def has(self, name: str) -> bool:
-        """Whether a regular file is there by a name."""
+        """Returns whether a regular file of this name exists."""
         try:
             return stat.S_ISREG(self.stat(name).st_mode)
         except OSError:
             return False
 
     def is_there(self) -> bool:
-        """Whether the folder was not deleted since."""
+        """Returns whether the folder still exists, that is, whether nobody has deleted it."""
         return os.fstat(self._descriptor).st_nlink > 0
 
     def names(self) -> list[str]:
-        """What is in it.
+        """Returns the names of the folder's entries.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: If the folder cannot be read.
         """
-        # Opened anew: where a listing stands belongs to the descriptor, which threads share.
+        # Threads share the descriptor and with it the listing's position, so open a new one.
         descriptor = os.open(".", _FOLDER, dir_fd=self._descriptor)
         try:
             return os.listdir(descriptor)
@@ -259,25 +265,25 @@ class HeldFolder:
             os.close(descriptor)
 
     def rename(self, name: str, to: HeldFolder, new: str) -> None:
-        """Gives a file another place; what is there is replaced.
+        """Moves a file to another folder and replaces a file of that name there.
 
         Raises:
-            OSError: it cannot be put there.
+            OSError: If the file cannot be moved.
         """
         os.rename(name, new, src_dir_fd=self._descriptor, dst_dir_fd=to._descriptor)
 
     def unlink(self, name: str) -> None:
-        """Deletes a file, if it is there and can be deleted."""
+        """Deletes a file. Does nothing if it does not exist or cannot be deleted."""
         with suppress(OSError):
             os.unlink(name, dir_fd=self._descriptor)
 
     def rmdir(self, name: str) -> None:
-        """Deletes a folder, if it is there and empty."""
+        """Deletes a folder. Does nothing if it does not exist or is not empty."""
         with suppress(OSError):
             os.rmdir(name, dir_fd=self._descriptor)
 
     def close(self) -> None:
-        """Lets go of the folder. Idempotent."""
+        """Closes the descriptor. Idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

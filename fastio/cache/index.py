@@ -1,12 +1,11 @@
-"""What a cache folder holds, in an SQLite database that all processes of the machine share.
+"""The index of a cache folder: an SQLite database that all processes of the machine share.
 
-A piece is one file of staged bytes. Its row is there before its file: `loading` while its owner
-fetches it, `ready` from the commit that follows the file's rename. The sum of all rows' bytes is
-kept by triggers, so that it is right after a kill at any point.
+A piece is one file of cached bytes. Its row exists before its file: the state is `loading` while
+the owner fetches it, and `ready` from the commit that follows the rename of the file. Triggers
+maintain the sum of all pieces' bytes, so that it is correct after a kill at any point.
 
-The database may be damaged, or written by somebody else: what it is made of and what its columns
-hold is compared with what fastio writes when it is opened, and whatever does not fit later ends in
-a CacheError.
+The database may be damaged, or written by another program. On opening, its schema and the values in
+its columns are checked. Anything invalid that is met later raises a CacheError.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from fastio.errors import CacheError
 
 VERSION = 2
 _NAME = "index.sqlite"
-_MOST = 1 << 60  # bytes, rows, positions
+_MOST = 1 << 60  # largest valid number of bytes, rows and positions
 LOADING, READY = 0, 1
 _BUSY_S = 20.0
 _CHECKPOINT_PAGES = 64
-_LOG_BYTES = 512 << 10  # of the write-ahead log, above which readers are waited for,
-_LOG_WAIT_MS = 100  # so long: one may be stopped
+_LOG_BYTES = 512 << 10  # of the write-ahead log; above, a checkpoint waits for readers
+_LOG_WAIT_MS = 100  # for at most this long, because a reader may be suspended
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS sources (
     id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, url TEXT NOT NULL,
@@ -57,7 +56,7 @@ PRAGMA user_version = {VERSION};
 """
 
 
-# What is wrong with rows: each condition finds those that fastio never writes.
+# For each table, a condition that selects rows which fastio never writes.
 _WRONG_ROWS = {
     "sources": f"""
         typeof(id) <> 'integer' OR id < 0 OR typeof(key) <> 'text' OR typeof(url) <> 'text'
@@ -80,7 +79,7 @@ _WRONG_ROWS = {
     "totals": f"""
         typeof(value) <> 'integer' OR value NOT BETWEEN 0 AND {_MOST}""",
 }
-# What is wrong between tables.
+# Queries for inconsistencies between tables.
 _WRONG_TOGETHER = {
     "pieces of an unknown source": "SELECT 1 FROM pieces WHERE source NOT IN "
     "(SELECT id FROM sources) LIMIT 1",
@@ -90,7 +89,7 @@ _WRONG_TOGETHER = {
     "(SELECT name FROM totals ORDER BY name)) WHERE names IS NOT "
     "'bytes,damaged,evicted,fetched,hits,misses'",
 }
-# What a row that is not fastio's makes of the code that reads it.
+# Exceptions that code may raise when it reads a row that fastio did not write.
 _NOT_OURS = (sqlite3.Error, TypeError, ValueError, OverflowError, LookupError, AttributeError)
 
 
@@ -98,10 +97,10 @@ class Index:
     """The database of one cache folder. Thread-safe.
 
     Args:
-        folder: the cache's; the database's file is made if need be.
+        folder: The cache's folder. The database is created in it if needed.
 
     Raises:
-        CacheError: it cannot be opened, is of another version, or is not what fastio writes.
+        CacheError: If it cannot be opened, has another version, or was not written by fastio.
     """
 
     def __init__(self, folder: HeldFolder) -> None:
@@ -116,8 +115,11 @@ class Index:
             raise CacheError(f"the cache's index {self.path} cannot be opened: {error}") from error
 
     def _open(self) -> None:
-        """Opens the database; of several that make it at once, some are told that it is locked at
-        once, whatever the timeout, and try again."""
+        """Opens the database, and retries while another process is creating it.
+
+        SQLite reports a database that another process is creating as locked at once, regardless of
+        the timeout.
+        """
         deadline_s = time.monotonic() + _BUSY_S
         while True:
             try:
@@ -151,10 +153,10 @@ class Index:
         self._inode = os.stat(self.path).st_ino
 
     def _check(self) -> None:
-        """Compares what the database is made of and what its columns hold with what fastio writes.
+        """Checks that the schema and the values are those that fastio writes.
 
         Raises:
-            CacheError: it is something else.
+            CacheError: If they are not.
         """
         made_of = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
         wrong = None
@@ -175,20 +177,20 @@ class Index:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction: commits, or rolls back when an error leaves it.
+        """Runs a write transaction, which commits on success and rolls back on an exception.
 
         Raises:
-            CacheError: the database cannot be used (locked too long, no space, gone).
+            CacheError: If the database cannot be used (locked too long, disk full, deleted).
         """
         with self._lock:
-            if not self.is_there():  # what lies around it now is another cache's
+            if not self.is_there():  # the files around it would belong to a newer cache
                 raise CacheError(f"the cache's index {self.path} was deleted")
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 yield self._db
                 self._db.execute("COMMIT")
                 self._bound_log()
-            except BaseException as error:  # Ctrl-C too: others would wait for the lock
+            except BaseException as error:  # Ctrl-C too, or other processes would stay locked out
                 with suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
                 if isinstance(error, _NOT_OURS):
@@ -196,12 +198,15 @@ class Index:
                 raise
 
     def _bound_log(self) -> None:
-        """Empties the write-ahead log where it has grown: SQLite does so by itself only when a
-        commit finds nobody reading, which may never be among many processes."""
+        """Truncates the write-ahead log when it has grown.
+
+        SQLite itself truncates it only if a commit finds no reader, which may never happen with
+        many processes.
+        """
         size = _size(f"{self.path}-wal")
         if size <= self._log_bound:
             return
-        self._log_bound = size + _LOG_BYTES // 4  # until which nobody waits again
+        self._log_bound = size + _LOG_BYTES // 4  # do not wait again before it grows this far
         with suppress(sqlite3.Error):
             self._db.execute(f"PRAGMA busy_timeout={_LOG_WAIT_MS}")
             try:
@@ -213,15 +218,15 @@ class Index:
 
     @property
     def bytes_on_disk(self) -> int:
-        """What the database's files take."""
+        """The size of the database's files in bytes."""
         return sum(_size(f"{self.path}{end}") for end in ("", "-wal", "-shm"))
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The database for reading.
+        """Gives access to the database for reading.
 
         Raises:
-            CacheError: as `transaction`.
+            CacheError: As for `transaction`.
         """
         with self._lock:
             try:
@@ -230,7 +235,7 @@ class Index:
                 raise CacheError(f"the cache's index {self.path}: {error}") from error
 
     def is_there(self) -> bool:
-        """Whether the file is still the one that was opened."""
+        """Returns whether the file at the path is still the one that was opened."""
         try:
             return os.stat(self.path).st_ino == self._inode
         except OSError:
@@ -243,13 +248,14 @@ class Index:
 
 
 def _check_files(folder: HeldFolder) -> None:
-    """Sees to it that SQLite, which opens files by their paths, opens none but the cache's own.
+    """Checks the database's files, because SQLite opens files by path and follows links.
 
     Raises:
-        CacheError: one is a link or something else, belongs to others, or others may write to it.
-        OSError: the database's file cannot be made.
+        CacheError: If one is a link or not a regular file, belongs to another user, or is writable
+            by others.
+        OSError: If the database file cannot be created.
     """
-    with suppress(FileExistsError):  # so that its mode is ours to choose: the log gets the same
+    with suppress(FileExistsError):  # create it here to set its mode; SQLite's log inherits it
         os.close(folder.create(_NAME))
     for end in ("", "-wal", "-shm", "-journal"):
         try:
@@ -267,7 +273,7 @@ def _check_files(folder: HeldFolder) -> None:
 
 @functools.cache
 def _expected(made_of: str) -> list[tuple[str, ...]]:
-    """What a new database is made of."""
+    """Returns the schema of a newly created database."""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(_SCHEMA)
         return db.execute(made_of).fetchall()
@@ -281,19 +287,19 @@ def _size(path: str) -> int:
 
 
 def total_bytes(db: sqlite3.Connection) -> int:
-    """What all pieces take, those that are being fetched included."""
+    """Returns the bytes of all pieces, including those that are being fetched."""
     (total,) = db.execute("SELECT value FROM totals WHERE name = 'bytes'").fetchone()
     return int(total)
 
 
 def pieces_known(db: sqlite3.Connection) -> int:
-    """How many pieces there are, those that are being fetched included."""
+    """Returns the number of pieces, including those that are being fetched."""
     (number,) = db.execute("SELECT count(*) FROM pieces").fetchone()
     return int(number)
 
 
 def count(db: sqlite3.Connection, **counts: int) -> None:
-    """Adds to totals, by their names."""
+    """Adds numbers to the totals of these names."""
     db.executemany(
         "UPDATE totals SET value = value + ? WHERE name = ?",
         [(number, name) for name, number in counts.items()],
@@ -301,7 +307,7 @@ def count(db: sqlite3.Connection, **counts: int) -> None:
 
 
 def _hold_while_forking(lock: threading.RLock) -> None:
-    """No thread is within the database while the process forks: a child would never get it back."""
+    """Holds the lock during a fork; a child could never acquire it if a thread had it."""
     reference = weakref.ref(lock)
     held: list[threading.RLock] = []
 

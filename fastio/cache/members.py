@@ -1,7 +1,7 @@
-"""Which processes work in a cache folder: a locked file for each.
+"""The processes that use a cache folder, each represented by a locked file.
 
-The system drops a lock when its process ends, however it ends, so a process that is gone can be
-told from one that is slow, and no number of it is ever believed longer than it lives.
+The operating system releases a lock when its process ends for any reason. A dead process can thus
+be told from a slow one, and a reused process id is never mistaken for a live member.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ _TOKEN = re.compile(r"[0-9]{1,10}-[0-9a-f]{12}")
 
 
 class Member:
-    """This process, as others see it in a cache folder, until `leave` or its end.
+    """The membership of this process in a cache folder, until `leave` or the end of the process.
 
     Args:
-        folder: where the files of the members are.
+        folder: The folder of the members' files.
 
     Attributes:
-        token: its name, unique among all members of all times.
+        token: The member's name. It is never used again.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: If the folder cannot be written.
     """
 
     def __init__(self, folder: HeldFolder) -> None:
         self._folder = folder
         self._descriptor = -1
         while self._descriptor < 0:
-            # Whoever tidies up may take it for a dead one's, before it is locked.
+            # A process that cleans up may delete the file before it is locked: try again.
             with suppress(FileNotFoundError):
                 self._descriptor = self._enter(folder)
         _close_in_children(self)
 
     def _enter(self, folder: HeldFolder) -> int:
-        """Makes the file, and returns its descriptor, which holds the lock."""
+        """Creates the member's file and returns its descriptor, which holds the lock."""
         if not folder.is_there():
             raise CacheError(
                 f"{folder.path} was deleted while the cache was being opened; open it again"
             )
         self.token = f"{os.getpid()}-{secrets.token_hex(6)}"
-        # Locked before it has its name: nobody ever sees that unlocked while we live.
+        # Lock the file before the rename, so that nobody sees an unlocked file of a live member.
         hidden = f".{self.token}"
         descriptor = folder.create(hidden, os.O_RDWR)
         try:
@@ -64,7 +64,8 @@ class Member:
         """Ends the membership. Idempotent.
 
         Args:
-            forgotten: nothing is left to take back; else others do that, as for a dead one.
+            forgotten: Whether nothing is left to clean up, so that the file can be deleted. If
+                False, other processes clean up as for a dead member.
         """
         if self._descriptor < 0:
             return
@@ -74,14 +75,14 @@ class Member:
         self._descriptor = -1
 
     def forget(self) -> None:
-        """In a forked child: the membership is the parent's."""
+        """Closes the descriptor in a forked child, because the membership belongs to the parent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def _close_in_children(member: Member) -> None:
-    """A child that kept the descriptor would keep the lock after its parent's end."""
+    """Closes the member's descriptor in forked children, which would keep the lock otherwise."""
     reference = weakref.ref(member)
 
     def close() -> None:
@@ -93,7 +94,7 @@ def _close_in_children(member: Member) -> None:
 
 
 def is_alive(folder: HeldFolder, token: str) -> bool:
-    """Whether a member's process still runs. What is no member's name is nobody alive."""
+    """Returns whether a member's process is running. Returns False for an invalid token."""
     if not _TOKEN.fullmatch(token.removeprefix(".")):
         return False
     try:
@@ -101,9 +102,9 @@ def is_alive(folder: HeldFolder, token: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # not ours to judge
+        return True  # it cannot be checked: assume that the process is running
     try:
-        # Shared, so that two who ask at once do not take each other for the member.
+        # A shared lock, so that two processes that check at once do not see each other's lock.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
@@ -113,16 +114,16 @@ def is_alive(folder: HeldFolder, token: str) -> bool:
 
 
 def forget(folder: HeldFolder, token: str) -> None:
-    """Deletes the file of a member that is dead."""
+    """Deletes the file of a dead member."""
     if _TOKEN.fullmatch(token):
         folder.unlink(token)
 
 
 def is_stopped(token: str) -> bool:
-    """Whether a member's process is suspended (SIGSTOP, Ctrl-Z, a debugger), where that is told.
+    """Returns whether a member's process is suspended (SIGSTOP, Ctrl-Z, a debugger).
 
-    The number of a process means another one in another container: who asks must be able to bear a
-    wrong answer.
+    Returns False if the state is unknown. In another container the same process id belongs to
+    another process, so the caller must tolerate a wrong answer.
     """
     process = token.partition("-")[0]
     if not process.isdecimal():
@@ -131,12 +132,12 @@ def is_stopped(token: str) -> bool:
         status = Path("/proc", process, "stat").read_bytes()
     except OSError:
         return False
-    # Behind the program's name, which is in brackets and may hold anything.
+    # The state follows the program's name, which is in parentheses and may hold any characters.
     return status.rpartition(b") ")[2][:1] in (b"T", b"t")
 
 
 def members(folder: HeldFolder) -> list[str]:
-    """The tokens of all members, of dead ones too."""
+    """Returns the tokens of all members, including dead ones."""
     try:
         return [name for name in folder.names() if _TOKEN.fullmatch(name)]
     except OSError:
@@ -144,13 +145,13 @@ def members(folder: HeldFolder) -> list[str]:
 
 
 def token_of(name: str) -> str | None:
-    """The member that a file in `tmp/` belongs to; None where it is not one of the cache's."""
+    """Returns the member that a file in `tmp/` belongs to; None if it is not a cache file."""
     token = name.partition(".")[0]
     return token if _TOKEN.fullmatch(token) and token != name else None
 
 
 def remove_unborn(folder: HeldFolder) -> None:
-    """Deletes what members have left that were killed before they had their name."""
+    """Deletes the files of processes that were killed before they had renamed their member file."""
     with suppress(OSError):
         for name in folder.names():
             born = name.startswith(".") and _TOKEN.fullmatch(name[1:])

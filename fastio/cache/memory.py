@@ -1,4 +1,4 @@
-"""Files in memory, which threads of this process read by a path like any other file."""
+"""Files in memory that the threads of this process open by a path, like any other file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 
 class MemoryFile:
-    """A file without a disk: it has a path, sizes may have holes, and it goes with this object.
+    """A file in memory, which exists as long as this object.
 
     Args:
-        size: of the file in bytes; what is not written reads as zeros and takes no memory.
+        size: The size of the file in bytes. Parts that are not written read as zeros and take no
+            memory.
 
     Raises:
-        OSError: no memory, or no descriptor is free.
+        OSError: If there is not enough memory or no free descriptor.
     """
 
     def __init__(self, size: int) -> None:
@@ -25,29 +26,29 @@ class MemoryFile:
 
     @property
     def path(self) -> str:
-        """Where this process finds it."""
+        """The path of the file. Valid in this process only."""
         return f"/proc/self/fd/{self._descriptor}"
 
     def write(self, offset: int, data: Any) -> None:
-        """Puts bytes at an offset."""
+        """Writes bytes at an offset."""
         view = memoryview(data).cast("B")
         while view:
             written = os.pwrite(self._descriptor, view, offset)
             view, offset = view[written:], offset + written
 
     def close(self) -> None:
-        """Lets go of it; what is mapped or open stays readable. Idempotent."""
+        """Closes the file. Open descriptors and mappings of it stay readable. Idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
-    # Not weakref.finalize: the interpreter's exit stumbles over one that a thread makes meanwhile.
+    # Not weakref.finalize: creating one on a thread during the interpreter's exit raises an error.
     def __del__(self) -> None:
         self.close()
 
 
 def memory_file(parts: Sequence[Any]) -> MemoryFile:
-    """A file of bytes-like objects that follow one another."""
+    """Returns a file that holds the given bytes-like objects one after another."""
     file = MemoryFile(sum(memoryview(part).nbytes for part in parts))
     offset = 0
     for part in parts:

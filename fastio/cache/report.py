@@ -1,6 +1,7 @@
-"""What a cache folder holds, and keeping it in order: status, prune, clear, verify.
+"""Status and maintenance of a cache folder: status, prune, clear, verify.
 
-All of it works while other processes use the folder. What they are fetching is left to them.
+All functions are safe while other processes use the folder. Pieces that those are fetching are not
+touched.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from fastio.shown import without_secrets
 from fastio.threads import DaemonPool
 
 _READERS = 4
-# Sources that are indexes of tars have neither samples nor bytes of their own.
+# The index of a tar is stored as a source without rows and bytes.
 _IS_INDEX = "sources.rows = 0 AND sources.bytes = 0"
-_AT_ONCE = 1000  # pieces, of one transaction
+_AT_ONCE = 1000  # pieces that one transaction deletes
 
 
 @dataclass(frozen=True)
 class CachedDataset:
-    """What a cache has of one dataset.
+    """What a cache holds of one dataset.
 
     Attributes:
-        url: where it was first read from, without credentials.
-        fingerprint: of the dataset; copies behind other URLs have the same.
-        rows: of all of it.
-        pieces: files in the cache.
-        bytes: of these.
-        share: of the dataset that is staged, 0 to 1.
+        url: The URL from which it was first read, without credentials.
+        fingerprint: The dataset's fingerprint, which is the same for copies at other URLs.
+        rows: The number of rows of the whole dataset.
+        pieces: The number of its files in the cache.
+        bytes: The size of these files on the disk.
+        share: The fraction of the dataset that is cached, 0 to 1.
     """
 
     url: str
@@ -50,23 +51,23 @@ class CachedDataset:
 
 @dataclass(frozen=True)
 class CacheStatus:
-    """What a cache folder holds. What it may hold is not written in it: each process says that.
+    """The contents of a cache folder. The budget is not stored in it: each process sets its own.
 
     Attributes:
-        path: of the folder.
-        bytes: that all pieces take on the disk, those that are being fetched included.
-        pieces: that are there.
-        claims: pieces that are being fetched.
-        processes: that have the folder open, this one apart.
-        free_bytes: of its disk.
-        hits: pieces that readers found.
-        misses: pieces that readers had to wait for.
-        fetched_bytes: that came into the cache since it was made.
-        evicted: pieces that were deleted to make room.
-        damaged: pieces that were not what their index said, and were deleted.
-        tar_indexes: pieces that are indexes of tars,
-        tar_index_bytes: and what they take.
-        datasets: what there is of each.
+        path: The folder.
+        bytes: The size of all pieces on the disk, including those that are being fetched.
+        pieces: The number of pieces that are ready.
+        claims: The number of pieces that are being fetched.
+        processes: The number of other processes that have the folder open.
+        free_bytes: The free space of the folder's disk.
+        hits: The number of pieces that readers found in the cache.
+        misses: The number of pieces that readers had to wait for.
+        fetched_bytes: The bytes fetched since the cache was created.
+        evicted: The number of pieces that were deleted to free space.
+        damaged: The number of pieces that did not match the index and were deleted.
+        tar_indexes: The number of pieces that are indexes of tars.
+        tar_index_bytes: The size of these indexes on the disk.
+        datasets: What the cache holds of each dataset.
     """
 
     path: str
@@ -86,14 +87,14 @@ class CacheStatus:
 
     @property
     def hit_rate(self) -> float | None:
-        """The share of pieces that readers found, 0 to 1; None before any was asked for."""
+        """The fraction of requested pieces that were cached, 0 to 1; None without requests."""
         asked = self.hits + self.misses
         return self.hits / asked if asked else None
 
 
 @dataclass(frozen=True)
 class Removed:
-    """Pieces that were deleted, and the bytes of the disk that they had."""
+    """The number of deleted pieces, and the bytes that they took on the disk."""
 
     pieces: int
     bytes: int
@@ -101,12 +102,12 @@ class Removed:
 
 @dataclass(frozen=True)
 class DamagedPiece:
-    """A piece that was not what its index says; it is deleted.
+    """A piece that did not match the index and was deleted.
 
     Attributes:
-        url: of the dataset.
-        path: of the file.
-        problem: what was wrong.
+        url: The URL of the dataset.
+        path: The path of the file.
+        problem: What was wrong.
     """
 
     url: str
@@ -116,13 +117,13 @@ class DamagedPiece:
 
 @dataclass(frozen=True)
 class CacheCheck:
-    """What checking a cache found.
+    """The result of checking a cache.
 
     Attributes:
-        pieces: that were checked.
-        bytes: that were read.
-        damaged: pieces that were not whole; they were deleted.
-        strays: files without an entry in the index; they were deleted.
+        pieces: The number of pieces that were checked.
+        bytes: The number of bytes that were read.
+        damaged: The pieces that did not match the index. They were deleted.
+        strays: The files without an entry in the index. They were deleted.
     """
 
     pieces: int
@@ -133,7 +134,7 @@ class CacheCheck:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A row of the index that says that a piece is there."""
+    """A ready piece, as the index describes it."""
 
     source: int
     key: str
@@ -144,10 +145,10 @@ class _Piece:
 
 
 def check_is_cache(path: Path) -> None:
-    """See to it that a folder is a cache, before it is opened, which would make it one.
+    """Raises unless a folder is a cache. Needed before opening, which would turn it into one.
 
     Raises:
-        CacheError: it is none.
+        CacheError: If it is not a cache.
     """
     if not (path / MARKER).is_file():
         state = "is no cache of fastio's" if path.exists() else "does not exist"
@@ -155,10 +156,10 @@ def check_is_cache(path: Path) -> None:
 
 
 def status(folder: CacheFolder) -> CacheStatus:
-    """What a cache holds.
+    """Returns what a cache holds.
 
     Raises:
-        CacheError: the index cannot be used.
+        CacheError: If the index cannot be used.
     """
     with folder.index.reading() as db:
         totals = dict(db.execute("SELECT name, value FROM totals").fetchall())
@@ -188,7 +189,7 @@ def status(folder: CacheFolder) -> CacheStatus:
 
 
 def _datasets(db: Connection) -> list[CachedDataset]:
-    """By fingerprint: a dataset may be there in several cuts, and has its heads beside them."""
+    """Merges the sources of each fingerprint: one for each block size, and one for the heads."""
     rows = db.execute(
         "SELECT fingerprint, url, rows, block_rows, sources.bytes, count(pieces.number), "
         "total(pieces.bytes), total(size) FROM sources JOIN pieces ON pieces.source = sources.id "
@@ -208,12 +209,12 @@ def _datasets(db: Connection) -> list[CachedDataset]:
 
 
 def prune(folder: CacheFolder, size: int) -> Removed:
-    """Deletes what was used longest ago, until all pieces have `size` bytes at most.
+    """Deletes the least recently used pieces until all pieces take at most `size` bytes.
 
-    Pieces that are in use stay, as far as the folder was opened with a way to know them.
+    Pieces in use are kept if the folder was opened with a `next_use` function that knows them.
 
     Raises:
-        CacheError: the index cannot be used.
+        CacheError: If the index cannot be used.
     """
     return Removed(*folder.shrink(size))
 
@@ -222,7 +223,7 @@ def clear(folder: CacheFolder, url: str | None = None) -> Removed:
     """Deletes all pieces, or those of one dataset.
 
     Raises:
-        CacheError: the index cannot be used, or there is nothing of that dataset.
+        CacheError: If the index cannot be used, or the cache has nothing of that dataset.
     """
     with folder.index.reading() as db:
         sources = [
@@ -262,7 +263,7 @@ def _clear_some(folder: CacheFolder, source: int, key: str) -> tuple[int, int]:
 
 
 def _forget_sources(folder: CacheFolder, sources: list[tuple[int, str]]) -> None:
-    """Deletes the entries of empty sources and their folders, unless somebody may know them."""
+    """Deletes empty sources and their folders, unless another process has the cache open."""
     with folder.index.transaction() as db:
         if _others(folder):
             return
@@ -274,14 +275,14 @@ def _forget_sources(folder: CacheFolder, sources: list[tuple[int, str]]) -> None
 
 
 def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) -> CacheCheck:
-    """Reads every piece, compares it with the index, and deletes what is damaged or nobody's.
+    """Compares every piece with the index, and deletes damaged pieces and stray files.
 
     Args:
-        folder: the cache.
-        advance: called with the bytes of each piece when it was checked.
+        folder: The cache.
+        advance: Called with the size in bytes of each checked piece.
 
     Raises:
-        CacheError: the index cannot be used.
+        CacheError: If the index cannot be used.
     """
     strays = list(_strays(folder))
     with folder.index.reading() as db:
@@ -298,7 +299,7 @@ def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) 
     with DaemonPool(_READERS, "fastio-verify") as pool:
         problems = pool.map(lambda piece: _problem(folder, piece), pieces)
         for piece, problem in zip(pieces, problems, strict=True):
-            # One that is not in the index any more was evicted meanwhile.
+            # A piece that is no longer in the index was evicted meanwhile.
             if problem is not None and _drop(folder, piece):
                 path = folder.files.piece(piece.key, piece.number)
                 damaged.append(DamagedPiece(piece.url, path, problem))
@@ -323,7 +324,7 @@ def _problem(folder: CacheFolder, piece: _Piece) -> str | None:
 
 
 def _drop(folder: CacheFolder, piece: _Piece) -> bool:
-    """Whether a piece was still the one that was listed; it is not any more."""
+    """Deletes a damaged piece. Returns False if it was replaced or evicted meanwhile."""
     with folder.index.transaction() as db:
         gone = folder.claims.drop_ready(db, piece.source, piece.key, piece.number, piece.xxh3)
         count(db, damaged=int(gone))
@@ -331,7 +332,7 @@ def _drop(folder: CacheFolder, piece: _Piece) -> bool:
 
 
 def _strays(folder: CacheFolder) -> Iterator[str]:
-    """Deletes files that lie where pieces do and have no entry; yields their paths."""
+    """Deletes files in the pieces' folders that are not in the index, and yields their paths."""
     for key in folder.files.sources():
         for placed in folder.files.numbers(key):
             for number in _unknown(folder, key, placed):
@@ -339,7 +340,7 @@ def _strays(folder: CacheFolder) -> Iterator[str]:
 
 
 def _unknown(folder: CacheFolder, key: str, numbers: list[int]) -> list[int]:
-    """Those of some files' numbers that are not in the index; they are deleted."""
+    """Deletes the files of these numbers that are not in the index, and returns their numbers."""
     with folder.index.transaction() as db:
         rows = db.execute(
             "SELECT number FROM pieces JOIN sources ON sources.id = pieces.source WHERE key = ? "
@@ -353,6 +354,6 @@ def _unknown(folder: CacheFolder, key: str, numbers: list[int]) -> list[int]:
 
 
 def _others(folder: CacheFolder) -> list[str]:
-    """The tokens of the live members, this one apart."""
+    """Returns the tokens of the other live members."""
     path = folder.files.members
     return [token for token in members(path) if token != folder.token and is_alive(path, token)]

@@ -1,4 +1,4 @@
-"""What users say of a cache, and the folder that each process opens for it."""
+"""`Cache`: the user's settings of a cache, and the folder that each process opens for it."""
 
 from __future__ import annotations
 
@@ -60,13 +60,16 @@ class Cache:
         return f"Cache({str(self.path)!r}, budget={self.budget}{shared})"
 
     def folder(self, next_use: NextUse | None = None) -> CacheFolder:
-        """The folder, opened by this process; opened anew where it was deleted meanwhile.
+        """Returns the open folder. It is opened again if it was deleted meanwhile.
+
+        Args:
+            next_use: A function that ranks pieces for eviction. If None, the ranking is unchanged.
 
         Raises:
-            CacheError: it cannot be used.
+            CacheError: If the folder cannot be used.
         """
         if self._pid != os.getpid():
-            # A thread of the parent's may have held the lock. Its folder is not to be closed here.
+            # After a fork: the parent's lock may be held, and its folder must not be closed here.
             self._inherited.append(self._folder)
             self._lock, self._folder, self._pid = threading.Lock(), None, os.getpid()
         with self._lock:
@@ -80,7 +83,7 @@ class Cache:
             return self._folder
 
     def give_up(self, error: Exception) -> None:
-        """Says once that the cache cannot be used, and why."""
+        """Warns that the cache cannot be used and why, once for each kind of error."""
         kind = type(error).__name__, getattr(error, "errno", None)
         if kind not in self._told:
             self._told.add(kind)
@@ -151,10 +154,10 @@ class Cache:
 
 
 def parse_budget(budget: int | str) -> int:
-    """A number of bytes from an int or from text such as "200GB", "1.5 TiB" or "65536".
+    """Returns a size in bytes, given an int or text such as "200GB", "1.5 TiB" or "65536".
 
     Raises:
-        CacheError: it is not a size.
+        CacheError: If it is not a valid size.
     """
     try:
         return size_in_bytes(budget)

@@ -1,4 +1,4 @@
-"""Store: objects below a URL, with retries, a deadline, and errors that name what happened."""
+"""`Store`: reads and writes objects below a URL, with retries, deadlines and clear errors."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from fastio.store.versions import Marks, Stamp
 
 T = TypeVar("T")
 
-# A write has this much more time for what it sends: a deadline for reads would cut large ones off.
+# Seconds for a write grow with its size, because a fixed deadline would cut large writes off.
 _WRITTEN_BYTES_PER_S = 1 << 20
 _SHORTEST_S = 0.01
-# A server that did not answer plainly so often is not asked for plain answers any more.
+# After this many responses that are not simple, `Receiver` is not used any more.
 _NOT_PLAIN = 3
-_LONGEST_CAUSE = 400  # characters; servers answer with whole pages
+_LONGEST_CAUSE = 400  # characters; some servers answer with whole pages
 
 
 class Backend(Protocol):
-    """One attempt at each request, within limit_s seconds; see the two implementations.
+    """Makes one attempt at each request, within limit_s seconds.
 
     Raises:
-        FileNotFoundError: there is no such object.
-        retry.OtherVersion: it is of another version than `expect`; the answer may say so instead.
-        retry.Permanent: another attempt would end likewise.
-        Exception: anything else, which another attempt may mend.
+        FileNotFoundError: If there is no such object.
+        retry.OtherVersion: If the object has another version than `expect`. A backend may instead
+            report the version in the returned marks.
+        retry.Permanent: If another attempt would fail in the same way.
+        Exception: Anything else is retried.
     """
 
     name: str
@@ -61,17 +62,18 @@ def open_store(
     deadline_s: float = 60.0,
     timeout_s: float = 15.0,
 ) -> Store:
-    """A store of the objects below a URL; nothing is requested yet.
+    """Opens a store of the objects below a URL. Sends no request.
 
     Args:
-        url: of a folder: "s3://bucket/prefix", "https://host/path", any other that fsspec knows.
-        storage_options: credentials, endpoint and the like, in fsspec's or obstore's words.
-        deadline_s: seconds for a call, all attempts together. A write has one more for each MiB.
-        timeout_s: seconds after which an attempt without progress is given up and tried again.
-            fsspec does not tell progress: there, less than 1 MiB/s counts as none.
+        url: The URL of a folder: "s3://bucket/prefix", "https://host/path", or any other that
+            fsspec knows.
+        storage_options: Credentials, endpoint and so on, with the names of fsspec or obstore.
+        deadline_s: Seconds for a call, including all attempts. A write has one more for each MiB.
+        timeout_s: Seconds after which an attempt without progress is retried. fsspec does not
+            report progress; with it, a rate below 1 MiB/s counts as none.
 
     Raises:
-        StoreError: the URL or an option is not understood, or a package is missing for it.
+        StoreError: If the URL or an option is not understood, or a package for it is missing.
     """
     store = Store(url, storage_options, deadline_s=deadline_s, timeout_s=timeout_s)
     _ = store.backend
@@ -79,19 +81,19 @@ def open_store(
 
 
 class Store:
-    """Objects below a URL. Thread-safe; goes through forks and pickling, and opens anew there.
+    """The objects below a URL. Thread-safe; can be forked and pickled, and then opens anew.
 
-    Names are relative to the URL, as the store has them (not percent-encoded). Every call waits
-    without the interpreter's lock and raises
+    Names are relative to the URL, as the store has them (not percent-encoded). All calls release
+    the GIL while they wait. They raise
 
-    - SourceNotFound: there is no such object;
-    - SourceChanged: it is of another version than the one that was expected;
-    - StoreError: every attempt until the deadline failed, or the answer would stay the same
-      (permission denied, a range that the object does not have, a server that ignores ranges).
+    - SourceNotFound if there is no such object;
+    - SourceChanged if the object has another version than the expected one;
+    - StoreError if every attempt until the deadline has failed, or if a retry would not help
+      (permission denied, a range beyond the object's end, a server that ignores ranges).
 
     Attributes:
-        url: without credentials, for messages.
-        transfers: what went wrong on the way and was made again.
+        url: The URL without credentials, for messages.
+        transfers: Counters of retries and of data that was fetched again.
     """
 
     def __init__(
@@ -110,34 +112,34 @@ class Store:
         self._secrets = secrets_of(url, self._options)
         self.url = without_secrets(url)
         self.transfers = Transfers()
-        # With the process that it belongs to: a forked child makes its own.
+        # The backend with the process id that opened it, because a forked child opens its own.
         self._opened: tuple[int, Backend] | None = None
         self._receiver: Receiver | None = None
-        self._not_plain = 0  # answers that the receiver left to the backend
+        self._not_plain = 0  # responses that the receiver could not handle
 
     @property
     def is_plain(self) -> bool:
-        """Whether bytes come without TLS, as far as is known: then nothing vouches for the way."""
+        """Whether requests go without TLS, as far as is known, so that data may be altered."""
         return self._backend().is_plain
 
     @property
     def backend(self) -> str:
-        """The library that takes it: "obstore" or "fsspec"."""
+        """The library that makes the requests: "obstore" or "fsspec"."""
         return self._backend().name
 
     def stat(self, name: str) -> Stamp:
-        """Size and version of an object; one request.
+        """Returns the size and version of an object, in one request.
 
-        Reads that are given it as `expect` are all of this version.
+        Pass the result to reads as `expect` to make sure that they all read this version.
         """
         return self._call(name, lambda backend, left_s: backend.stat(name, left_s)).stamp()
 
     def size(self, name: str) -> int:
-        """Bytes of an object; one request."""
+        """Returns the size of an object in bytes, in one request."""
         return self.stat(name).size
 
     def exists(self, name: str) -> bool:
-        """Whether there is such an object; one request."""
+        """Returns whether an object exists, in one request."""
         try:
             self.stat(name)
         except SourceNotFound:
@@ -153,14 +155,17 @@ class Store:
         expect: Stamp | None = None,
         stop: threading.Event | None = None,
     ) -> memoryview:
-        """Bytes of an object, in one request; uint8, read-only, not copied from what arrived.
+        """Reads bytes of an object in one request.
 
         Args:
-            name: of the object.
-            offset: first byte.
-            length: bytes, all of which the object must have; None: to its end.
-            expect: the version that the bytes must be of; None: whichever there is.
-            stop: when set, a failed attempt is the last one.
+            name: The name of the object.
+            offset: The first byte.
+            length: The number of bytes, all of which must exist. If None, all up to the end.
+            expect: The version that the bytes must have. If None, any version.
+            stop: If this event is set, a failed attempt is not retried.
+
+        Returns:
+            Read-only uint8 memory, as it was received, without a copy.
         """
         if offset < 0 or (length is not None and length < 0):
             raise ValueError(f"offset {offset} and length {length} must not be negative")
@@ -186,14 +191,14 @@ class Store:
         *,
         expect: Stamp | None = None,
     ) -> None:
-        """Bytes of an object, in one request, into memory of the caller's.
+        """Reads bytes of an object in one request into the caller's memory.
 
         Args:
-            name: of the object.
-            offset: first byte.
-            views: of writable bytes, filled one after the other. The object must have as many.
-                After an error they hold anything.
-            expect: as `read` takes it.
+            name: The name of the object.
+            offset: The first byte.
+            views: Writable memory that is filled one view after another. The object must have all
+                of these bytes. After an error the contents are undefined.
+            expect: As for `read`.
         """
         length = sum(view.nbytes for view in views)
 
@@ -223,10 +228,10 @@ class Store:
     def read_ranges(
         self, name: str, ranges: Sequence[tuple[int, int]], *, expect: Stamp | None = None
     ) -> list[memoryview]:
-        """Several ranges (offset, length) of an object, in their order.
+        """Reads several ranges (offset, length) of an object and returns them in the given order.
 
-        Neighbours with small gaps are fetched in one request, and share its memory; up to 16
-        requests run at once.
+        Ranges with small gaps are fetched in one request and share its memory. Up to 16 requests
+        run at once.
         """
         spans = coalesce(ranges)
 
@@ -241,11 +246,11 @@ class Store:
         return parts
 
     def write(self, name: str, data: bytes | bytearray | memoryview | str | Path) -> None:
-        """Write a whole object; readers see all of it or what was there before.
+        """Writes a whole object. Readers see either the new object or the previous one.
 
         Args:
-            name: of the object; one that exists is replaced.
-            data: the bytes (anything with C-contiguous memory), or a local file's path.
+            name: The name of the object. An existing object is replaced.
+            data: The bytes (anything with C-contiguous memory), or the path of a local file.
         """
         source = Path(data) if isinstance(data, (str, Path)) else _bytes_of(data)
         nbytes = source.stat().st_size if isinstance(source, Path) else source.nbytes
@@ -258,9 +263,9 @@ class Store:
         )
 
     def list(self, prefix: str = "") -> list[tuple[str, Stamp]]:
-        """Names and stamps of all objects whose names begin with a prefix, sorted.
+        """Lists the names and stamps of all objects whose names begin with a prefix, sorted.
 
-        Where a store lists no sizes, as web servers do, each object is a request of its own.
+        If a store lists no sizes, as web servers do, this sends one request for each object.
         """
         folder = prefix.rpartition("/")[0]
         found = self._call(
@@ -277,11 +282,11 @@ class Store:
         return [(name, each) for (name, _), each in zip(wanted, stamps, strict=True)]
 
     def delete(self, name: str) -> None:
-        """Delete an object; whether deleting none is an error is up to the server."""
+        """Deletes an object. If there is none, the server decides whether that is an error."""
         self._call(name, lambda backend, left_s: backend.delete(name, left_s), doing="deleted")
 
     def close(self) -> None:
-        """Let go of connections; a later call opens new ones."""
+        """Closes connections. A later call opens new ones."""
         self._opened = self._receiver = None
 
     def __enter__(self) -> Store:
@@ -301,9 +306,9 @@ class Store:
     def _backend(self) -> Backend:
         opened = self._opened
         if opened is None or opened[0] != os.getpid():
-            # Two threads may both open one: the later stays, and the other ends with its call.
+            # If two threads open one at the same time, the later stays; the other is dropped.
             opened = (os.getpid(), self._open())
-            # Options may say anything about how requests are made, which the backends know.
+            # With options the receiver is not used, because only the backends interpret them.
             plain = not self._options and Receiver.serves(self._location)
             self._receiver = Receiver(self._location, self._limits) if plain else None
             self._opened = opened
@@ -326,7 +331,7 @@ class Store:
         stop: threading.Event | None = None,
         expect: Stamp | None = None,
     ) -> T:
-        """What a request returns; errors are raised without the causes, which may have secrets."""
+        """Runs a request with retries. Raised errors have no cause, which might contain secrets."""
         backend = self._backend()
         problem: FileNotFoundError | Permanent | Failed
         try:
@@ -370,15 +375,15 @@ def _of_version(
     limit_s: float,
     ask: Callable[[], tuple[T, Marks]],
 ) -> T:
-    """What a request brought, if it is of the version that is expected.
+    """Returns the result of a request, if it is of the expected version.
 
-    The object is asked for its version once more where an answer is of another one, or does not
-    say of which, or is refused: bytes that came between two equal stamps are of that version.
+    If the response has another version, does not tell its version, or is refused, the object's
+    version is requested once more: bytes received between two equal stamps have that version.
 
     Raises:
-        OtherVersion: the object has changed; says what it is now.
-        OSError: it has not, but the answer was of something else.
-        Exception: what `ask` raised, of an object that has not changed.
+        OtherVersion: If the object has changed. The message says what it is now.
+        OSError: If the object has not changed, but the response was of another version.
+        Exception: As raised by `ask`, if the object has not changed.
     """
     if expect is None:
         return ask()[0]
@@ -404,11 +409,11 @@ def _of_version(
 
 
 class Unopened(Exception):
-    """No library takes a URL with these options; the message says why."""
+    """No library supports a URL with these options. The message says why."""
 
 
 def _open_backend(url: str, options: Mapping[str, Any], limits: Limits) -> Backend:
-    """obstore where it is installed and takes the URL and the options, else fsspec."""
+    """Opens obstore if it is installed and supports the URL and the options, else fsspec."""
     scheme = scheme_of(url)
     declined = ""
     if family_of(scheme) is not None and "::" not in url:
@@ -429,7 +434,7 @@ def _open_backend(url: str, options: Mapping[str, Any], limits: Limits) -> Backe
 def _try_obstore(
     url: str, options: Mapping[str, Any], limits: Limits
 ) -> tuple[Backend | None, str]:
-    """obstore's backend, or why it is not taken."""
+    """Returns obstore's backend, or None and the reason why it cannot be used."""
     from fastio.store.options import Untranslatable
 
     ours = "fastio.store.obstore_backend" in sys.modules
@@ -450,13 +455,13 @@ def _try_obstore(
 
 
 def _is_forked_worker() -> bool:
-    """Whether multiprocessing forked this process: spawned ones rename their main module."""
+    """Returns whether multiprocessing forked this process. Spawned ones rename the main module."""
     spawned = sys.modules["__main__"].__name__ == "__mp_main__"
     return multiprocessing.parent_process() is not None and not spawned
 
 
 def _missing(scheme: str, error: ImportError) -> str:
-    """Which packages serve a scheme, and how to get them."""
+    """Returns which package serves a scheme, and how to install it."""
     package = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs", "http": "aiohttp"}.get(
         family_of(scheme) or ""
     )

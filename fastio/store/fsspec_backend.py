@@ -1,4 +1,4 @@
-"""One attempt at a request through fsspec, which serves every scheme that it knows."""
+"""The store's backend for fsspec, which supports every scheme that fsspec knows."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from fastio.store.retry import Doubtful, Limits, Permanent
 from fastio.store.urls import join, scheme_of
 from fastio.store.versions import Marks, Stamp
 
-# fsspec does not say how far a transfer is: one that is slower than this counts as stalled.
+# fsspec does not report progress, so a transfer that is slower than this counts as stalled.
 _SLOWEST_BYTES_PER_S = 1 << 20
 
 _PERMANENT = (NotImplementedError, ImportError, TypeError, ValueError, IsADirectoryError)
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"})
 _TRANSIENT_STATUS = frozenset({408, 425, 429})
-# Folders have to be made there before files.
+# On these file systems a folder must exist before a file can be written to it.
 _WITH_FOLDERS = frozenset({"file", "local", "sftp", "ssh", "smb", "hdfs", "webhdfs", "arrow_hdfs"})
 
 
 class FsspecBackend:
-    """A folder through fsspec.
+    """Single attempts at requests through fsspec.
 
     Args:
-        url: any that fsspec knows, chains too.
-        options: storage_options, which the file system gets as they are.
-        limits: of the store.
+        url: Any URL that fsspec knows, including chains.
+        options: The storage_options, which are passed to the file system.
+        limits: The time limits of the store.
 
     Raises:
-        ImportError: a package is missing for the scheme.
-        ValueError: fsspec does not know the scheme, or the file system not an option.
+        ImportError: If a package for the scheme is missing.
+        ValueError: If fsspec does not know the scheme, or the file system does not know an option.
     """
 
     name = "fsspec"
@@ -48,7 +48,7 @@ class FsspecBackend:
     def __init__(self, url: str, options: Mapping[str, Any], limits: Limits) -> None:
         options = for_fsspec(scheme_of(url), options)
         if "::" not in url:
-            options["skip_instance_cache"] = True  # our own, whose retries are not others'
+            options["skip_instance_cache"] = True  # an own instance, because `retries` is set below
         self._fs, self._root = url_to_fs(url, **options)
         if "::" not in url and hasattr(self._fs, "retries"):
             self._fs.retries = 1
@@ -59,7 +59,7 @@ class FsspecBackend:
         self._connected = False
 
     def stat(self, name: str, limit_s: float) -> Marks:
-        """Size and version of an object."""
+        """Returns the size and version of an object."""
         path, allowed_s = self._path(name), self._limits.timeout_s
         if self._web is not None:
             found: Marks = self._run(self._web.stat(self._fs, path), allowed_s, limit_s)
@@ -74,9 +74,9 @@ class FsspecBackend:
     def read(
         self, name: str, offset: int, length: int | None, limit_s: float, expect: Stamp | None
     ) -> tuple[memoryview, Marks]:
-        """A range of an object, or from an offset on; one request.
+        """Reads a range of an object in one request; to the end if `length` is None.
 
-        Only of web servers the version is known that bytes came of.
+        The version of the returned bytes is known only for web servers.
         """
         if length is None:
             allowed_s = max(self._limits.timeout_s, limit_s / 2)
@@ -106,7 +106,7 @@ class FsspecBackend:
         raise OSError(f"{came} bytes came instead of {length}")
 
     def write(self, name: str, data: memoryview | Path, limit_s: float) -> None:
-        """A whole object."""
+        """Writes a whole object."""
         path = self._path(name)
         if _WITH_FOLDERS & _protocols(self._fs):
             self._fs.makedirs(self._fs._parent(path), exist_ok=True)
@@ -118,7 +118,7 @@ class FsspecBackend:
             self._call("pipe_file", allowed_s, limit_s, path, bytes(data))
 
     def list(self, folder: str, limit_s: float) -> list[tuple[str, Marks]]:
-        """Names, sizes and versions of all objects below a folder, as far as they are listed."""
+        """Lists the objects below a folder, with sizes and versions as far as the store tells."""
         root = str(self._fs._strip_protocol(self._root)).rstrip("/")
         found = self._call("find", limit_s / 2, limit_s, self._path(folder), detail=True)
         if not isinstance(found, dict):
@@ -129,7 +129,7 @@ class FsspecBackend:
         return list(zip(names, map(Marks.of_info, found.values()), strict=True))
 
     def delete(self, name: str, limit_s: float) -> None:
-        """One object."""
+        """Deletes an object."""
         self._call("rm_file", self._limits.timeout_s, limit_s, self._path(name))
 
     def _path(self, name: str) -> str:
@@ -142,7 +142,7 @@ class FsspecBackend:
     def _call(
         self, method: str, allowed_s: float, limit_s: float, *args: Any, **options: Any
     ) -> Any:
-        """A method of the file system within a time, without what it remembers of listings."""
+        """Calls a method of the file system with a time limit and without its cache of listings."""
         seconds = min(allowed_s, limit_s)
         fs = self._fs
         if method in ("info", "find"):
@@ -155,7 +155,7 @@ class FsspecBackend:
             raise _translated(error, seconds) from None
 
     def _run(self, request: Coroutine[Any, Any, Any], allowed_s: float, limit_s: float) -> Any:
-        """What a coroutine returns within a time; one that is given up closes its connection."""
+        """Runs a coroutine with a time limit. If it is cancelled, its connection is closed."""
         seconds = min(allowed_s, limit_s)
         try:
             self._connect(limit_s)
@@ -167,17 +167,17 @@ class FsspecBackend:
         except Exception as error:
             raise _translated(error, seconds) from None
         finally:
-            request.close()  # where it never began
+            request.close()  # avoids a warning if it was never started
 
     def _connect(self, limit_s: float) -> None:
-        """Let a file system make its client, which may take longer than a request may."""
+        """Creates the file system's client, which may take longer than a request's time limit."""
         if not self._connected and hasattr(self._fs, "set_session"):
             run_in_loop(self._fs.loop, self._fs.set_session, timeout=limit_s)
         self._connected = True
 
 
 def _in_thread(function: Callable[[], Any], seconds: float) -> Any:
-    """What a function returns, or TimeoutError; then its thread is left to end on its own."""
+    """Calls a function in a thread. After the time limit the thread is left to end by itself."""
     answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -186,7 +186,7 @@ def _in_thread(function: Callable[[], Any], seconds: float) -> Any:
         except BaseException as error:
             answers.put((None, error))
 
-    # A daemon: it may hang for as long as its socket does, which must not keep the process.
+    # A daemon thread: it may hang as long as its socket does, and must not delay the exit.
     threading.Thread(target=run, daemon=True, name="fastio-store-fsspec").start()
     try:
         value, error = answers.get(timeout=seconds)
@@ -198,7 +198,7 @@ def _in_thread(function: Callable[[], Any], seconds: float) -> Any:
 
 
 def _web_rules(fs: Any) -> ModuleType | None:
-    """The module that makes a file system's requests, where it is fsspec's for http(s)."""
+    """Returns the `web` module for fsspec's file system for http(s), and installs its client."""
     http = sys.modules.get("fsspec.implementations.http")
     if http is None or type(fs) is not http.HTTPFileSystem:
         return None
@@ -209,7 +209,7 @@ def _web_rules(fs: Any) -> ModuleType | None:
 
 
 def _translated(error: Exception, seconds: float) -> Exception:
-    """An error as the retries know it: Permanent, or one that may pass."""
+    """Translates an error to Permanent, or to an error that is retried."""
     if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # two classes in Python 3.10
         return TimeoutError(f"no response within {seconds:.3g} s")
     if isinstance(error, (FileNotFoundError, Permanent)):

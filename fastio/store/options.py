@@ -1,4 +1,4 @@
-"""storage_options in the words of both libraries: what fsspec's take, as obstore's, and back."""
+"""Translates storage_options between the names that fsspec and obstore use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from urllib.parse import urlsplit, urlunsplit
 from fastio.store.proxies import proxy_of
 from fastio.store.urls import basic_authorization
 
-# s3fs, gcsfs and adlfs on the left, obstore on the right. Names that are not here pass through,
-# and obstore says which it does not know.
+# Names of s3fs, gcsfs and adlfs on the left, of obstore on the right. Other names are passed on
+# unchanged, and obstore refuses those that it does not know.
 _S3 = {
     "key": "access_key_id",
     "secret": "secret_access_key",
@@ -31,7 +31,7 @@ _S3_CLIENT = {
     "region_name": "region",
 }
 _AZURE = {"anon": "skip_signature"}
-# These say how the other library works, not what is read.
+# These options configure how fsspec works, not what is read, so obstore does not need them.
 _WITHOUT_MEANING = frozenset(
     {"asynchronous", "loop", "use_listings_cache", "skip_instance_cache", "default_block_size"}
 )
@@ -49,18 +49,18 @@ _FAMILY = {
 
 
 class Untranslatable(Exception):
-    """obstore has no word for an option, or would not find the credentials that others find."""
+    """obstore has no such option, or would miss credentials that fsspec finds."""
 
 
 @dataclass
 class Settings:
-    """What an obstore client is made with.
+    """The settings of an obstore client.
 
     Attributes:
-        url: without credentials.
-        config: its store's options.
-        client: its HTTP client's.
-        allow_http: whether requests and redirects may go without TLS.
+        url: The URL, without credentials.
+        config: The options of the store.
+        client: The options of the HTTP client.
+        allow_http: Whether requests and redirects may go without TLS.
     """
 
     url: str
@@ -70,15 +70,15 @@ class Settings:
 
 
 def family_of(scheme: str) -> str | None:
-    """Which of obstore's stores serves a scheme: "s3", "gs", "az" or "http"; None: no one."""
+    """Returns obstore's store for a scheme: "s3", "gs", "az" or "http"; None if there is none."""
     return _FAMILY.get(scheme)
 
 
 def for_obstore(family: str, url: str, options: Mapping[str, Any]) -> Settings:
-    """A URL and options as obstore takes them.
+    """Translates a URL and options to obstore's.
 
     Raises:
-        Untranslatable: they are for another library; the message says which option.
+        Untranslatable: If an option has no equivalent. The message names it.
     """
     settings = Settings(url)
     options = {key: value for key, value in options.items() if key not in _WITHOUT_MEANING}
@@ -95,7 +95,7 @@ def for_obstore(family: str, url: str, options: Mapping[str, Any]) -> Settings:
 
 
 def _web(settings: Settings) -> None:
-    """Credentials, proxies and redirects, as all backends understand them."""
+    """Moves credentials to headers and sets the proxy, so that all backends behave alike."""
     parts = urlsplit(settings.url)
     if parts.query:
         raise Untranslatable("a query string, which it would send to other hosts after a redirect")
@@ -107,7 +107,7 @@ def _web(settings: Settings) -> None:
         if not any(name.lower() == "authorization" for name in headers):
             headers["Authorization"] = basic_authorization(*user.partition(":")[::2])
     for name in headers:
-        # Redirected to another host, it takes this header away, and sends all others along.
+        # After a redirect to another host, obstore drops this header and sends all others.
         if name.lower() != "authorization":
             raise Untranslatable(
                 f"the header {name!r}, which it would send to other hosts after a redirect"
@@ -125,7 +125,7 @@ def _web(settings: Settings) -> None:
 
 
 def _is_plain_somewhere(config: Mapping[str, Any]) -> bool:
-    """Whether options or the environment name an endpoint of a cloud without TLS."""
+    """Returns whether options or the environment name a cloud endpoint without TLS."""
     prefixes = "AWS_", "GOOGLE_", "AZURE_"
     said = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
     for name, value in {**said, **config}.items():
@@ -156,7 +156,7 @@ def _s3(options: dict[str, Any], settings: Settings) -> None:
 
 
 def _s3_credentials_are_known(config: Mapping[str, Any]) -> bool:
-    """Whether obstore finds the credentials that botocore would; it reads no files in ~/.aws."""
+    """Returns whether obstore finds the credentials that botocore would. It ignores ~/.aws."""
     if config.get("skip_signature") or any("access_key" in key for key in config):
         return True
     if "AWS_ACCESS_KEY_ID" in os.environ or "AWS_WEB_IDENTITY_TOKEN_FILE" in os.environ:
@@ -171,7 +171,7 @@ def _s3_credentials_are_known(config: Mapping[str, Any]) -> bool:
 
 
 def _gs(options: dict[str, Any], settings: Settings) -> None:
-    options.pop("project", None)  # only to list and make buckets
+    options.pop("project", None)  # needed only to list and create buckets
     token = options.pop("token", None)
     if token == "anon":
         settings.config["skip_signature"] = True
@@ -207,7 +207,7 @@ def _plain(options: Mapping[str, Any], settings: Settings, names: Mapping[str, s
 
 
 def for_fsspec(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as fsspec's file systems take them: untouched, but for obstore's names."""
+    """Translates options to fsspec's. Only obstore's names are changed."""
     if family_of(scheme) == "http":
         return _web_for_fsspec(dict(options))
     if family_of(scheme) != "s3":
@@ -221,7 +221,7 @@ def for_fsspec(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _web_for_fsspec(options: dict[str, Any]) -> dict[str, Any]:
-    """What `client_options` says of headers and certificates, in aiohttp's words."""
+    """Translates headers and certificates in `client_options` to aiohttp's options."""
     client = dict(options.pop("client_options", None) or {})
     headers = {**(client.pop("default_headers", None) or {}), **(options.get("headers") or {})}
     if headers:

@@ -1,7 +1,7 @@
-"""The proxy that the environment names for a URL: one meaning for everybody who makes requests.
+"""The proxy settings of the environment, with one meaning for all backends.
 
-`http_proxy`, `https_proxy` and `all_proxy` name it, in small letters or capitals; `no_proxy` lists
-the hosts that are asked directly: names with all that is below them, addresses, networks
+`http_proxy`, `https_proxy` and `all_proxy`, in lower or upper case, name the proxy. `no_proxy`
+lists hosts that are requested directly: domain names including subdomains, addresses, networks
 (10.0.0.0/8), or "*".
 """
 
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy through which an http(s) URL is asked for; None: directly."""
+    """Returns the proxy to use for an http(s) URL; None for a direct connection."""
     parts = urlsplit(url)
     proxies = urllib.request.getproxies()
     found = proxies.get(parts.scheme.lower()) or proxies.get("all")

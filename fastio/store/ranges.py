@@ -1,4 +1,4 @@
-"""Which byte ranges are fetched together, and how many requests run at once."""
+"""Merges byte ranges into requests, and runs requests in parallel."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# Fetching this much for nothing costs less than a request of its own.
+# Fetching this many unneeded bytes costs less than a separate request.
 GAP_BYTES = 64 << 10
-# Ranges are not merged beyond this, so that requests can run side by side.
+# Merged requests are not longer than this, so that several can run in parallel.
 MERGED_BYTES = 8 << 20
 PARALLEL = 16
 
 
 @dataclass(frozen=True)
 class Span:
-    """One request that answers several ranges.
+    """One request that covers several ranges.
 
     Attributes:
-        offset: first byte.
-        length: bytes.
-        members: numbers of the ranges that lie in it.
+        offset: The first byte.
+        length: The number of bytes.
+        members: The indices of the ranges that lie in it.
     """
 
     offset: int
@@ -34,12 +34,12 @@ class Span:
 def coalesce(
     ranges: Sequence[tuple[int, int]], gap: int = GAP_BYTES, most: int = MERGED_BYTES
 ) -> list[Span]:
-    """The requests that cover some ranges (offset, length): neighbours and overlaps are merged.
+    """Returns requests that cover the ranges (offset, length). Close ranges are merged.
 
     Args:
-        ranges: in any order; empty ones are in no request.
-        gap: bytes between two ranges up to which they are merged.
-        most: bytes of a merged request; a single range may be longer.
+        ranges: The ranges in any order, which may overlap. Empty ones are in no request.
+        gap: The largest gap in bytes between two ranges that are merged.
+        most: The largest size of a merged request in bytes. A single range may be longer.
     """
     order = sorted((n for n, (_, length) in enumerate(ranges) if length), key=lambda n: ranges[n])
     spans: list[Span] = []
@@ -58,17 +58,18 @@ def coalesce(
 
 
 def parallel(tasks: Sequence[Callable[[threading.Event], T]], threads: int = PARALLEL) -> list[T]:
-    """The results of all tasks in order, some of them at once; the caller's thread works too.
+    """Runs tasks on several threads, including the caller's, and returns their results in order.
 
     Args:
-        tasks: get an event that is set when another one failed, so that they need not go on.
-        threads: at most.
+        tasks: Called with an event that is set when another task has failed, so that they can stop
+            early.
+        threads: The largest number of threads.
 
     Raises:
-        whatever the first task to fail raised; the others end on their own.
+        Exception: Whatever the first failing task raised. Other running tasks are not waited for.
     """
     work = _Work(tasks)
-    # Daemons: the interpreter's exit does not wait for a server that does not answer.
+    # Daemon threads, so that the interpreter can exit while a server does not answer.
     helpers = [
         threading.Thread(target=work.run, name=f"fastio-store-{n}", daemon=True)
         for n in range(min(threads, len(tasks)) - 1)
@@ -88,7 +89,7 @@ def parallel(tasks: Sequence[Callable[[threading.Event], T]], threads: int = PAR
 
 
 class _Work(Generic[T]):
-    """Tasks that several threads take from a common heap."""
+    """A queue of tasks that several threads process."""
 
     def __init__(self, tasks: Sequence[Callable[[threading.Event], T]]) -> None:
         self.stop = threading.Event()
@@ -98,7 +99,7 @@ class _Work(Generic[T]):
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Take and do tasks until there is none, or one failed."""
+        """Runs tasks until none is left or one has failed."""
         while not self.stop.is_set():
             with self._lock:
                 number, task = next(self._waiting, (-1, None))

@@ -1,10 +1,11 @@
-"""Ranges of objects by plain HTTP/1.1, received into memory of the caller's.
+"""Receives ranges of objects by plain HTTP/1.1 directly into the caller's memory.
 
-A library that returns bytes has put them together from what arrived, and who writes them to a disk
-past the page cache copies them to aligned memory first. Here the system puts them there at once.
+This saves copies: a library that returns bytes assembles them from what arrived, and writing them
+with direct I/O needs another copy to aligned memory. Here the system puts the data into the
+caller's buffer.
 
-Only what a server answers plainly is taken: 206, with a length, not encoded. Everything else,
-redirects and errors among it, is left to those who know it all.
+Only simple responses are accepted: status 206, with a length, without encoding. The caller falls
+back to the backend for anything else, including redirects.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from fastio.store.retry import Limits, OtherVersion
 from fastio.store.urls import join
 from fastio.store.versions import Marks, Stamp
 
-_KEPT = 64  # connections
-_IDLE_S = 20.0  # servers close what is idle for longer, some after half a minute
+_KEPT = 64  # idle connections
+_IDLE_S = 20.0  # servers close connections that are idle for longer, some after 30 s
 _PLAIN_URL = re.compile(r"(?i:http)://([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?(/[^#\s]*)?")
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Receiver:
-    """Connections to the server of a URL, each used by one thread at a time. Thread-safe.
+    """Connections to the server of a URL. Each is used by one thread at a time. Thread-safe.
 
     Args:
-        url: of a folder, for which `serves` is true.
-        limits: of the store.
+        url: The URL of a folder, for which `serves` returns True.
+        limits: The time limits of the store.
     """
 
     def __init__(self, url: str, limits: Limits) -> None:
@@ -47,13 +48,13 @@ class Receiver:
 
     @staticmethod
     def serves(url: str) -> bool:
-        """Whether objects below a URL can be asked for without credentials, TLS or a proxy."""
-        # What would have to be encoded, stripped or refused is left to those who do it.
+        """Returns whether a URL can be requested without credentials, TLS or a proxy."""
+        # URLs that would need encoding or other special treatment are left to the backend.
         if not (url.isascii() and url.isprintable() and _PLAIN_URL.fullmatch(url)):
             return False
         try:
             parts = urlsplit(url)
-            _ = parts.port  # checked when it is asked for
+            _ = parts.port  # raises if the port is not valid
         except ValueError:
             return False
         return proxy_of(url) is None
@@ -69,19 +70,20 @@ class Receiver:
         """Receives a range of an object.
 
         Args:
-            name: of the object.
-            offset: first byte.
-            views: of writable bytes, filled one after the other; together not empty.
-            limit_s: seconds that it may take: connecting, the answer's head and its body together.
-            expect: the version that is asked for.
+            name: The name of the object.
+            offset: The first byte.
+            views: Writable memory that is filled one view after another; at least one byte in all.
+            limit_s: Seconds for connecting and receiving the whole response.
+            expect: The expected version.
 
         Returns:
-            What the answer says of its version; None: the server answered in another way.
+            What the response says of its version; None if the server's response is not simple, in
+            which case the caller has to use another way.
 
         Raises:
-            FileNotFoundError: the server says that there is no such object.
-            OtherVersion: it has another version than the one that is asked for.
-            OSError: another attempt may help.
+            FileNotFoundError: If the server says that there is no such object.
+            OtherVersion: If the object has another version than `expect`.
+            OSError: If another attempt may succeed.
         """
         until_s = time.monotonic() + limit_s
         length = sum(view.nbytes for view in views)
@@ -100,7 +102,7 @@ class Receiver:
             try:
                 answer = _ask(connection, target, headers)
             except ConnectionError:
-                if not kept:  # which the server may have closed meanwhile
+                if not kept:  # an idle connection may have been closed by the server
                     raise
                 connection.close()
                 connection = self._connected(until_s)
@@ -114,7 +116,7 @@ class Receiver:
             raise OSError(f"{type(error).__name__}: {error}") from None
         finally:
             if answer is not None:
-                answer.close()  # the connection's too, where the server ends it
+                answer.close()  # closes the connection too if the server ends it
             if reusable and len(self._idle) < _KEPT:
                 self._idle.append((time.monotonic(), connection))
             else:
@@ -133,7 +135,7 @@ class Receiver:
         self.close()
 
     def _connection(self, until_s: float) -> tuple[http.client.HTTPConnection, bool]:
-        """One that is connected, and whether it was used before."""
+        """Returns an open connection, and whether it was used before."""
         with suppress(IndexError):
             while True:
                 since_s, connection = self._idle.pop()
@@ -165,14 +167,14 @@ class Receiver:
 
 
 class _TimedSocket(socket.socket):
-    """A socket on which nothing goes on behind a deadline, however slowly bytes drip.
+    """A socket with a deadline for all operations together.
 
-    A socket's own timeout begins anew with each byte, and http.client waits for many of them: the
-    status line, headers, any number of "100 Continue" before them.
+    A plain socket's timeout restarts with each received byte, and http.client reads many times: the
+    status line, the headers, and any number of "100 Continue" responses before them.
 
     Attributes:
-        stall_s: seconds that one call may take.
-        until_s: the deadline, by time.monotonic().
+        stall_s: The timeout of one call in seconds.
+        until_s: The deadline, as a value of time.monotonic().
     """
 
     stall_s = 0.0
@@ -198,10 +200,10 @@ class _TimedSocket(socket.socket):
 
 
 def _fill(view: memoryview, answer: http.client.HTTPResponse) -> None:
-    """Receives as many bytes as a view has; what stalls ends with the socket's timeout."""
+    """Fills a view with received bytes. A stalled server causes a timeout of the socket."""
     at = 0
     while at < view.nbytes:
-        count = answer.fp.readinto1(view[at:])  # what has arrived, at most
+        count = answer.fp.readinto1(view[at:])  # returns what has arrived
         if not count:
             raise OSError(f"the connection ended {view.nbytes - at} bytes too early")
         at += count
@@ -215,10 +217,10 @@ def _ask(
 
 
 def _is_plain(answer: http.client.HTTPResponse, offset: int, length: int) -> bool:
-    """Whether an answer's body is the range that was asked for, and nothing else.
+    """Returns whether the body of a response is exactly the requested range.
 
     Raises:
-        FileNotFoundError, OtherVersion, OSError: as `receive`.
+        FileNotFoundError, OtherVersion, OSError: As for `Receiver.receive`.
     """
     if answer.status == 404:
         raise FileNotFoundError

@@ -1,4 +1,4 @@
-"""Attempts at a request: what is tried again, when, and until when."""
+"""Retries of requests: which errors are retried, after which delay, and until when."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_RANDOM = random.SystemRandom()  # the module's own state is the user's: seeds decide what it gives
+_RANDOM = random.SystemRandom()  # not the `random` module, whose state and seed are the user's
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
-_BELIEVED = 3  # times that a doubtful answer comes
+_BELIEVED = 3  # a doubtful response is accepted as final when it comes this many times
 
 
 class Permanent(Exception):
-    """An answer that will be the same next time; its message says what it was."""
+    """A response that would be the same next time. The message describes it."""
 
 
 class Doubtful(Permanent):
-    """An answer that a server gives every time or, where something between spoils one, only once.
+    """A response that may be permanent, or may be due to a fault on the way.
 
-    It is believed when it comes for the third time.
+    It is retried, and treated as permanent when it comes for the third time.
     """
 
 
 class OtherVersion(Permanent):
-    """The object is of another version than the one that was asked for."""
+    """The object has another version than the requested one."""
 
 
 class Failed(Exception):
-    """No attempt succeeded.
+    """No attempt has succeeded.
 
     Attributes:
-        cause: the last attempt's error.
-        attempts: how many there were.
-        seconds: how long they took together, pauses included.
+        cause: The error of the last attempt.
+        attempts: The number of attempts.
+        seconds: The total time, including pauses.
     """
 
     def __init__(self, cause: Exception, attempts: int, seconds: float) -> None:
@@ -50,11 +50,11 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a call and an attempt may take.
+    """Time limits of calls and attempts.
 
     Attributes:
-        deadline_s: of one call, all attempts and pauses together.
-        timeout_s: how long an attempt may make no progress.
+        deadline_s: Seconds for one call, including all attempts and pauses.
+        timeout_s: Seconds that an attempt may go without progress.
     """
 
     deadline_s: float
@@ -67,20 +67,24 @@ def attempt(
     stop: threading.Event | None = None,
     note_retry: Callable[[], None] = lambda: None,
 ) -> T:
-    """What a request returns, tried again with exponential backoff and full jitter.
+    """Calls a request until it succeeds, with exponential backoff and full jitter.
 
     The pause before attempt n + 1 is uniform between 0 and 0.1 s x 2^n, at most 5 s: Brooker,
     "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 
     Args:
-        request: one attempt; gets the seconds that it may take, and keeps to them.
-        deadline_s: for all attempts.
-        stop: when set, there is no further attempt.
-        note_retry: called before each further attempt.
+        request: Makes one attempt. Called with the seconds that it may take.
+        deadline_s: Seconds for all attempts together.
+        stop: If this event is set, there is no further attempt.
+        note_retry: Called before each further attempt.
+
+    Returns:
+        What the request returns.
 
     Raises:
-        FileNotFoundError, Permanent: from the request, at once; a Doubtful one for the third time.
-        Failed: the deadline came.
+        FileNotFoundError, Permanent: As raised by the request, without a retry. A Doubtful is
+            raised when it comes for the third time.
+        Failed: If the deadline has passed, or `stop` is set.
     """
     start = time.monotonic()
     left_s = deadline_s

@@ -1,4 +1,4 @@
-"""Counts of what went wrong between a store and its reader, and was made again."""
+"""Counters of requests that were retried and of data that was fetched again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ class Transfers:
     """Counters of one store. Thread-safe.
 
     Attributes:
-        retries: requests that failed and were made again.
-        refetched: pieces that arrived whole but damaged, or were found damaged in a cache, and were
-            fetched again.
+        retries: The number of requests that failed and were retried.
+        refetched: The number of pieces that were fetched again, because they arrived damaged or
+            were found damaged in a cache.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Transfers:
         self.refetched = 0
 
     def note_retry(self) -> None:
-        """Counts a request that is made again."""
+        """Counts a retry."""
         with self._lock:
             self.retries += 1
 

@@ -1,4 +1,4 @@
-"""Which paths are URLs, joining them with names, and what is secret of them."""
+"""Functions on URLs: which paths are URLs, joining and splitting them, removing secrets."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ _SECRET_OPTION = re.compile(
     r"secret|token|password|passwd|credential|sas|signature|auth|cookie|connection_string|key",
     re.IGNORECASE,
 )
-_SHORTEST_SECRET = 4  # shorter ones would strike out innocent parts of words
+_SHORTEST_SECRET = 4  # characters; redacting shorter ones would damage ordinary words
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of a URL in lower case, the first one of a chain; "" for a local path."""
+    """Returns the scheme of a URL in lower case, the first one of a chain; "" for a local path."""
     found = _SCHEME.match(url)
     return found[1].lower() if found else ""
 
 
 def is_remote(path: object) -> bool:
-    """Whether a path is a URL that the store serves: with a scheme other than file or local.
+    """Returns whether a path is a URL that the store serves: any scheme but file and local.
 
     Args:
-        path: anything that is taken for a source: str, Path, a dataset. Only a str is remote.
+        path: Anything that can be a source, such as a str, a Path or a dataset. Only a str can be
+            remote.
     """
     if not isinstance(path, str):
         return False
@@ -39,12 +40,12 @@ def is_remote(path: object) -> bool:
 
 
 def join(url: str, *names: str) -> str:
-    """The URL of an object or folder below a URL.
+    """Returns the URL of an object or folder below a URL.
 
     Args:
-        url: of a folder. A query behind an http(s) URL stays behind; in a chain, the first part
-            that has a path is the one that gets the name.
-        names: relative, as the store has them: not percent-encoded, which is done for http(s).
+        url: The URL of a folder. The query of an http(s) URL is kept at the end. In a chain, the
+            names are added to the first part that has a path.
+        names: Relative names, as the store has them. They are percent-encoded for http(s) only.
     """
     head, part, tail = _first_with_path(url)
     query = ""
@@ -57,14 +58,14 @@ def join(url: str, *names: str) -> str:
 
 
 def split(url: str) -> tuple[str, str]:
-    """A store's URL and the name of an object in it, which `join` puts together again.
+    """Splits a URL into the URL of a store and the name of an object; `join` is the inverse.
 
     Args:
-        url: of an object or a folder.
+        url: The URL of an object or a folder.
 
     Returns:
-        The URL of its bucket or host, where a chain is not split that far but at its last "/", so
-        that objects of one bucket have one store; and the name, not percent-encoded.
+        The URL of the bucket or host, so that all objects of a bucket share one store; a chain is
+        split at its last "/" instead. And the name, not percent-encoded.
     """
     if "::" in url:
         head, part, tail = _first_with_path(url)
@@ -83,7 +84,7 @@ def split(url: str) -> tuple[str, str]:
 
 
 def _first_with_path(url: str) -> tuple[str, str, str]:
-    """A chain before, at and behind the first of its parts that has a "://"."""
+    """Splits a chain at its first part with a "://", and returns what is before, it, and after."""
     parts = url.split("::")
     at = next((n for n, part in enumerate(parts) if "://" in part), len(parts) - 1)
     head = "".join(part + "::" for part in parts[:at])
@@ -91,7 +92,7 @@ def _first_with_path(url: str) -> tuple[str, str, str]:
 
 
 def secrets_of(url: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Every string of a URL and its options that no message may contain, longest first."""
+    """Returns the secrets in a URL and its options, which messages must not contain."""
     found = set(_secret_values(options, inside=False))
     for user in re.findall(r"://([^/\s@]*)@", url):
         found.update(user.split(":")[1:] or [user])
@@ -116,13 +117,13 @@ def _secret_values(value: Any, inside: bool) -> Iterator[str]:
 
 
 def basic_authorization(user: str, password: str) -> str:
-    """The header for a user and a password as URLs have them, percent-encoded (RFC 7617)."""
+    """Returns the Basic header for a percent-encoded user and password (RFC 7617)."""
     text = f"{unquote(user)}:{unquote(password)}"
     return "Basic " + base64.b64encode(text.encode()).decode("ascii")
 
 
 def redact(text: str, secrets: tuple[str, ...]) -> str:
-    """A text without URLs' credentials and without these secrets."""
+    """Returns a text without credentials in URLs and without the given secrets."""
     text = without_secrets(text)
     for secret in secrets:
         text = text.replace(secret, "***")

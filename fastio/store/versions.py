@@ -1,7 +1,7 @@
-"""Which version of an object a request was answered from.
+"""Versions of objects: which version of an object a response was made from.
 
-A `Stamp` is what a store says of an object when it is first asked; every later answer is compared
-with it, so that bytes of two versions never meet.
+A `Stamp` records what a store says of an object when it is first asked. Every later response is
+compared with it, so that bytes of two versions are never mixed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TIME = "modified "
 
 
 class Headers(Protocol):
-    """An answer's headers, by names in any case."""
+    """The headers of a response. Names are case-insensitive."""
 
     def get(self, name: str, /) -> str | None: ...
 
@@ -27,10 +27,10 @@ class Stamp:
     """The size and version of an object.
 
     Attributes:
-        size: in bytes.
-        version: its ETag as the server writes it ('"a1"', or weak: 'W/"a1"'); where there is none
-            "version ID", or "modified TIME" of its last change; "" where the store tells no more
-            than the size.
+        size: The size in bytes.
+        version: The ETag as the server writes it ('"a1"', or weak: 'W/"a1"'). Without an ETag,
+            "version ID", or "modified TIME" for the time of the last change. "" if the store
+            reports only the size.
     """
 
     size: int
@@ -38,17 +38,17 @@ class Stamp:
 
     @property
     def key(self) -> str:
-        """What changes when the object does: for indexes, fingerprints and keys of caches."""
+        """A text that changes when the object does, for indexes, fingerprints and cache keys."""
         return f"{self.size} {_opaque(self.version)}"
 
     @property
     def etag(self) -> str | None:
-        """What If-Match takes: a strong ETag. Servers refuse weak ones there (RFC 9110, 13.1.1)."""
+        """The ETag for If-Match, if it is strong. Servers refuse weak ones (RFC 9110, 13.1.1)."""
         return self.version if self.version.startswith('"') else None
 
     @property
     def version_id(self) -> str | None:
-        """The store's own number of the version."""
+        """The store's own id of the version; None if there is none."""
         return self.version.removeprefix(_ID) if self.version.startswith(_ID) else None
 
     def __str__(self) -> str:
@@ -60,11 +60,12 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Marks:
-    """All that one answer says of the version that it was made of.
+    """What one response says about the version that it was made from.
 
     Attributes:
-        size: of the whole object, None where it is not said.
-        etag, version_id, modified: "" where they are not said; the time as `Stamp.version` has it.
+        size: The size of the whole object in bytes; None if the response does not say.
+        etag, version_id, modified: "" if the response does not say. The time has the same form as
+            in `Stamp.version`.
     """
 
     size: int | None = None
@@ -74,13 +75,13 @@ class Marks:
 
     @classmethod
     def of_headers(cls, headers: Headers, size: int | None) -> Marks:
-        """Those of an answer of HTTP."""
+        """Returns the marks in the headers of an HTTP response."""
         modified = headers.get("Last-Modified") or ""
         return cls(size, _quoted(headers.get("ETag")), modified=_time(modified))
 
     @classmethod
     def of_info(cls, info: Mapping[str, Any]) -> Marks:
-        """Those of a description by obstore or one of fsspec's file systems."""
+        """Returns the marks in an object's description from obstore or an fsspec file system."""
 
         def first(*names: str) -> Any:
             return next((info[name] for name in names if info.get(name) is not None), None)
@@ -96,13 +97,13 @@ class Marks:
         )
 
     def stamp(self) -> Stamp:
-        """The best that there is; the size has to be known."""
+        """Returns a stamp with the best available version. The size must be known."""
         assert self.size is not None
         version = self.etag or (self.version_id and _ID + self.version_id)
         return Stamp(self.size, version or (self.modified and _TIME + self.modified))
 
     def agrees(self, expected: Stamp) -> bool | None:
-        """Whether the answer is of the expected version; None: it does not say enough."""
+        """Returns whether the response is of the expected version; None if that is unknown."""
         if self.size is not None and self.size != expected.size:
             return False
         version = _opaque(expected.version)
@@ -118,18 +119,18 @@ class Marks:
 
 
 def _opaque(version: str) -> str:
-    """A version without the mark of weak ETags, which proxies that compress set and take away."""
+    """Removes the mark of a weak ETag, which proxies that compress may add or remove."""
     return version.removeprefix("W/")
 
 
 def _quoted(etag: Any) -> str:
-    """An ETag as headers have it: some stores list it without its quotes."""
+    """Returns an ETag with quotes, as in headers. Some stores list it without them."""
     text = str(etag or "").strip()
     return text if not text or text.endswith('"') else f'"{text}"'
 
 
 def _time(value: Any) -> str:
-    """A time in one form, whoever tells it; "" for none."""
+    """Returns a time in ISO format, whichever form it is given in; "" if there is none."""
     if isinstance(value, str):
         text: str = value
         try:
@@ -140,6 +141,6 @@ def _time(value: Any) -> str:
         value = datetime.fromtimestamp(value, timezone.utc)
     if isinstance(value, datetime):
         aware = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-        # obstore has the beginning of time where a server says none.
+        # obstore reports the epoch (0) if a server gives no time.
         return aware.astimezone(timezone.utc).isoformat() if aware.timestamp() else ""
     return "" if value is None else str(value)

@@ -1,9 +1,9 @@
-"""Requests to web servers for the fsspec backend: ranges whose headers are looked at, redirects.
+"""HTTP requests for the fsspec backend, with checked ranges and safe redirects.
 
-fsspec's own HTTP file system takes whatever body comes, and aiohttp sends a user's headers along
-wherever a server redirects to. Here an answer is the range that was asked for, or an error; a
-redirect never leads from https to http; and what the user adds to requests goes to the host of the
-URL alone.
+fsspec's own HTTP file system accepts any body, and aiohttp sends the user's headers to whatever
+host a server redirects to. With this module, a response that is not the requested range is an
+error, a redirect from https to http is refused, and the user's headers, auth and cookies go only to
+the host of the URL.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from fastio.store.versions import Marks, Stamp
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS = 10
-# Headers that say what is wanted of the object, and nothing of who wants it.
+# Headers that say which bytes are wanted, not who wants them. These may go to other hosts.
 _OF_THE_OBJECT = frozenset({"range", "if-match", "accept-encoding"})
 _OWN = "headers", "auth", "cookies"
 _OF_THE_USER = "auth", "cookies", "proxy_headers", "params"
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
-# Servers that do not answer HEAD, among them signed URLs made for GET.
+# Status codes of servers that do not answer HEAD, such as for signed URLs made for GET.
 _NO_HEAD = frozenset({400, 401, 403, 405, 501})
 
 
 def client_maker(make: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[WebSession]]:
-    """What makes a file system's client: one that keeps to the rules above.
+    """Wraps a function that creates a file system's client, so that clients follow these rules.
 
     Args:
-        make: makes aiohttp's session, as `get_client` of fsspec's HTTPFileSystem.
+        make: Creates an aiohttp session, as `get_client` of fsspec's HTTPFileSystem does.
     """
 
     async def make_session(**options: Any) -> WebSession:
@@ -46,12 +46,12 @@ def client_maker(make: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable
 
 
 class WebSession:
-    """A session of aiohttp's that follows redirects by the rules of this module.
+    """An aiohttp session that follows redirects by the rules of this module.
 
     Args:
-        session: aiohttp's.
-        own: the user's headers, auth and cookies, which go to the host of the URL alone.
-        has_proxy: whether the session was told which proxy to use.
+        session: The aiohttp session.
+        own: The user's headers, auth and cookies, which are sent only to the host of the URL.
+        has_proxy: Whether the session was configured with a proxy.
     """
 
     def __init__(self, session: Any, own: dict[str, Any], has_proxy: bool) -> None:
@@ -60,19 +60,19 @@ class WebSession:
         self._has_proxy = has_proxy
 
     def get(self, url: Any, **options: Any) -> _Answer:
-        """See aiohttp.ClientSession; so the others."""
+        """Sends a GET request. See aiohttp.ClientSession for the options."""
         return _Answer(self._request("GET", url, options))
 
     def head(self, url: Any, **options: Any) -> _Answer:
-        """See `get`."""
+        """Sends a HEAD request. See `get`."""
         return _Answer(self._request("HEAD", url, options))
 
     def put(self, url: Any, **options: Any) -> _Answer:
-        """See `get`."""
+        """Sends a PUT request. See `get`."""
         return _Answer(self._request("PUT", url, options))
 
     def post(self, url: Any, **options: Any) -> _Answer:
-        """See `get`."""
+        """Sends a POST request. See `get`."""
         return _Answer(self._request("POST", url, options))
 
     def __getattr__(self, name: str) -> Any:
@@ -102,7 +102,7 @@ class WebSession:
 
 
 class _Answer:
-    """What aiohttp's methods return: to be awaited, or entered."""
+    """The result of a request: can be awaited or used with `async with`, as in aiohttp."""
 
     def __init__(self, request: Any) -> None:
         self._request = request
@@ -121,7 +121,7 @@ class _Answer:
 
 
 def _with_authorization(url: yarl.URL, options: dict[str, Any]) -> tuple[yarl.URL, dict[str, Any]]:
-    """A URL without user:password@, which stands in the headers then, as Basic (RFC 7617)."""
+    """Moves user:password@ from a URL to an Authorization header, as Basic (RFC 7617)."""
     if url.raw_user is None and url.raw_password is None:
         return url, options
     known = {name.lower() for name in options["headers"]}
@@ -132,7 +132,7 @@ def _with_authorization(url: yarl.URL, options: dict[str, Any]) -> tuple[yarl.UR
 
 
 def _same_host(home: yarl.URL, url: yarl.URL) -> bool:
-    """Whether what is for one may go to the other: also from http to https of one host."""
+    """Returns whether credentials for `home` may go to `url`: same host, or upgraded to https."""
     if (home.scheme, home.host, home.port) == (url.scheme, url.host, url.port):
         return True
     upgraded = (home.scheme, url.scheme) == ("http", "https")
@@ -147,10 +147,10 @@ def _without_user(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _followed(method: str, url: yarl.URL, location: str) -> yarl.URL:
-    """Where a redirect leads.
+    """Returns the URL that a redirect leads to.
 
     Raises:
-        Permanent: it is not followed.
+        Permanent: If the redirect is not followed.
     """
     target = url.join(yarl.URL(location))
     if method not in ("GET", "HEAD"):
@@ -161,10 +161,10 @@ def _followed(method: str, url: yarl.URL, location: str) -> yarl.URL:
 
 
 async def stat(fs: Any, url: str) -> Marks:
-    """What the server says of an object; its size is known then.
+    """Returns what the server says of an object. The size is always known.
 
     Raises:
-        FileNotFoundError, Permanent, aiohttp.ClientError: as `fetch`.
+        FileNotFoundError, Permanent, aiohttp.ClientError: As for `fetch`.
     """
     session = await fs.set_session()
     options = _options(fs)
@@ -193,13 +193,20 @@ async def stat(fs: Any, url: str) -> Marks:
 async def fetch(
     fs: Any, url: str, offset: int, length: int | None, expect: Stamp | None
 ) -> tuple[bytes, Marks]:
-    """A range of an object, or from an offset on, and what the answer says of its version.
+    """Reads a range of an object, and returns it with what the response says of its version.
+
+    Args:
+        fs: fsspec's HTTPFileSystem.
+        url: The URL of the object.
+        offset: The first byte.
+        length: The number of bytes. If None, all up to the end.
+        expect: The expected version, which is requested with If-Match if it has a strong ETag.
 
     Raises:
-        FileNotFoundError: there is no such object.
-        OtherVersion: the object is of another version than `expect`.
-        Permanent: the answer is something else, and will be next time.
-        OSError, aiohttp.ClientError: another attempt may help.
+        FileNotFoundError: If there is no such object.
+        OtherVersion: If the object has another version than `expect`.
+        Permanent: If the response is unusable and would be the same next time.
+        OSError, aiohttp.ClientError: If another attempt may succeed.
     """
     session = await fs.set_session()
     options = _options(fs)
@@ -218,7 +225,7 @@ async def fetch(
 
 
 def _options(fs: Any) -> dict[str, Any]:
-    """The user's options for a request, and what every request here has."""
+    """Returns the user's options for a request, without compression of the response."""
     headers = {**(fs.kwargs.get("headers") or {}), "Accept-Encoding": "identity"}
     return {**fs.kwargs, "headers": headers}
 
@@ -226,10 +233,10 @@ def _options(fs: Any) -> dict[str, Any]:
 def _expected(
     answer: Any, offset: int, length: int | None, is_part: bool
 ) -> tuple[int | None, Marks]:
-    """How many bytes the body must have, None where only its end says; and the version.
+    """Returns the length that the body must have, None if only its end tells; and the marks.
 
     Raises:
-        as `fetch`.
+        As for `fetch`.
     """
     last = "its end" if length is None else offset + length
     asked = f"bytes {offset} to {last} were requested"
@@ -244,7 +251,7 @@ def _expected(
     declared = answer.headers.get("Content-Length")
     count = None if declared is None else int(declared)
     if answer.status == 200:
-        # RFC 9110, 14.2: a server may ignore Range. What it sends is the whole.
+        # RFC 9110, 14.2: a server may ignore Range, and then sends the whole object.
         if is_part and (offset or count is None or count != length):
             raise Doubtful(f"{asked}, but the whole object came: the server ignores ranges")
         if count is None and not answer.headers.get("Transfer-Encoding"):
@@ -275,10 +282,10 @@ def _expected(
 
 
 async def _body(answer: Any, count: int | None) -> bytes:
-    """A body of this many bytes; no more than that is taken.
+    """Reads a body of `count` bytes. Stops reading when more arrive.
 
     Raises:
-        OSError: it has fewer or more.
+        OSError: If the body is shorter or longer.
     """
     parts = []
     came = 0

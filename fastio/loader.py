@@ -275,6 +275,8 @@ class Loader(DataLoader[_Batch]):
         )
         try:
             feed = make_feed(self._request)
+            if shuffle:
+                _check_some(feed)
         except BaseException:
             if self._opened is not None:
                 self._opened.close()
@@ -850,6 +852,28 @@ def _read_fields(dataset: Any, fields: tuple[str, ...]) -> tuple[str, ...]:
     if kind is None or "fields" not in kind.options:
         return fields
     return tuple(dataset.schema.fields)
+
+
+def _check_some(feed: Feed) -> None:
+    """Sees to it that there is a row to shuffle, as RandomSampler does.
+
+    Raises:
+        ValueError: the dataset has none.
+    """
+    from fastio.formats.torch_dataset import is_iterable_dataset
+
+    if is_iterable_dataset(feed.dataset):
+        return
+    try:
+        rows = feed.epoch_rows()
+    except TypeError:  # of a dataset without a length, which the first iterator tells
+        return
+    if not rows:
+        feed.close()
+        raise ValueError(
+            "num_samples should be a positive integer value, but got num_samples=0: there is no "
+            "row to shuffle"
+        )
 
 
 def _first_workers(num_workers: str) -> int:

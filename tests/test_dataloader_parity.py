@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import fastio
 
@@ -92,3 +95,18 @@ def test_workers_that_persist_end_with_a_loader_that_is_dropped_within_an_epoch(
     pid = next(iterator).item()
     del loader, iterator
     assert not os.path.exists(f"/proc/{pid}")
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_nothing_to_shuffle_is_refused_in_dataloader_s_words(native: bool, tmp_path: Path) -> None:
+    whole: Any = TensorDataset(torch.arange(3))
+    if native:
+        fastio.pack([{"x": 1}, {"x": 2}], tmp_path / "packed")
+        whole = fastio.open(tmp_path / "packed")
+    nothing: Any = Subset(whole, [])
+    with pytest.raises(ValueError, match="num_samples should be a positive") as expected:
+        DataLoader(nothing, 2, shuffle=True)
+    with pytest.raises(ValueError, match=re.escape(str(expected.value))):
+        fastio.Loader(nothing, 2, shuffle=True)
+    with fastio.Loader(nothing, 2) as loader:
+        assert list(loader) == list(DataLoader(nothing, 2)) == []

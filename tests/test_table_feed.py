@@ -286,9 +286,11 @@ def test_a_filter_on_a_column_that_is_not_delivered(parquet: str, whole: pa.Tabl
 
 
 def test_a_filter_that_no_row_passes(parquet: str) -> None:
-    with loader(parquet, shuffle=True, filters=[("number", "<", 0)]) as batches:
+    with loader(parquet, filters=[("number", "<", 0)]) as batches:
         assert list(batches) == []
         assert len(batches) == 0
+    with pytest.raises(ValueError, match="no row to shuffle"):
+        loader(parquet, shuffle=True, filters=[("number", "<", 0)])
 
 
 def test_a_filter_on_a_column_that_is_not_there(parquet: str) -> None:

@@ -1,4 +1,4 @@
-"""Row groups that are fetched from a store before they are read."""
+"""Fetches row groups from a store in the background before they are read."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 from fastio.formats.tables.spans import Span
 
-_AT_ONCE = 8  # each of several requests, where it is large
+_AT_ONCE = 8  # row groups; a large one takes several requests
 
 Fetch = Callable[[], Sequence[Span]]
 
 
 @dataclass
 class _Fetching:
-    """One that was begun."""
+    """A fetch that was started."""
 
     nbytes: int
     done: threading.Event = field(default_factory=threading.Event)
@@ -25,10 +25,10 @@ class _Fetching:
 
 
 class Ahead:
-    """Fetches in the background what will be taken soon. Thread-safe.
+    """Fetches in the background what is needed soon. Thread-safe.
 
     Args:
-        nbytes: that may be there, or on their way, without being taken.
+        nbytes: The memory limit in bytes for fetches that are running or not taken yet.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -39,18 +39,19 @@ class Ahead:
         self._pid = os.getpid()
 
     def __reduce__(self) -> tuple[type[Ahead], tuple[int]]:
-        return Ahead, (self._nbytes,)  # another process fetches its own
+        return Ahead, (self._nbytes,)  # fetches are not shared between processes
 
     def begin(self, key: Hashable, nbytes: int, fetch: Fetch) -> bool:
-        """Begins to fetch something.
+        """Starts to fetch something in the background.
 
         Args:
-            key: what it is taken by.
-            nbytes: that it takes.
-            fetch: does it.
+            key: The key by which it is taken.
+            nbytes: The memory that it takes.
+            fetch: Fetches it.
 
         Returns:
-            Whether it is under way; False: there is no room, or too much is under way.
+            Whether it was started. False if there is no memory left or too many fetches are
+            running.
         """
         self._begin_anew_after_fork()
         with self._lock:
@@ -60,23 +61,23 @@ class Ahead:
             if nbytes > self._left or under_way >= _AT_ONCE:
                 return False
             fetching = _Fetching(nbytes)
-            # A daemon: the interpreter's exit does not wait for a server that does not answer.
+            # A daemon thread, so that the interpreter can exit while a server does not answer.
             thread = threading.Thread(
                 target=_run, args=(fetching, fetch), name="fastio-table-ahead", daemon=True
             )
             try:
                 thread.start()
-            except RuntimeError:  # the system has no more threads: nobody may wait for this one
+            except RuntimeError:  # the thread cannot be started: nobody must wait for it
                 return False
             self._left -= nbytes
             self._begun[key] = fetching
         return True
 
     def take(self, key: Hashable, fetch: Fetch) -> Sequence[Span]:
-        """What was begun, waited for, and no longer kept here; or what is fetched now.
+        """Returns the result of a started fetch, and forgets it; or fetches now.
 
         Raises:
-            whatever `fetch` raised.
+            Exception: Whatever `fetch` raised.
         """
         self._begin_anew_after_fork()
         with self._lock:
@@ -92,14 +93,14 @@ class Ahead:
         return fetching.spans
 
     def clear(self) -> None:
-        """Forgets what nobody took."""
+        """Forgets all fetches that nobody has taken."""
         self._begin_anew_after_fork()
         with self._lock:
             self._begun.clear()
             self._left = self._nbytes
 
     def _begin_anew_after_fork(self) -> None:
-        """A child has none of its parent's threads: nothing that they fetch ever comes."""
+        """Resets the state in a forked child, which has none of its parent's threads."""
         if self._pid != os.getpid():
             self._lock = threading.Lock()
             self._begun, self._left, self._pid = {}, self._nbytes, os.getpid()

@@ -1,4 +1,4 @@
-"""A table's columns as fields: what becomes what is decided once, and then done batch by batch."""
+"""Converts a table's columns to fields: the plan is made once, then applied to each batch."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ from fastio.formats.tables.values import (
 from fastio.formats.tables.words import Words
 from fastio.schema import Array, Field, Scalar, Schema
 
-# Rows that are stacked at a time, so that what is written to with a stride stays in the cache.
+# Rows that are copied at a time, so that the strided target stays in the CPU cache.
 _TILE_ROWS = 1024
 _NO_POLICY = object()
-_KEPT = object()  # as MASK, for samples
+_KEPT = object()  # like MASK, but for nulls that samples keep as None
 
 
 @dataclass(frozen=True)
 class Column:
-    """The values of one source column in rows that were converted.
+    """The values of one source column in converted rows.
 
     Attributes:
-        field: that it is in.
-        name: the column's.
-        values: (rows, ...), as the field has them; Ragged for lists, None for text and bytes.
-        missing: where the source had nulls, (rows, ...) or, for Ragged, (values,); None if nowhere.
-        nulls: bool (rows,): rows without a value in Ragged, text and bytes; None if there are none.
+        field: The name of the field that the column belongs to.
+        name: The name of the column.
+        values: (rows, ...) in the field's dtype; Ragged for lists; None for text and bytes.
+        missing: Where the source had nulls, bool (rows, ...), or (values,) for Ragged; None if it
+            had none.
+        nulls: bool (rows,), rows of Ragged, text and bytes that are null; None if there are none.
     """
 
     field: str
@@ -61,11 +62,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Converted:
-    """Rows as fields.
+    """Rows converted to fields.
 
     Attributes:
-        fields: for each field an array (rows, *shape), or Ragged rows.
-        columns: the source columns that they were made of.
+        fields: For each field an array (rows, *shape), or Ragged rows.
+        columns: The source columns of the fields.
     """
 
     fields: Mapping[str, NDArray[Any] | Ragged]
@@ -74,12 +75,12 @@ class Converted:
 
 @dataclass(frozen=True)
 class Part:
-    """What a source column gives to a field of fixed width, not yet among the others.
+    """The values that one source column contributes to a fixed-width field.
 
     Attributes:
-        field: name of the field.
-        first: where it begins among the field's numbers.
-        values: (rows, ...), of the field's dtype.
+        field: The name of the field.
+        first: The first position in the field's values.
+        values: (rows, ...) in the field's dtype.
     """
 
     field: str
@@ -89,14 +90,14 @@ class Part:
 
 @dataclass(frozen=True)
 class _Member:
-    """A leaf as a part of a field.
+    """A column as a member of a field.
 
     Attributes:
-        leaf: the column.
-        kind: the field that it would be by itself.
-        policy: what its nulls are: a value, MASK, _KEPT or _NO_POLICY.
-        first: where it begins on the group's axis.
-        width: how much of that axis it takes.
+        leaf: The column.
+        kind: The field that the column would be by itself.
+        policy: What replaces nulls: a value, MASK, _KEPT or _NO_POLICY.
+        first: The first position on the group's axis.
+        width: The number of positions on that axis.
     """
 
     leaf: Leaf
@@ -108,14 +109,14 @@ class _Member:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a field is made.
+    """How a field is made of columns.
 
     Attributes:
-        name: the field's.
-        kind: the field.
-        members: its columns; one, unless it is a group.
-        grouped: whether it is a group.
-        valid: name of the field that says where values are, or None.
+        name: The name of the field.
+        kind: The field.
+        members: The columns; one, unless the field is a group.
+        grouped: Whether the field is a group.
+        valid: The name of the bool field that tells where values are, or None.
     """
 
     name: str
@@ -126,21 +127,21 @@ class _Plan:
 
 
 class Conversion:
-    """Turns a table's columns into fields. Safe to use from several threads.
+    """Converts a table's columns to fields. Thread-safe.
 
-    Nulls in floats are NaN; elsewhere they are an error, unless the options say what they are.
+    Nulls in floats become NaN. Other nulls are an error unless the options say what replaces them.
 
     Args:
-        schema: of the table.
-        options: what is wanted.
-        where: the table's path, for messages.
+        schema: The schema of the table.
+        options: The columns, groups, dtypes and nulls that are wanted.
+        where: The table's path, for messages.
 
     Attributes:
-        reads: names of the table's columns that are needed.
-        dictionaries: for each field with a vocabulary, its column.
+        reads: The names of the table's columns that are needed.
+        dictionaries: The column of each field with a vocabulary.
 
     Raises:
-        SchemaError: a column is not there or cannot be stored, or two fields have one name.
+        SchemaError: If a column is missing or cannot be stored, or if two fields have one name.
     """
 
     def __init__(self, schema: pa.Schema, options: TableOptions, where: str) -> None:
@@ -160,32 +161,32 @@ class Conversion:
         self._fields = self._all_fields()
 
     def schema(self) -> Schema:
-        """The fields, with the words that `words` hold; dicts, fixed-width fields in records."""
+        """Returns the schema of the fields, with the vocabularies that `words` hold."""
         words = {name: tuple(found.all) for name, found in self.words.items()}
         return Schema(self._fields, "dict", None, True, words)
 
     def columns(self) -> list[tuple[str, str]]:
-        """Field and name of every source column, in the order of `Converted.columns`."""
+        """Returns field and name of every source column, in the order of `Converted.columns`."""
         return [(plan.name, member.leaf.name) for plan in self._plans for member in plan.members]
 
     def sources(self) -> list[tuple[str, str]]:
-        """Each field and the table's columns that it is made of."""
+        """Returns pairs of a field and a column of the table that the field is made of."""
         return [(plan.name, member.leaf.path[0]) for plan in self._plans for member in plan.members]
 
     def convert(
         self, batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
     ) -> Converted:
-        """Rows as fields.
+        """Converts rows to fields.
 
         Args:
-            batch: rows with the columns `reads`, in types that the table's schema can hold.
-            place: where they come from.
-            out: for each fixed-width field an array (rows, *shape) of its dtype to write to; None
-                allocates.
+            batch: Rows with the columns `reads`, in types that the table's schema can hold.
+            place: Where the rows come from, for messages.
+            out: For each fixed-width field an array (rows, *shape) of its dtype to write to. If
+                None, arrays are allocated.
 
         Raises:
-            SchemaError: a null or a number that its field cannot hold, or a string that is not
-                UTF-8; names file, column and rows.
+            SchemaError: If a field cannot hold a null or a number, or if a string is not UTF-8. The
+                message names file, column and rows.
         """
         rows = batch.num_rows
         fields: dict[str, NDArray[Any] | Ragged] = {}
@@ -210,16 +211,16 @@ class Conversion:
         return Converted(fields, columns)
 
     def parts(self, batch: pa.RecordBatch, place: Place) -> tuple[list[Part], dict[str, Ragged]]:
-        """Rows as what fields are made of, as far as possible without a copy.
+        """Converts rows to the parts of fields, without copies where possible.
 
         Args:
-            batch, place: as for `convert`.
+            batch, place: As for `convert`.
 
         Returns:
-            The parts of the fields of fixed width, and the others.
+            The parts of fixed-width fields, and the other fields.
 
         Raises:
-            SchemaError: as `convert`.
+            SchemaError: As for `convert`.
         """
         parts: list[Part] = []
         ragged: dict[str, Ragged] = {}
@@ -239,10 +240,10 @@ class Conversion:
                 parts.append(Part(plan.valid, 0, valid))
         return parts, ragged
 
-    # --- What becomes what ------------------------------------------------------------------------
+    # --- Planning ---------------------------------------------------------------------------------
 
     def _check_names(self) -> None:
-        """Every name in the options is one of the table's, or of a group."""
+        """Checks that every name in the options is a column of the table or a group."""
         options = self._options
         names = [name for members in options.groups.values() for name in members]
         names += [n for n in (*options.dtypes, *options.nulls) if n not in options.groups]
@@ -251,7 +252,7 @@ class Conversion:
             find_leaf(self._leaves, name, self._where)
 
     def _wanted(self) -> list[str]:
-        """Names of the fields, leaves and groups, in order."""
+        """Returns the names of the fields, columns and groups, in order."""
         groups = self._options.groups
         if self._options.columns is not None:
             listed = list(self._options.columns)
@@ -331,7 +332,7 @@ class Conversion:
         return find_leaf(self._leaves, name, self._where)
 
     def _option(self, which: str, name: str, default: Any = None) -> Any:
-        """What the options say of a column, by either way of writing its name."""
+        """Returns the option given for a column, in any of the spellings of its name."""
         given: Mapping[str, Any] = getattr(self._options, which)
         leaf = self._leaf(name)
         for spelling in (name, leaf.name, leaf.spoken):
@@ -339,10 +340,10 @@ class Conversion:
                 return given[spelling]
         return default
 
-    # --- Rows -------------------------------------------------------------------------------------
+    # --- Converting rows --------------------------------------------------------------------------
 
     def _fixed(self, plan: _Plan, member: _Member, batch: pa.RecordBatch, place: Place) -> Column:
-        """A member of a fixed-width field, in the field's dtype."""
+        """Converts one member of a fixed-width field to the field's dtype."""
         spoken = member.leaf.spoken
         array = leaf_array(batch, member.leaf)
         if pa.types.is_fixed_size_list(array.type):
@@ -368,7 +369,7 @@ class Conversion:
         missing: NDArray[np.bool_],
         place: Place,
     ) -> Any:
-        """What nulls of a fixed-width field become."""
+        """Returns the value that replaces nulls of a fixed-width field."""
         policy, dtype = member.policy, _dtype_of(plan.kind)
         if _is_mask(policy):
             return 0
@@ -389,7 +390,7 @@ class Conversion:
     def _ragged(
         self, plan: _Plan, batch: pa.RecordBatch, place: Place, columns: list[Column]
     ) -> Ragged:
-        """The rows of a field of variable width."""
+        """Converts the rows of a variable-width field."""
         (member,) = plan.members
         spoken = member.leaf.spoken
         array = leaf_array(batch, member.leaf)
@@ -406,7 +407,7 @@ class Conversion:
         values = filled(rows.values, missing, 0)
         values = cast_numbers(values, dtype, spoken, place)
         if missing is not None:
-            if member.policy is _KEPT:  # of rows, and not of numbers in them
+            if member.policy is _KEPT:  # only null rows are kept, not null numbers in them
                 member = replace(member, policy=_NO_POLICY)
             values = filled(values, missing, self._fill(plan, member, values, missing, place))
         rows = Ragged(values, rows.offsets)
@@ -427,7 +428,7 @@ class Conversion:
 
 
 def leaf_array(batch: pa.RecordBatch, leaf: Leaf) -> pa.Array:
-    """A leaf's array; null where a struct around it is; dictionaries of numbers are decoded."""
+    """Returns a leaf's array, null where its struct is. Decodes dictionaries of numbers."""
     array = batch.column(leaf.path[0])
     for name in leaf.path[1:]:
         array = array.flatten()[array.type.get_field_index(name)]
@@ -443,7 +444,7 @@ def _target(
 
 
 def _part(target: NDArray[Any], plan: _Plan, member: _Member) -> NDArray[Any]:
-    """Where a member's values go."""
+    """Returns the view of the field's array that a member's values are copied to."""
     if not plan.grouped:
         return target
     if isinstance(member.kind, Scalar):
@@ -463,7 +464,7 @@ def _mark_valid(valid: NDArray[Any], plan: _Plan, columns: Sequence[Column]) -> 
 
 
 def _copy_tiled(copies: Sequence[tuple[NDArray[Any], NDArray[Any]]], rows: int) -> None:
-    """Copy arrays (rows, ...) into strided ones, some rows of all of them at a time."""
+    """Copies arrays (rows, ...) to strided ones, a tile of rows of all of them at a time."""
     for begin in range(0, rows, _TILE_ROWS):
         end = begin + _TILE_ROWS
         for target, values in copies:
@@ -471,7 +472,7 @@ def _copy_tiled(copies: Sequence[tuple[NDArray[Any], NDArray[Any]]], rows: int) 
 
 
 def _fixed_shape(kind: Field) -> tuple[int, ...] | None:
-    """The shape of a row of a fixed-width field, None of others."""
+    """Returns the shape of one row of a fixed-width field; None for other fields."""
     if isinstance(kind, Scalar):
         return ()
     return kind.fixed_shape if isinstance(kind, Array) else None
@@ -482,7 +483,7 @@ def _dtype_of(kind: Any) -> str:
 
 
 def _has_no_null(kind: Field) -> bool:
-    """Whether a null of a field is an error: those of floats are NaN."""
+    """Returns whether a field cannot represent a null. Floats can, as NaN."""
     if isinstance(kind, Scalar):
         return np.dtype(kind.dtype).kind != "f"
     return _fixed_shape(kind) is None

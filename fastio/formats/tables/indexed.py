@@ -1,4 +1,4 @@
-"""Table files by row number, as other datasets are."""
+"""Table files as a dataset with access by row number."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from fastio.formats.tables.values import Ragged
 from fastio.schema import Schema
 from fastio.shown import without_secrets
 
-_LEAST_GROUPS = 2  # row groups that are kept, as they were read last
+_LEAST_GROUPS = 2  # row groups that are kept in memory, the most recently read ones
 _MOST_IN_MEMORY = 4 << 30  # bytes of files without row groups (CSV, JSONL, Arrow streams)
 
 Values = NDArray[Any] | Ragged
 
 
 class TableSamples(Rows):
-    """The rows of table files as dicts. Safe to use from several threads.
+    """The rows of table files as dicts. Thread-safe.
 
-    A row is had by reading its row group, of which the last ones are kept.
-
-    Nothing is read before a row, the schema or the length is asked for.
+    Reading a row reads its whole row group. The most recently read row groups are kept in memory.
+    Files are opened when a row, the schema or the length is first asked for.
 
     Args:
-        make: opens the row groups: `TableDataset` of files, with these already given to it, or
-            what has its other arguments.
-        options: which columns, as which fields.
-        filters: rows that are wanted, in pyarrow's form; None for all.
-        memory: bytes, or as "512MiB", that a Loader of it may take; None: it decides.
-        remote: whether the rows are in a store.
+        make: Opens the row groups: `TableDataset` with the files already bound, or a callable that
+            takes its other arguments.
+        options: Which columns are read, as which fields.
+        filters: The filter on rows, in pyarrow's form. If None, all rows.
+        memory: The memory that a Loader may use, in bytes or as text such as "512MiB". If None, the
+            Loader decides.
+        remote: Whether the files are in a store.
 
     Attributes:
-        path: the first file's.
-        schema: the fields.
-        memory, remote: as given.
+        path: The path of the first file.
+        schema: The schema of the fields.
+        memory, remote: As given.
 
     Raises:
-        SourceNotFound, ShardCorrupt, StoreError: a file cannot be read.
-        SchemaError: a column cannot be a field, or a file needs more memory.
+        SourceNotFound, ShardCorrupt, StoreError: If a file cannot be read.
+        SchemaError: If a column cannot be a field, or if a file needs more memory.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class TableSamples(Rows):
     def row_groups(
         self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
     ) -> TableDataset:
-        """The same rows as row groups, opened anew for a Loader.
+        """Opens the same rows as row groups, for a Loader.
 
         Args:
-            fields: names of the fields that are wanted, in this order; None for all.
-            memory: bytes that they may take.
-            threads: for opening.
-            keep_nulls: as `TableOptions` has it.
+            fields: The names of the fields to read, in this order. If None, all.
+            memory: The memory that the row groups may take, in bytes.
+            threads: The number of threads that open files.
+            keep_nulls: As for `TableOptions`.
 
         Raises:
-            As above.
+            SourceNotFound, ShardCorrupt, StoreError, SchemaError: As above.
         """
         options = replace(self._options, keep_nulls=keep_nulls)
         return self._make(
@@ -99,12 +99,12 @@ class TableSamples(Rows):
 
     @property
     def path(self) -> str:  # type: ignore[override]
-        """What messages call it."""
+        """The dataset's name in messages."""
         return self._dataset.path
 
     @property
     def schema(self) -> Schema:  # type: ignore[override]
-        """The fields."""
+        """The schema of the fields."""
         return self._dataset.schema
 
     @cached_property
@@ -113,7 +113,7 @@ class TableSamples(Rows):
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that stand for the files, and which rows are wanted."""
+        """16 hexadecimal digits that identify the files' contents and the filter."""
         return self._dataset.fingerprint
 
     def __len__(self) -> int:
@@ -123,10 +123,10 @@ class TableSamples(Rows):
         return f"TableSamples({without_secrets(self.path)!r}, rows={len(self)})"
 
     def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
-        """One field of many rows.
+        """Reads one field of many rows.
 
         Args:
-            field: its name.
+            field: The name of the field.
             rows: int64 (n,), row numbers in any order.
 
         Returns:
@@ -134,16 +134,16 @@ class TableSamples(Rows):
             or arrays for Text, Bytes and Array of differing shapes.
 
         Raises:
-            SchemaError: there is no such field, or a value cannot be held by its field.
-            ShardCorrupt: a row group is damaged.
-            IndexError: a row number is out of range.
+            SchemaError: If there is no such field, or if a value does not fit it.
+            ShardCorrupt: If a row group is damaged.
+            IndexError: If a row number is out of range.
         """
         return self.gather_all([field], rows)[field]
 
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> dict[str, NDArray[Any] | list[Any]]:
-        """`gather` for several fields."""
+        """Reads several fields of many rows; see `gather`."""
         kinds = {name: self._field(name) for name in fields}
         rows = self._in_range(rows)
         number = np.searchsorted(self._first, rows, side="right") - 1
@@ -163,7 +163,7 @@ class TableSamples(Rows):
         return {n: values if n in fixed else list(values) for n, values in found.items()}
 
     def keep(self, nbytes: int) -> None:
-        """Keeps row groups that were read in so many bytes, the two read last in any case."""
+        """Sets the memory for row groups that were read. The last two are kept in any case."""
         self._kept_bytes = nbytes
 
     @property
@@ -173,20 +173,20 @@ class TableSamples(Rows):
 
     @property
     def group_bytes(self) -> int:
-        """About the bytes of the largest row group in memory."""
+        """The approximate size in memory of the largest row group, in bytes."""
         row = self._dataset.row_bytes
         return max((g.rows * row + g.varying_bytes for g in self._dataset.groups), default=0)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """One sample.
+        """Returns one sample.
 
         Args:
-            index: row number; negative ones count from the end.
+            index: The row number. Negative numbers count from the end.
 
         Raises:
-            IndexError: it is out of range.
-            SchemaError: a value cannot be held by its field.
-            ShardCorrupt: its row group is damaged.
+            IndexError: If it is out of range.
+            SchemaError: If a value does not fit its field.
+            ShardCorrupt: If the row group is damaged.
         """
         row = self._row(index)
         at = np.array([row], np.int64)
@@ -196,14 +196,14 @@ class TableSamples(Rows):
         }
 
     def sample_name(self, row: int) -> str:
-        """How messages name a row."""
+        """Returns the name of a row in messages."""
         return f"{self.path} row {row}"
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[row] for row in range(len(self)))
 
     def close(self) -> None:
-        """Lets go of what is in memory."""
+        """Releases row groups in memory and open files."""
         with self._lock:
             self._read.clear()
         if "_dataset" in self.__dict__:
@@ -214,7 +214,7 @@ class TableSamples(Rows):
         return TableSamples, given
 
     def _group(self, number: int) -> Mapping[str, Values]:
-        """All fields of a row group."""
+        """Returns all fields of a row group, from memory or from the file."""
         with self._lock:
             found = self._read.pop(number, None)
             if found is None:
@@ -226,7 +226,7 @@ class TableSamples(Rows):
             return found
 
     def _room(self, field: str, rows: int) -> NDArray[Any]:
-        """Memory for a field of so many rows."""
+        """Allocates an array for a field of `rows` rows."""
         fixed = self._dataset.fixed.get(field)
         if fixed is None:
             return np.empty(rows, object)

@@ -1,9 +1,9 @@
-"""Where the record batches of an Arrow file lie, and how many rows they have.
+"""Reads the positions and row counts of an Arrow file's record batches from its metadata.
 
-pyarrow reads a batch to tell its rows. Its metadata tell them too: they are FlatBuffers, of which
-this reads as much as it takes. A table begins with the distance back to its vtable, which lists
-where each slot lies in the table, if it is there (flatbuffers.dev, "Internals"). Slots are those of
-Arrow's format/File.fbs and format/Message.fbs.
+pyarrow reads a whole batch to tell its number of rows. The metadata hold it too. They are
+FlatBuffers, of which this module parses the necessary part: a table begins with the distance back
+to its vtable, which lists the offset of each slot that is present (flatbuffers.dev, "Internals").
+The slots are those of Arrow's format/File.fbs and format/Message.fbs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _MARKER = b"\xff\xff\xff\xff"
 
 @dataclass(frozen=True)
 class Block:
-    """A message of an Arrow file.
+    """The position of a message in an Arrow file.
 
     Attributes:
-        offset: first byte.
-        metadata: bytes of its metadata, which come first.
-        body: bytes of its buffers.
+        offset: The first byte.
+        metadata: The size of the metadata in bytes; they come first.
+        body: The size of the buffers in bytes.
     """
 
     offset: int
@@ -38,10 +38,10 @@ class Block:
 
 
 def footer_length(tail: memoryview) -> int:
-    """Bytes of a file's footer, by the file's last ones.
+    """Returns the size of a file's footer in bytes, given the end of the file.
 
     Raises:
-        ValueError: it is no Arrow file.
+        ValueError: If it is not an Arrow file.
     """
     if len(tail) < len(MAGIC) + 4 or tail[-len(MAGIC) :] != MAGIC:
         raise ValueError("it does not end as an Arrow file does")
@@ -49,10 +49,10 @@ def footer_length(tail: memoryview) -> int:
 
 
 def blocks(footer: memoryview) -> tuple[list[Block], list[Block]]:
-    """The dictionaries and the record batches that a footer lists.
+    """Returns the positions of the dictionaries and of the record batches that a footer lists.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: If the footer is damaged.
     """
     try:
         table = _follow(footer, 0)
@@ -62,10 +62,10 @@ def blocks(footer: memoryview) -> tuple[list[Block], list[Block]]:
 
 
 def batch_rows(metadata: memoryview) -> int:
-    """The rows of a record batch, by its message's metadata.
+    """Returns the number of rows of a record batch, given the metadata of its message.
 
     Raises:
-        ValueError: they are damaged.
+        ValueError: If the metadata are damaged.
     """
     try:
         message = _message(metadata)
@@ -80,10 +80,10 @@ def batch_rows(metadata: memoryview) -> int:
 
 
 def body_bytes(metadata: memoryview) -> int:
-    """The bytes of a message's buffers, which stand behind its metadata.
+    """Returns the size of a message's buffers in bytes, given its metadata.
 
     Raises:
-        ValueError: the metadata are damaged.
+        ValueError: If the metadata are damaged.
     """
     try:
         message = _message(metadata)
@@ -97,17 +97,17 @@ def body_bytes(metadata: memoryview) -> int:
 
 
 def decompressed_bytes(metadata: memoryview, body: memoryview) -> int:
-    """What the buffers of a message say that they take when they are decompressed.
+    """Returns the total decompressed size that the buffers of a message state.
 
     Args:
-        metadata: of the message.
-        body: its buffers.
+        metadata: The metadata of the message.
+        body: The buffers of the message.
 
     Returns:
-        Bytes; 0 for messages without compressed buffers.
+        The size in bytes; 0 for messages without compressed buffers.
 
     Raises:
-        ValueError: the metadata are damaged.
+        ValueError: If the metadata are damaged.
     """
     try:
         message = _message(metadata)
@@ -130,10 +130,10 @@ def decompressed_bytes(metadata: memoryview, body: memoryview) -> int:
 
 
 def messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
-    """The messages of an Arrow stream, up to its end: metadata and buffers of each.
+    """Yields the metadata and buffers of each message of an Arrow stream, up to its end.
 
     Raises:
-        ValueError: one of them is damaged, or does not lie in the stream.
+        ValueError: If a message is damaged or does not lie within the data.
     """
     at = 0
     while at < len(data):
@@ -153,15 +153,15 @@ def messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
 
 
 def message_head(data: memoryview) -> tuple[int, int] | None:
-    """Bytes of what stands before a message's metadata, and of these; None at a stream's end.
+    """Returns the sizes of a message's prefix and of its metadata; None at the end of a stream.
 
     Args:
-        data: the first 8 bytes of a message, fewer only at the end of the file.
+        data: The first 8 bytes of a message, fewer only at the end of the file.
 
     Raises:
-        ValueError: no message begins so.
+        ValueError: If the bytes are not the beginning of a message.
     """
-    # A marker and a length; files before Arrow 0.15 have the length only.
+    # The prefix is a marker and a length; files written before Arrow 0.15 have only the length.
     start = 8 if data[:4] == _MARKER else 4
     if len(data) < start:
         return None
@@ -172,12 +172,12 @@ def message_head(data: memoryview) -> tuple[int, int] | None:
 
 
 def _message(metadata: memoryview) -> memoryview:
-    """The FlatBuffer in a message's metadata."""
+    """Returns the FlatBuffer in a message's metadata."""
     return metadata[8 if metadata[:4] == _MARKER else 4 :]
 
 
 def _decompressed(message: memoryview, body: memoryview, first: int) -> Iterator[int]:
-    """What each compressed buffer says of itself; a length stands before its bytes."""
+    """Yields the decompressed size that each compressed buffer states in its first 8 bytes."""
     count = int(_at(message, "<I", first))
     if first + 4 + count * _BUFFER_BYTES > len(message):
         raise struct.error(f"its {count} buffers do not fit into the metadata")
@@ -194,7 +194,7 @@ def _decompressed(message: memoryview, body: memoryview, first: int) -> Iterator
             raise struct.error(
                 f"the decompressed size of a buffer, {nbytes} bytes, is not possible"
             )
-        yield length - 8 if nbytes == -1 else nbytes  # -1: it is not compressed after all
+        yield length - 8 if nbytes == -1 else nbytes  # -1 marks a buffer that is not compressed
 
 
 def _listed(data: memoryview, table: int, slot: int) -> list[Block]:
@@ -214,12 +214,12 @@ def _listed(data: memoryview, table: int, slot: int) -> list[Block]:
 
 
 def _follow(data: memoryview, position: int) -> int:
-    """The position that the reference at `position` points to."""
+    """Returns the position that the reference at `position` points to."""
     return position + int(_at(data, "<I", position))
 
 
 def _slot(data: memoryview, table: int, index: int) -> int | None:
-    """The position of a table's slot; None where it is not there, and has its default."""
+    """Returns the position of a table's slot; None if it is absent and has its default value."""
     vtable = table - int(_at(data, "<i", table))
     if 4 + 2 * index >= _at(data, "<H", vtable):
         return None
@@ -228,6 +228,6 @@ def _slot(data: memoryview, table: int, index: int) -> int | None:
 
 
 def _at(data: memoryview, kind: str, position: int) -> int:
-    if position < 0:  # which would count from the end
+    if position < 0:  # struct would count from the end
         raise struct.error(f"there is nothing at {position}")
     return int(struct.unpack_from(kind, data, position)[0])

@@ -1,4 +1,4 @@
-"""Files that pyarrow reads from their mapping, and which may be cut off meanwhile."""
+"""Memory-mapped files for pyarrow, which are safe to read even if they are truncated meanwhile."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fastio.errors import ShardCorrupt
 
 
 class Mapped:
-    """A file that pyarrow reads from its mapping: nothing is copied before it is decoded.
+    """A memory-mapped file that pyarrow reads without a copy.
 
-    A file that is cut off meanwhile ends no process: what was read of it is zeros, which `check`
-    tells.
+    If the file is truncated while it is mapped, the process is not killed by a signal. The missing
+    part reads as zeros, and `check` reports it.
 
     Args:
-        path: the file.
-        opened: makes pyarrow's reader of its bytes; None where there is no need of one.
+        path: The path of the file.
+        opened: Creates pyarrow's reader of the bytes. By default there is none.
 
     Attributes:
-        path: as given.
-        reader: pyarrow's.
+        path: As given.
+        reader: pyarrow's reader, or None.
     """
 
     def __init__(
@@ -38,32 +38,33 @@ class Mapped:
 
     @property
     def view(self) -> memoryview:
-        """The bytes of the file."""
+        """The contents of the file."""
         return self._mapping.data.data
 
     def buffer(self) -> pa.Buffer:
-        """The bytes of the file, as Arrow has them."""
+        """Returns the contents of the file as an Arrow buffer."""
         return pa.py_buffer(self._mapping.data)
 
     def data(self, offset: int, length: int) -> np.ndarray:
-        """The bytes of a range: uint8 (length,), or fewer where the file ends."""
+        """Returns the bytes of a range: uint8 (length,), or fewer at the end of the file."""
         found: np.ndarray = self._mapping.data[offset : offset + length]
         return found
 
     def ahead(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Has the system read ranges (offset, length) from the disk that are used at once."""
+        """Asks the system to read ranges (offset, length) from the disk that are needed soon."""
         for offset, length in ranges:
             self._mapping.ahead(offset, length)
 
     def check(self) -> None:
-        """Raises ShardCorrupt where what was read may not be what the file had."""
+        """Raises ShardCorrupt if the file was truncated and zeros were read in its place."""
         if self._mapping.damaged:
             raise ShardCorrupt(f"{self.path} was cut off while it was being read; write it again")
 
     def check_size(self) -> None:
-        """`check`, also for what was cut off and is not noticed before it is read.
+        """Raises ShardCorrupt if the file was truncated, even if nothing of that part was read yet.
 
-        Offsets that were checked are to be walked: those behind the new end would be zeros.
+        Call it before offsets are followed that were validated earlier: those after the new end
+        would read as zeros.
         """
         self.check()
         now = _identity(self.path)
@@ -72,7 +73,7 @@ class Mapped:
 
 
 def _identity(path: str) -> tuple[int, int, int]:
-    """Device, number and size of a file; what replaced it, or is gone, is another one."""
+    """Returns device, inode and size of a file; a missing file is like another one."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""A table's file, on this machine or in a store."""
+"""The files of a table, on this machine or in a store."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fastio.store.ranges import parallel
 
 T = TypeVar("T")
 
-TAIL_BYTES = 64 << 10  # of a file, in which its footer is as a rule
-_ATTEMPTS = 6  # to fetch the same bytes twice
-_WINDOW_BYTES = 16 << 20  # of text that is fetched at a time
+TAIL_BYTES = 64 << 10  # read from the end of a file, which usually includes the whole footer
+_ATTEMPTS = 6  # requests to get the same bytes twice
+_WINDOW_BYTES = 16 << 20  # of a text file, fetched at a time
 
-# Names of the folders a=1/b=2 that a file lies in, and what they say; None: no value.
+# The partition values in a path such as a=1/b=2/file; None stands for a null.
 Values = Mapping[str, str | None]
 
 
 class TableFile(Protocol):
-    """A file with a table.
+    """A file that holds a table.
 
     Attributes:
-        name: its path or URL, as messages say it.
-        values: what the names of its folders say.
+        name: The path or URL, for messages.
+        values: The partition values in the file's path.
     """
 
     @property
@@ -40,37 +40,37 @@ class TableFile(Protocol):
     def values(self) -> Values: ...
 
     def size(self) -> int:
-        """Its bytes.
+        """Returns the size in bytes.
 
         Raises:
-            SourceNotFound: there is no such file.
+            SourceNotFound: If there is no such file.
         """
         ...
 
     def stamp(self) -> str:
-        """What changes when it does."""
+        """Returns a text that changes when the file does."""
         ...
 
     def check(self) -> None:
-        """Sees to it that it is what it was when it was first looked at.
+        """Checks that the file has not changed since it was opened.
 
         Raises:
-            SourceChanged: it was replaced, or written to.
+            SourceChanged: If it was replaced or written to.
         """
         ...
 
     def whole(self) -> Any:
-        """What pyarrow opens to read it in any order."""
+        """Returns what pyarrow opens for random access."""
         ...
 
     def stream(self) -> Any:
-        """An Arrow stream of what it holds, decompressed where its name says so."""
+        """Opens the contents as an Arrow stream. Decompresses them if the name ends so."""
         ...
 
 
 @dataclass
 class LocalFile:
-    """A file on this machine, of the version that it has when it is first looked at."""
+    """A file on this machine. Its version is recorded when it is first used."""
 
     name: str
     values: Values = field(default_factory=dict)
@@ -81,20 +81,20 @@ class LocalFile:
         return self._first()[0]
 
     def stamp(self) -> str:
-        """Its name, size and time."""
+        """Returns the file's name, size and time of modification."""
         size, time_ns, _ = self._first()
         return f"{os.path.basename(self.name)}\0{size}\0{time_ns}"
 
     def check(self) -> None:
-        """Sees to it that it is what it was when it was first looked at.
+        """Checks that the file has not changed since it was first used.
 
         Raises:
-            SourceChanged: it was replaced, or written to.
+            SourceChanged: If it was replaced or written to.
         """
         try:
             now = _status(self.name)
         except OSError:
-            return  # what is open stays, and opening it says what is wrong
+            return  # an open file stays readable, and opening it reports the error
         if now != self._first():
             raise SourceChanged(
                 f"{self.name} was replaced or written to while it was being read. Open it again, "
@@ -110,7 +110,7 @@ class LocalFile:
         return self._status
 
     def whole(self) -> str:
-        """Its path."""
+        """Returns the path."""
         return self.name
 
     def stream(self) -> Any:
@@ -119,13 +119,13 @@ class LocalFile:
 
 
 class StoreFile:
-    """An object of a store. Thread-safe; goes through forks and pickling.
+    """An object of a store. Thread-safe; can be forked and pickled.
 
     Args:
-        store: of its bucket.
-        key: its name there.
-        values: what the names of its folders say.
-        stamp: its version, None where that is not known: it is asked for then.
+        store: The store of the object's bucket.
+        key: The object's name in the store.
+        values: The partition values in the object's path.
+        stamp: The object's version. If None, it is requested when it is needed.
     """
 
     def __init__(self, store: Store, key: str, values: Values, stamp: Stamp | None = None) -> None:
@@ -142,26 +142,26 @@ class StoreFile:
         return self.version().size
 
     def version(self) -> Stamp:
-        """The version that is read."""
+        """Returns the version that is read, which is requested once."""
         if self._stamp is None:
             self._stamp = self.store.stat(self.key)
         return self._stamp
 
     def stamp(self) -> str:
-        """Its name and version, and a hash of its footer where that was read."""
+        """Returns the name, the version, and a hash of the footer if that was read."""
         return f"{self.key.rpartition('/')[2]}\0{self.version().key}\0{self._mark}"
 
     def check(self) -> None:
-        """See `LocalFile.check`; here each request asks for the version."""
+        """See `LocalFile.check`. Does nothing, because every request here checks the version."""
 
     def opened(self, read: Callable[[], T]) -> T:
-        """What a function reads that opens the file: footers, which have no checksums.
+        """Calls a function that opens the file and reads footers, which have no checksums.
 
-        Where nothing else guards the way (http), each range comes twice, and both have to be
-        equal; elsewhere TLS does, and they come twice only where they cannot be understood.
+        Without TLS (plain http) each range is fetched twice and both results must be equal. With
+        TLS, ranges are fetched twice only if the first result cannot be parsed.
 
         Raises:
-            ShardCorrupt: from `read`.
+            ShardCorrupt: As raised by `read`.
         """
         plain = self.store.is_plain
         try:
@@ -177,14 +177,14 @@ class StoreFile:
             self._twice = False
 
     def tail(self) -> list[Span]:
-        """Its last 64 KiB."""
+        """Fetches the last 64 KiB."""
         count = min(TAIL_BYTES, self.size())
         tail = self.fetch([(self.size() - count, count)])
         self._mark = xxhash.xxh3_64_hexdigest(tail[0][1])
         return tail
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Span]:
-        """Ranges of it; see `spans.fetch`, whose errors name the object here."""
+        """Fetches ranges; see `spans.fetch`. Errors name the object."""
         if not self._twice:
             return self._fetched(ranges)
         *seen, found = parallel([lambda _: self._fetched(ranges)] * 2)
@@ -207,7 +207,7 @@ class StoreFile:
             raise ShardCorrupt(f"{self.name}: {error}") from error.__cause__
 
     def whole(self, spans: Sequence[Span] = ()) -> Any:
-        """A file from spans that were fetched; of what they lack, each read is a request."""
+        """Returns a file with the fetched spans. Reads outside of them send a request each."""
         return python_file(SpanFile(self, spans))
 
     def stream(self) -> Any:
@@ -217,21 +217,21 @@ class StoreFile:
 
 
 def _status(path: str) -> tuple[int, int, int]:
-    """Size, time of change in ns and number of a file: of its version, in short."""
+    """Returns size, time of modification in ns and inode, which change with the file's version."""
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def as_file(file: TableFile | str) -> TableFile:
-    """A path as a file."""
+    """Returns a file object for a path."""
     return LocalFile(file) if isinstance(file, str) else file
 
 
 def stamp(files: Sequence[TableFile | str]) -> str:
-    """A hash of the files' names, sizes and times, which changes when one of them does.
+    """Returns a hash of the files' stamps and partition values, which changes when a file does.
 
     Raises:
-        OSError: one is gone.
+        OSError: If a file does not exist.
     """
     digest = xxhash.xxh3_64()
     for file in map(as_file, files):

@@ -1,6 +1,6 @@
-"""Columns that the names of folders are: year=2024/month=03, as Hive writes them.
+"""Partition columns: the values in folder names such as year=2024/month=03, as Hive writes them.
 
-A file's column of the same name is not read: what the path says counts, as in pyarrow.dataset.
+If a file has a column of the same name, the path's value is used, as in pyarrow.dataset.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _INTEGER = re.compile(r"-?[0-9]+")
 
 
 def values_of(folders: Iterable[str]) -> dict[str, str | None]:
-    """What names of folders say; percent-encoded characters are decoded.
+    """Returns the partition values in the names of folders. Percent-encoding is decoded.
 
     Args:
-        folders: one inside the other.
+        folders: The names, from the outermost folder to the innermost.
     """
     found: dict[str, str | None] = {}
     for folder in folders:
@@ -39,12 +39,12 @@ def values_of(folders: Iterable[str]) -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class Constants:
-    """The columns that one file's folders are.
+    """The partition columns of one file.
 
     Attributes:
-        fields: their types: int32, or dictionary-encoded strings.
-        values: the value of each, None for null.
-        words: of strings, all that there are in any file, sorted.
+        fields: The types of the columns: int32, or dictionary-encoded strings.
+        values: The value of each column; None for null.
+        words: For columns of strings, the sorted values of all files.
     """
 
     fields: Mapping[str, pa.DataType]
@@ -52,17 +52,17 @@ class Constants:
     words: Mapping[str, pa.Array]
 
     def schema(self, of_file: pa.Schema) -> pa.Schema:
-        """The file's columns, and these; in the file's place where it has one of the name."""
+        """Adds the partition columns to a file's schema; they replace columns of one name."""
         names = [*dict.fromkeys([*of_file.names, *self.fields])]
         own = {name: of_file.field(name) for name in of_file.names if name not in self.fields}
         return pa.schema([own.get(n) or pa.field(n, self.fields[n]) for n in names])
 
     def to_read(self, columns: Sequence[str], of_file: pa.Schema) -> list[str]:
-        """Which of the columns the file has to give: at least one, which counts the rows."""
+        """Returns the columns to read from the file; at least one, because it counts the rows."""
         return [name for name in columns if name not in self.fields] or of_file.names[:1]
 
     def add(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-        """Rows of the file, with all columns that are wanted."""
+        """Returns the wanted columns: those of the batch, and the partition columns."""
         arrays = [
             self._array(name, batch.num_rows) if name in self.fields else batch.column(name)
             for name in columns
@@ -70,7 +70,7 @@ class Constants:
         return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
     def expression(self) -> Any:
-        """What holds for all rows of the file."""
+        """Returns an expression that is true for all rows of the file."""
         conditions = [
             pc.field(name).is_null() if value is None else pc.field(name) == value
             for name, value in self.values.items()
@@ -89,9 +89,10 @@ class Constants:
 
 
 def constants_of(files: Sequence[TableFile]) -> list[Constants | None]:
-    """The columns that the files' folders are, typed by the values of all files.
+    """Returns the partition columns of each file. Types are inferred from the values of all files.
 
-    int32 where all parse as such, else strings; null where a file's path does not say.
+    A column is int32 if all values parse as such, else strings. It is null for a file whose path
+    does not have it.
     """
     names = [*dict.fromkeys(name for file in files for name in file.values)]
     if not names:

@@ -1,4 +1,4 @@
-"""Where rows of a table come from, as messages say it."""
+"""The origin of a table's rows, for messages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Place:
-    """Rows of one file.
+    """The origin of some rows of one file.
 
     Attributes:
-        file: its path, or what a table in memory is called.
-        first_row: number in the file of the first row, from 0.
-        row_group: that they lie in, None where there are none.
-        numbers: int64, of all rows, where they do not follow one another: others were left out.
+        file: The path, or the name of a table in memory.
+        first_row: The number of the first row in the file, from 0.
+        row_group: The number of the row group; None if the file has none.
+        numbers: int64, the numbers of all rows if they are not consecutive because of a filter.
     """
 
     file: str
@@ -25,20 +25,20 @@ class Place:
     numbers: NDArray[np.int64] | None = None
 
     def column(self, name: str) -> str:
-        """A column, as a message begins."""
+        """Returns the file and a column, as messages begin."""
         return f"{self.file}: column {name!r}"
 
     def row(self, place: int) -> int:
-        """The number in the file of one of the rows."""
+        """Returns the number in the file of one of the rows."""
         return self.first_row + place if self.numbers is None else int(self.numbers[place])
 
     def rows(self, count: int) -> str:
-        """The rows of which these are the first `count`."""
+        """Returns a description of the first `count` rows."""
         group = "" if self.row_group is None else f" (row group {self.row_group})"
         return f"rows {self.row(0)} to {self.row(count - 1)}{group}"
 
     def after(self, rows: int) -> Place:
-        """The rows from one of them on; `rows` may be their number."""
+        """Returns the origin of the rows from number `rows` on, which may be none."""
         if not rows:
             return self
         numbers = None if self.numbers is None else self.numbers[rows:]

@@ -1,4 +1,4 @@
-"""Tables of each kind, read batch by batch."""
+"""Opens a table file of any type, and tables and streams in memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fastio.formats.tables.trust import Checks
 
 
 def open_table(file: TableFile | str) -> Table:
-    """A table file, whose columns are read.
+    """Opens a table file and reads its schema.
 
     Raises:
-        SourceNotFound: it cannot be read.
-        ShardCorrupt: it is empty or damaged.
-        SchemaError: two of its columns have the same name.
-        StoreError: its store does not give it.
+        SourceNotFound: If it cannot be read.
+        ShardCorrupt: If it is empty or damaged.
+        SchemaError: If two of its columns have the same name.
+        StoreError: If its store does not deliver it.
     """
     kinds: dict[str, type[Table]] = {
         "parquet": ParquetTable,
@@ -47,8 +47,8 @@ class MemoryTable:
     """An Arrow table in memory.
 
     Args:
-        name: what messages call it.
-        table: with `to_batches`.
+        name: The name for messages.
+        table: The table; anything with `to_batches`.
     """
 
     def __init__(self, name: str, table: pa.Table) -> None:
@@ -68,11 +68,11 @@ class MemoryTable:
 
 
 class StreamTable:
-    """Arrow batches that come one after the other, once.
+    """A stream of Arrow record batches, which can be read once.
 
     Args:
-        name: what messages call it.
-        reader: gives them.
+        name: The name for messages.
+        reader: The reader of the stream.
     """
 
     def __init__(self, name: str, reader: pa.RecordBatchReader) -> None:
@@ -86,7 +86,7 @@ class StreamTable:
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
-        """See `Table`; can be called once."""
+        """See `Table`. Can be called only once."""
         batches = iter(self._reader)
         yield from skipped_to(self.name, batches, start, columns, self._checks)
 

@@ -1,4 +1,4 @@
-"""What reading tables has in common: the protocol, rows to skip, and errors that name the file."""
+"""What all readers of tables share: the protocol, skipping of rows, and translation of errors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Batches = Iterator[tuple[Place, pa.RecordBatch]]
 
 
 class Table(Protocol):
-    """A table: one file, or one in memory.
+    """A table in one file or in memory.
 
     Attributes:
-        name: its path, or what it is called.
-        schema: its columns.
-        rows: how many it has, None where only reading it tells.
-        is_text: whether its types are those that its text looks like.
+        name: The path, or another name for messages.
+        schema: The columns.
+        rows: The number of rows; None if only reading the table tells.
+        is_text: Whether the types were inferred from text.
     """
 
     name: str
@@ -33,17 +33,17 @@ class Table(Protocol):
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
-        """The rows from number `start` on.
+        """Yields the rows from number `start` on.
 
         Args:
-            columns: what is wanted.
-            types: their types, for files of text.
-            start: the first row.
-            rows: about so many at a time.
+            columns: The names of the columns to read.
+            types: The types of the columns, for text files.
+            start: The first row.
+            rows: The approximate number of rows in a batch.
 
         Raises:
-            ShardCorrupt: the file is damaged; names row groups of Parquet.
-            StoreError: it lies in a store that does not give it.
+            ShardCorrupt: If the file is damaged. For Parquet the message names the row group.
+            StoreError: If the file's store does not deliver it.
         """
         ...
 
@@ -55,14 +55,14 @@ def skipped_to(
     columns: Sequence[str],
     checks: Checks | None = None,
 ) -> Batches:
-    """Batches of a table that can only be read from its beginning, from row `start` on.
+    """Yields batches from row `start` on, for tables that are only readable from the beginning.
 
     Args:
-        name: of the table.
-        batches: all of them.
-        start: the first row that is wanted.
-        columns: that are wanted.
-        checks: of columns that Arrow took as they are; None where they are Arrow's own.
+        name: The name of the table.
+        batches: All batches of the table.
+        start: The first row that is wanted.
+        columns: The columns that are wanted.
+        checks: Validates columns that Arrow took over unchecked. None if Arrow built them itself.
     """
     first = 0
     for number, batch in enumerate(batches):
@@ -75,14 +75,14 @@ def skipped_to(
 
 
 def without_rows(batch: pa.RecordBatch, start: int) -> tuple[pa.RecordBatch, int]:
-    """A batch without the rows before `start`, and how many those are."""
+    """Returns a batch without the rows before `start`, and the number of rows removed."""
     skipped = min(max(start, 0), batch.num_rows)
     return (batch.slice(skipped) if skipped else batch), skipped
 
 
 @contextmanager
 def reading(where: str, advice: str = "copy it again, or write it again") -> Iterator[None]:
-    """pyarrow's errors as fastio's, naming the file."""
+    """Translates pyarrow's errors to fastio's errors, which name the file."""
     try:
         yield
     except FastioError:

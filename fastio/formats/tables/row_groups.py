@@ -1,4 +1,4 @@
-"""The row groups of one file, each read by itself: of Parquet and Arrow files, and of memory."""
+"""The row groups of one file, which are read separately: Parquet, Arrow, and data in memory."""
 
 from __future__ import annotations
 
@@ -22,48 +22,52 @@ from fastio.formats.tables.partitions import Constants
 from fastio.formats.tables.reading import Table
 from fastio.formats.tables.spans import Span, bytes_of
 
-_OPEN_FILES = 4  # of each thread
+_OPEN_FILES = 4  # for each thread
 
 
 class Source(Protocol):
     """The row groups of one file.
 
     Attributes:
-        has_groups: False: they are parts of what is in memory.
-        lends: batches are views of a mapped file, and right while it is not cut off.
+        has_groups: Whether the file has row groups. If False, they are parts of data in memory.
+        lends: Whether batches are views of a mapped file, which are valid only while the file is
+            not truncated.
     """
 
     has_groups: bool
     lends: bool
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        """Rows, and about the bytes of columns of varying width, of each."""
+        """Returns each group's rows, and the approximate bytes of its `varying` columns."""
         ...
 
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        """The record batches of one, of at most `rows` rows; None: as it is fastest."""
+        """Yields the record batches of a row group.
+
+        Each batch has at most `rows` rows; if None, the fastest size is chosen.
+        """
         ...
 
     def ahead(self, number: int, columns: list[str]) -> bool:
-        """Begins to fetch one; False: there is no room for it now."""
+        """Starts to fetch a row group. Returns False if there is no memory for it now."""
         ...
 
     def possible(self, wanted: Filter) -> set[int] | None:
-        """Which of them may have rows that are wanted; None: nothing is known."""
+        """Returns the row groups that may have matching rows; None if that is unknown."""
         ...
 
     def close(self) -> None:
-        """Lets go of what is in memory."""
+        """Releases memory."""
         ...
 
 
 class OpenFiles(threading.local):
-    """The files that a thread has open, the one used last at the end.
+    """The files that a thread has open, ordered by last use.
 
     Attributes:
-        decoder: the thread's, of columns.
+        decoder: The thread's decoder of columns.
     """
 
     def __init__(self) -> None:
@@ -71,10 +75,10 @@ class OpenFiles(threading.local):
         self.decoder = _native.ColumnDecoder()
 
     def __reduce__(self) -> Any:
-        return OpenFiles, ()  # another process opens its own
+        return OpenFiles, ()  # open files are not shared between processes
 
     def get(self, path: str, opener: Callable[[], Any]) -> Any:
-        """A file, opened if need be; the one not used for the longest time is closed."""
+        """Returns an open file, and closes the least recently used one if there are too many."""
         file = self.files.pop(path, None)
         if file is None:
             file = opener()
@@ -85,7 +89,7 @@ class OpenFiles(threading.local):
 
 
 class LocalParquet:
-    """A Parquet file's row groups, mapped."""
+    """The row groups of a memory-mapped Parquet file."""
 
     has_groups = True
     lends = False
@@ -127,12 +131,12 @@ class LocalParquet:
         try:
             found = self._columns.read(number, columns, file.data, others, decoder, threads)
         except ShardCorrupt:
-            file.check()  # which knows better
+            file.check()  # gives a better message if the file was truncated
             raise
         yield from found.to_batches()
 
     def ahead(self, number: int, columns: list[str]) -> bool:
-        return True  # files here are read when they are needed
+        return True  # local files are read when they are needed
 
     def possible(self, wanted: Filter) -> set[int] | None:
         return wanted.possible(self._metadata, self._schema)
@@ -153,7 +157,7 @@ class LocalParquet:
 
 
 class StoredParquet:
-    """The row groups of a Parquet file in a store: what their columns take is fetched at once."""
+    """The row groups of a Parquet file in a store. The columns of a group are fetched together."""
 
     has_groups = True
     lends = False
@@ -218,7 +222,7 @@ class StoredParquet:
 
 
 class LocalArrow:
-    """An Arrow file's record batches, mapped."""
+    """The record batches of a memory-mapped Arrow file."""
 
     has_groups = True
     lends = True
@@ -236,7 +240,7 @@ class LocalArrow:
             nbytes = 0
             if varying and rows:
                 batch = self._table.mapped_batch(file, number).select(list(varying))
-                nbytes = batch.get_total_buffer_size()  # nbytes would walk what is not checked yet
+                nbytes = batch.get_total_buffer_size()  # `nbytes` would follow unchecked offsets
             found.append((rows, nbytes))
         return found
 
@@ -250,7 +254,7 @@ class LocalArrow:
         file.check_size()
         for batch in _sliced(whole.select(columns), rows):
             yield batch
-            file.check()  # nothing of it was copied before
+            file.check()  # batches are views of the mapping, so check it after their use
             self._file.check()
 
     def ahead(self, number: int, columns: list[str]) -> bool:
@@ -267,7 +271,7 @@ class LocalArrow:
 
 
 class StoredArrow:
-    """The record batches of an Arrow file in a store, each fetched whole."""
+    """The record batches of an Arrow file in a store. Each is fetched whole."""
 
     has_groups = True
     lends = False
@@ -277,7 +281,7 @@ class StoredArrow:
         self._ahead = ahead
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        # Which columns take how much is not known before they are there.
+        # The sizes of single columns are unknown before a batch is fetched.
         sizes = self._table.body_bytes if varying else [0] * len(self._table.batch_rows)
         return list(zip(self._table.batch_rows, sizes, strict=True))
 
@@ -302,7 +306,7 @@ class StoredArrow:
 
 
 class InMemory:
-    """A file that was read into memory, or an Arrow stream that is mapped."""
+    """A file that was read into memory, or a memory-mapped Arrow stream."""
 
     has_groups = False
 
@@ -339,14 +343,14 @@ class InMemory:
 
 
 class Nothing(InMemory):
-    """A file whose folders say that it has no rows that are wanted."""
+    """A file without matching rows, as its partition values show."""
 
     def __init__(self) -> None:
         super().__init__([])
 
 
 class Partitioned:
-    """A file's row groups with the columns that its folders are."""
+    """The row groups of a file, with the partition columns of its path added."""
 
     def __init__(self, inner: Source, file: Table, schema: pa.Schema, constants: Constants) -> None:
         self._inner = inner

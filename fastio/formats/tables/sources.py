@@ -1,4 +1,4 @@
-"""Which way the row groups of each file are read; files without any are read into memory."""
+"""Chooses how the row groups of each file are read. Files without row groups go into memory."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from fastio.threads import DaemonPool
 
 
 def sources(tables: Tables, memory: int, pool: DaemonPool, wanted: Filter | None) -> list[Source]:
-    """A source for each table.
+    """Returns a source of row groups for each table.
 
     Args:
-        tables: files, each opened.
-        memory: bytes that files without row groups may take, and row groups that are fetched
-            before they are read a half of it.
-        pool: that reads files without row groups.
-        wanted: rows that are wanted.
+        tables: The opened files.
+        memory: The bytes that files without row groups may take. Row groups that are fetched ahead
+            may take half as much in addition.
+        pool: The threads that open sources and read files without row groups.
+        wanted: The filter on rows; None for all rows.
 
     Raises:
-        SchemaError: such files take more memory.
-        ShardCorrupt: one of them is damaged.
+        SchemaError: If files without row groups need more memory.
+        ShardCorrupt: If a file is damaged.
     """
     opened = OpenFiles()
     room = _Room(memory)
@@ -71,12 +71,12 @@ def sources(tables: Tables, memory: int, pool: DaemonPool, wanted: Filter | None
 
 
 def _own(columns: Sequence[str], table: Table) -> list[str]:
-    """The columns that a file has, at least one, which counts the rows."""
+    """Returns those columns that the file has; at least one, because it counts the rows."""
     return [n for n in dict.fromkeys(columns) if n in table.schema.names] or table.schema.names[:1]
 
 
 class _Room:
-    """How much memory files may still take."""
+    """The memory that files without row groups may still take. Thread-safe."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
@@ -84,10 +84,10 @@ class _Room:
         self._left = nbytes
 
     def read(self, table: Table, tables: Tables, columns: list[str]) -> list[pa.RecordBatch]:
-        """All rows of a table.
+        """Reads all rows of a table into memory.
 
         Raises:
-            SchemaError: there is no room.
+            SchemaError: If they need more memory than is left.
         """
         types = {name: tables.types.get(name, table.schema.field(name).type) for name in columns}
         found = []

@@ -1,4 +1,4 @@
-"""Parts of an object, as the file that Arrow reads: what was fetched already, and the rest."""
+"""Ranges of objects in a store, and files for Arrow that are made of fetched ranges."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from fastio.errors import ShardCorrupt
 from fastio.store import Stamp, Store
 from fastio.store.ranges import GAP_BYTES, MERGED_BYTES, coalesce, parallel
 
-# Ranges with small gaps share memory, in which several requests put their parts.
+# Merged ranges share one buffer of any size, which several requests of at most 8 MiB fill.
 _WHOLE = 1 << 62
 
 Span = tuple[int, memoryview]
 
 
 class StoredBytes(Protocol):
-    """An object whose bytes are read.
+    """An object whose bytes can be read.
 
     Attributes:
-        name: as messages say it.
+        name: The object's name, for messages.
     """
 
     name: str
 
     def size(self) -> int:
-        """Its bytes."""
+        """Returns the size in bytes."""
         ...
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Span]:
-        """Ranges (offset, length) of it."""
+        """Fetches ranges (offset, length)."""
         ...
 
 
 def fetch(store: Store, key: str, stamp: Stamp, ranges: Sequence[tuple[int, int]]) -> list[Span]:
-    """Ranges (offset, length) of an object: neighbours merged, up to 16 requests at once.
+    """Fetches ranges of an object. Close ranges are merged; up to 16 requests run at once.
 
     Args:
-        store: that has it.
-        key: its name there.
-        stamp: of it, when it was opened.
-        ranges: in any order.
+        store: The store of the object.
+        key: The object's name in the store.
+        stamp: The object's version when it was opened.
+        ranges: The ranges (offset, length) in any order.
 
     Returns:
-        Offset and bytes of what was fetched, sorted, apart from one another.
+        The offset and bytes of what was fetched, sorted, without overlaps.
 
     Raises:
-        ShardCorrupt: it ends before.
-        SourceChanged: it is of another version by now.
-        StoreError, SourceNotFound: it cannot be read.
+        ShardCorrupt: If a range exceeds the object.
+        SourceChanged: If the object has another version now.
+        StoreError, SourceNotFound: If the object cannot be read.
     """
     found: list[tuple[int, memoryview]] = []
     tasks = []
@@ -80,7 +80,7 @@ def _receive(store: Store, key: str, offset: int, memory: memoryview, stamp: Sta
 
 
 def bytes_of(spans: Sequence[Span], offset: int, length: int) -> np.ndarray:
-    """A range of an object: uint8 (length,), or fewer if no span has all of it."""
+    """Returns a range of an object: uint8 (length,), or fewer if no span has all of it."""
     place = bisect_right(spans, offset, key=lambda span: span[0]) - 1
     if place < 0:
         return np.empty(0, np.uint8)
@@ -89,11 +89,11 @@ def bytes_of(spans: Sequence[Span], offset: int, length: int) -> np.ndarray:
 
 
 class SpanFile:
-    """A file for `pyarrow.PythonFile`, from spans of an object; what they lack is fetched.
+    """A file for `pyarrow.PythonFile` that reads from fetched spans, and fetches what they lack.
 
     Args:
-        source: the object.
-        spans: what is there, sorted.
+        source: The object.
+        spans: The spans that were fetched, sorted.
     """
 
     closed = False
@@ -106,7 +106,7 @@ class SpanFile:
         self._at = 0
 
     def read_buffer(self, nbytes: int | None = None) -> memoryview:
-        """The next bytes, fewer only at the end; not copied where a span has them."""
+        """Returns the next bytes, fewer only at the end; without a copy if one span has them."""
         left = self._size - self._at
         count = left if nbytes is None or nbytes < 0 else min(nbytes, left)
         data = self._bytes(self._at, max(count, 0))
@@ -114,33 +114,33 @@ class SpanFile:
         return data
 
     def read(self, nbytes: int | None = None) -> bytes:
-        """The next bytes, fewer only at the end."""
+        """Returns the next bytes, fewer only at the end."""
         return bytes(self.read_buffer(nbytes))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Goes to a place."""
+        """Moves to a position and returns it."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = base + offset
         return self._at
 
     def tell(self) -> int:
-        """Where it is."""
+        """Returns the position."""
         return self._at
 
     def close(self) -> None:
-        """Lets go of the spans."""
+        """Releases the spans."""
         self._spans, self._starts, self.closed = (), self._starts[:0], True
 
     def readable(self) -> bool:
-        """It is."""
+        """Returns True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Returns True."""
         return True
 
     def writable(self) -> bool:
-        """It is not."""
+        """Returns False."""
         return False
 
     def _bytes(self, offset: int, count: int) -> memoryview:
@@ -162,7 +162,7 @@ class ForwardFile:
         self._at = 0
 
     def read(self, nbytes: int | None = None) -> bytes:
-        """The next bytes, fewer only at the end."""
+        """Returns the next bytes, fewer only at the end."""
         parts: list[memoryview] = []
         left = _WHOLE if nbytes is None or nbytes < 0 else nbytes
         while left > 0:
@@ -176,11 +176,11 @@ class ForwardFile:
         return b"".join(parts)
 
     def _next(self) -> memoryview:
-        """The bytes from `tell()` on, as many as come at once; none at the end."""
+        """Returns the bytes from `tell()` on, as many as are available; none at the end."""
         raise NotImplementedError
 
     def tell(self) -> int:
-        """How many bytes were read."""
+        """Returns the number of bytes that were read."""
         return self._at
 
     def close(self) -> None:
@@ -188,24 +188,24 @@ class ForwardFile:
         self._data, self.closed = memoryview(b""), True
 
     def readable(self) -> bool:
-        """True."""
+        """Returns True."""
         return True
 
     def seekable(self) -> bool:
-        """False."""
+        """Returns False."""
         return False
 
     def writable(self) -> bool:
-        """False."""
+        """Returns False."""
         return False
 
 
 class StreamFile(ForwardFile):
-    """An object from its beginning to its end, for `pyarrow.PythonFile`.
+    """A file for `pyarrow.PythonFile` that reads an object from its beginning to its end.
 
     Args:
-        source: the object.
-        window: bytes that are fetched at a time, of which requests of 8 MiB run side by side.
+        source: The object.
+        window: The number of bytes fetched at a time, by parallel requests of 8 MiB.
     """
 
     def __init__(self, source: StoredBytes, window: int) -> None:
@@ -215,12 +215,12 @@ class StreamFile(ForwardFile):
         self._window = window
 
     def _next(self) -> memoryview:
-        # Who only looks at the first rows does not take more than a part of a window.
+        # The first read is small, because the caller may want only the first rows.
         window = self._window if self._at else min(self._window, MERGED_BYTES)
         count = min(window, self._size - self._at)
         return self._source.fetch([(self._at, count)])[0][1] if count > 0 else memoryview(b"")
 
 
 def python_file(file: SpanFile | StreamFile) -> pa.PythonFile:
-    """As pyarrow reads it."""
+    """Wraps a file for pyarrow."""
     return pa.PythonFile(file, mode="r")

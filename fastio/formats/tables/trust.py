@@ -1,13 +1,13 @@
-"""Arrow data that somebody else wrote, checked before anything walks its offsets.
+"""Checks of Arrow data from untrusted writers, before anything follows its offsets.
 
-Arrow takes a file's buffers as they are: an offset that is negative, or leads out of its buffer, is
-followed. `Checks` has Arrow validate each column of each record batch in full when it is first
-used, children and dictionaries included, and keeps in mind which ones it has seen. Strings that are
-no UTF-8 are left to those who decode them, who know the row.
+Arrow uses a file's buffers as they are and follows offsets that are negative or that lead outside
+their buffer. `Checks` has Arrow validate each column of each record batch in full when it is first
+used, including children and dictionaries, and remembers what it has validated. Strings that are not
+UTF-8 are not refused here: the code that decodes them knows the row and gives a better message.
 
-Compressed buffers say what they decompress to, and that is allocated before anything is known to
-be true. A record batch may take `_MOST_FREELY` bytes, or `_MOST_RATIO` times its own where that is
-more, and never more than half of the memory that is available.
+Compressed buffers state their decompressed size, which is allocated before anything is verified. A
+record batch may therefore take `_MOST_FREELY` bytes, or `_MOST_RATIO` times its compressed size if
+that is more, and never more than half of the available memory.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from fastio.memory import available_memory
 
 _MOST_FREELY = 256 << 20
 _MOST_RATIO = 1000
-_ALWAYS = 16 << 20  # bytes for which nobody looks how much memory there is
+_ALWAYS = 16 << 20  # bytes that are allowed without asking for the available memory
 
 
 class Checks:
-    """Which columns of a file's record batches were validated in this process. Thread-safe.
+    """Validates columns of a file's record batches, each once in a process. Thread-safe.
 
     Args:
-        name: of the file, or what messages call the data.
+        name: The name of the file or data, for messages.
     """
 
     def __init__(self, name: str) -> None:
@@ -49,15 +49,15 @@ class Checks:
         return Checks, (self._name,)
 
     def check(self, batch: pa.RecordBatch, number: int, columns: Iterable[str]) -> None:
-        """Validates columns of a record batch, each once.
+        """Validates columns of a record batch that have not been validated before.
 
         Args:
-            batch: whole, not a part of it.
-            number: of the batch.
-            columns: names of those that are used.
+            batch: The whole record batch, not a slice.
+            number: The number of the batch.
+            columns: The names of the columns that are used.
 
         Raises:
-            ShardCorrupt: a column's buffers are not what they say; names column and batch.
+            ShardCorrupt: If a column's buffers are invalid. The message names column and batch.
         """
         for name in columns:
             key = number, name
@@ -72,12 +72,12 @@ def check_column(array: pa.Array, name: str, where: str) -> None:
     """Validates one column of a record batch.
 
     Args:
-        array: the column.
-        name: its name.
-        where: of what batch, for messages.
+        array: The column.
+        name: The column's name.
+        where: The name of the batch, for messages.
 
     Raises:
-        ShardCorrupt: its buffers are not what they say.
+        ShardCorrupt: If the column's buffers are invalid.
     """
     problem = _problem(array)
     if problem is not None:
@@ -88,14 +88,14 @@ def check_column(array: pa.Array, name: str, where: str) -> None:
 
 
 def check_decompressed(metadata: memoryview, body: memoryview, where: str) -> None:
-    """Refuses a message whose compressed buffers would take more memory than makes sense.
+    """Refuses a message whose compressed buffers state an implausibly large decompressed size.
 
     Args:
-        metadata, body: of the message.
-        where: it stands, for messages.
+        metadata, body: The parts of the message.
+        where: The name of the message, for error messages.
 
     Raises:
-        ShardCorrupt: they would, or the metadata are damaged.
+        ShardCorrupt: If the size exceeds the limit, or the metadata are damaged.
     """
     try:
         nbytes = decompressed_bytes(metadata, body)
@@ -115,7 +115,7 @@ def check_decompressed(metadata: memoryview, body: memoryview, where: str) -> No
 
 
 def check_stream(data: memoryview, where: str) -> None:
-    """`check_decompressed` for every message of an Arrow stream in memory, or mapped."""
+    """Applies `check_decompressed` to every message of an Arrow stream in memory."""
     try:
         for number, (metadata, body) in enumerate(messages(data)):
             check_decompressed(metadata, body, f"{where}, message {number}")
@@ -126,11 +126,11 @@ def check_stream(data: memoryview, where: str) -> None:
 
 
 class CheckedStream(ForwardFile):
-    """An Arrow stream for `pyarrow.PythonFile`, whose messages are checked before Arrow has them.
+    """An Arrow stream for `pyarrow.PythonFile`, whose messages are checked before Arrow reads them.
 
     Args:
-        file: gives the stream's bytes, by `read`.
-        where: it is, for messages.
+        file: A file object; its `read` gives the stream's bytes.
+        where: The name of the stream, for messages.
     """
 
     def __init__(self, file: Any, where: str) -> None:
@@ -140,7 +140,7 @@ class CheckedStream(ForwardFile):
         self._number = 0
 
     def _next(self) -> memoryview:
-        """The next message."""
+        """Reads and checks the next message."""
         begin = bytes(self._file.read(8))
         try:
             head = message_head(memoryview(begin))
@@ -164,7 +164,7 @@ def _problem(array: pa.Array) -> pa.ArrowException | None:
         if "UTF8" not in str(error):
             return error
         first = error
-    try:  # strings as bytes: whether all but their letters is right
+    try:  # only a string is not UTF-8: check everything else with the strings as bytes
         array.view(_as_bytes(array.type)).validate(full=True)
         return None
     except pa.ArrowNotImplementedError:
@@ -174,7 +174,7 @@ def _problem(array: pa.Array) -> pa.ArrowException | None:
 
 
 def _as_bytes(kind: pa.DataType) -> pa.DataType:
-    """A type of the same layout, with byte strings for strings."""
+    """Returns a type of the same layout, with binary types in place of string types."""
     types = pa.types
     if types.is_string(kind):
         return pa.binary()

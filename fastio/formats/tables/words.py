@@ -1,4 +1,4 @@
-"""The vocabulary of a dictionary-encoded column, over all files."""
+"""The vocabulary of a dictionary-encoded column over all files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fastio.errors import SchemaError
 
 
 class Words:
-    """Words and their codes, in the order in which they were first seen.
+    """Maps words to codes, in the order in which the words were first seen.
 
     Attributes:
-        all: the words; a code counts them.
+        all: The words; the code of a word is its index.
     """
 
     def __init__(self) -> None:
@@ -22,10 +22,10 @@ class Words:
         self._last: tuple[pa.Array, NDArray[np.int32]] | None = None
 
     def add(self, dictionary: pa.Array) -> None:
-        """Take a dictionary's words in, in its order. By one thread, before any code is asked for.
+        """Adds the words of a dictionary in their order. Not thread-safe; call it before `codes`.
 
         Args:
-            dictionary: strings; nulls are none.
+            dictionary: An array of strings. Nulls are ignored.
         """
         if self._last is not None and dictionary.equals(self._last[0]):
             return
@@ -35,31 +35,31 @@ class Words:
         self._last = dictionary, np.zeros(0, np.int32)
 
     def add_word(self, word: str) -> None:
-        """Take a word in, unless it is there."""
+        """Adds a word, unless it is known."""
         if word not in self._codes:
             self._codes[word] = len(self.all)
             self.all.append(word)
 
     def seal(self) -> None:
-        """All words are in; codes may be asked for, from any thread."""
+        """Ends the adding of words. From here on `codes` may be called from any thread."""
         self._last = None
 
     def code(self, word: str) -> int:
-        """A word's code.
+        """Returns the code of a word.
 
         Raises:
-            KeyError: it is not among the words.
+            KeyError: If the word is not known.
         """
         return self._codes[word]
 
     def codes(self, array: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.bool_] | None]:
-        """The codes of an array of words, and which are missing, None if none.
+        """Returns the codes of an array of words, and a mask of nulls; None if there are none.
 
         Args:
-            array: dictionary-encoded strings.
+            array: Dictionary-encoded strings.
 
         Raises:
-            SchemaError: a word is not among those that were taken in.
+            SchemaError: If a word is not known.
         """
         of_dictionary = self._of(array.dictionary)
         indices = array.indices
@@ -68,12 +68,12 @@ class Words:
             return np.zeros(len(array), np.int32), missing if len(array) else None
         positions = indices.fill_null(0).to_numpy(zero_copy_only=False)
         codes = of_dictionary[positions]
-        missing |= codes < 0  # dictionaries may have a null among their words
+        missing |= codes < 0  # a dictionary may have a null among its words
         return codes, missing if missing.any() else None
 
     def _of(self, dictionary: pa.Array) -> NDArray[np.int32]:
-        """int32 (words of the dictionary,): their codes, -1 for null."""
-        last = self._last  # one attribute read: other threads may set it
+        """Returns the codes of a dictionary's words: int32 (words,), -1 for null."""
+        last = self._last  # read the attribute once, because other threads may set it
         if last is not None and dictionary.equals(last[0]):
             return last[1]
         try:

@@ -1,4 +1,4 @@
-"""Tables with the columns that their folders are, and without the rows that are not wanted."""
+"""Wrappers of tables that add partition columns and remove rows that a filter rejects."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fastio.formats.tables.reading import Batches, Table, reading
 
 
 class PartitionedTable:
-    """A table's columns, and those that its folders are; see `Table`.
+    """A table with the partition columns of its path added; see `Table`.
 
     Attributes:
-        inner: the file.
-        constants: of its folders.
+        inner: The file's table.
+        constants: The partition columns.
     """
 
     def __init__(self, inner: Table, constants: Constants) -> None:
@@ -40,17 +40,17 @@ class PartitionedTable:
 
 
 class FilteredTable:
-    """The rows of a table that pass a filter, whose number only reading tells; see `Table`.
+    """The rows of a table that match a filter; see `Table`. Their number is unknown before reading.
 
     Args:
-        inner: the table.
-        wanted: which rows.
+        inner: The table.
+        wanted: The filter.
 
     Attributes:
-        inner: the table.
+        inner: The table.
 
     Raises:
-        SchemaError: it has not the columns that the filter is about.
+        SchemaError: If the table lacks columns that the filter uses.
     """
 
     def __init__(self, inner: Table, wanted: Filter) -> None:
@@ -70,7 +70,7 @@ class FilteredTable:
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
-        """See `Table`; `start` counts rows that pass."""
+        """See `Table`. `start` counts matching rows."""
         about = [name for name in self._wanted.columns if name in self.schema.names]
         reads = [*dict.fromkeys([*columns, *about])]
         known = {**types, **{n: self.schema.field(n).type for n in reads if n not in types}}
@@ -86,7 +86,7 @@ class FilteredTable:
 
 
 def unwrapped(table: Table) -> tuple[Table, Constants | None]:
-    """The file below, and what its folders are."""
+    """Returns the file's own table and its partition columns, without the wrappers."""
     if isinstance(table, FilteredTable):
         return unwrapped(table.inner)
     return (table.inner, table.constants) if isinstance(table, PartitionedTable) else (table, None)

@@ -1,6 +1,6 @@
-"""The command line: one file a command, each of them thin.
+"""The command line of fastio: one file per command.
 
-What a command needs is imported when it runs, so that `fastio --help` answers at once.
+A command imports what it needs when it runs, so that `fastio --help` answers at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _fastio(
         typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """A high-throughput data loader for PyTorch: datasets to train from."""
+    """A high-throughput data loader for PyTorch: pack, inspect, diagnose and train."""
 
 
 for command in (pack, info, verify, show, export, bench, doctor):

@@ -1,4 +1,4 @@
-"""fastio bench: where an epoch's time goes."""
+"""fastio bench: measure where the time of an epoch goes."""
 
 from __future__ import annotations
 
@@ -39,14 +39,18 @@ def bench(
             "Without it, photos of the preset's size are generated."
         ),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples a step.")] = None,
-    threads: Annotated[int, typer.Option(min=0, help="Threads of the loader; 0: all cores.")] = 0,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples per step.")] = None,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Number of threads of the loader; 0 uses all cores.")
+    ] = 0,
     size: Annotated[
         int, typer.Option(min=1, help="Height and width of cropped images, in pixels.")
     ] = 224,
     length: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens of a window (default: 1,024; with --model NAME: 512)."),
+        typer.Option(
+            min=1, help="Number of tokens per window (default: 1,024; with --model NAME: 512)."
+        ),
     ] = None,
     transform: Annotated[
         list[str] | None,
@@ -143,7 +147,7 @@ def bench(
 ) -> None:
     """Measure where the time of an epoch goes, name the bottleneck, and predict what a fix gains.
 
-    The model alone, the loader alone, and both together are timed, warm and cold.
+    Times the model alone, the loader alone, and both together, warm and cold.
     """
     if copies not in ("stream", "blocking"):
         raise BadParameter(f"--copies must be stream or blocking, got {copies!r}")
@@ -199,10 +203,10 @@ def bench(
 
 
 def _check_written(option: str, path: str | Path | None) -> None:
-    """Refuses a file that could not be written after a minute of measuring.
+    """Raises an error before the measurement if its result could not be written.
 
     Raises:
-        BenchError: it is a folder, or the folder that it is to be in takes no files.
+        BenchError: the path is a folder, or the folder of the path is not writable.
     """
     if path is None:
         return
@@ -229,7 +233,7 @@ def _measure(options: Options) -> tuple[Measured, tuple[Finding, ...]]:
 
 
 def _climb(options: Options, as_json: str | None, html: Path | None) -> None:
-    """A ladder, its table, and files of it."""
+    """Measures a ladder, prints its table and writes its files."""
     from dataclasses import asdict
 
     from fastio.diagnose.bench import ladder
@@ -246,7 +250,7 @@ def _climb(options: Options, as_json: str | None, html: Path | None) -> None:
 
 
 def _facts(options: Options) -> dict[str, str]:
-    """What a ladder's page says of how it was trained."""
+    """Returns the facts on data, machine and settings that the page of a ladder shows."""
     from fastio.diagnose.bench.recipes import BATCH_SIZE
     from fastio.diagnose.probes.machine import machine_facts
     from fastio.diagnose.report import machine_line
@@ -263,7 +267,7 @@ def _facts(options: Options) -> dict[str, str]:
 
 
 def _write_json(where: str, measured: Measured, findings: tuple[Finding, ...]) -> None:
-    """What was measured, and under "findings" what was found; to a file, or "-"."""
+    """Writes the measurements, with the findings under "findings", to a file or to stdout ("-")."""
     _write(where, measured.to_dict() | {"findings": [f.to_dict() for f in findings]})
 
 
@@ -276,7 +280,7 @@ def _write(where: str, values: dict[str, Any]) -> None:
 
 
 class _Spinner:
-    """Says on stderr what is under way; in a log, nothing."""
+    """Shows on stderr which measurement runs; prints nothing if stderr is not a terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console

@@ -1,4 +1,4 @@
-"""fastio cache: what is kept of remote data, and keeping it in order."""
+"""fastio cache: inspect, fill and clean the local disk cache of remote datasets."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from fastio.staging import WarmReport
 
 cache = typer.Typer(
-    help="What is kept of remote datasets on a local disk: see it, fill it, keep it in order.",
+    help="Inspect, fill and clean the local disk cache of remote datasets.",
     no_args_is_help=True,
     add_completion=False,
 )
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The cache's folder.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the cache.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Shared = Annotated[
     bool,
@@ -38,12 +38,12 @@ Shared = Annotated[
         "--shared", help="Use or create a cache that all members of the folder's group share."
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")]
 
 
 @cache.command()
 def status(folder: Folder, shared: Shared = False, as_json: AsJson = False) -> None:
-    """Show what a cache holds, and how often it had what was asked for."""
+    """Show the contents of a cache and its hit rate."""
     with clear_errors(), _opened(folder, shared) as opened:
         found = opened.status()
         if as_json:
@@ -59,28 +59,32 @@ def warm(
     budget: Annotated[
         str | None,
         typer.Option(
-            help="What the cache may take, as in 200GB; what is free on its disk by default."
+            help="Maximum size of the cache, for example 200GB (default: the free space of its "
+            "disk)."
         ),
     ] = None,
     field: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of tars: a field that the loader is given; several times, in its order. All by "
-            "default."
+            help="Tars: a field that the loader reads; may be repeated, in the loader's order "
+            "(default: all)."
         ),
     ] = None,
     shared: Shared = False,
     storage_options: StorageOptions = None,
     parallel: Annotated[
         int | None,
-        typer.Option(min=1, help="Requests under way at once; by the number of cores by default."),
+        typer.Option(
+            min=1, help="Number of concurrent requests (default: by the number of cores)."
+        ),
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a dataset, or as much of its beginning as there is room for, before it is needed.
+    """Fetch a dataset, or as much of its beginning as fits, into a cache before training.
 
-    What is there is not fetched again. The exit code is 1 if something is damaged at the source.
+    Data that is already in the cache is not fetched again. The exit code is 1 if data is damaged at
+    the source.
     """
     options = parse_storage_options(storage_options)
     with clear_errors():
@@ -90,7 +94,7 @@ def warm(
         from fastio.staging import warm as warm_dataset
 
         opened = Cache(folder, budget, shared=shared)
-        # With the cache, where the index of tars stays: making it costs a pass over them.
+        # The cache keeps the index of tars, which takes a pass over their headers to build.
         with (
             opened,
             open_data(url, storage_options=options, cache=opened, fields=field or None) as dataset,
@@ -106,7 +110,7 @@ def warm(
                 advance=advance,
             )
             if report.complete:
-                advance(total - report.bytes)  # what shards have beside images, tars beside samples
+                advance(total - report.bytes)  # bytes that are neither images nor samples
         for problem in report.damaged:
             complain(f"damaged at the source: {problem}")
         if as_json:
@@ -120,12 +124,12 @@ def warm(
 @cache.command()
 def prune(
     folder: Folder,
-    to: Annotated[str, typer.Option(help="What may stay, as in 50GB.")],
+    to: Annotated[str, typer.Option(help="Size to reduce the cache to, for example 50GB.")],
     shared: Shared = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Delete what was used longest ago until the rest has a size; what is in use stays."""
+    """Delete the least recently used data until the cache has a given size; data in use stays."""
     with clear_errors(), _opened(folder, shared) as opened:
         removed = opened.prune(to)
         if as_json:
@@ -139,13 +143,13 @@ def prune(
 def clear(
     folder: Folder,
     dataset: Annotated[
-        str | None, typer.Option(metavar="URL", help="Only what there is of this dataset.")
+        str | None, typer.Option(metavar="URL", help="Delete the data of this dataset only.")
     ] = None,
     shared: Shared = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Delete what a cache holds; what live processes are fetching is left to them."""
+    """Delete the contents of a cache, except data that running processes are fetching."""
     with clear_errors(), _opened(folder, shared) as opened:
         removed = opened.clear(dataset)
         if as_json:
@@ -158,10 +162,10 @@ def clear(
 def verify(
     folder: Folder, shared: Shared = False, as_json: AsJson = False, quiet: Quiet = False
 ) -> None:
-    """Compare what a cache holds with its checksums; the exit code is 1 if anything is damaged.
+    """Compare a cache with its checksums. The exit code is 1 if anything is damaged.
 
-    Damaged pieces are deleted, and fetched again when they are needed; so are files that belong
-    to nothing.
+    Damaged pieces are deleted, and fetched again when they are needed. Files that the index does
+    not list are deleted too.
     """
     with clear_errors(), _opened(folder, shared) as opened:
         from fastio.pack.progress import progress_bar
@@ -182,7 +186,7 @@ def verify(
 
 
 def _opened(folder: Path, shared: bool) -> Cache:
-    """A cache that is there, opened so that what running loaders need is known."""
+    """Opens an existing cache, with the knowledge of what running loaders need next."""
     from fastio.cache import Cache, check_is_cache
     from fastio.staging.forecast import next_use
 

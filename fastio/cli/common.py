@@ -1,4 +1,4 @@
-"""What all commands share: how errors end them, and how sizes and counts are written."""
+"""What all commands share: exit codes, error messages, and the format of sizes and counts."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ StorageOptions = Annotated[
     typer.Option(
         "--storage-options",
         metavar="KEY=VALUE|JSON",
-        help="For a URL: keys, endpoint and the like, in fsspec's or obstore's words; several "
-        "times, or once as JSON. Others see command lines: prefer the environment for secrets.",
+        help="Storage options for a URL, such as keys and endpoint, with the names of "
+        "fsspec or obstore. May be repeated, or given once as JSON. Other users can "
+        "see command lines: put secrets in environment variables.",
     ),
 ]
 
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Errors that users can do something about as one line on stderr, and exit codes.
+    """Prints errors that users can fix as one line on stderr, and sets the exit code.
 
-    Exits with 1 for a FastioError or an error of the file system, with 130 for Ctrl-C. Wrong
-    usage is typer's, with 2.
+    The code is 1 for a FastioError or an error of the file system, and 130 for Ctrl-C. Typer itself
+    reports wrong usage, with code 2.
     """
     try:
         yield
     except BrokenPipeError:
-        raise  # whoever read the output has read enough; typer ends quietly
+        raise  # the reader closed the pipe, and typer ends quietly
     except (FastioError, OSError) as error:
         complain(str(error))
         raise typer.Exit(EXIT_FAILED) from error
@@ -55,10 +56,10 @@ def clear_errors() -> Iterator[None]:
 def parse_storage_options(
     given: Sequence[str] | None, option: str = "--storage-options"
 ) -> dict[str, Any] | None:
-    """What --storage-options says: JSON objects, or KEY=VALUE where true and false are booleans.
+    """Parses --storage-options: JSON objects, or KEY=VALUE, where true and false become booleans.
 
     Raises:
-        typer.BadParameter: it is neither.
+        typer.BadParameter: the text is neither.
     """
     found: dict[str, Any] = {}
     for text in given or ():
@@ -76,10 +77,10 @@ def parse_storage_options(
 
 
 def parse_pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    """NAME=TEXT, several times.
+    """Parses NAME=TEXT options into a dict.
 
     Raises:
-        typer.BadParameter: it does not read so, or a name is there twice.
+        typer.BadParameter: an option has another form, or a name occurs twice.
     """
     found: dict[str, str] = {}
     for text in given or ():
@@ -91,20 +92,20 @@ def parse_pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
 
 
 def parse_names(text: str) -> list[str]:
-    """Names with commas between them, and ranges of them."""
+    """Returns the names in a comma-separated list, with ranges such as I1..I13 expanded."""
     from fastio.formats.tables import expand_range
 
     return [name for part in text.split(",") for name in expand_range(part.strip())]
 
 
 def check_there(data: str | None) -> None:
-    """Before torch and others are imported, which takes seconds.
+    """Raises an error if a path does not exist, before imports of torch and others take seconds.
 
     Args:
-        data: what a command was given; None: nothing.
+        data: path, pattern or URL that a command was given, or None.
 
     Raises:
-        SourceNotFound: there is no file or folder of that name, which is no pattern and no URL.
+        SourceNotFound: there is no such file or folder, and it is neither a pattern nor a URL.
     """
     if data is None or is_remote(data) or _PATTERN & set(data) or os.path.exists(data):
         return
@@ -112,29 +113,29 @@ def check_there(data: str | None) -> None:
 
 
 class BadParameter(typer.BadParameter):
-    """Wrong usage; what it says may name what stands in data."""
+    """Reports wrong usage of a command; control characters in the message are escaped."""
 
     def __init__(self, message: str) -> None:
         super().__init__(shown_lines(message))
 
 
 def complain(message: str) -> None:
-    """One line on stderr."""
+    """Prints one line on stderr."""
     print(shown(f"fastio: {' '.join(message.splitlines())}"), file=sys.stderr)
 
 
 def say(*lines: str) -> None:
-    """Lines on stdout; a name in one of them begins no other."""
+    """Prints lines on stdout; control characters in names are escaped."""
     print("\n".join(map(shown, lines)))
 
 
 def say_json(values: Any) -> None:
-    """A line of JSON on stdout."""
+    """Prints a line of JSON on stdout."""
     print(json.dumps(shown_values(values)))
 
 
 def readable_bytes(nbytes: int) -> str:
-    """A size for people: "512 bytes", "13.4 MiB"."""
+    """Returns a size in readable form: "512 bytes", "13.4 MiB"."""
     if nbytes < 1024:
         return "1 byte" if nbytes == 1 else f"{nbytes} bytes"
     size = float(nbytes)
@@ -146,5 +147,5 @@ def readable_bytes(nbytes: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A count for people, of what takes an s in the plural: "1 shard", "1,200 shards"."""
+    """Returns a count with its noun in the singular or with an s: "1 shard", "1,200 shards"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Conditions on rows of tables as command lines have them: 'column >= 3', 'kind in a,b'."""
+"""Parses conditions on table rows from the command line: 'column >= 3', 'kind in a,b'."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Condition = tuple[str, str, Any]
 
 
 def parse_conditions(given: Sequence[str] | None) -> list[Condition] | None:
-    """What --filter says, all of which is to hold; None where nothing is said.
+    """Parses the conditions of --filter, all of which must hold; returns None if there are none.
 
     Raises:
-        typer.BadParameter: one is no condition.
+        typer.BadParameter: a text is not a condition.
     """
     return [parse_condition(text) for text in given] if given else None
 
 
 def parse_condition(text: str) -> Condition:
-    """A column, an operator and a value: a number, true, false, or a string, in quotes or without.
+    """Parses a column, an operator and a value: a number, true, false, or a string, quoted or not.
 
     Raises:
-        typer.BadParameter: it is no condition.
+        typer.BadParameter: the text is not a condition.
     """
     found = _COMPARED.fullmatch(text)
     if found is not None and not _LISTED.fullmatch(found[1]):

@@ -1,4 +1,4 @@
-"""Pictures of data, to be looked at by people."""
+"""Contact sheets: images of samples with captions."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def contact_sheet(
     columns: int | None = None,
     tile: int = TILE,
 ) -> Image.Image:
-    """Images side by side, each with a line of text below it.
+    """Returns a sheet with the images side by side and a line of text below each.
 
     Args:
-        images: uint8 (H, W, C), C 1 or 3, of any sizes, taken one by one. Larger ones are shrunk
-            to their tile, keeping their proportions; smaller ones are shown as they are.
-        captions: one an image, at least one; what does not fit is cut off.
-        columns: tiles side by side; about as many as make the sheet 4 : 3 by default.
-        tile: size of a tile in pixels, both ways.
+        images: uint8 (H, W, C) with C 1 or 3, of any sizes, read one by one. Larger images are
+            shrunk to their tile with their aspect ratio kept; smaller ones keep their size.
+        captions: one per image, at least one; captions that are too long are cut off.
+        columns: number of tiles per line; None chooses it so that the sheet is about 4 : 3.
+        tile: height and width of a tile, in pixels.
 
     Returns:
         An RGB image.
@@ -66,7 +66,7 @@ def _to_pillow(pixels: NDArray[np.uint8]) -> Image.Image:
 
 
 def _shorten(text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, width: int) -> str:
-    """Text cut off at the end until it is not wider than `width` pixels."""
+    """Returns the text, cut off at the end so that it is at most `width` pixels wide."""
     # Fonts have no glyphs for line ends and control characters.
     text = shown(" ".join(text.split()))
     if font.getlength(text) <= width:

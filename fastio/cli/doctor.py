@@ -1,4 +1,4 @@
-"""fastio doctor: what one waits for, what to change, and what that would bring."""
+"""fastio doctor: find the bottleneck of training, the change to make, and its expected gain."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def doctor(
             "is examined."
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples a step.")] = 256,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Samples per step.")] = 256,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", min=1, help="num_workers of your loader; default: all cores."),
+        typer.Option("--threads", min=1, help="num_workers of your loader (default: all cores)."),
     ] = None,
     crop: Annotated[
         int, typer.Option("--crop", min=1, help="Height and width of cropped images, in pixels.")
@@ -75,7 +75,9 @@ def doctor(
     fail_over: Annotated[
         float,
         typer.Option(
-            "--fail-over", min=1.0, help="Exit with status 3 for a gain of at least this."
+            "--fail-over",
+            min=1.0,
+            help="Exit with status 3 if a change gains at least this factor.",
         ),
     ] = 1.2,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -1,4 +1,4 @@
-"""fastio export: a dataset's images as files again, or all of it as WebDataset tars."""
+"""fastio export: write a dataset's images to files, or the whole dataset to WebDataset tars."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fastio.cli.common import (
 
 
 class Target(str, Enum):
-    """What to export to."""
+    """The form of the output."""
 
     folder = "folder"
     webdataset = "webdataset"
@@ -33,37 +33,38 @@ _ROWS = re.compile(r"(\d*):(\d*)")
 
 
 def export(
-    dataset: Annotated[str, typer.Argument(help="A packed dataset, or its URL.")],
-    dst: Annotated[Path, typer.Argument(help="The folder to write to.")],
+    dataset: Annotated[str, typer.Argument(help="A packed dataset or its URL.")],
+    dst: Annotated[Path, typer.Argument(help="Folder to write to.")],
     to: Annotated[
         Target,
         typer.Option(
-            help="'folder': images in a folder for each class, and a list of what else there is; "
-            "'webdataset': tars with all fields."
+            help="Output: 'folder' writes the images to one folder per class and other fields "
+            "to a list; 'webdataset' writes tars with all fields."
         ),
     ] = Target.folder,
     shard_size: Annotated[
-        str, typer.Option(help="Of a tar, as in 256MiB, 1GB or 100000.")
+        str, typer.Option(help="Size of a tar, for example 256MiB, 1GB or 100000.")
     ] = "256MiB",
     field: Annotated[
-        str | None, typer.Option(help="The image field, where there are several.")
+        str | None, typer.Option(help="Name of the image field, if there are several.")
     ] = None,
     rows: Annotated[
-        str | None, typer.Option(metavar="A:B", help="Rows A to B - 1; either may be left out.")
+        str | None,
+        typer.Option(metavar="A:B", help="Export rows A to B - 1 only; A or B may be omitted."),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Write to a folder that is not empty.")
+        bool, typer.Option("--overwrite", help="Write to DST even if it is not empty.")
     ] = False,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads; all cores by default.")
+        int | None, typer.Option(min=1, help="Number of threads (default: all cores).")
     ] = None,
     storage_options: StorageOptions = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")
+        bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Give the images of a dataset back as files, or the dataset as WebDataset tars."""
+    """Write the images of a packed dataset to files, or the whole dataset to WebDataset tars."""
     wanted = _parse_rows(rows)
     options = parse_storage_options(storage_options)
     with clear_errors():

@@ -1,4 +1,4 @@
-"""What `fastio verify` found, and how it says so."""
+"""Prints what `fastio verify` found."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def report(found: Findings, *, quiet: bool, as_json: bool) -> None:
-    """Prints what was found, what is wrong on stderr.
+    """Prints the result on stdout and damage on stderr.
 
     Args:
-        found: it.
-        quiet: only what is wrong.
-        as_json: as a line of JSON too.
+        found: the result of the check.
+        quiet: print damage only.
+        as_json: also print the result as a line of JSON.
     """
     if as_json:
         say_json(_as_json(found))
@@ -52,14 +52,14 @@ def _as_json(found: Findings) -> dict[str, Any]:
 
 
 def _image_line(found: Findings, image: BadImage) -> str:
-    # Rows of tars are counted without the damaged ones: the sample's key says which it is.
+    # Row numbers of tars leave damaged samples out, so only shards have a dataset row to show.
     row = f" (row {image.row} of the dataset)" if found.kind == "shard" else ""
     where = f"{image.shard} row {image.local_row}"
     return f"{found.path}: {where}: {image.field}: {image.problem}{row}"
 
 
 def _sums(found: Findings) -> list[str]:
-    """A line for each kind of damage."""
+    """Returns one summary line per kind of damage."""
     lines = []
     if found.damaged:
         count, them = len(found.damaged), "it" if len(found.damaged) == 1 else "them"

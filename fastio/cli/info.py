@@ -1,4 +1,4 @@
-"""fastio info: what a dataset consists of."""
+"""fastio info: describe a dataset."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def info(
     storage_options: StorageOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what a dataset consists of."""
+    """Describe a dataset: samples, fields, sizes and statistics."""
     options = parse_storage_options(storage_options)
     with clear_errors():
         from fastio.formats import describe
@@ -56,7 +56,7 @@ def info(
 
 
 def _lines(description: dict[str, Any]) -> list[str]:
-    """What is told of a dataset, for people: a line for each thing that its kind has."""
+    """Returns the lines that describe a dataset, one for each property that its kind has."""
     rows, nbytes = description["rows"], description.get("bytes")
     lines = [
         line("dataset", description["path"]),
@@ -92,7 +92,7 @@ def _kind(description: dict[str, Any]) -> str:
 
 
 def _packing_lines(description: dict[str, Any]) -> list[str]:
-    """How a packed dataset was made."""
+    """Returns the lines on how a packed dataset was made."""
     packing, codebook = description["packing"], description["codebook"]
     lines = []
     if codebook is not None:
@@ -106,7 +106,7 @@ def _packing_lines(description: dict[str, Any]) -> list[str]:
 
 
 def _print_statistics(statistics: list[dict[str, Any]]) -> None:
-    """The columns of a packed table: a line each."""
+    """Prints the statistics of a packed table, one line per column."""
     table = new_table("column")
     keys = ("count", "nulls", "nan", "min", "max", "mean", "std", "distinct")
     shown = [key for key in keys if any(column.get(key) for column in statistics)]
@@ -126,7 +126,7 @@ def _number(value: float | None) -> str:
 
 
 def _made_with(packing: dict[str, Any]) -> str:
-    """What was done to the images' pixels, if anything."""
+    """Returns how the pixels of the images were changed, or ""."""
     max_side, quality = packing.get("max_side"), packing.get("quality")
     parts = [] if max_side is None else [f"max side {max_side}"]
     if quality is not None:
@@ -146,7 +146,7 @@ def _field_line(field: dict[str, Any]) -> str:
 
 
 def _token_words(field: dict[str, Any]) -> list[str]:
-    """What there is to say of a field of tokens."""
+    """Returns the properties of a field of tokens."""
     words = [
         f"{field['tokens']:,} in all",
         f"{field['tokens_per_document']:,.1f} a document",
@@ -158,7 +158,7 @@ def _token_words(field: dict[str, Any]) -> list[str]:
 
 
 def _tokenizer(packing: dict[str, Any]) -> str | None:
-    """What made the tokens, None where there are none."""
+    """Returns the tokenizer that made the tokens, or None if there are none."""
     made = packing.get("tokens")
     if made is None:
         return None

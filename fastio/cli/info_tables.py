@@ -1,4 +1,4 @@
-"""How `fastio info` and others print lines and tables."""
+"""Formats lines and tables for `fastio info` and other commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIPED_WIDTH = 100  # characters of a line of a table where the output is no ter
 
 
 def new_table(*headings: str) -> Table:
-    """A table of narrow gaps, whose columns with these headings are folded where it is too wide."""
+    """Returns a table with narrow gaps; the columns with these headings wrap if it is too wide."""
     from rich import box
     from rich.table import Table
 
@@ -25,14 +25,14 @@ def new_table(*headings: str) -> Table:
 
 
 def cell(text: str) -> str:
-    """What stands in a table: no markup, and no control characters."""
+    """Returns the text of a table cell without markup and control characters."""
     from rich.markup import escape
 
     return escape(shown(text))
 
 
 def print_table(table: Table) -> None:
-    """As wide as the terminal; where there is none, folded to lines that editors and logs hold."""
+    """Prints a table as wide as the terminal, or wrapped to a readable width without a terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -41,7 +41,7 @@ def print_table(table: Table) -> None:
 
 
 def print_columns(columns: list[dict[str, Any]]) -> None:
-    """The columns of table files: a line each."""
+    """Prints the columns of table files, one line per column."""
     table = new_table("column", "type")
     table.add_column("field", no_wrap=True)
     stored = any(column["compression"] for column in columns)
@@ -60,12 +60,12 @@ def print_columns(columns: list[dict[str, Any]]) -> None:
 
 
 def line(key: str, value: str) -> str:
-    """A line of what is told of a dataset."""
+    """Returns a line with the name and the value of a property."""
     return f"{key:<12} {value}".rstrip()
 
 
 def _encoding(names: list[str]) -> str:
-    """What of Parquet's encodings tells columns apart: a dictionary and levels are in most."""
+    """Returns the Parquet encodings that tell columns apart: most have a dictionary and levels."""
     values = {name.removeprefix("PLAIN_").removeprefix("RLE_") for name in names}
     if "DICTIONARY" in values:
         values.discard("PLAIN")  # its own page

@@ -1,4 +1,4 @@
-"""fastio pack: make a dataset."""
+"""fastio pack: convert data into a packed dataset."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Codec(str, Enum):
 
 
 class Document(str, Enum):
-    """What a document of a text file is."""
+    """The unit of a text file that is one document."""
 
     file = "file"
     line = "line"
@@ -46,7 +46,7 @@ class Document(str, Enum):
 
 
 class OnError(str, Enum):
-    """What a bad sample does."""
+    """What happens at a bad sample."""
 
     # "raise_" would be the attribute's usual name; typer shows values only.
     stop = "raise"
@@ -57,91 +57,95 @@ def pack(
     src: Annotated[
         list[str],
         typer.Argument(
-            help="A folder with a folder of images for each class, a CSV or JSONL list with a "
-            "column 'path', WebDataset tars: one, a folder of them, or a pattern such as "
-            "'train-{000..099}.tar'; tables: a Parquet, Arrow, CSV or JSONL file, a folder of "
-            "them, or a pattern such as 'data/*.parquet', also by URL; a directory that the "
-            "datasets package's save_to_disk wrote; or, with --tokenizer, text: such tables or "
-            ".txt files. Of tars, tables and text also several."
+            help="Data to pack: a folder with one folder of images per class; a CSV or JSONL "
+            "list with a column 'path'; WebDataset tars (one, a folder, or a pattern such "
+            "as 'train-{000..099}.tar'); tables (a Parquet, Arrow, CSV or JSONL file, a "
+            "folder, or a pattern such as 'data/*.parquet', also by URL); a directory "
+            "written by save_to_disk of the datasets package; or, with --tokenizer, text "
+            "in such tables or .txt files. Tars, tables and text may be given several "
+            "times."
         ),
     ],
     dst: Annotated[
-        str, typer.Argument(help="The folder to make, or a URL such as s3://bucket/dataset.")
+        str, typer.Argument(help="Folder to create, or a URL such as s3://bucket/dataset.")
     ],
     codec: Annotated[
         Codec | None,
         typer.Option(
-            help="How images are stored: 'blocks' (the default) recodes JPEGs without loss to what "
-            "is decoded faster, and keeps other files; 'jpeg' keeps all files byte for byte; "
-            "'raw' stores pixels."
+            help="Image storage: 'blocks' (default) recodes JPEGs without loss into a form "
+            "that decodes faster, and keeps other files; 'jpeg' keeps all files byte for "
+            "byte; 'raw' stores pixels."
         ),
     ] = None,
     codebook: Annotated[
         str | None,
         typer.Option(
             metavar="default|train|FILE",
-            help="Of the block codec: the one that ships, one trained on a sample of SRC first, or "
-            "one from a file.",
+            help="Codebook of the block codec: the built-in one (default), one trained on a "
+            "sample of SRC first, or one from a file.",
         ),
     ] = None,
     max_side: Annotated[
         int | None,
-        typer.Option(min=1, help="Shrink images whose longer side has more pixels."),
+        typer.Option(
+            min=1, help="Maximum length of the longer side in pixels; larger images are shrunk."
+        ),
     ] = None,
     quality: Annotated[
         int | None,
         typer.Option(
-            min=1, max=100, help="Make all image files JPEGs of this quality; 90 if shrunk."
+            min=1,
+            max=100,
+            help="Re-encode all image files as JPEGs of this quality (default with --max-side: "
+            "90, for shrunk files only).",
         ),
     ] = None,
     shard_size: Annotated[
-        str, typer.Option(help="Data in a shard, as in 64MiB, 1GB or 100000.")
+        str, typer.Option(help="Size of a shard, for example 64MiB, 1GB or 100000.")
     ] = "64MiB",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads; all cores by default.")
+        int | None, typer.Option(min=1, help="Number of threads (default: all cores).")
     ] = None,
     on_error: Annotated[
-        OnError, typer.Option(help="Stop at a bad sample, or leave it out and report it.")
+        OnError, typer.Option(help="Stop at a bad sample, or skip and report it.")
     ] = OnError.stop,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a pack that was interrupted.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted pack.")] = False,
     overwrite: Annotated[
         bool,
         typer.Option(
             "--overwrite",
-            help="Replace the dataset in DST; the old one is deleted when packing begins.",
+            help="Replace the dataset in DST; the old one is deleted when packing starts.",
         ),
     ] = False,
     columns: Annotated[
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help="Of a table: the columns and groups that are wanted; all by default.",
+            help="Tables: columns and groups to pack (default: all).",
         ),
     ] = None,
     group: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=A,B,...",
-            help="Of a table: columns that become one array, also as in dense=I1..I13; several "
-            "times.",
+            help="Tables: columns that become one array, for example dense=I1..I13; may be "
+            "repeated.",
         ),
     ] = None,
     dtype: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=DTYPE",
-            help="Of a table: the type of a column or group, as in label=float32; several times. "
-            "Of text also tokens=uint32.",
+            help="Tables: dtype of a column or group, for example label=float32; may be "
+            "repeated. Text: tokens=uint32.",
         ),
     ] = None,
     null: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE|mask",
-            help="Of a table: what the nulls of a column or group become; 'mask' adds a field "
-            "NAME_valid. Several times.",
+            help="Tables: value that replaces the nulls of a column or group; 'mask' adds a "
+            "field NAME_valid. May be repeated.",
         ),
     ] = None,
     condition: Annotated[
@@ -149,68 +153,69 @@ def pack(
         typer.Option(
             "--filter",
             metavar="'COLUMN OP VALUE'",
-            help="Of a table: the rows that are wanted, as in 'year >= 2024', 'word != \"a\"' or "
-            "'kind in a,b'; OP is one of ==, !=, <, <=, >, >=, in, not in. Several times: all "
-            "hold.",
+            help="Tables: condition for the rows to pack, for example 'year >= 2024', 'word != "
+            "\"a\"' or 'kind in a,b'; OP is one of ==, !=, <, <=, >, >=, in, not in. May be "
+            "repeated; a row must meet all conditions.",
         ),
     ] = None,
     root: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="For a list or a directory of save_to_disk: another folder from which it may name "
-            "files, besides its own. May be given several times.",
+            help="Lists and save_to_disk directories: another folder, besides their own, in "
+            "which the files they name may lie. May be repeated.",
         ),
     ] = None,
     max_pixels: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Maximum number of pixels of an image; larger images are bad samples. Default: "
-            "about 179 million.",
+            help="Maximum number of pixels of an image; larger images are bad samples "
+            "(default: about 179 million).",
         ),
     ] = None,
     max_unzipped: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Maximum decompressed size of a compressed file of a sample (.gz in tars, .npz), "
-            "for example 1GiB; larger files are bad samples. Default: 256MiB.",
+            help="Maximum decompressed size of a compressed file of a sample (.gz in tars, "
+            ".npz), for example 1GiB; larger files are bad samples (default: 256MiB).",
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             metavar="bytes|NAME|FILE",
-            help="Pack text as tokens: UTF-8 bytes, a tokenizer of the Hugging Face Hub, or the "
-            "path of its tokenizer.json or of a folder with one.",
+            help="Pack text as tokens of this tokenizer: UTF-8 bytes, a name on the Hugging "
+            "Face Hub, or the path of a tokenizer.json or of a folder with one.",
         ),
     ] = None,
     separator: Annotated[
         str | None,
         typer.Option(
             metavar="auto|none|TOKEN|NUMBER",
-            help="Of text: the token that ends every document; by default the one that the "
-            "tokenizer has, as <|endoftext|> or </s>.",
+            help="Text: token that ends every document (default: the tokenizer's own, such as "
+            "<|endoftext|> or </s>).",
         ),
     ] = None,
     text_column: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Of text in tables: its column; by default text, content or document, or the "
-            "only column of strings.",
+            help="Text in tables: name of the text column (default: text, content or document, "
+            "or the only column of strings).",
         ),
     ] = None,
     document: Annotated[
         Document | None,
-        typer.Option(help="Of .txt files: what a document is; the file by default."),
+        typer.Option(help="Text files: unit that is one document (default: file)."),
     ] = None,
     special_tokens: Annotated[
         bool,
         typer.Option(
             "--special-tokens",
-            help="Of text: add what the tokenizer puts around every text, as [CLS] or <s>.",
+            help="Text: add the special tokens that the tokenizer puts around a text, such as "
+            "[CLS] or <s>.",
         ),
     ] = False,
     storage_options: StorageOptions = None,
@@ -219,18 +224,18 @@ def pack(
         typer.Option(
             "--source-options",
             metavar="KEY=VALUE|JSON",
-            help="As --storage-options, for SRC alone, where both are URLs.",
+            help="Like --storage-options, but for SRC only, if SRC and DST are both URLs.",
         ),
     ] = None,
     staging: Annotated[
         Path | None,
         typer.Option(
-            help="For a URL: the folder for shards that are not uploaded yet; a temporary one by "
-            "default."
+            help="For a URL: folder for shards that are not uploaded yet (default: a temporary "
+            "folder)."
         ),
     ] = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")
+        bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -283,10 +288,10 @@ def pack(
 
 
 def _source(src: list[str], text: bool) -> str | list[str]:
-    """What is to be packed: one path, or several of what there may be several of.
+    """Returns the source to pack: one path, or a list of paths.
 
     Raises:
-        typer.BadParameter: several of what there may be only one of.
+        typer.BadParameter: several paths are given for a kind of data that allows only one.
     """
     from fastio.formats import find
 
@@ -301,12 +306,12 @@ def _source(src: list[str], text: bool) -> str | list[str]:
 
 
 def _separator(text: str) -> int | str:
-    """A token, or its number where it reads like one."""
+    """Returns a token, or its number if the text is decimal."""
     return int(text) if text.isdecimal() else text
 
 
 def _as_json(report: PackReport) -> dict[str, Any]:
-    """The report; what is said of tokens where there are some."""
+    """Returns the report as JSON values; the token counts are left out if there are none."""
     found = dataclasses.asdict(report)
     if report.tokens is None:
         del found["tokens"]
@@ -314,7 +319,7 @@ def _as_json(report: PackReport) -> dict[str, Any]:
 
 
 def _value(text: str) -> int | float | str:
-    """What a null becomes: a number where it reads like one."""
+    """Returns the value that replaces nulls: a number if the text reads like one."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -1,4 +1,4 @@
-"""fastio show: a contact sheet of a dataset of images, or the first tokens of one of text."""
+"""fastio show: draw a contact sheet of images, or print the first tokens of documents."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from fastio.formats import AnyDataset
     from fastio.staging import Stager
 
-_AHEAD_BYTES = 64 << 20  # of a remote dataset
-_SHOWN_TOKENS = 32  # of a document
+_AHEAD_BYTES = 64 << 20  # read-ahead of a remote dataset
+_SHOWN_TOKENS = 32  # tokens printed per document
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
@@ -41,26 +41,35 @@ def show(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="The image to write, as in sheet.png; tokens are printed."),
+        typer.Option(
+            help="Image file to write, for example sheet.png. Tokens are printed instead."
+        ),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Samples to show.")] = 24,
-    seed: Annotated[int, typer.Option(min=0, help="Chooses the samples and the crops.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="Number of samples to show.")] = 24,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed for the choice of samples and for random crops.")
+    ] = 0,
     transform: Annotated[
         list[str] | None,
-        typer.Option(help="As in 'RandomResizedCrop(224)'; may be given several times, in order."),
+        typer.Option(
+            help="Transform to apply, for example 'RandomResizedCrop(224)'; may be repeated, "
+            "applied in order."
+        ),
     ] = None,
-    epoch: Annotated[int, typer.Option(min=0, help="Whose crops to draw, with --transform.")] = 0,
+    epoch: Annotated[
+        int, typer.Option(min=0, help="Epoch whose random crops are drawn, with --transform.")
+    ] = 0,
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            metavar="bytes|NAME|FILE", help="Of tokens: what they were made by, to show the text."
+            metavar="bytes|NAME|FILE", help="Tokenizer that made the tokens, to print the text too."
         ),
     ] = None,
     storage_options: StorageOptions = None,
 ) -> None:
     """Draw samples and their labels on a contact sheet, as stored or as a Loader delivers them.
 
-    Of a dataset of tokens, print how documents begin.
+    For a dataset of tokens, print the beginnings of documents.
     """
     options = parse_storage_options(storage_options)
     if out is None:
@@ -94,12 +103,12 @@ def show(
 def _print_tokens(
     dst: str, storage_options: dict[str, Any] | None, count: int, seed: int, tokenizer: str | None
 ) -> None:
-    """How some documents begin: their tokens and, with a tokenizer, their text.
+    """Prints the first tokens of some documents and, with a tokenizer, their text.
 
     Raises:
-        FastioError: as `fastio.open`; no such tokenizer.
-        typer.BadParameter: there are images, which need --out.
-        SchemaError: there are no tokens.
+        FastioError: as `fastio.open`, or there is no such tokenizer.
+        typer.BadParameter: the dataset has images, which need --out.
+        SchemaError: the dataset has no tokens.
     """
     import numpy as np
 
@@ -127,9 +136,9 @@ def _print_tokens(
 
 
 def _parse(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """A call of literals, as in "Resize((8, 9), interpolation='bicubic')": name, arguments.
+    """Returns the name and arguments of a call such as "Resize((8, 9), interpolation='bicubic')".
 
-    Nothing is evaluated but the literals.
+    Arguments must be literals; nothing else is evaluated.
     """
     try:
         call = ast.parse(text.strip(), mode="eval").body
@@ -154,7 +163,7 @@ def _transformed(
     seed: int,
     epoch: int,
 ) -> list[Any]:
-    """The rows' images as a Loader with these transforms, seed and epoch delivers them."""
+    """Returns the rows' images as a Loader with these transforms, seed and epoch delivers them."""
     from fastio import transforms
     from fastio.engine import Engine
     from fastio.plan import follow
@@ -188,7 +197,7 @@ def _transformed(
 
 
 def _staging(dataset: AnyDataset, epoch: int) -> tuple[Stager | None, StagingPlan | None]:
-    """What brings the rows of a remote dataset, each by itself."""
+    """Returns what fetches the rows of a remote dataset one at a time; None for a local dataset."""
     from fastio.dataset.remote import RemoteDataset
     from fastio.engine import StagingPlan
     from fastio.staging import Blocks, Forecast, Stager
@@ -210,7 +219,7 @@ def _image_field(dataset: AnyDataset) -> str:
 
 
 def _image(dataset: AnyDataset, field: str, row: int) -> Any:
-    """One image, large enough for the sheet: uint8 (H, W, C)."""
+    """Returns one image, uint8 (H, W, C), large enough for the sheet."""
     from fastio.cli.contact_sheet import TILE
     from fastio.formats import FolderDataset
 
@@ -220,7 +229,7 @@ def _image(dataset: AnyDataset, field: str, row: int) -> Any:
 
 
 def _captions(dataset: AnyDataset, rows: list[int]) -> list[str]:
-    """The rows' numbers and their values that can be told in a word."""
+    """Returns a caption per row: the row number and the values of its Scalar and Text fields."""
     import numpy as np
 
     from fastio.schema import Scalar, Text

@@ -1,4 +1,4 @@
-"""fastio train: training loops to run, to read and to copy."""
+"""fastio train: complete training loops to run, read and copy."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ train = typer.Typer(
 
 
 class Objective(str, Enum):
-    """What is learned from text."""
+    """The objective of training on text."""
 
     classify = "classify"
     lm = "lm"
 
 
 class TabularObjective(str, Enum):
-    """What is learned from tables."""
+    """The objective of training on tables."""
 
     binary = "binary"
     regression = "regression"
 
 
 class DenseTransform(str, Enum):
-    """What numbers become before the model."""
+    """The transform of numeric fields before the model."""
 
     standard = "standard"
     log1p = "log1p"
@@ -43,7 +43,7 @@ class DenseTransform(str, Enum):
 
 
 Label = Annotated[
-    str | None, typer.Option(metavar="FIELD", help="What to predict; label or class by default.")
+    str | None, typer.Option(metavar="FIELD", help="Field to predict (default: label or class).")
 ]
 
 
@@ -54,10 +54,13 @@ def image(
     model: Annotated[
         str,
         typer.Option(
-            help="resnet18, resnet50, alexnet, convnet, vit-tiny, vit-small, or one of torchvision."
+            help="Model: resnet18, resnet50, alexnet, convnet, vit-tiny, vit-small, or a "
+            "torchvision model."
         ),
     ] = "resnet18",
-    size: Annotated[int, typer.Option(min=1, help="Pixels that images are cropped to.")] = 224,
+    size: Annotated[
+        int, typer.Option(min=1, help="Height and width of cropped images, in pixels.")
+    ] = 224,
     label: Label = None,
 ) -> Task:
     """Classify images."""
@@ -73,19 +76,19 @@ def text(
     objective: Annotated[
         Objective | None,
         typer.Option(
-            help="Classify documents, or predict each next token (lm); by default by whether DATA "
-            "has a label."
+            help="Classify documents, or predict the next token (lm). Default: classify if "
+            "DATA has a label."
         ),
     ] = None,
     model: Annotated[
         str,
         typer.Option(
-            help="tiny, small or distilbert, with fresh weights; else a model of transformers that "
-            "is on this machine."
+            help="Model: tiny, small or distilbert, with random weights; or a transformers "
+            "model that is on this machine."
         ),
     ] = "small",
     length: Annotated[
-        int, typer.Option(min=1, help="Tokens of a document that are kept, or of a window.")
+        int, typer.Option(min=1, help="Maximum tokens per document, or tokens per window.")
     ] = 512,
     label: Label = None,
 ) -> Task:
@@ -103,35 +106,37 @@ def text(
 def tabular(
     options: Options,
     objective: Annotated[
-        TabularObjective, typer.Option(help="Labels of two values, or any numbers.")
+        TabularObjective,
+        typer.Option(help="Kind of label: two values (binary) or any number (regression)."),
     ] = TabularObjective.binary,
     model: Annotated[
         str | None,
-        typer.Option(help="dlrm or mlp; by default dlrm where there are numbers and ids."),
+        typer.Option(help="Model: dlrm or mlp (default: dlrm if there are both numbers and ids)."),
     ] = None,
-    label: Annotated[str, typer.Option(metavar="FIELD", help="What to predict.")] = "label",
+    label: Annotated[str, typer.Option(metavar="FIELD", help="Field to predict.")] = "label",
     dense: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Fields of numbers; floats by default.")
+        str | None, typer.Option(metavar="A,B,...", help="Fields of numbers (default: floats).")
     ] = None,
     sparse: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Fields of ids; integers by default.")
+        str | None, typer.Option(metavar="A,B,...", help="Fields of ids (default: integers).")
     ] = None,
     group: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=A,B,...",
-            help="Of table files: columns that become one array, as in dense=I1..I13; several "
-            "times.",
+            help="Table files: columns that become one array, for example dense=I1..I13; may "
+            "be repeated.",
         ),
     ] = None,
     dense_transform: Annotated[
-        DenseTransform, typer.Option(help="What numbers become before the model.")
+        DenseTransform, typer.Option(help="Transform of the numeric fields before the model.")
     ] = DenseTransform.standard,
     table_rows: Annotated[
-        int, typer.Option(min=1, help="Vectors of each column of ids, taken modulo it.")
+        int,
+        typer.Option(min=1, help="Rows of each embedding table; ids are taken modulo this number."),
     ] = 100_000,
 ) -> Task:
-    """Train on rows of numbers and ids: a packed table, or table files as they are."""
+    """Train on rows of numbers and ids from a packed table or from table files."""
     from fastio.train.tabular import TabularSettings, tabular_task
 
     groups = {name: parse_names(given) for name, given in parse_pairs("--group", group).items()}

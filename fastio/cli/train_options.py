@@ -1,4 +1,4 @@
-"""What the commands of `fastio train` have in common: options, monitors, the end."""
+"""The options that all commands of `fastio train` share, and how a run is started and reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Amp(str, Enum):
-    """Types that autocast computes in."""
+    """The dtype of autocast."""
 
     bf16 = "bf16"
     fp16 = "fp16"
@@ -34,23 +34,23 @@ class Parallel(str, Enum):
 
 
 class Optimizer(str, Enum):
-    """Optimizers."""
+    """The optimizer."""
 
     adamw = "adamw"
     sgd = "sgd"
 
 
 class Schedule(str, Enum):
-    """How the learning rate goes."""
+    """The learning rate schedule."""
 
     onecycle = "onecycle"
     cosine = "cosine"
     constant = "constant"
 
 
-_COURSE = "What changes the result"
-_SPEED = "What changes speed"
-_KEPT = "What is kept and told"
+_COURSE = "Training"
+_SPEED = "Performance"
+_KEPT = "Checkpoints and logging"
 
 
 def _result(help: str, *flags: str, **settings: Any) -> Any:
@@ -67,7 +67,7 @@ def _kept(help: str, *flags: str, **settings: Any) -> Any:
 
 @dataclass(frozen=True)
 class Output:
-    """What a command says."""
+    """What a command prints."""
 
     as_json: bool
     quiet: bool
@@ -75,80 +75,96 @@ class Output:
 
 def shared(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="What to train on: whatever a Loader takes.")
+        str, typer.Argument(metavar="DATA", help="Data to train on: anything that a Loader reads.")
     ],
     val: Annotated[
         str | None, _result("Data to evaluate on after every epoch.", metavar="DATA")
     ] = None,
     val_split: Annotated[
-        float, _result("Hold out this part of DATA to evaluate on, as in 0.1.")
+        float, _result("Fraction of DATA to hold out for evaluation, for example 0.1.")
     ] = 0.0,
-    epochs: Annotated[int, _result("Passes over the data.", min=1)] = 10,
+    epochs: Annotated[int, _result("Number of epochs.", min=1)] = 10,
     batch_size: Annotated[
-        int | None, _result("Samples of a batch on each process; the task's by default.", min=1)
+        int | None, _result("Samples per batch on each process (default: set by the task).", min=1)
     ] = None,
     grad_accum: Annotated[
-        int, _result("Batches whose gradients make one step of the optimizer.", min=1)
+        int,
+        _result("Number of batches whose gradients are accumulated for one optimizer step.", min=1),
     ] = 1,
     optimizer: Annotated[Optimizer, _result("The optimizer.")] = Optimizer.adamw,
-    lr: Annotated[float | None, _result("Highest learning rate; the task's by default.")] = None,
-    weight_decay: Annotated[float, _result("Of matrices and kernels.")] = 0.01,
-    schedule: Annotated[Schedule, _result("How the learning rate goes.")] = Schedule.onecycle,
-    warmup: Annotated[float, _result("Epochs in which it rises, as in 0.5.")] = 1.0,
-    label_smoothing: Annotated[float, _result("Of the cross-entropy.")] = 0.0,
+    lr: Annotated[
+        float | None, _result("Maximum learning rate (default: set by the task).")
+    ] = None,
+    weight_decay: Annotated[
+        float, _result("Weight decay of matrices and convolution kernels.")
+    ] = 0.01,
+    schedule: Annotated[Schedule, _result("Learning rate schedule.")] = Schedule.onecycle,
+    warmup: Annotated[
+        float, _result("Length of the learning rate warm-up in epochs, for example 0.5.")
+    ] = 1.0,
+    label_smoothing: Annotated[float, _result("Label smoothing of the cross-entropy loss.")] = 0.0,
     clip_grad_norm: Annotated[
-        float | None, _result("Highest norm of all gradients together.")
+        float | None, _result("Maximum total norm of the gradients (default: no clipping).")
     ] = None,
     amp: Annotated[
-        Amp | None, _result("Mixed precision; fp16 with scaled gradients. Float32 by default.")
+        Amp | None, _result("Mixed precision; fp16 scales gradients (default: float32).")
     ] = None,
-    seed: Annotated[int, _result("Of weights, order, augmentation and dropout.")] = 0,
+    seed: Annotated[int, _result("Seed of weights, order, augmentation and dropout.")] = 0,
     deterministic: Annotated[
-        bool, _result("The same bits in every run on the same machine.", "--deterministic")
+        bool,
+        _result("Give bit-identical results in every run on the same machine.", "--deterministic"),
     ] = False,
     early_stopping: Annotated[
         int | None,
-        _result("End after as many evaluations without a better metric.", metavar="PATIENCE"),
+        _result("Stop after this many evaluations without an improvement.", metavar="PATIENCE"),
     ] = None,
     val_batch_size: Annotated[
-        int | None, _speed("Of the evaluation; twice --batch-size by default.", min=1)
+        int | None, _speed("Batch size of the evaluation (default: twice --batch-size).", min=1)
     ] = None,
-    threads: Annotated[int, _speed("Of each loader; 0: all cores.", min=0)] = 0,
+    threads: Annotated[
+        int, _speed("Number of threads of each loader; 0 uses all cores.", min=0)
+    ] = 0,
     device: Annotated[
-        str | None, _speed("cpu, cuda, cuda:1, ...; a GPU by default where there is one.")
+        str | None, _speed("Device: cpu, cuda, cuda:1, ... (default: a GPU if there is one).")
     ] = None,
     compile: Annotated[bool, _speed("Compile the model with torch.compile.", "--compile")] = False,
     channels_last: Annotated[
         bool,
         _speed(
-            "Weights and images in channels-last memory: faster convolutions.", "--channels-last"
+            "Keep weights and images in channels-last memory, for faster convolutions.",
+            "--channels-last",
         ),
     ] = False,
     parallel: Annotated[
         Parallel | None,
-        _speed("ddp and fsdp: start by torchrun, ddp being its default; dp: one process."),
+        _speed(
+            "Parallelism: ddp and fsdp need torchrun, where ddp is the default; dp uses "
+            "one process."
+        ),
     ] = None,
     checkpoint_dir: Annotated[
-        str | None, _kept("Where last.pt, best.pt and history.json are kept.", metavar="DIR")
+        str | None, _kept("Folder for last.pt, best.pt and history.json.", metavar="DIR")
     ] = None,
     checkpoint_every: Annotated[
-        int | None, _kept("Also save every so many steps.", metavar="STEPS", min=1)
+        int | None, _kept("Also save a checkpoint every this many steps.", metavar="STEPS", min=1)
     ] = None,
     resume: Annotated[
         bool,
-        _kept(
-            "Go on exactly where last.pt of --checkpoint-dir stands, if there is one.", "--resume"
-        ),
+        _kept("Continue exactly from last.pt of --checkpoint-dir, if it exists.", "--resume"),
     ] = False,
-    log_every: Annotated[int, _kept("Steps between two points of the curves.", min=1)] = 50,
+    log_every: Annotated[int, _kept("Number of steps between two logged points.", min=1)] = 50,
     tensorboard: Annotated[
-        str | None, _kept("Write event files; needs fastio\\[tensorboard].", metavar="DIR")
+        str | None,
+        _kept(
+            "Write TensorBoard event files to this folder; needs fastio\\[tensorboard].",
+            metavar="DIR",
+        ),
     ] = None,
     visdom: Annotated[
-        str | None, _kept("Plot on a visdom server; needs fastio\\[visdom].", metavar="URL")
+        str | None, _kept("Plot on this visdom server; needs fastio\\[visdom].", metavar="URL")
     ] = None,
 ) -> Options:
-    """The options of a run, of what a command was given."""
+    """Returns the options of a run, made from the parameters of a command."""
     from fastio.train import Options
 
     given = dict(locals())
@@ -160,12 +176,12 @@ def shared(
 def training(
     batch_size: int,
 ) -> Callable[[Callable[..., Task]], Callable[..., None]]:
-    """Makes a command of a function (options, settings of its own ...) -> Task.
+    """Makes a command from a function (options, settings of its own ...) -> Task.
 
-    The command has the parameters of `shared` and those of its own, `--json` and `--quiet`.
+    The command has the parameters of `shared`, those of the function, `--json` and `--quiet`.
 
     Args:
-        batch_size: where the command line has none.
+        batch_size: the batch size if the command line does not set one.
     """
 
     def decorate(make: Callable[..., Task]) -> Callable[..., None]:
@@ -193,21 +209,21 @@ def training(
 
 def _output(
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what came of it as JSON, on one line.")
+        bool, typer.Option("--json", help="Print the result as JSON on one line.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Parameters alone."""
+    """Declares the parameters `--json` and `--quiet`; it is never called."""
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters with their annotations as objects."""
+    """Returns the parameters of a function, with annotations as objects instead of strings."""
     given = inspect.signature(function).parameters.values()
     hints = get_type_hints(function, localns=_NAMES, include_extras=True)
     return [p.replace(annotation=hints[p.name]) for p in given]
 
 
-# What annotations for the type checker alone name.
+# Names in annotations that are imported for the type checker only.
 _NAMES = {"Options": Any, "Task": Any}
 
 
@@ -239,7 +255,7 @@ def _run(make: Callable[[], Task], options: Options, output: Output) -> None:
 
 
 def _tell(result: Result, options: Options, output: Output) -> None:
-    """The end, on standard output; of an interrupted run, how it goes on."""
+    """Prints the result on stdout and, after an interruption, how to continue the run on stderr."""
     if output.as_json:
         say_json(result.to_dict())
     elif not output.quiet and result.best is not None:

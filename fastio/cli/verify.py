@@ -1,4 +1,4 @@
-"""fastio verify: compare every byte of a dataset with its checksums, where it has some."""
+"""fastio verify: compare a dataset with its checksums, if it has any."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ def verify(
         ),
     ],
     deep: Annotated[
-        bool, typer.Option("--deep", help="Decode every image too, and name the damaged ones.")
+        bool, typer.Option("--deep", help="Also decode every image, and name damaged ones.")
     ] = False,
     max_pixels: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="With --deep: maximum number of pixels of an image; larger images are damaged "
-            "ones. Default: about 179 million.",
+            help="With --deep: maximum number of pixels of an image; larger images count as "
+            "damaged (default: about 179 million).",
         ),
     ] = None,
     storage_options: StorageOptions = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress bar; only what is damaged.")
+        bool, typer.Option("--quiet", "-q", help="Print no progress bar; print damage only.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check all checksums of a dataset. The exit code is 1 if anything is damaged.
 
-    Tars have checksums only in their headers: these are checked, that no tar is truncated, and
-    that all samples have the same fields. Of tables and save_to_disk directories every column is
-    read, with the page checksums of Parquet where there are some. Folders of files have no
-    checksums: every file is read.
+    Tars have checksums only in their headers: verify checks these, that no tar is truncated, and
+    that all samples have the same fields. For tables and save_to_disk directories it reads every
+    column and checks Parquet's page checksums if there are any. Folders of files have no checksums:
+    verify reads every file.
     """
     options = parse_storage_options(storage_options)
     with clear_errors():

@@ -1,10 +1,9 @@
 """fastio for users of Hugging Face Accelerate, and of the Trainer of transformers.
 
-A prepared `fastio.Loader` gives each process its part, unless it was made with
-`distributed=False`, on its device, and knows where it stands; what `Accelerator.prepare` would make
-of a DataLoader for that is not wanted, and it leaves a Loader as it is. What is left to do is to
-tell Accelerate of the last batch of an epoch, which gradient accumulation and `gather_for_metrics`
-ask for, and to go on where a checkpoint was taken.
+A prepared `fastio.Loader` delivers each process's part on its device (unless it was made with
+`distributed=False`) and keeps its own position. `Accelerator.prepare` would add the same to a
+DataLoader, and leaves a Loader as it is. This module tells Accelerate which batch is the last of an
+epoch, which gradient accumulation and `gather_for_metrics` need, and resumes from checkpoints.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ _END = object()
 
 
 def prepare(accelerator: Accelerator, loader: Loader) -> PreparedLoader:
-    """A loader for a loop under Accelerate, whose state `save_state` saves.
+    """Return a loader for a training loop with Accelerate; `save_state` saves its position.
 
-    `load_state` puts it back, and the next iterator goes on there: nothing is to be skipped. Make
-    the loader with `device=accelerator.device`, and batches are copied ahead; without a device they
-    are moved there when they are asked for.
+    After `load_state` the next iterator continues at the saved position, so no batches need to be
+    skipped. Make the loader with `device=accelerator.device` to copy batches ahead; without a
+    device they are moved there when they are requested.
 
     Args:
-        accelerator: made before the loader, as it starts torch.distributed.
-        loader: prepared once, in the same order as others in the run that the state is of.
+        accelerator: made before the loader, because it initialises torch.distributed.
+        loader: loader to prepare; several loaders must be prepared in the same order as in the run
+            that saved the state, each once.
 
     Raises:
-        TypeError: it is no Loader, or one that is prepared already.
-        ValueError: the loader delivers to another device, or is sharded already for processes that
-            are not these.
+        TypeError: the argument is not a Loader, or is already prepared.
+        ValueError: the loader delivers to another device, or is sharded for other processes.
 
     Warns:
-        ShardingWarning: several processes get the same samples, as the loader's sampler, or its
-            dataset that iterates, gives all of them to each.
+        ShardingWarning: several processes receive the same samples, because the loader's sampler or
+            its iterable dataset gives all of them to each.
     """
     _check_kind(loader)
     prepared = PreparedLoader(accelerator, loader)
@@ -54,21 +53,22 @@ def prepare(accelerator: Accelerator, loader: Loader) -> PreparedLoader:
 
 
 class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
-    """A loader as Accelerate takes DataLoaders for.
+    """A loader with the attributes that Accelerate expects of a DataLoader.
 
-    Iterating is one batch ahead, to tell the last one. `gather_for_metrics` then leaves out the
-    samples that pad it. `accelerate.skip_first_batches` does not read what is skipped; it counts
-    from the epoch's beginning, wherever the loader stands.
+    Iterating reads one batch ahead, to recognise the last one. `gather_for_metrics` then drops the
+    samples that pad it. `accelerate.skip_first_batches` does not read the batches that it skips,
+    and counts from the beginning of the epoch, regardless of the loader's position.
 
     Args:
-        accelerator: whose device batches come to.
-        loader: what to iterate over.
+        accelerator: accelerator on whose device batches are delivered.
+        loader: loader to iterate over.
 
     Attributes:
-        loader: as given. It is one batch ahead of what was handed out.
-        batch: what is known of the batch handed out last; see `Loader.batch`.
-        end_of_dataloader: whether that was the last one.
-        remainder: samples of it that count, over all processes; -1 before the last one.
+        loader: as given. It is one batch ahead of the batch delivered last.
+        batch: information about the batch delivered last; see `Loader.batch`.
+        end_of_dataloader: whether that batch was the last of the epoch.
+        remainder: number of samples of the last batch without padding, over all processes; -1
+            before it.
 
     Raises:
         ValueError: the loader delivers to another device.
@@ -106,10 +106,10 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             )
 
     def __len__(self) -> int:
-        """Batches of a whole epoch.
+        """Returns the number of batches of a whole epoch.
 
         Raises:
-            TypeError: they cannot be counted.
+            TypeError: the number is not known.
         """
         return len(self.loader)
 
@@ -137,21 +137,21 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             self.end()
 
     def set_epoch(self, epoch: int) -> None:
-        """As `Loader.set_epoch`."""
+        """Sets the epoch that the next iterator delivers; see `Loader.set_epoch`."""
         self.loader.set_epoch(epoch)
         self._state = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's state behind the batch that was handed out last."""
+        """Returns the loader's state after the batch that was delivered last."""
         return self.loader.state_dict() if self._state is None else self._state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As `Loader.load_state_dict`."""
+        """Makes the next iterator continue at a saved state; see `Loader.load_state_dict`."""
         self.loader.load_state_dict(state)
         self._state = None
 
     def from_step(self, step: int) -> Iterator[Any]:
-        """The batches of the epoch that the loader stands in, from one on, counted from 0."""
+        """Yields the batches of the loader's current epoch from a step on, counted from 0."""
         loader = self.loader
         self.load_state_dict({**loader.state_dict(), "position": 0})
         if step and (loader.batch_size is not None or loader.batch_sampler is None):
@@ -166,16 +166,17 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
 
 
 class TrainerLoaders:
-    """Loaders in place of datasets, for a Trainer of transformers::
+    """Lets the Trainer of transformers take Loaders in place of datasets::
 
         class MyTrainer(fastio.accelerate.TrainerLoaders, transformers.Trainer): ...
 
         trainer = MyTrainer(model, args, train_dataset=loader, eval_dataset=other_loader)
 
-    Make them with `batch_size=args.train_batch_size` (or `args.eval_batch_size`),
-    `device=args.device`, and, as the Trainer leaves out no columns of theirs, the `fields` that the
-    model takes. `train(resume_from_checkpoint=...)` goes on at the next sample. Evaluation sees the
-    same samples each time. Datasets go to the Trainer's own DataLoaders.
+    Make the loaders with `batch_size=args.train_batch_size` (or `args.eval_batch_size`),
+    `device=args.device`, and the `fields` that the model takes, because the Trainer does not remove
+    columns of a Loader. `train(resume_from_checkpoint=...)` continues at the next sample.
+    Evaluation sees the same samples each time. Datasets are passed to the Trainer's own
+    DataLoaders.
 
     Raises:
         ValueError: a loader's batch size is not that of the Trainer's arguments, or it delivers to
@@ -217,7 +218,7 @@ class TrainerLoaders:
 
 
 class _Steps:
-    """The numbers of an epoch's batches, where a DataLoader has its batch sampler."""
+    """The numbers of an epoch's batches, in place of a DataLoader's batch sampler."""
 
     def __init__(self, prepared: PreparedLoader) -> None:
         self._prepared = prepared
@@ -238,9 +239,9 @@ class _Steps:
 
 
 class _Batches:
-    """An epoch's batches by their number, where a DataLoader has its dataset.
+    """The batches of an epoch by number, in place of a DataLoader's dataset.
 
-    A DataLoader that is made of both, as `skip_first_batches` does, gives the loader's batches.
+    A DataLoader made from both, as `skip_first_batches` does, gives the loader's batches.
     """
 
     def __init__(self, prepared: PreparedLoader) -> None:
@@ -249,7 +250,7 @@ class _Batches:
         self._next = 0
 
     def __len__(self) -> int:
-        """Samples, over all processes."""
+        """Returns the number of samples over all processes."""
         return len(self._prepared.loader.dataset)
 
     def __getitem__(self, step: int) -> Any:
@@ -279,7 +280,7 @@ def _check_kind(loader: Any) -> None:
 
 
 def _check_sharding(accelerator: Accelerator, loader: Loader) -> None:
-    """Whether the processes get different samples, where the loader was told how."""
+    """Raises an error or warns if the loader's sharding does not fit Accelerate's processes."""
     processes, process = accelerator.num_processes, accelerator.process_index
     how = _sharded_by(loader)
     if how is not None:
@@ -302,7 +303,7 @@ def _check_sharding(accelerator: Accelerator, loader: Loader) -> None:
 
 
 def _sharded_by(loader: Loader) -> tuple[str, int, int] | None:
-    """What gives the loader a part of the samples, the rank and of how many; None: nothing."""
+    """Returns what shards the loader, with its rank and world size; None if it is not sharded."""
     if loader.rank is not None and loader.world_size is not None:
         return "rank= and world_size=", loader.rank, loader.world_size
     shown = vars(loader)  # the properties refuse Accelerate
@@ -315,7 +316,7 @@ def _sharded_by(loader: Loader) -> tuple[str, int, int] | None:
 
 
 def _takes_parts(loader: Loader) -> bool:
-    """Whether the loader itself gives each process a part, or its dataset does."""
+    """Returns whether the loader or its dataset gives each process a different part."""
     split = getattr(loader.dataset, "_distributed", None) is not None  # split_dataset_by_node
     iterates = isinstance(loader.dataset, torch.utils.data.IterableDataset)
     ours = type(vars(loader)["sampler"]).__module__.startswith("fastio.")
@@ -323,5 +324,5 @@ def _takes_parts(loader: Loader) -> bool:
 
 
 def _pads_each_rank(loader: Loader) -> bool:
-    """Whether each process pads a part of its own, and not the last ones the global batch."""
+    """Returns whether each process pads its own part of the data, not the last ranks only."""
     return str(loader.state_dict()["order"]).startswith("row groups")

@@ -1,6 +1,6 @@
-"""fastio for users of `lightning`: a DataModule, and a callback that logs what loaders waited for.
+"""fastio for `lightning`: a DataModule, and a callback that logs the wait time of loaders.
 
-For users of the package `pytorch_lightning`, the same is in `fastio.pytorch_lightning`.
+`fastio.pytorch_lightning` has the same for users of the package `pytorch_lightning`.
 """
 
 from __future__ import annotations
@@ -13,31 +13,32 @@ __all__ = ["DataModule", "StatsMonitor"]
 
 
 class DataModule(DataModuleHooks, LightningDataModule):
-    """Loaders for a Trainer: each process gets its part, and a checkpoint knows where to go on.
+    """Makes the sharded loaders of a Trainer, and saves the training position in checkpoints.
 
-    Loaders are made when the Trainer asks for them: on its device, for its ranks, with what it says
-    about epochs. What is trained on after `fit(ckpt_path=...)`, of checkpoints taken anywhere in an
-    epoch, is what would have been trained on, sample by sample; to be so in the middle of an epoch,
-    the number of processes and the batch size have to be the same, as the Trainer counts batches.
+    Loaders are made when the Trainer asks for them, with its device and ranks, and follow its
+    epochs. After `fit(ckpt_path=...)` training continues with exactly the samples that would have
+    followed, wherever in an epoch the checkpoint was taken. In the middle of an epoch this requires
+    the same number of processes and the same batch size, because the Trainer counts batches.
 
     Args:
-        train: the arguments of a `fastio.Loader`, as a mapping, or a Loader. A mapping's `device`,
-            `rank` and `world_size` are the Trainer's unless it has some.
-        val, test, predict: likewise, or a list of several. They give the same samples each time,
+        train: arguments of a `fastio.Loader` as a mapping, or a Loader. `device`, `rank` and
+            `world_size` come from the Trainer unless the mapping has them.
+        val, test, predict: likewise, or a list of several. They deliver the same samples each time,
             with the same augmentations: those of epoch 0.
     """
 
 
 class StatsMonitor(StatsMonitorHooks, Callback):
-    """Logs what the training loader did since the last time.
+    """Logs the throughput and the wait time of the training loader.
 
-    `loader/samples_per_s` is of this process, the first one; `loader/wait_share` is the part of the
-    time, 0 to 1, that training waited for data.
+    `loader/samples_per_s` is the throughput of the first process. `loader/wait_share` is the
+    fraction of the time, 0 to 1, that training waited for data. Both cover the time since the last
+    log.
 
     Args:
-        every_n_steps: batches from one log to the next; 0 for no logs. None: the Trainer's
+        every_n_steps: number of batches between two logs; 0 disables them. None uses the Trainer's
             `log_every_n_steps`.
 
     Raises:
-        TypeError: from `fit`, the Trainer does not train on one fastio Loader.
+        TypeError: the Trainer does not train on one fastio Loader; raised by `fit`.
     """

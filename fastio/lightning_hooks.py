@@ -1,7 +1,7 @@
-"""What Lightning's DataModule and callback of fastio do, for either of Lightning's two packages.
+"""The methods of fastio's DataModule and callback, for either of Lightning's two packages.
 
-`lightning` and `pytorch_lightning` have base classes of their own, and the Trainer of each takes
-only those: `fastio.lightning` and `fastio.pytorch_lightning` put these hooks upon them.
+`lightning` and `pytorch_lightning` have different base classes, and the Trainer of each accepts
+only its own. `fastio.lightning` and `fastio.pytorch_lightning` combine them with these hooks.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ Split: TypeAlias = Loader | Mapping[str, Any]
 class TrainEpochs:
     """A loader as the Trainer iterates over it for training.
 
-    The Trainer makes iterators that it never uses: one to see whether it can, another one when it
-    resumes. So an epoch begins with an iterator's first batch. Nor does it ask for the end of one
-    whose length it knows: that the epoch is over it says by `is_last_batch`.
+    The Trainer makes iterators that it never uses: one to test that it can, another when it
+    resumes. An epoch therefore starts with the first batch of an iterator. The Trainer also does
+    not iterate to the end of an epoch whose length it knows; its `is_last_batch` says that the
+    epoch is over.
 
     Args:
-        loader: what to iterate over.
+        loader: loader to iterate over.
         trainer: Lightning's Trainer.
-        state: of a loader, from a checkpoint: where the first epoch goes on. None: at the beginning
-            of the Trainer's `current_epoch`.
+        state: state of a loader from a checkpoint, where the first epoch continues. None starts at
+            the beginning of the Trainer's `current_epoch`.
 
     Attributes:
-        loader: as given. Its `batch` tells of the batch that the training step has.
+        loader: as given. Its `batch` describes the batch of the current training step.
     """
 
     def __init__(self, loader: Loader, trainer: Any, state: Mapping[str, Any] | None) -> None:
@@ -43,10 +44,10 @@ class TrainEpochs:
             self.load_state_dict(state)
 
     def __len__(self) -> int:
-        """Batches of a whole epoch.
+        """Returns the number of batches of a whole epoch.
 
         Raises:
-            TypeError: they cannot be counted. The Trainer then takes one batch ahead.
+            TypeError: the number is not known. The Trainer then prefetches one batch.
         """
         return len(self.loader)
 
@@ -68,7 +69,7 @@ class TrainEpochs:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's state behind the last batch that was trained on."""
+        """Returns the loader's state after the last batch that was trained on."""
         loader = self.loader
         if len(self._states) < 2:
             return loader.state_dict()
@@ -81,13 +82,13 @@ class TrainEpochs:
         return self._states[-1 - min(ahead, len(self._states) - 1)]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next epoch go on where the state was taken."""
+        """Makes the next epoch continue at the saved state."""
         self.loader.load_state_dict(state)
         self._states.clear()
         self._placed = self._resumed = True
 
     def _check_count(self) -> None:
-        """Warns where the Trainer, which counts batches, takes up the epoch elsewhere."""
+        """Warns if the Trainer, which counts batches, resumes the epoch at another position."""
         done = self._trainer.fit_loop.epoch_loop.batch_progress.current.ready
         step = self.loader.batch.step
         if self._has_length() and self.loader.batch_size is not None and step != done:
@@ -108,11 +109,11 @@ class TrainEpochs:
 
 
 class EvaluationEpochs:
-    """A loader as the Trainer evaluates on it: each time the same epoch, the first one.
+    """A loader as the Trainer iterates over it for evaluation: always epoch 0.
 
     Attributes:
-        loader: what to iterate over. Its `batch.valid` says how many samples of the step's batch
-            count: with several processes, the last one may be padded.
+        loader: loader to iterate over. Its `batch.valid` is the number of samples of the step's
+            batch without padding; with several processes, the last batch may be padded.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -127,7 +128,7 @@ class EvaluationEpochs:
 
 
 class DataModuleHooks:
-    """`fastio.lightning.DataModule`, less its base class, which sets `trainer`."""
+    """The methods of `fastio.lightning.DataModule`; its base class sets `trainer`."""
 
     trainer: Any
 
@@ -166,18 +167,18 @@ class DataModuleHooks:
         return self._evaluation("predict")
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the training loader stands; Lightning puts it into the checkpoint."""
+        """Returns the state of the training loader, which Lightning saves in the checkpoint."""
         return {} if self._train is None else {"train": self._train.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes such a state out of the checkpoint that `fit` goes on from."""
+        """Restores the state of the training loader from a checkpoint."""
         # Lightning gives the same state to the training loader, but not where it was made before
         # the checkpoint was read (`estimated_stepping_batches`), nor behind the end of an epoch.
         fitting = self.trainer is not None and self.trainer.state.fn == "fit"
         self._state = state_dict.get("train") if fitting else None
 
     def teardown(self, stage: str) -> None:
-        """Closes the loaders that were made here."""
+        """Closes the loaders that this object made."""
         for name in list(self._opened):
             self._close(name)
 
@@ -201,7 +202,7 @@ class DataModuleHooks:
         return loader
 
     def _place(self) -> dict[str, Any]:
-        """The device and the part of each global batch that are this process's."""
+        """Returns the device, rank and world size of this process as Loader arguments."""
         if self.trainer is None:
             return {}
         place: dict[str, Any] = {"device": self.trainer.strategy.root_device}
@@ -217,7 +218,7 @@ class DataModuleHooks:
 
 
 class StatsMonitorHooks:
-    """`fastio.lightning.StatsMonitor`, less its base class."""
+    """The methods of `fastio.lightning.StatsMonitor`."""
 
     def __init__(self, every_n_steps: int | None = None) -> None:
         super().__init__()

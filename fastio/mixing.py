@@ -1,9 +1,9 @@
-"""Several datasets as one: which row of which stands where.
+"""Mixes several datasets into one: which row of which dataset stands at which position.
 
-The order of a mix is arithmetic like any other, a function of (seed, epoch): positions are cut in
-cycles of `CYCLE`, in each of which every source has its share of places, in an order of the cycle's
-own. The k-th place of a source, counted over all epochs, has position k of that source's own
-epochs, which follow one another, each in an order of its own.
+The order of a mix is a function of (seed, epoch), computed without state. Positions are divided
+into cycles of `CYCLE`. In each cycle every source has a number of places proportional to its
+weight, in an order of the cycle's own. The k-th place of a source, counted over all epochs, has
+position k of that source's own epochs, which follow one another, each in its own order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fastio.order import Order
 from fastio.plan import BucketPlan, Lengths, Plan, PlannedBatch
 from fastio.sampling import Sampling
 
-CYCLE = 10_000  # places: weights are rounded to so many parts
+CYCLE = 10_000  # places; weights are rounded to multiples of 1 / CYCLE
 _WORD = 0xFFFFFFFFFFFFFFFF
 _KEPT_CYCLES = 4
 
@@ -29,13 +29,13 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Mix:
-    """Datasets to be loaded as one; see `fastio.mix`.
+    """Several datasets that are loaded as one; returned by `fastio.mix`.
 
     Attributes:
-        sources: what the loader takes as datasets: paths, URLs, or datasets.
-        weights: of each, which add up to 1.
-        seed: of the order in which they take turns; None: the loader's.
-        stop: where an epoch ends.
+        sources: datasets as the loader takes them: paths, URLs, or dataset objects.
+        weights: weight of each source; they add up to 1.
+        seed: seed of the order in which sources alternate; None uses the loader's seed.
+        stop: where an epoch ends, as in `fastio.mix`.
     """
 
     sources: tuple[Any, ...]
@@ -50,17 +50,17 @@ def mix(
     seed: int | None = None,
     stop: Stop | int = "all",
 ) -> Mix:
-    """Several datasets with the same fields as one dataset for `Loader`.
+    """Return several datasets with the same fields as one dataset for `Loader`.
 
-    Samples come from each in proportion to its weight: exactly so in each run of 10,000 samples of
-    an epoch, in random order within it. A source that ends begins again, in its next epoch's order
-    and with its next epoch's augmentations; at the beginning of the mix's next epoch each source
-    goes on where it was. All of it is a function of the seeds: the same for any number of ranks
-    and threads, and resumed exactly.
+    Samples come from each source in proportion to its weight: exactly in each run of 10,000 samples
+    of an epoch, in random order within it. A source that ends starts again, with the order and the
+    augmentations of its next epoch. At the start of the mix's next epoch each source continues
+    where it was. The order is a function of the seeds: it is the same for any number of ranks and
+    threads, and a resumed run continues exactly.
 
-    Windows of tokens have `cu_seqlens` of the whole batch. Documents (`TokenPad`) are padded to the
-    longest of the batch, whichever dataset it is of; with `pool`, batches of similar lengths are
-    made of the mix's samples, each batch of all sources.
+    Windows of tokens have the `cu_seqlens` of the whole batch. Documents (`TokenPad`) are padded to
+    the longest of the batch, whichever dataset it comes from. With `pool`, batches of similar
+    lengths are made from the samples of the mix, so that each batch has samples of all sources.
 
         loader = fastio.Loader(
             fastio.mix({"web": 0.7, "books": 0.3}), 64, shuffle=True,
@@ -68,12 +68,14 @@ def mix(
         )
 
     Args:
-        sources: {path: weight, ...}, or pairs of a dataset (or a path) and its weight. A torch
-            Subset or ConcatDataset of such datasets is one, too. Weights are above 0, of any sum.
-        seed: of the turns, also of loaders that do not shuffle; None: the loader's seed, which
-            decides the order within each source in any case.
-        stop: where an epoch ends: "all", when every source was gone through once (small ones more
-            than once); "first", when the first source would begin again; or after so many samples.
+        sources: {path: weight, ...}, or pairs of a dataset (or path) and its weight. A torch Subset
+            or ConcatDataset of such datasets is possible too. Weights are positive and may have any
+            sum.
+        seed: seed of the order in which sources alternate, also in loaders that do not shuffle;
+            None uses the loader's seed, which always decides the order within each source.
+        stop: where an epoch ends: "all", when every source has been read once (small sources are
+            read several times); "first", when the first source would start again; or a number of
+            samples.
 
     Raises:
         ValueError: there are no sources, or a weight or `stop` is not possible.
@@ -95,14 +97,14 @@ def mix(
 
 
 class Part(NamedTuple):
-    """Those of some positions that one source has in one of its epochs.
+    """The positions of a request that belong to one epoch of one source, with their rows.
 
     Attributes:
-        source: its number.
-        epoch: of the source.
-        places: int64 (n,), where they stand among the positions that were asked for.
-        rows: int64 (n,), of the source.
-        occurrences: int64 (n,), how often each came in the epoch before; None: never.
+        source: number of the source.
+        epoch: epoch of the source.
+        places: int64 (n,), indices of the rows among the requested positions.
+        rows: int64 (n,), row numbers in the source.
+        occurrences: int64 (n,), how often each row occurred earlier in the epoch; None if never.
     """
 
     source: int
@@ -113,11 +115,11 @@ class Part(NamedTuple):
 
 
 class Chain:
-    """Datasets one after the other, of whose rows some may be picked.
+    """Several datasets one after the other, of which some rows may be picked.
 
     Args:
-        rows: of each dataset.
-        sampling: tells which rows are picked.
+        rows: number of rows of each dataset.
+        sampling: sampling whose `picked` says which rows are picked.
     """
 
     def __init__(self, rows: Sequence[int], sampling: Sampling) -> None:
@@ -130,21 +132,21 @@ class Chain:
 
     @property
     def datasets(self) -> int:
-        """How many there are."""
+        """The number of datasets."""
         return len(self._bounds) - 1
 
     def parts_at(self, part: Part, first: int = 0) -> list[Part]:
-        """A part, whose rows are places among those that are picked, by dataset.
+        """Splits a part by dataset; its rows are places among the picked rows.
 
         Args:
-            part: of one source.
-            first: the first dataset's number.
+            part: part of one source.
+            first: number of the first dataset.
         """
         rows, occurrences = self._sampling.picked_at(part.rows)
         return self.parts(part._replace(rows=rows, occurrences=occurrences), first)
 
     def parts(self, part: Part, first: int = 0) -> list[Part]:
-        """A part, whose rows are those of all datasets together, by dataset."""
+        """Splits a part by dataset; its rows count all datasets together."""
         numbers = np.searchsorted(self._bounds, part.rows, side="right") - 1
         found = []
         for number in np.unique(numbers).tolist():
@@ -155,7 +157,7 @@ class Chain:
         return found
 
     def places(self, dataset: int, rows: Indices, occurrences: Indices | None) -> Indices:
-        """Where rows of a dataset stand among those that are picked; see `Sampling.places`."""
+        """Returns the places of a dataset's rows among the picked rows; see `Sampling.places`."""
         return self._sampling.places(rows + self._bounds[dataset], occurrences)
 
 
@@ -163,15 +165,15 @@ class MixOrder:
     """The order of a mix.
 
     Args:
-        rows: of each source.
-        weights: of each, which add up to 1.
-        seed: of the turns.
-        order_seed: of the order within sources.
-        shuffle: whether sources are shuffled.
-        stop: where an epoch ends.
+        rows: number of rows of each source.
+        weights: weight of each source; they add up to 1.
+        seed: seed of the order in which sources alternate.
+        order_seed: seed of the order within sources.
+        shuffle: whether the rows of each source are shuffled.
+        stop: where an epoch ends, as in `mix`.
 
     Attributes:
-        samples: of an epoch.
+        samples: number of samples of an epoch.
 
     Raises:
         ValueError: a source has no rows.
@@ -199,9 +201,9 @@ class MixOrder:
         self.samples = self._samples(stop)
 
     def parts(self, epoch: int, positions: Indices) -> list[Part]:
-        """What stands at positions of an epoch, int64 (n,) in [0, samples).
+        """Returns the rows at positions of an epoch, int64 (n,) in [0, samples), as parts.
 
-        Parts come by source, and by its epochs.
+        Parts are ordered by source, then by the source's epoch.
         """
         # Epochs follow one another, and so do the sources' places in them.
         cycle, place = np.divmod(positions + epoch * self.samples, CYCLE)
@@ -221,7 +223,7 @@ class MixOrder:
         return found
 
     def _cycle(self, cycle: int) -> tuple[Indices, Indices]:
-        """Of each place of a cycle: its source, and how many places that has there before."""
+        """Returns each cycle place's source, and how many earlier places that source has."""
         kept = self._cycles.get(cycle)
         if kept is None:
             turns = Order(CYCLE, self._seed, cycle).span(0, CYCLE)
@@ -247,12 +249,12 @@ class MixOrder:
 
 @dataclass(frozen=True)
 class MixLengths:
-    """How long what stands at positions of an epoch is; see `plan.Lengths`.
+    """The lengths of the rows at positions of an epoch; see `plan.Lengths`.
 
     Args:
-        order: of the mix.
-        epoch: from 0.
-        lengths: of each source's rows.
+        order: order of the mix.
+        epoch: epoch, from 0.
+        lengths: lengths of each source's rows.
     """
 
     order: MixOrder
@@ -267,9 +269,9 @@ class MixLengths:
 
 
 class MixedBatch(NamedTuple):
-    """One batch of one rank; the attributes are those of `plan.PlannedBatch`, and `pool`.
+    """One batch of one rank, with the attributes of `plan.PlannedBatch` and `pool`.
 
-    A source's epochs follow one another from pool to pool, in any order within one.
+    A source's epochs follow one another from pool to pool, but may alternate within one.
     """
 
     step: int
@@ -285,11 +287,10 @@ class MixPlan:
     """The batches of one rank in one epoch of a mix.
 
     Args:
-        order: of the mix.
-        epoch: from 0.
-        positions: a plan of the epoch's positions, in order or by lengths, whose rows are the
-            positions.
-        chains: what the sources are made of, whose datasets are numbered one after the other.
+        order: order of the mix.
+        epoch: epoch, from 0.
+        positions: plan of the epoch's positions, in order or by lengths; its rows are positions.
+        chains: the datasets of each source; they are numbered one after the other.
     """
 
     order: MixOrder
@@ -317,7 +318,7 @@ class MixPlan:
 
 
 def concatenated(chain: Chain, epoch: int, plan: Iterable[PlannedBatch]) -> Iterator[MixedBatch]:
-    """Batches of rows of a chain of datasets, in parts by dataset."""
+    """Yields batches of a chain of datasets, split into parts by dataset."""
     for planned in plan:
         size = len(planned.rows)
         whole = Part(0, epoch, np.arange(size), planned.rows, planned.occurrences)
@@ -327,7 +328,7 @@ def concatenated(chain: Chain, epoch: int, plan: Iterable[PlannedBatch]) -> Iter
 
 
 def _quota(shares: npt.NDArray[np.float64]) -> Indices:
-    """Places of a cycle for each source, by largest remainders, one at least."""
+    """Returns the places of each source in a cycle, by largest remainders and at least one each."""
     exact = shares * CYCLE
     quota = np.maximum(1, np.floor(exact)).astype(np.int64)
     by_remainder = np.argsort(np.floor(exact) - exact, kind="stable")

@@ -1,13 +1,13 @@
-"""What a sample consists of: fields, their types, and the Arrow columns that hold them.
+"""The fields of a sample, their types, and the Arrow columns that hold them.
 
 A field is one value of a sample. Some fields need several columns: an image stored under the
-name ``image`` has its bytes in ``image`` and one small column each for what is stored
+name ``image`` has its bytes in ``image`` and one small column each for the codec
 (``image.codec``), its size and its orientation, so that reads and crops are planned without
-touching a pixel. A dot in a column's name therefore always means "part of a field".
+reading a pixel. A dot in a column's name therefore always means "part of a field".
 
-A schema may also keep all fields of fixed width side by side, row by row, in one column,
-``.record``. A shuffled gather of 160-byte rows then touches three cache lines and one page of
-each row, where a column each for the same fields costs six and three: it is twice as fast.
+A schema may also store all fields of fixed width side by side, row by row, in one column,
+``.record``. A shuffled gather of 160-byte rows then touches three cache lines and one page per row.
+With one column per field it touches six lines and three pages, and takes twice as long.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class Array:
     """A numeric array.
 
     Args:
-        dtype: NumPy's name of the element type, one of `ARRAY_DTYPES`.
-        shape: the shape that every sample has, with None for each axis whose length differs
-            between samples: (80, None) for spectrograms. None alone: any number of axes, of any
-            lengths.
+        dtype: NumPy name of the element type, one of `ARRAY_DTYPES`.
+        shape: shape of every sample, with None for each axis whose length differs between samples,
+            such as (80, None) for spectrograms. None instead of a shape allows any number of axes
+            of any lengths.
     """
 
     dtype: str
@@ -113,13 +113,13 @@ class Array:
 
     @property
     def open_axes(self) -> tuple[int, ...] | None:
-        """The axes whose lengths differ between samples; None where any may."""
+        """The axes whose lengths differ between samples; None if the number of axes differs too."""
         if self.shape is None:
             return None
         return tuple(axis for axis, length in enumerate(self.shape) if length is None)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of a shape is one of this field."""
+        """Returns whether an array of this shape is a value of this field."""
         if self.shape is None:
             return True
         return len(shape) == len(self.shape) and all(
@@ -132,7 +132,7 @@ class Scalar:
     """One number.
 
     Args:
-        dtype: NumPy's name of its type, one of `DTYPES`.
+        dtype: NumPy name of its type, one of `DTYPES`.
     """
 
     dtype: str
@@ -146,8 +146,8 @@ class Text:
     """A string, stored as UTF-8.
 
     Args:
-        listed: a list of strings instead, in batches a list of them for each row. Datasets of
-            Hugging Face have such fields; they are not packed.
+        listed: whether the field is a list of strings; a batch then has one list per row. Datasets
+            of Hugging Face have such fields; they cannot be packed.
     """
 
     listed: bool = False
@@ -160,12 +160,12 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A document's tokens: numbers of a vocabulary, any number of them.
+    """The tokens of a document: any number of ids in a vocabulary.
 
     Args:
-        dtype: NumPy's name of what they are stored as: uint8, uint16 or uint32.
-        vocabulary_size: every token is below it; None where that is not known.
-        separator: the token that ends every document, None where there is none.
+        dtype: NumPy name of the stored type: uint8, uint16 or uint32.
+        vocabulary_size: number above all token ids; None if it is not known.
+        separator: token that ends every document; None if there is none.
     """
 
     dtype: str = "uint16"
@@ -190,17 +190,17 @@ _FIELD_TYPES: dict[str, type[Field]] = {
 
 @dataclass(frozen=True)
 class RecordLayout:
-    """Where each fixed-width field lies in a row of the column ".record".
+    """The position of each fixed-width field in a row of the column ".record".
 
-    Fields stand in the schema's order, each at a multiple of its item size. Bytes between them
-    and behind the last one are zero.
+    Fields are in the order of the schema, each at a multiple of its item size. The bytes between
+    fields and after the last one are zero.
 
     Attributes:
-        nbytes: of a row: a multiple of the largest item size, and of 32 where that adds an eighth
-            at most.
-        offsets: in bytes, of each field in the row.
-        dtype: the row as a NumPy structured dtype. The column's bytes seen as it and indexed by a
-            field give an array (rows, *shape) of the field's own dtype.
+        nbytes: size of a row: a multiple of the largest item size, and of 32 if that adds at most
+            an eighth.
+        offsets: offset of each field in the row, in bytes.
+        dtype: the row as a NumPy structured dtype. A view of the column's bytes with this dtype,
+            indexed by a field, is an array (rows, *shape) of the field's own dtype.
     """
 
     nbytes: int
@@ -213,18 +213,18 @@ class Schema:
     """The fields of a dataset's samples, in order.
 
     Args:
-        fields: name of each field and its type. A name is not empty and has no dot.
-        structure: what a sample is in Python: a "tuple" of the fields in order, a "dict" by
+        fields: name and type of each field. A name must not be empty or contain a dot.
+        structure: form of a sample in Python: a "tuple" of the fields in order, a "dict" by
             name, or the "single" field itself.
-        classes: names of the classes, when the numbers of an integer field `label` (or `class`)
+        classes: names of the classes if the numbers of an integer field `label` (or `class`)
             stand for them, else None.
-        records: whether the fixed-width fields (Scalar, and Array with a shape) lie side by side,
-            row by row, in one column ".record", instead of a column each.
-        vocabularies: for integer Scalar fields, the strings that their numbers 0, 1, ... stand for.
+        records: whether the fixed-width fields (Scalar, and Array with a shape) are stored side by
+            side, row by row, in one column ".record" instead of one column each.
+        vocabularies: for integer Scalar fields, the strings that the numbers 0, 1, ... stand for.
 
     Raises:
-        SchemaError: no fields, an impossible name, "single" with several fields, or a vocabulary
-            of what is no integer Scalar.
+        SchemaError: there are no fields, a name is impossible, "single" is given with several
+            fields, or a vocabulary is given for a field that is not an integer Scalar.
     """
 
     fields: Mapping[str, Field]
@@ -261,22 +261,22 @@ class Schema:
 
     @cached_property
     def image_fields(self) -> tuple[str, ...]:
-        """Names of the fields that are images, in order."""
+        """The names of the image fields, in order."""
         return tuple(name for name, kind in self.fields.items() if isinstance(kind, Image))
 
     @cached_property
     def token_fields(self) -> tuple[str, ...]:
-        """Names of the fields that are tokens, in order."""
+        """The names of the token fields, in order."""
         return tuple(name for name, kind in self.fields.items() if isinstance(kind, Tokens))
 
     @cached_property
     def record_layout(self) -> RecordLayout | None:
-        """How fields lie in the column ".record"; None without records or fixed-width fields."""
+        """The layout of the column ".record"; None without records or fixed-width fields."""
         fixed = {name: kind for name, kind in self.fields.items() if is_fixed_width(kind)}
         return _record_layout(fixed) if self.records and fixed else None
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns that hold these fields, none of them nullable, without metadata."""
+        """Returns the Arrow schema of these fields, with no nullable column and no metadata."""
         layout = self.record_layout
         columns: list[tuple[str, pa.DataType]] = []
         if layout is not None:
@@ -287,7 +287,7 @@ class Schema:
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns])
 
     def to_json(self) -> dict[str, Any]:
-        """This schema as JSON values, as manifests store it."""
+        """Returns this schema as JSON values, as manifests store it."""
         fields = [{"name": name, **_field_json(kind)} for name, kind in self.fields.items()]
         value: dict[str, Any] = {
             "structure": self.structure,
@@ -302,7 +302,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, value: Any) -> Schema:
-        """The schema that `to_json` described.
+        """Returns the schema that `to_json` described.
 
         Raises:
             SchemaError: the value does not describe a schema.
@@ -330,12 +330,12 @@ class Schema:
 
 
 def is_fixed_width(kind: Field) -> TypeGuard[Scalar | Array]:
-    """Whether all rows of a field take the same bytes: Scalar, and Array with a shape."""
+    """Returns whether all rows of a field have the same size: Scalar, and Array with a shape."""
     return isinstance(kind, Scalar) or (isinstance(kind, Array) and kind.fixed_shape is not None)
 
 
 def row_shape(kind: Field) -> tuple[tuple[int, ...], str]:
-    """The shape and dtype name of one row of a field for which `is_fixed_width` holds."""
+    """Returns the shape and dtype name of one row of a field for which `is_fixed_width` holds."""
     if isinstance(kind, Scalar):
         return (), kind.dtype
     assert isinstance(kind, Array)
@@ -344,10 +344,10 @@ def row_shape(kind: Field) -> tuple[tuple[int, ...], str]:
 
 
 def tokens_hint(fields: Mapping[str, Field]) -> str:
-    """What to do where tokens are wanted and one of the fields is an array of integers.
+    """Returns advice for when tokens are wanted and a field is an array of integers.
 
     Returns:
-        A sentence with a blank before it, or "" where there is no such field.
+        A sentence with a leading space, or "" if there is no such field.
     """
     for name, kind in fields.items():
         if isinstance(kind, Array) and "int" in kind.dtype and len(kind.shape or (None,)) == 1:
@@ -359,12 +359,12 @@ def tokens_hint(fields: Mapping[str, Field]) -> str:
 
 
 def is_open_array(kind: Field) -> TypeGuard[Array]:
-    """Whether a field is of arrays whose shapes differ between samples."""
+    """Returns whether a field holds arrays whose shapes differ between samples."""
     return isinstance(kind, Array) and kind.fixed_shape is None
 
 
 def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
-    """The Arrow columns (name, type) that hold a field, its main column first."""
+    """Returns the Arrow columns (name, type) that hold a field, its main column first."""
     if isinstance(field, Image):
         return [
             (name, pa.large_binary()),
@@ -393,12 +393,12 @@ def field_columns(name: str, field: Field) -> list[tuple[str, pa.DataType]]:
 
 
 def stored_dtype(dtype: str) -> str:
-    """NumPy's name of the numbers that a column has for an element type; pairs for complex ones."""
+    """Returns the NumPy name of the numbers that a column stores; complex types become pairs."""
     return _PAIRS.get(dtype, dtype)
 
 
 def _record_layout(fixed: Mapping[str, Scalar | Array]) -> RecordLayout:
-    """The layout of the given fixed-width fields."""
+    """Returns the layout of the given fixed-width fields."""
     formats: list[tuple[np.dtype[Any], tuple[int, ...]]] = []
     offsets = {}
     end = largest = 0

@@ -19,24 +19,24 @@ from fastio.sizes import size_in_bytes
 
 
 class Cache:
-    """A folder on a local disk where remote data is kept, for all processes of the machine.
+    """A folder on a local disk that caches remote data for all processes of the machine.
 
-    Loaders of any datasets, runs and ranks may share one. Each piece of data is fetched once by all
-    of them; what is needed furthest in the future is deleted first. A killed process leaves nothing
-    that would have to be cleaned up.
+    Loaders of any datasets, runs and ranks may share one cache. Each piece of data is fetched once
+    for all of them. When space is needed, the data whose next use is furthest in the future is
+    deleted first. No clean-up is needed after a process is killed.
 
     Args:
-        path: the folder, on a local disk; made if need be. One that is no cache yet has to be
-            empty.
-        budget: bytes that it may take, as a number or as text such as "200GB". None: what is free
-            on its disk, less a twentieth of the disk.
-        shared: whether the folder's group may use it too. By default it is the user's alone: it is
-            made with mode 0700, and refused where it belongs to somebody else or where others may
-            write to it. A shared one is made with mode 2770 and its files with 0660; all of its
-            group are trusted with what loaders read from it.
+        path: folder on a local disk; it is created if it does not exist. A folder that is not yet a
+            cache must be empty.
+        budget: maximum size in bytes, as a number or a string such as "200GB". None uses the free
+            space of the disk, less a twentieth of the disk.
+        shared: whether the folder's group may use the cache too. By default only the user may: the
+            folder is created with mode 0700, and it is an error if it belongs to somebody else or
+            others may write to it. A shared folder is created with mode 2770 and its files with
+            mode 0660; all members of the group are then trusted with the data that loaders read.
 
     Raises:
-        CacheError: the budget is no size.
+        CacheError: the budget is not a size.
     """
 
     def __init__(

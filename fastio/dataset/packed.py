@@ -103,16 +103,16 @@ class StoredImage(NamedTuple):
 
 
 class Dataset(Rows):
-    """A packed dataset. Safe to use from several threads; pickling it reopens it elsewhere.
+    """A packed dataset. Safe to use from several threads; unpickling opens it again.
 
     Args:
-        path: the folder that `fastio pack` or `fastio.Writer` wrote.
-        manifest: the folder's, where it is open already.
+        path: folder that `fastio pack` or `fastio.Writer` wrote.
+        manifest: manifest of the folder, if it is already open.
 
     Attributes:
-        path: that folder.
-        manifest: what the folder consists of.
-        schema: the samples' fields.
+        path: the folder.
+        manifest: the manifest, which lists the contents of the folder.
+        schema: fields of the samples.
 
     Raises:
         DatasetNotFound: the folder does not exist or has no manifest.

@@ -23,20 +23,20 @@ AUDIO_EXTENSIONS = (
 
 
 class AudioFolder(FolderDataset):
-    """Sound files in class folders: (audio, label) samples; or in one folder: audio alone.
+    """Sound files in class folders, as (audio, label) samples; or in one folder, as audio only.
 
-    Only names are read: no file is opened before it is asked for. Classes and order are those of
-    image folders.
+    Opening lists file names only: a file is opened when its sample is read. Classes and order are
+    as in image folders.
 
     Args:
-        path: a folder with a folder for each class, files anywhere below it; or with files.
+        path: folder with one folder per class, with files at any depth; or a folder with files.
 
     Attributes:
-        schema: fields `audio` (the file's bytes) and `label` (int64), a tuple, with the classes'
-            names; without class folders, a single field `audio`.
+        schema: a tuple of the fields `audio` (bytes of the file) and `label` (int64), with the
+            names of the classes; without class folders, the single field `audio`.
 
     Raises:
-        SourceNotFound: no such folder, or no sound files.
+        SourceNotFound: the folder does not exist, or has no sound files.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -64,23 +64,24 @@ class PathTable(Sequence[str]):
 
 
 class FolderDataset(Rows):
-    """Images in class folders: (image, label) samples, label being the class's number.
+    """Images in class folders, as (image, label) samples, where label is the number of the class.
 
-    Only names are read: no file is opened or measured before it is asked for.
+    Opening lists file names only: a file is opened when its sample is read.
 
     Args:
-        path: the folder that has a folder for each class, images anywhere below it.
-        extensions: endings, in lower case, of the files to take.
+        path: folder with one folder per class, with images at any depth.
+        extensions: lower-case extensions of the files to include.
 
     Attributes:
-        path: that folder.
-        schema: fields `image` (RGB) and `label` (int64), a tuple, with the classes' names.
-        paths: the files' paths in row order.
-        labels: int64 (rows,), the classes' numbers.
-        upright: whether images are turned as their EXIF orientation says.
+        path: the folder.
+        schema: a tuple of the fields `image` (RGB) and `label` (int64), with the names of the
+            classes.
+        paths: paths of the files in row order.
+        labels: int64 (rows,), numbers of the classes.
+        upright: whether images are rotated according to their EXIF orientation.
 
     Raises:
-        SourceNotFound: no such folder, no class folders, or a class folder without images.
+        SourceNotFound: the folder does not exist, has no class folders, or a class has no images.
     """
 
     def __init__(

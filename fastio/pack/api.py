@@ -61,15 +61,15 @@ class TokenCounts:
 
 @dataclass(frozen=True)
 class PackReport:
-    """What a pack did.
+    """The result of `pack`.
 
     Attributes:
-        rows: samples packed.
-        shards: shards of the dataset.
-        bytes: size of all shards.
+        rows: number of samples packed.
+        shards: number of shards.
+        bytes: total size of the shards.
         skipped: (name, reason) of every bad sample that was left out, in the source's order.
-        seconds: how long it took.
-        tokens: of text; None for what is none.
+        seconds: duration.
+        tokens: token counts of packed text; None for other data.
     """
 
     rows: int
@@ -347,22 +347,22 @@ def _pack_all(
 
 
 class Writer:
-    """Packs samples that are handed to it one by one.
+    """Packs samples that are passed to it one by one.
 
         with fastio.Writer("train", Schema({"image": Image(), "label": Scalar("int64")})) as writer:
             for data, label in samples:
                 writer.write({"image": data, "label": label})
 
-    Leaving the block finishes the dataset; leaving it by an error deletes what was written. Used
-    by one thread.
+    Leaving the block finishes the dataset; leaving it with an exception deletes what was written.
+    Use a writer from one thread only.
 
     Args:
-        dst: the folder to make, or its URL.
-        schema: what samples consist of.
-        codec, codebook, max_side, quality: as for `fastio.pack`. There are no samples yet to train
-            a codebook on.
-        shard_size, workers, on_error, overwrite, max_pixels: as for `fastio.pack`.
-        storage_options, staging: as for `fastio.pack`.
+        dst: folder to create, or its URL.
+        schema: fields of the samples.
+        codec, codebook, max_side, quality: as in `fastio.pack`, except that a codebook cannot be
+            trained, since there are no samples yet.
+        shard_size, workers, on_error, overwrite, max_pixels: as in `fastio.pack`.
+        storage_options, staging: as in `fastio.pack`.
 
     Raises:
         DatasetExists: `dst` holds a dataset.
@@ -404,10 +404,10 @@ class Writer:
         self._report: PackReport | None = None
 
     def write(self, sample: Any) -> None:
-        """Add a sample, in the structure that the schema says.
+        """Add a sample, in the structure of the schema.
 
         Samples are encoded in the background: an error may be raised by a later call, and names
-        the sample that it is about.
+        the sample that caused it.
 
         Raises:
             SchemaError, ImageError, PackError: as `fastio.pack`.
@@ -423,10 +423,11 @@ class Writer:
         self._written += 1
 
     def finish(self) -> PackReport:
-        """Write what is left and the manifest; the writer is closed afterwards.
+        """Write the remaining samples and the manifest, and close the writer.
 
         Raises:
-            As `write`; PackError: no samples were written.
+            PackError: no samples were written.
+            As `write`.
         """
         packer = self._opened()
         packer.finish()
@@ -437,13 +438,13 @@ class Writer:
 
     @property
     def report(self) -> PackReport:
-        """What was written, once it is finished."""
+        """The report of the finished dataset."""
         if self._report is None:
             raise PackError("the writer has not finished")
         return self._report
 
     def discard(self) -> None:
-        """Delete what was written; the writer is closed afterwards. Twice does nothing."""
+        """Delete what was written and close the writer. May be called more than once."""
         if self._packer is not None:
             packer, self._packer = self._packer, None
             packer.discard()

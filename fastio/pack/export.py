@@ -33,14 +33,14 @@ DEFAULT_TAR_SIZE = "256MiB"
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export did.
+    """The result of `export`.
 
     Attributes:
-        images: images written.
-        bytes: size of them.
-        index: path of the list of samples, or None where the folders' names say all.
-        seconds: how long it took.
-        tars: tars written; 0 for files in folders.
+        images: number of images written.
+        bytes: total size of the images.
+        index: path of the list of samples; None if the folders' names hold all information.
+        seconds: duration.
+        tars: number of tars written; 0 for files in folders.
     """
 
     images: int

@@ -45,16 +45,16 @@ _OTHERS_DEADLINE_S = 120.0  # for them to be done with it
 
 @dataclass(frozen=True)
 class WarmReport:
-    """What a warming did.
+    """The result of `warm`.
 
     Attributes:
-        url: of the dataset.
-        rows: of all of it.
-        rows_staged: of these, how many are in the cache now, from the first on.
-        bytes: of images, or of tars' samples, that are in the cache now.
-        bytes_fetched: of these, what was fetched now.
-        damaged: what is wrong at the source, and so was not kept.
-        seconds: how long it took.
+        url: URL of the dataset.
+        rows: number of rows of the dataset.
+        rows_staged: number of rows that are in the cache now, from the first on.
+        bytes: size of the images, or of the tars' samples, that are in the cache now.
+        bytes_fetched: the part of `bytes` that this call fetched.
+        damaged: descriptions of data that is damaged at the source and was not kept.
+        seconds: duration.
     """
 
     url: str
@@ -67,7 +67,7 @@ class WarmReport:
 
     @property
     def complete(self) -> bool:
-        """Whether all of the dataset is in the cache."""
+        """Whether the whole dataset is in the cache."""
         return self.rows_staged == self.rows
 
 
@@ -80,28 +80,28 @@ def warm(
     parallel: int | None = None,
     advance: Callable[[int], object] | None = None,
 ) -> WarmReport:
-    """Stage a remote dataset, or as much of its beginning as the cache has room for.
+    """Fetch a remote dataset, or as much of its beginning as fits, into a cache.
 
-    Room is made by deleting what no running loader is known to need. Loaders may use the cache
-    meanwhile. Pieces are written past the system's page cache, where the file system can: see
-    `fastio.cache.direct`.
+    To make room, data that no running loader is known to need is deleted. Loaders may use the cache
+    at the same time. Pieces are written without filling the page cache if the file system allows
+    it: see `fastio.cache.direct`.
 
     Args:
-        url: of a packed dataset; or of a tar, a folder of tars, or a pattern of tars.
-        cache: where to; a folder, or a `fastio.Cache`, whose budget counts.
-        fields: of tars, those that the Loader will be given, in its order: what it looks for
-            depends on them. Packed datasets are staged whole.
-        storage_options: for the store: see `fastio.open`.
-        parallel: requests that are under way at once, each of up to 4 MiB, or one block. None: by
-            the number of cores.
-        advance: called with the bytes that are staged, some at a time.
+        url: URL of a packed dataset, a tar, a folder of tars, or a pattern of tars.
+        cache: a folder, or a `fastio.Cache`, whose budget applies.
+        fields: for tars, the fields that the Loader will read, in its order: what it looks up
+            depends on them. Packed datasets are fetched whole.
+        storage_options: options of the store, as in `fastio.open`.
+        parallel: maximum number of concurrent requests, each of up to 4 MiB or one block. None
+            chooses it by the number of cores.
+        advance: function that is called with the number of bytes staged since its last call.
 
     Returns:
-        What is staged.
+        A report of what is staged.
 
     Raises:
-        DatasetNotFound, SourceNotFound, StoreError: it cannot be read.
-        ShardCorrupt, ManifestInvalid: what describes its rows is damaged.
+        DatasetNotFound, SourceNotFound, StoreError: the dataset cannot be read.
+        ShardCorrupt, ManifestInvalid: the description of its rows is damaged.
         SchemaError: there is no such field, or samples of tars lack one.
         CacheError, OSError: the cache cannot be written.
     """

@@ -25,21 +25,23 @@ _INEXACT = ("MP3", "MPEG")
 class AudioDecode:
     """Decodes a field of sound files (WAV, FLAC, OGG, MP3, ...) in the loader's threads.
 
-    A batch is (N, C, T), zeros behind shorter clips. With `length`, T is that; else it is the
-    longest clip's, and `NAME_length`, int64 (N,), stands beside it, as `Loader(ragged=)` says. It
-    needs `pip install "fastio[audio]"`.
+    A batch is (N, C, T), with zeros after shorter clips. T is `length` if given; else it is the
+    length of the longest clip, and the batch also has `NAME_length`, int64 (N,), as
+    `Loader(ragged=)` says. Requires `pip install "fastio[audio]"`.
 
     Args:
-        length: of every clip in frames, at `sample_rate` where that is given; longer files are
-            cropped, of which only the wanted frames are read (of MP3, all before them too). None:
-            whole files.
-        crop: where: "random" (drawn as images' crops are), the "center", or the "start".
-        mono: the mean of all channels, C = 1.
+        length: number of frames of every clip, at `sample_rate` if that is given. Longer files are
+            cropped, and only the wanted frames are read (for MP3 also all frames before them). None
+            delivers whole files.
+        crop: position of the crop: "random" (drawn like crops of images), "center" or "start".
+        mono: deliver the mean of all channels, C = 1.
         dtype: "float32", in [-1, 1], or "int16".
-        sample_rate: of every clip in Hz. A file of another one is an error, unless `resample`.
-        resample: convert other rates, by the soxr library.
-        channels: that every file has; another number is an error. None: those of a batch are alike.
-        lengths: with `length`, tell the clips' own lengths beside them too.
+        sample_rate: sample rate of every clip in Hz. A file with another rate is an error, unless
+            `resample` is set.
+        resample: convert other sample rates, with the soxr library.
+        channels: number of channels that every file must have. None: all files of a batch must have
+            the same number.
+        lengths: also deliver the lengths of the clips if `length` is given.
     """
 
     length: int | None = None

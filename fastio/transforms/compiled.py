@@ -182,10 +182,10 @@ def affine(tail: Sequence[Pointwise], channels: int) -> tuple[list[float], list[
 
 
 class Augmentation(NamedTuple):
-    """What the geometric part does to one image, in pixels of the upright source.
+    """The geometric transform of one image, in pixels of the upright source.
 
-    The crop (y, x, height, width) is resampled to (resized_height, resized_width); of that the
-    window (y, x, height, width) is kept, zeros where it overhangs; then it is flipped.
+    The crop (y, x, height, width) is resampled to (resized_height, resized_width). The window
+    (y, x, height, width) of the result is kept, with zeros where it exceeds it. Then it is flipped.
     """
 
     crop: tuple[int, int, int, int]

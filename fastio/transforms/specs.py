@@ -50,14 +50,14 @@ def _check_probability(p: float, name: str) -> None:
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """Crops a random area of a random aspect ratio and resizes it.
+    """Crops a random area with a random aspect ratio and resizes it.
 
     Args:
-        size: of the result in pixels, an int or (height, width).
-        scale: range of the crop's part of the image's area.
+        size: size of the result in pixels, an int or (height, width).
+        scale: range of the crop's area as a fraction of the image's area.
         ratio: range of the crop's width / height.
         interpolation: "nearest", "bilinear" or "bicubic", as Pillow defines them.
-        antialias: widen the filter when shrinking, as Pillow always does.
+        antialias: widen the filter when the image is reduced, as Pillow always does.
     """
 
     size: Size
@@ -86,10 +86,10 @@ class Resize:
     """Resizes the image.
 
     Args:
-        size: of the result in pixels: (height, width), or an int for the shorter edge, the other
-            one following the aspect ratio.
+        size: size of the result in pixels: (height, width), or an int for the shorter edge; the
+            longer edge then follows from the aspect ratio.
         interpolation, antialias: as in `RandomResizedCrop`.
-        max_size: the longer edge's limit, for an int size.
+        max_size: maximum length of the longer edge, if `size` is an int.
     """
 
     size: Size
@@ -119,10 +119,10 @@ class Resize:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """Cuts out the middle; where the image is smaller, zeros surround it.
+    """Crops the centre of the image, and pads smaller images with zeros.
 
     Args:
-        size: of the result in pixels, an int or (height, width).
+        size: size of the result in pixels, an int or (height, width).
     """
 
     size: Size
@@ -136,11 +136,11 @@ class CenterCrop:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """Cuts out a random place, without resizing.
+    """Crops at a random position, without resizing.
 
     Args:
-        size: of the result in pixels, an int or (height, width).
-        padding: zeros added on every side first, in pixels.
+        size: size of the result in pixels, an int or (height, width).
+        padding: number of zero pixels added on every side before the crop.
     """
 
     size: Size
@@ -157,7 +157,7 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class RandomHorizontalFlip:
-    """Mirrors left and right with probability p."""
+    """Flips the image left to right with probability p."""
 
     p: float = 0.5
 
@@ -170,7 +170,7 @@ class RandomHorizontalFlip:
 
 @dataclass(frozen=True)
 class RandomVerticalFlip:
-    """Mirrors top and bottom with probability p."""
+    """Flips the image top to bottom with probability p."""
 
     p: float = 0.5
 
@@ -183,7 +183,7 @@ class RandomVerticalFlip:
 
 @dataclass(frozen=True)
 class ToDtype:
-    """Changes the element type.
+    """Converts the element type.
 
     Args:
         dtype: a torch.dtype or its name ("float32", "float16", "bfloat16", "float64", "uint8").
@@ -204,13 +204,13 @@ class ToDtype:
 
 @dataclass(frozen=True)
 class Normalize:
-    """(x - mean) / std for each channel.
+    """Normalises each channel: (x - mean) / std.
 
-    On pixels that are still uint8 it means what torchvision's does after ToTensor: they become
-    float32 in [0, 1] first.
+    Pixels that are still uint8 are first converted to float32 in [0, 1], so that the result is that
+    of torchvision's Normalize after ToTensor.
 
     Args:
-        mean, std: one number a channel.
+        mean, std: one number per channel.
     """
 
     mean: Sequence[float]
@@ -227,18 +227,18 @@ class Normalize:
 
 @dataclass(frozen=True, repr=False)
 class OnBatch:
-    """Runs a callable once a batch, on the batch's device, after all other transforms of a field.
+    """Calls a function once per batch, on the batch's device, after a field's other transforms.
 
-    What the callable draws at random it draws once for the whole batch, unless it draws for each
-    sample itself. It can be pickled where the callable can.
+    Random numbers that the function draws apply to the whole batch, unless it draws for each sample
+    itself. An OnBatch can be pickled if its function can.
 
     Args:
-        function: takes the field's part of a batch and returns what stands in its place: images as
-            a tensor (N, C, H, W), or a list of N tensors (C, H, W) where sizes differ; numbers as a
-            tensor (N, ...); strings as a list of N.
+        function: receives the field's part of a batch and returns its replacement: images are a
+            tensor (N, C, H, W), or a list of N tensors (C, H, W) if sizes differ; numbers are a
+            tensor (N, ...); strings are a list of N.
 
     Raises:
-        TransformError: `function` cannot be called.
+        TransformError: `function` is not callable.
     """
 
     function: Callable[[Any], Any]

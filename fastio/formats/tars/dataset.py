@@ -32,34 +32,35 @@ Incomplete = Literal["raise", "skip", "keep"]
 class TarDataset(Rows):
     """The samples of WebDataset tars, in their order. Safe to use from several threads.
 
-    Samples are what the webdataset package makes of the same tars, as dicts: `__key__`, and a
-    field for each extension, named by it with underscores for dots. Images become upright RGB
-    pixels; cls, index, id and the like int64; txt text; npy arrays; JSON numbers numbers, other
-    JSON its text; anything else bytes, which are never unpickled.
+    Samples are dicts with the values that the webdataset package gives for the same tars:
+    `__key__`, and a field for each extension, named after it with underscores for dots. Images
+    become upright RGB pixels; cls, index, id and similar become int64; txt becomes text; npy
+    becomes arrays; JSON numbers become numbers, and other JSON its text. All other files become
+    bytes, which are never unpickled.
 
-    Opening makes one pass over the tars' headers, whose result is kept in a cache folder until a
-    tar changes; tars are never written to.
+    Opening reads the headers of the tars once. The resulting index is kept in a cache folder until
+    a tar changes; tars are never written to.
 
     Args:
         path: a tar, a folder of tars, a pattern such as "train-{000000..000009}.tar", or a list of
             tars and patterns.
-        fields: which fields, in order; None for all. "jpg;png" is whichever of the two a sample
-            has. A sample's other files are not looked at.
-        incomplete: what to do with samples that lack one of the fields, or whose number is none:
-            "raise" refuses the dataset, naming the first; "skip" leaves them out; "keep" raises
-            when they are asked for.
-        cache: where the index is kept, a cache or its folder; None for the folder
-            `fastio/indexes` in $XDG_CACHE_HOME or ~/.cache.
+        fields: names of the fields, in order; None for all. "jpg;png" is whichever of the two a
+            sample has. Other files of a sample are ignored.
+        incomplete: what happens with samples that lack one of the fields, or whose number cannot be
+            parsed: "raise" raises an error that names the first; "skip" leaves them out; "keep"
+            raises when they are read.
+        cache: where the index is kept: a cache or its folder; None uses the folder `fastio/indexes`
+            in $XDG_CACHE_HOME or ~/.cache.
 
     Attributes:
-        path: as given, in a word.
-        index: which samples there are, and where, also those that are left out.
+        path: the tars as given, as one string.
+        index: index of all samples and their places, including samples that are left out.
         schema: the fields.
         rows: int64 (n,), rows of `index` that this dataset has; None for all.
 
     Raises:
         SourceNotFound: a tar does not exist, or there are no samples.
-        ShardCorrupt: a tar is none, or compressed, truncated or damaged.
+        ShardCorrupt: a file is not a tar, or is compressed, truncated or damaged.
         SchemaError: there is no such field, or samples lack one.
     """
 

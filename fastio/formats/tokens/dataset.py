@@ -28,24 +28,24 @@ _KINDS = {
 
 
 class TokenDataset:
-    """Windows of the tokens of a packed dataset. Safe to use from several threads.
+    """A dataset whose samples are windows of tokens. Safe to use from several threads.
 
     Args:
-        dataset: packed; closed with this one.
-        field: the field of tokens.
-        windows: which.
-        picked: int64 (n,), the documents that windows are made of, in the order of their numbers;
-            None for all.
+        dataset: packed dataset with the documents; closed with this one.
+        field: name of the field of tokens.
+        windows: specification of the windows.
+        picked: int64 (n,), the documents from which windows are made, in the order of their
+            numbers; None for all.
 
     Attributes:
         dataset, field, windows: as given.
-        path: the packed dataset's.
-        schema: of a window.
+        path: path of the packed dataset.
+        schema: schema of a window.
 
     Raises:
-        SchemaError: the field is not there, or has no tokens.
+        SchemaError: the field does not exist or does not hold tokens.
         TransformError: the dataset has too few tokens for a window.
-        SourceNotFound, ShardCorrupt, StoreError: under "best-fit": a shard cannot be read.
+        SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read, with "best-fit".
     """
 
     def __init__(

@@ -24,27 +24,27 @@ INPUTS, MASK = "input_ids", "attention_mask"
 
 @dataclass(frozen=True)
 class TokenPad:
-    """Documents padded to the longest of their batch, for fine-tuning.
+    """Pads documents to the longest document of their batch, for fine-tuning.
 
-    Used as `Loader(path, transforms={"tokens": TokenPad(512)})`. The field of tokens becomes two in
-    the batch: `input_ids` (n, length), the first tokens of each document, and `attention_mask`, 1
-    where there is one and 0 behind the last. The other fields stay as they are.
+    Used as `Loader(path, transforms={"tokens": TokenPad(512)})`. The field of tokens becomes two
+    tensors of the batch: `input_ids` (n, length), the first tokens of each document, and
+    `attention_mask`, which is 1 for tokens and 0 for padding. Other fields do not change.
 
-    With `pool`, shuffled batches are made of documents of similar lengths, so that little is
-    padding: of each `pool` batches' documents in the epoch's order, the sorted ones are cut in
-    batches, which come in random order. Making the loader then reads where the documents of all
-    shards begin. The order depends on the samples of a step over all ranks, and a loader's state
-    holds for as many.
+    With `pool`, shuffled batches consist of documents of similar lengths, which reduces padding:
+    the documents of `pool` batches, in the epoch's order, are sorted by length and cut into
+    batches, which are delivered in random order. Making the loader then reads the offsets of all
+    documents. The order depends on the number of samples per step over all ranks, and a loader's
+    state can be loaded only with the same number.
 
     Args:
-        max_length: tokens of a document that are kept.
-        multiple_of: lengths of batches are multiples of it, as tensor cores like them.
-        pad: the token behind the last one.
-        pool: batches whose documents are sorted together; 0 leaves the order as it is.
-        dtype: of both.
+        max_length: maximum number of tokens of a document; the rest is cut off.
+        multiple_of: the length of a batch is a multiple of it, which suits tensor cores.
+        pad: token used for padding.
+        pool: number of batches whose documents are sorted together; 0 keeps the order.
+        dtype: dtype of both tensors.
 
     Raises:
-        TransformError: numbers that make no sense.
+        TransformError: an argument is out of range.
     """
 
     max_length: int

@@ -12,46 +12,46 @@ Packing = Literal["contiguous", "best-fit"]
 
 @dataclass(frozen=True)
 class TokenWindows:
-    """Windows of `length` tokens of a dataset of documents, for training language models.
+    """Cuts the tokens of documents into windows of `length` tokens, for training language models.
 
     Used as `Loader(path, transforms={"tokens": TokenWindows(2048)})`. The samples of the loader are
-    then windows, not documents, and a batch is a dict of tensors (N, length):
+    then windows instead of documents, and a batch is a dict of tensors (N, length):
 
     | key | value |
     |---|---|
     | `inputs` | the tokens |
-    | `targets` | the token after each one; `ignore` where there is none |
-    | `positions` | of each token in its document's part of the window, from 0 |
-    | `documents` | the number of each token's document in the window, from 0; -1 for padding |
+    | `targets` | the next token of each token; `ignore` where there is none |
+    | `positions` | position of each token in its document's part of the window, from 0 |
+    | `documents` | number of each token's document in the window, from 0; -1 for padding |
     | `cu_seqlens` | int32 (parts + 1,), see below |
-    | `max_seqlen` | int, the longest part |
+    | `max_seqlen` | int, length of the longest part |
 
-    `cu_seqlens` says where each part of a document begins in the batch's N * length tokens, and
-    their number, as variable-length attention kernels take it. The padding of a window counts as a
-    part.
+    `cu_seqlens` has the offset of each part of a document in the batch's N * length tokens, and
+    that number at the end, as variable-length attention kernels expect. The padding of a window
+    counts as a part.
 
-    "contiguous" windows follow one another in each shard's documents, which are read as one long
-    text; what is left at a shard's end, less than `stride` + `length` tokens, is left out. Of a
-    torch Subset of documents, only these are read, and what follows a document's last token is no
-    target (`ignore`).
+    "contiguous" windows follow one another in the documents of a shard, which are read as one long
+    text. Fewer than `stride` + `length` tokens at the end of a shard are left out. Of a torch
+    Subset of documents, only its documents are read, and the last token of a document has the
+    target `ignore`.
 
-    "best-fit" windows hold whole documents, so that none is cut but those longer than a window
-    (Ding et al., "Fewer truncations improve language modeling", ICML 2024): each goes into the
-    fullest window that has room, longest first, shard by shard; what stays empty is `pad`. Making
-    the loader then reads where the documents of all shards begin.
+    "best-fit" windows hold whole documents; only documents longer than a window are cut (Ding et
+    al., "Fewer truncations improve language modeling", ICML 2024). Shard by shard and longest
+    first, each document goes into the fullest window that has room; the rest of a window is `pad`.
+    Making the loader then reads the offsets of all documents.
 
     Args:
-        length: tokens of a window.
-        stride: from one window to the next, in tokens; None for `length`. Contiguous only.
-        packing: how windows are made of documents.
-        targets, positions, documents, cu_seqlens: whether they are wanted. With any of the last
-            three, or "best-fit", the target of a document's last token is `ignore`.
-        dtype: of inputs and targets, and of positions and documents.
-        pad: the token behind the last document of a window.
-        ignore: the target of what is not to be predicted: -100 is what torch's cross_entropy skips.
+        length: number of tokens per window.
+        stride: number of tokens from one window to the next; None for `length`. Contiguous only.
+        packing: how windows are made from documents: "contiguous" or "best-fit".
+        targets, positions, documents, cu_seqlens: whether the batch has these keys. With any of the
+            last three, or "best-fit", the target of a document's last token is `ignore`.
+        dtype: dtype of inputs, targets, positions and documents.
+        pad: token after the last document of a window.
+        ignore: target that the loss ignores; -100 is the value that torch's cross_entropy skips.
 
     Raises:
-        TransformError: numbers that make no sense.
+        TransformError: an argument is out of range.
     """
 
     length: int

@@ -135,6 +135,7 @@ class MappedFile:
         path: the file.
         error: what to raise when it is not a file as fastio writes them.
         name: how messages call it; None: by its path.
+        advice: what to do about it when it is damaged.
 
     Attributes:
         name: as messages call it.
@@ -147,9 +148,16 @@ class MappedFile:
         SourceChanged: it was replaced meanwhile.
     """
 
-    def __init__(self, path: str, error: type[FastioError], name: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        error: type[FastioError],
+        name: str | None = None,
+        advice: str = "copy it again, or pack again",
+    ) -> None:
         self.name = path if name is None else name
         self._error = error
+        self._advice = advice
         try:
             self.stamp = stamp(path)
             self.mapping = _native.Mapping(path)
@@ -167,7 +175,7 @@ class MappedFile:
 
     def wrong(self, what: str, cause: BaseException | None = None) -> FastioError:
         """An error that names the file."""
-        error = self._error(f"{self.name} {what}; it is damaged: copy it again, or pack again")
+        error = self._error(f"{self.name} {what}; it is damaged: {self._advice}")
         error.__cause__ = cause
         return error
 
@@ -225,7 +233,7 @@ class MappedFile:
     def _no_file(self, cause: BaseException) -> FastioError:
         return self._error(
             f"{self.name} is not a complete Arrow file ({len(self.data)} bytes): {cause}; it is "
-            "truncated or damaged: copy it again, or pack again"
+            f"truncated or damaged: {self._advice}"
         )
 
 

@@ -322,7 +322,7 @@ class Schema:
                 records,
                 _vocabularies_from_json(value.get("vocabularies", {})),
             )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             if isinstance(error, SchemaError):
                 raise
             text = json.dumps(value, default=repr)[:200]

@@ -31,7 +31,7 @@ import fastio.shard
 import fastio.store.receive
 from fastio import Scalar, Schema, Tokens
 from fastio.dataset import Manifest
-from fastio.errors import FastioError
+from fastio.errors import CacheError, FastioError
 from fastio.formats.tars import TarDataset
 from fastio.formats.tars.headers import BLOCK, Window, check_end, read_members
 from fastio.formats.tars.index import TarIndex, build_index
@@ -202,7 +202,7 @@ class Index(Target):
     """The index of tars that is kept in a folder which others may have written."""
 
     name = "index"
-    modules = ("fastio.formats.tars.index", "fastio.formats.tars.kept")
+    modules = tuple(f"fastio.formats.tars.{name}" for name in ("index", "kept", "stored"))
     allowed = (FastioError,)
 
     def seeds(self) -> list[bytes]:
@@ -220,7 +220,10 @@ class Index(Target):
 
     def run(self, data: bytes) -> None:
         self._path.write_bytes(data)
-        index = read_index(str(self._path)) or self._build()
+        try:
+            index = read_index(str(self._path))
+        except CacheError:
+            index = self._build()
         dataset = TarDataset.from_index("x.tar", index, self._reader, incomplete="keep")
         for row in range(min(len(dataset), _ROWS)):
             with suppress(FastioError):

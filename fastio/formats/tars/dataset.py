@@ -20,7 +20,7 @@ from fastio.formats.tars.files import Extents, SampleFiles, extents, row_name, s
 from fastio.formats.tars.index import Tar, TarIndex, build_index
 from fastio.formats.tars.kept import default_cache, open_index
 from fastio.formats.tars.names import describe, find_tars
-from fastio.formats.tars.reader import LocalTars, TarReader, stamp
+from fastio.formats.tars.reader import LocalTars, TarReader, stamp, stamped_bytes
 from fastio.formats.tars.samples import KEY_FIELD
 from fastio.formats.tars.values import is_integer
 from fastio.schema import Array, Image, Scalar, Schema
@@ -83,11 +83,12 @@ class TarDataset(Rows):
             return build_index(reader, paths, [stamp for _, stamp in tars])
 
         where = os.path.dirname(paths[0])
+        known = [(each, stamp, stamped_bytes(stamp)) for each, stamp in tars]
         if isinstance(cache, Cache):
-            index = open_index(where, tars, cache, build)
+            index = open_index(where, known, cache, build)
         else:
             with default_cache() if cache is None else Cache(cache) as own:
-                index = open_index(where, tars, own, build)
+                index = open_index(where, known, own, build)
         name = describe(found) if isinstance(path, (list, tuple)) else os.fspath(path)  # type: ignore[arg-type]
         self._fill(name, index, reader, fields, incomplete)
         self._reopen: tuple[Any, Any] | None = (path, cache)

@@ -34,8 +34,8 @@ from fastio.threads import DaemonPool
 
 # Seeking over bodies beats reading them where a read costs microseconds.
 LOCAL_WINDOW_BYTES = 8 << 10
-_METADATA_KEY = b"fastio.tars"
-_VERSION = 1
+METADATA_KEY = b"fastio.tars"
+VERSION = 1
 _EXAMPLES = 16
 _EXAMPLE_BYTES = 4 << 20  # what is larger is looked at once
 _WORKERS = 8
@@ -84,6 +84,9 @@ class Extension:
 class TarIndex:
     """Which samples a set of tars has, and where. Immutable; safe to use from several threads.
 
+    Args:
+        batch: as `assemble` makes it, and as `kept.read_index` reads and checks it.
+
     Attributes:
         tars: in order.
         first_row: int64 (tars + 1,), the row that each tar begins with, and the number of rows.
@@ -93,20 +96,16 @@ class TarIndex:
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        about = json.loads(batch.schema.metadata[_METADATA_KEY])
-        if about["version"] != _VERSION:
-            raise ValueError(f"version {about['version']}")
+        about = json.loads(batch.schema.metadata[METADATA_KEY])
         self.batch = batch
         self.tars = tuple(Tar(*values) for values in about["tars"])
-        fields = Schema.from_json(about["schema"]).fields if about["schema"] else {}
+        fields = Schema.from_json(about["schema"]).fields
         self.extensions = {
             values[0]: Extension(values[0], field, *values[1:])
             for values, field in zip(about["extensions"], fields.values(), strict=True)
         }
         self.first_row = np.cumsum([0, *(tar.rows for tar in self.tars)], dtype=np.int64)
-        if self.first_row[-1] != batch.num_rows:
-            raise ValueError("rows do not add up")
-        self.fingerprint = str(about["fingerprint"])
+        self.fingerprint: str = about["fingerprint"]
         self._numbers = {name: number for number, name in enumerate(self.extensions)}
         keys = batch.column("key").buffers()
         self._key_ends = np.frombuffer(keys[1], np.int64, batch.num_rows + 1)
@@ -122,6 +121,10 @@ class TarIndex:
         """The key of a sample."""
         begin, end = self._key_ends[row : row + 2].tolist()
         return str(self._key_bytes[begin:end], "utf-8", "surrogateescape")
+
+    def key_buffers(self) -> tuple[NDArray[np.int64], memoryview]:
+        """int64 (rows + 1,), where each key begins and ends in the bytes of all; and these."""
+        return self._key_ends, self._key_bytes
 
     def offsets(self, extension: str) -> NDArray[np.int64]:
         """int64 (rows,), where an extension's files begin in their tars, or -1."""
@@ -223,7 +226,7 @@ def assemble(
         wrong = np.flatnonzero(state == STATE_NO_INTEGER)
         about.append([name, *_count_and_first(missing), *_count_and_first(wrong)])
     description = {
-        "version": _VERSION,
+        "version": VERSION,
         "tars": [[tar.name, tar.stamp, tar.rows, tar.nbytes] for tar in tars],
         "extensions": about,
         "schema": Schema(fields).to_json(),
@@ -231,7 +234,7 @@ def assemble(
     }
     schema = pa.schema(
         [pa.field(name, column.type, nullable=False) for name, column in columns.items()],
-        {_METADATA_KEY: json.dumps(description).encode()},
+        {METADATA_KEY: json.dumps(description).encode()},
     )
     return TarIndex(pa.RecordBatch.from_arrays(list(columns.values()), schema=schema))
 

@@ -15,11 +15,12 @@ import pyarrow as pa
 import xxhash
 
 from fastio.cache import Cache, CacheFolder, Source
-from fastio.errors import CacheError, SchemaError
+from fastio.errors import CacheError, FastioError
 from fastio.formats.tars.index import TarIndex
+from fastio.formats.tars.stored import BrokenIndex, check_rows, checked_columns
+from fastio.ipc import MappedFile
 
 _PIECE = 0  # an index is one
-_UNUSABLE = (OSError, KeyError, IndexError, TypeError, ValueError, pa.ArrowException, SchemaError)
 
 
 def default_cache() -> Cache:
@@ -29,13 +30,17 @@ def default_cache() -> Cache:
 
 
 def open_index(
-    url: str, tars: Sequence[tuple[str, str]], cache: Cache, build: Callable[[], TarIndex]
+    url: str,
+    tars: Sequence[tuple[str, str, int]],
+    cache: Cache,
+    build: Callable[[], TarIndex],
 ) -> TarIndex:
     """The index of some tars from a cache, where it is kept once it was built.
 
     Args:
         url: of the tars' folder.
-        tars: name and stamp of each; an index that was made of others is not used, and replaced.
+        tars: name, stamp and size in bytes of each; an index that was made of others is not used,
+            and replaced.
         cache: where it is kept; where it cannot be used, or has no room, the index is not.
         build: makes the index.
 
@@ -43,9 +48,9 @@ def open_index(
         As `build`.
     """
     try:
-        folder, source = index_source(url, (name for name, _ in tars), cache)
+        folder, source = index_source(url, (name for name, _, _ in tars), cache)
         index = _read(folder, source)
-        if index is not None and [(tar.name, tar.stamp) for tar in index.tars] == list(tars):
+        if index is not None and _is_of(index, tars):
             folder.note_use(source, [_PIECE], 0)
             return index
     except CacheError as error:
@@ -56,6 +61,10 @@ def open_index(
     with suppress(OSError):
         _keep(folder, source, index)
     return index
+
+
+def _is_of(index: TarIndex, tars: Sequence[tuple[str, str, int]]) -> bool:
+    return [(tar.name, tar.stamp, tar.nbytes) for tar in index.tars] == list(tars)
 
 
 def index_source(url: str, names: Iterable[str], cache: Cache) -> tuple[CacheFolder, Source]:
@@ -80,16 +89,28 @@ def _read(folder: CacheFolder, source: Source) -> TarIndex | None:
     """
     if not folder.has(source, _PIECE):
         return None
-    return read_index(folder.path_of(source, _PIECE))
-
-
-def read_index(path: str) -> TarIndex | None:
-    """The index in a file, mapped; None where there is none that can be used."""
     try:
-        with pa.memory_map(path) as file:
-            return TarIndex(pa.ipc.open_file(file).get_batch(0))
-    except _UNUSABLE:
-        return None  # another version's
+        return read_index(folder.path_of(source, _PIECE))
+    except FastioError:
+        return None  # broken, or of another version, or deleted meanwhile: it is made anew
+
+
+def read_index(path: str) -> TarIndex:
+    """The index in a file, mapped, of which nothing is believed.
+
+    Raises:
+        CacheError: it is broken, or of another version of fastio.
+        SourceNotFound: there is no such file.
+        SourceChanged: it was replaced meanwhile.
+    """
+    mapped = MappedFile(path, CacheError, advice="delete it, and it is made anew from the tars")
+    try:
+        batch, _, _ = mapped.batch(checked_columns(mapped.schema()))
+        index = TarIndex(batch)
+        check_rows(index)
+    except BrokenIndex as cause:
+        raise mapped.wrong(str(cause)) from cause
+    return index
 
 
 def index_bytes(index: TarIndex) -> pa.Buffer:

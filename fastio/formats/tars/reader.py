@@ -127,6 +127,11 @@ def stamp(path: str) -> str:
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
 
 
+def stamped_bytes(stamp: str) -> int:
+    """The size of a local tar by its `stamp`."""
+    return int(stamp.partition(" ")[0])
+
+
 class _Descriptor:
     """A file that is open as long as somebody holds this."""
 

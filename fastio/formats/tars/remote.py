@@ -130,13 +130,13 @@ class RemoteTars(TarDataset):
         self.store = reader.store
         self.cache = cache
         self.stamps = reader.stamps
-        stamps = [(name, stamp.key) for name, stamp in reader.stamps.items()]
+        stamps = [(name, stamp.key, stamp.size) for name, stamp in reader.stamps.items()]
 
         def build() -> TarIndex:
             return build_index(
                 reader,
                 reader.names,
-                [stamp for _, stamp in stamps],
+                [stamp for _, stamp, _ in stamps],
                 window_bytes=STORE_WINDOW_BYTES,
             )
 
@@ -149,7 +149,7 @@ class RemoteTars(TarDataset):
         self.staged: Staged | None = None
         self._fill(self.store.url, index, reader, fields, incomplete)
         # Pieces in caches, and states, are of these versions.
-        versions = "".join(f"\0{stamp}" for _, stamp in stamps)
+        versions = "".join(f"\0{stamp}" for _, stamp, _ in stamps)
         self._fingerprint = xxhash.xxh3_64_hexdigest((self._fingerprint + versions).encode())
         self._reopen = None
 

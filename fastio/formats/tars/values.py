@@ -91,6 +91,26 @@ def infer_field(extension: str, examples: Sequence[bytes], same_length: bool) ->
     return _array_field(found, same_length and len(found) == len(examples))
 
 
+def may_be_field(extension: str, field: Field) -> bool:
+    """Whether `infer_field` can give a field for the files of an extension."""
+    kind = category(extension)
+    if kind == "image":
+        return field == Image()
+    if kind == "int":
+        return field == Scalar("int64")
+    if kind == "text":
+        return field == Text()
+    if field == Bytes():
+        return True
+    if kind == "json":
+        return field in (Scalar("bool"), Scalar("int64"), Scalar("float64"), Text())
+    if kind != "array":
+        return False
+    if isinstance(field, Array):
+        return field.shape is None or field.fixed_shape is not None
+    return isinstance(field, Scalar)
+
+
 def _readable(extension: str, examples: Sequence[bytes]) -> Iterator[Any]:
     """What those examples hold that can be read; the others are errors of their own samples."""
     is_array = category(extension) == "array"

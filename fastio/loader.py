@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sized
+from contextlib import ExitStack
 from dataclasses import replace
 from inspect import signature
 from types import TracebackType
@@ -27,7 +28,7 @@ from fastio.errors import LoaderClosed, StateMismatch
 from fastio.formats import Options, find_data, open_found
 from fastio.formats import open as open_data
 from fastio.formats.hugging_face import is_hugging_face
-from fastio.formats.registry import kind_of
+from fastio.formats.registry import is_named, kind_of
 from fastio.mixing import Mix
 from fastio.ragged import Form
 from fastio.resume import Cursor, from_state, to_state
@@ -273,35 +274,35 @@ class Loader(DataLoader[_Batch]):
             cache=self.cache,
             auto_threads=auto_threads,
         )
-        try:
+        with ExitStack() as failed:  # closes what is open, unless all goes well
+            if self._opened is not None:
+                failed.callback(self._opened.close)
             feed = make_feed(self._request)
+            failed.callback(feed.close)
             if shuffle:
                 _check_some(feed)
-        except BaseException:
-            if self._opened is not None:
-                self._opened.close()
-            raise
-        if isinstance(feed, TorchFeed):
-            feed.warn()
-        self._following = NextEpoch(
-            feed,
-            Cursor(0, 0, None if seed is None else int(seed)),
-            generator,
-            persistent_workers and num_workers > 0,
-        )
-        if (distributed or rank is not None) and seed is None and sampling.ours and feed.random:
-            self._following.take_name()  # all ranks make their loaders in the same order
-        self.batch_size = batch_size if batch_sampler is None else None
-        self.drop_last = drop_last
-        self.__dict__["sampler"], self.__dict__["batch_sampler"] = shown_samplers(
-            self.dataset, self._following, self.batch_size
-        )
-        if num_workers:
-            self.multiprocessing_context = multiprocessing_context
-            if prefetch_factor is None and self.path == "torch":
-                self.prefetch_factor = 2
-        self._workers, self._settings = self._worker_settings(), dataset_settings(self.dataset)
-        self._tuner = self._make_tuner() if auto_threads else None
+            if isinstance(feed, TorchFeed):
+                feed.warn()
+            self._following = NextEpoch(
+                feed,
+                Cursor(0, 0, None if seed is None else int(seed)),
+                generator,
+                persistent_workers and num_workers > 0,
+            )
+            if (distributed or rank is not None) and seed is None and sampling.ours and feed.random:
+                self._following.take_name()  # all ranks make their loaders in the same order
+            self.batch_size = batch_size if batch_sampler is None else None
+            self.drop_last = drop_last
+            self.__dict__["sampler"], self.__dict__["batch_sampler"] = shown_samplers(
+                self.dataset, self._following, self.batch_size
+            )
+            if num_workers:
+                self.multiprocessing_context = multiprocessing_context
+                if prefetch_factor is None and self.path == "torch":
+                    self.prefetch_factor = 2
+            self._workers, self._settings = self._worker_settings(), dataset_settings(self.dataset)
+            self._tuner = self._make_tuner() if auto_threads else None
+            failed.pop_all()
         self._at = self._drawn = self._next
         self._sampler_epoch = 0  # the sampler's epoch when it was last looked at
         self._batch: BatchInfo | None = None
@@ -319,12 +320,15 @@ class Loader(DataLoader[_Batch]):
 
     def __new__(cls, *args: Any, **options: Any) -> Loader[_Batch]:
         # Only __new__ sees arguments that __init__ does not have.
-        for name in _OF_DATA.intersection(options):
+        unknown = options.keys() - signature(cls.__init__).parameters.keys()  # of a subclass, too
+        for name in sorted(_OF_DATA & unknown):
             raise TypeError(
                 f"{name} is an option of the data: fastio.Loader(fastio.open(source, {name}=...))"
             )
-        if "threads" in options:
-            raise TypeError("the number of threads is num_workers, which may be 'auto'")
+        if "threads" in unknown:
+            raise TypeError(
+                "the number of threads is num_workers: fastio.Loader(source, num_workers='auto')"
+            )
         return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -719,8 +723,10 @@ class Loader(DataLoader[_Batch]):
 Loader.__new__.__wrapped__ = Loader.__init__  # type: ignore[attr-defined] # for help()
 
 # Arguments of `fastio.open` that a loader does not have.
-_OF_DATA = frozenset(signature(open_data).parameters) - frozenset(
-    signature(Loader.__init__).parameters
+_OF_DATA = (
+    frozenset(signature(open_data).parameters)
+    - {"source"}
+    - frozenset(signature(Loader.__init__).parameters)
 )
 
 # Arguments that DataLoader does not have. Their attributes cannot be assigned.
@@ -831,10 +837,7 @@ def _open(dataset: Any, cache: Any, fields: tuple[str, ...] | None) -> Any:
         ValueError: `cache` is given with an object, which is already open.
         As `fastio.open`.
     """
-    named = isinstance(dataset, (str, os.PathLike))
-    if not named and isinstance(dataset, (list, tuple)):
-        named = bool(dataset) and all(isinstance(each, (str, os.PathLike)) for each in dataset)
-    if not named:
+    if not is_named(dataset):
         if cache is not None and not isinstance(dataset, Mix):
             raise ValueError(
                 "cache is only for a dataset given as a URL: pass it to fastio.open(url, cache=...)"

@@ -110,7 +110,7 @@ def test_options_say_what_becomes_of_columns(tmp_path: Path) -> None:
 
 def test_options_do_not_fit_other_datasets(tmp_path: Path) -> None:
     fastio.pack(write(tmp_path / "t.parquet", table()), tmp_path / "packed")
-    with pytest.raises(ValueError, match=r"columns is an option of .*is a packed dataset"):
+    with pytest.raises(ValueError, match=r"columns is an option of .*not of a packed dataset"):
         fastio.open(tmp_path / "packed", columns=["n"])
     with pytest.raises(ValueError, match="a list of names"):
         fastio.open(tmp_path / "t.parquet", columns="n")

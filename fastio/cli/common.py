@@ -7,16 +7,13 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from fastio.errors import FastioError, SourceNotFound
 from fastio.shown import shown, shown_lines, shown_values
 from fastio.store.urls import is_remote
-
-if TYPE_CHECKING:
-    pass
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it

@@ -150,6 +150,11 @@ class Found:
         named = isinstance(source, (str, os.PathLike))
         return without_secrets(os.fspath(source)) if named else f"a {type(source).__name__}"
 
+    def close(self) -> None:
+        """Closes what was opened to know the source, of one that is not going to be opened."""
+        if self.parts is not self.source and hasattr(self.parts, "close"):
+            self.parts.close()
+
     @property
     def remote(self) -> bool:
         """Whether it is behind a URL."""

@@ -18,8 +18,10 @@ from fastio.formats.base import COMMON, Findings, Found, Kind, Options, Progress
 from fastio.formats.folders import IMAGE_FOLDER, SOUND_FOLDER
 from fastio.formats.hugging_face.kind import HUGGING_FACE
 from fastio.formats.packed import PACKED
+from fastio.formats.tables.files import table_kind
 from fastio.formats.tables.kind import TABLES
 from fastio.formats.tars.kind import TARS
+from fastio.formats.tars.names import is_tar_name
 from fastio.shown import without_secrets
 from fastio.store import is_remote
 
@@ -35,6 +37,7 @@ __all__ = [
     "describe",
     "find",
     "find_data",
+    "is_named",
     "kind_of",
     "open",
     "open_found",
@@ -59,11 +62,23 @@ def find(source: Any, options: Options | None = None) -> Found | None:
         ManifestInvalid, FormatVersionUnsupported: it is a packed dataset that cannot be read.
     """
     options = options or Options()
+    if isinstance(source, os.PathLike):
+        source = os.fsdecode(source)
     for kind in KINDS:
         parts = kind.sniff(source, options)
         if parts is not None:
             return Found(kind, source, options, parts)
     return None
+
+
+def is_named(source: Any) -> bool:
+    """Whether a source is a path or a list of them: a list of other strings is one of samples."""
+    if not isinstance(source, (list, tuple)):
+        return isinstance(source, (str, os.PathLike))
+    if not source or not all(isinstance(each, (str, os.PathLike)) for each in source):
+        return False
+    first = source[0]
+    return not isinstance(first, str) or table_kind(first) is not None or is_tar_name(first)
 
 
 def kind_of(dataset: Rows) -> Kind | None:
@@ -82,7 +97,11 @@ def find_data(source: Any, options: Options | None = None) -> Found:
     found = find(source, options)
     if found is None:
         raise DatasetNotFound(_why_nothing(source))
-    _check_options(found)
+    try:
+        _check_options(found)
+    except OptionError:
+        found.close()
+        raise
     return found
 
 
@@ -225,18 +244,15 @@ def takers(option: str) -> str:
 
 def _check_options(found: Found) -> None:
     """See to it that all options are those of the kind, and of URLs where it is one."""
-    given = found.options.given
-    if not found.remote:
-        for option in ("storage_options", "cache"):
-            if option in given:
-                raise OptionError(
-                    f"{option} is only for URLs, and {found.name} is not one; leave it out"
-                )
-    for option in given:
+    for option in found.options.given:
         if option not in found.kind.options | COMMON:
             raise OptionError(
-                f"{option} is an option of {takers(option)}, and {found.name} is "
-                f"{found.kind.name}; leave it out"
+                f"{option} is an option of {takers(option)}, and not of {found.kind.name}: leave "
+                f"it out for {found.name}"
+            )
+        if option in ("storage_options", "cache") and not found.remote:
+            raise OptionError(
+                f"{option} is only for URLs, and {found.name} is not one; leave it out"
             )
 
 
@@ -247,12 +263,20 @@ def _why_nothing(source: Any) -> str:
             "the list is neither one of tars nor one of table files (Parquet, Arrow, CSV, JSONL); "
             "pack lists of images and other samples (fastio.pack)"
         )
+    if isinstance(source, bytes):
+        return f"paths are text, and {source!r} is bytes: give os.fsdecode(path)"
     if not isinstance(source, (str, os.PathLike)):
         return (
             f"fastio.open does not read a {type(source).__name__}; give it to fastio.Loader, or "
             "pack it (fastio.pack)"
         )
-    name = without_secrets(os.fspath(source))
+    source = os.fsdecode(source)
+    name = without_secrets(source)
+    if source.startswith(("http://", "https://")):
+        return (
+            f"{name} has no manifest.arrow, and web servers do not list folders: check the URL, or "
+            "name the files (folder/train-{000..009}.tar, a list of table files)"
+        )
     if is_remote(source):
         return (
             f"{name} has no manifest.arrow, and is neither tars nor table files: pack the data "

@@ -111,9 +111,9 @@ def export(
         raise PackError(f"to must be 'folder' or 'webdataset', got {to!r}")
     tar_bytes = parse_size(shard_size)
     opened = open_data(dataset)
-    if not isinstance(opened, Dataset):
-        raise PackError(f"{opened.path} is not a packed dataset: only these can be exported")
     try:
+        if not isinstance(opened, Dataset):
+            raise PackError(f"{opened.path} is not a packed dataset: only these can be exported")
         numbers = range(len(opened))[rows or slice(None)]
         if not numbers:
             raise PackError(

@@ -128,8 +128,7 @@ def _kind_of(src: Any, asked: TableRows) -> tuple[Kind | None, Any]:
     found = find(src, Options(asked.storage_options))
     if found is None:
         return None, None
-    if found.remote and isinstance(found.parts, Rows):
-        found.parts.close()
+    found.close()
     return found.kind, found.parts
 
 

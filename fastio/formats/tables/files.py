@@ -11,6 +11,7 @@ from typing import Any
 
 from fastio.errors import SchemaError, SourceNotFound
 from fastio.files import check_file
+from fastio.formats.audio_folder import AUDIO_EXTENSIONS
 from fastio.formats.folder import IMG_EXTENSIONS
 from fastio.formats.tables.objects import LocalFile, StoreFile, TableFile
 from fastio.formats.tables.partitions import values_of
@@ -31,6 +32,8 @@ KINDS = {
     ".ndjson.gz": "jsonl",
 }
 _PATTERN = frozenset("*?[")
+# Files of samples, beside which a table is one about them.
+_OF_SAMPLES = (*IMG_EXTENSIONS, *AUDIO_EXTENSIONS)
 # Files of a folder that is no folder of tables: a packed dataset, finished or not.
 _OF_DATASETS = frozenset({"manifest.arrow", "pack.journal"})
 
@@ -49,9 +52,9 @@ def find_tables(
     """The table files that a path means.
 
     Args:
-        path: a file; a folder with table files and no images, at any depth; a pattern such as
-            "data/*.parquet"; or a list of files. Each on this machine or a URL; folders and
-            patterns of URLs only where the store lists what it has.
+        path: a file; a folder with table files, at any depth, and no images or sound files; a
+            pattern such as "data/*.parquet"; or a list of files. Each on this machine or a URL;
+            folders and patterns of URLs only where the store lists what it has.
         storage_options: for URLs.
 
     Returns:
@@ -128,12 +131,12 @@ def _of_list(
 
 
 def _of_folder(folder: str) -> list[TableFile] | None:
-    """Files in the order of their paths; None as soon as there is an image."""
+    """Files in the order of their paths; None as soon as there is an image or a sound file."""
     found: list[str] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
         for name in names:
-            if name.lower().endswith(IMG_EXTENSIONS):
+            if name.lower().endswith(_OF_SAMPLES):
                 return None
             if table_kind(name) is not None and not name.startswith((".", "_")):
                 found.append(os.path.join(parent, name))
@@ -175,7 +178,7 @@ def _of_url_folder(store: Store, folder: str) -> list[TableFile] | None:
     found: list[TableFile] = []
     for key, stamp in sorted(store.list(prefix), key=_parts):
         *folders, name = key.removeprefix(prefix).split("/")
-        if name.lower().endswith((*IMG_EXTENSIONS, ".tar")) or name in _OF_DATASETS:
+        if name.lower().endswith((*_OF_SAMPLES, ".tar")) or name in _OF_DATASETS:
             return None
         hidden = any(part.startswith((".", "_")) for part in (*folders, name))
         if table_kind(name) is not None and not hidden:

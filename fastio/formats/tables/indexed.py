@@ -68,6 +68,7 @@ class TableSamples(Rows):
         self._read: OrderedDict[int, Mapping[str, Values]] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()
+        self._opening = threading.Lock()
 
     def row_groups(
         self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
@@ -90,12 +91,19 @@ class TableSamples(Rows):
             filters=self._filters,
             memory=memory,
             threads=threads,
-            like=self.__dict__.get("_dataset"),
+            like=self.__dict__.get("_opened"),
         )
 
     @cached_property
-    def _dataset(self) -> TableDataset:
+    def _opened(self) -> TableDataset:
         return self.row_groups(None, _MOST_IN_MEMORY, available_cores())
+
+    @property
+    def _dataset(self) -> TableDataset:
+        if "_opened" not in self.__dict__:
+            with self._opening:  # cached_property has no lock from Python 3.12 on
+                return self._opened
+        return self._opened
 
     @property
     def path(self) -> str:  # type: ignore[override]
@@ -206,8 +214,8 @@ class TableSamples(Rows):
         """Releases row groups in memory and open files."""
         with self._lock:
             self._read.clear()
-        if "_dataset" in self.__dict__:
-            self._dataset.close()
+        if "_opened" in self.__dict__:
+            self._opened.close()
 
     def __reduce__(self) -> Any:
         given = self._make, self._options, self._filters, self.memory, self.remote

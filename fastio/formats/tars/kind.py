@@ -10,7 +10,7 @@ from typing import Any
 from fastio.cache import Cache
 from fastio.cores import available_cores
 from fastio.dataset import ShardCheck
-from fastio.errors import SourceNotFound, StoreError
+from fastio.errors import OptionError, SourceNotFound, StoreError
 from fastio.formats.base import (
     Findings,
     Found,
@@ -43,6 +43,13 @@ _AT_ONCE = 8  # tars whose headers are read together
 
 def _sniff(source: Any, options: Options) -> list[str] | StoreTars | None:
     """The tars' paths; behind a URL what reads them."""
+    if isinstance(source, (list, tuple)) and any(
+        is_remote(each) and is_tar_url(each) for each in source
+    ):
+        raise OptionError(
+            "a list of tars is of local files: name those behind a URL by one pattern, such as "
+            "s3://bucket/train-{000..009}.tar"
+        )
     if not (isinstance(source, (str, os.PathLike)) and is_remote(source)):
         return find_tars(source)
     url = str(source)

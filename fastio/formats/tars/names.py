@@ -28,7 +28,7 @@ def find_tars(path: Any) -> list[str] | None:
     """
     if isinstance(path, (list, tuple)):
         # Samples of a torch dataset may come as a list too: the first that is no tar decides.
-        named = (isinstance(each, (str, os.PathLike)) and _is_tar_name(each) for each in path)
+        named = (isinstance(each, (str, os.PathLike)) and is_tar_name(each) for each in path)
         if not path or not all(named):
             return None
         return [tar for each in path for tar in find_tars(each) or ()]
@@ -37,7 +37,7 @@ def find_tars(path: Any) -> list[str] | None:
     name = os.fsdecode(path)
     if os.path.isdir(name):
         return _in_folder(name)
-    if not _is_tar_name(name):
+    if not is_tar_name(name):
         return None
     if os.path.exists(name):
         return [name]
@@ -77,7 +77,8 @@ def expand_braces(pattern: str) -> list[str]:
     return [pattern]
 
 
-def _is_tar_name(name: str | os.PathLike[str]) -> bool:
+def is_tar_name(name: str | os.PathLike[str]) -> bool:
+    """Whether a file's name is one of a tar, compressed or not."""
     return os.fsdecode(name).lower().endswith(_SUFFIXES)
 
 

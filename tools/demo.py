@@ -237,9 +237,9 @@ def main(arguments: list[str] | None = None) -> int:
         "made; they stay in build/demo/ for the next.",
     )
     parser.add_argument(
-        "--count", type=int, default=3600, metavar="N", help="photos to train with (3600)"
+        "--count", type=int, default=960, metavar="N", help="photos to train with (960)"
     )
-    parser.add_argument("--epochs", type=int, default=2, metavar="E", help="of training (2)")
+    parser.add_argument("--epochs", type=int, default=6, metavar="E", help="of training (6)")
     parser.add_argument("--size", type=int, default=128, metavar="PX", help="of crops (128)")
     parser.add_argument("--keep", action="store_true", help="keep the packed dataset too")
     parser.add_argument(

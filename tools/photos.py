@@ -124,10 +124,30 @@ SHAPES: tuple[Callable[[Plane], Plane], ...] = (
 BLOBS = 24
 
 
+def shape_radius(shape: int) -> Callable[[Plane], Plane]:
+    """Radius of SHAPES[shape], or of a blob for shapes from len(SHAPES) on."""
+    return SHAPES[shape] if shape < len(SHAPES) else blob(shape)
+
+
 @functools.cache
 def shape_template(shape: int) -> Image.Image:
-    """Template of SHAPES[shape], or of a blob for shapes from len(SHAPES) on."""
-    return template(SHAPES[shape] if shape < len(SHAPES) else blob(shape))
+    """The template of a shape."""
+    return template(shape_radius(shape))
+
+
+@functools.cache
+def outline(shape: int) -> npt.NDArray[np.complex128]:
+    """Points of a shape's outline, x + iy in radii."""
+    angle = np.linspace(-math.pi, math.pi, 129, dtype=np.float32)
+    return np.asarray(shape_radius(shape)(angle) * np.exp(1j * angle))
+
+
+def bounds(shape: int, turn: float, squeeze: float) -> tuple[float, float, float, float]:
+    """How far a shape that lies as stamp() lays it reaches: top, bottom, left, right, in radii."""
+    points = outline(shape)
+    points = (points.real + 1j / squeeze * points.imag) * complex(math.cos(turn), math.sin(turn))
+    x, y = points.real, points.imag
+    return float(y.min()), float(y.max()), float(x.min()), float(x.max())
 
 
 def stamp(
@@ -156,7 +176,8 @@ def stamp(
         Image.Resampling.BILINEAR,
         fillcolor=-1,
     )
-    return np.asarray(image)
+    # In one piece: np.asarray takes an image's bytes in lines of 64 KB, and joins them.
+    return np.frombuffer(image.tobytes("raw", "F"), np.float32).reshape(size)
 
 
 # --- Materials -----------------------------------------------------------------------------------
@@ -184,6 +205,17 @@ def class_material(label: int) -> int:
 def class_shape(label: int) -> int:
     """Index into SHAPES: ten classes in a row differ in it, and the next ten pair it anew."""
     return (label + label // len(MATERIALS)) % len(SHAPES)
+
+
+def ramp(end: float, count: int) -> Plane:
+    """Values from -end to end, count of them; for the few of a thing faster than np.linspace."""
+    return np.arange(count, dtype=np.float32) * np.float32(2 * end / (count - 1)) - np.float32(end)
+
+
+def limited(values: Plane, low: float, high: float) -> Plane:
+    """The values, clipped in place; for the few pixels of a thing faster than np.clip."""
+    np.maximum(values, np.float32(low), out=values)
+    return np.minimum(values, np.float32(high), out=values)
 
 
 def cut(field: Plane, height: int, width: int, rng: np.random.Generator) -> Plane:
@@ -250,7 +282,7 @@ class Canvas:
 
     def colour(self) -> npt.NDArray[np.float32]:
         """A random (luma, Cb, Cr), mostly muted, in one of the picture's hues."""
-        angle = self.rng.choice(self.hues) + self.rng.normal(0, 0.25)
+        angle = self.hues[self.rng.integers(3)] + self.rng.normal(0, 0.25)
         luma = self.rng.uniform(0.12, 0.88)
         strength = min(abs(self.rng.normal(0, 0.07)), 0.25) * 2 * min(luma, 1 - luma) + 0.005
         return np.array([luma, strength * math.cos(angle), strength * math.sin(angle)], np.float32)
@@ -258,13 +290,12 @@ class Canvas:
     def light(self, height: int, width: int, strength: float) -> Plane:
         """A linear gradient of zero mean over (height, width)."""
         dx, dy = self.rng.normal(0, strength, 2)
-        x = np.linspace(-dx, dx, width, dtype=np.float32)[None, :]
-        return float32(x + np.linspace(-dy, dy, height, dtype=np.float32)[:, None])
+        return ramp(dx, width)[None, :] + ramp(dy, height)[:, None]
 
     def texture(self, height: int, width: int, strength: float = 1.0) -> Plane:
         """1/f noise of a random strength and roughness, stronger in some parts than in others."""
         fields = (noise().rough, noise().photo, noise().cloud)
-        field = fields[int(self.rng.choice(3, p=[0.5, 0.4, 0.1]))]
+        field = fields[int(np.searchsorted((0.5, 0.9), self.rng.uniform()))]
         strength *= self.roughness * self.rng.lognormal(0, 1.4)
         patches = np.square(cut(noise().cloud, height, width, self.rng))
         patches *= np.float32(min(strength, 0.3))
@@ -275,46 +306,60 @@ class Canvas:
         self, window: tuple[slice, slice], mask: Plane | None, luma: Plane, colour: Plane
     ) -> None:
         """Lays `colour`, with `luma` added to its luma, over a window where the mask is 1."""
-        tint = np.clip(self.rng.normal(0, 0.2), -0.3, 0.3)
-        gains = np.array([1, tint, -tint], np.float32)
-        for plane, base, gain in zip(self.planes, colour, gains, strict=True):
+        tint = min(max(self.rng.normal(0, 0.2), -0.3), 0.3)
+        for plane, base, gain in zip(self.planes, colour, (1, tint, -tint), strict=True):
             part = plane[window]
-            value = luma * gain + base
+            value = luma * np.float32(gain)
+            value += base
             if mask is None:
                 part[:] = value
             else:
-                part += mask * (value - part)
+                value -= part
+                value *= mask
+                part += value
 
     def thing(self, shape: int, radius: float, softness: float, kind: int | None) -> None:
         """Paints one thing of a shape at a random place; of a material when `kind` names one.
 
         radius and softness (the width of its edge) are in pixels.
         """
-        rng, reach = self.rng, radius * TEMPLATE_REACH
+        rng = self.rng
         cy, cx = rng.uniform(0, self.height), rng.uniform(0, self.width)
-        top, bottom = max(0, int(cy - reach)), min(self.height, int(cy + reach) + 1)
-        left, right = max(0, int(cx - reach)), min(self.width, int(cx + reach) + 1)
+        turn, squeeze = rng.uniform(0, 2 * math.pi), rng.uniform(1.0, 1.5)
+        # A window no larger than its soft edge and its shadow need: most of the work is a pixel's.
+        up, down, before, after = (radius * far for far in bounds(shape, turn, squeeze))
+        margin = min(max(softness / 2, 3.6), radius * (TEMPLATE_REACH - 1)) + 1
+        top, bottom = max(0, int(cy + up - margin)), min(self.height, int(cy + down + margin) + 1)
+        left, right = (
+            max(0, int(cx + before - margin)),
+            min(self.width, int(cx + after + margin) + 1),
+        )
         height, width = bottom - top, right - left
         if min(height, width) <= max(self.shadow):
             return
 
-        turn, squeeze = rng.uniform(0, 2 * math.pi), rng.uniform(1.0, 1.5)
         inside = stamp(shape, radius, turn, squeeze, (cy - top, cx - left), (height, width))
-        mask = np.clip(inside * np.float32(radius / softness) + np.float32(0.5), 0, 1)
+        mask = inside * np.float32(radius / softness)
+        mask += np.float32(0.5)
+        limited(mask, 0, 1)
 
         # Darker towards its edge, as round things are.
         roundness = np.float32(rng.uniform(0, 0.25))
         luma = self.texture(height, width)
         luma += self.light(height, width, 0.08)
-        luma += roundness * np.minimum(inside - np.float32(0.3), np.float32(0.3))
+        edge = inside - np.float32(0.3)
+        np.minimum(edge, np.float32(0.3), out=edge)
+        edge *= roundness
+        luma += edge
         if kind is not None:
             contrast = np.float32(rng.choice([-1, 1]) * rng.uniform(0.08, 0.24))
             period = rng.uniform(0.04, 0.075) * max(self.height, self.width)
             luma += contrast * material(kind, height, width, period, rng)
         # What lies in the shadow of it: its own mask, softer and a little lower.
         dy, dx = self.shadow
-        shade = np.clip(inside[:-dy, :-dx] * np.float32(radius / 12) + np.float32(0.3), 0, 1)
-        self.planes[0, top + dy : bottom, left + dx : right] *= 1 - np.float32(0.5) * shade
+        shade = inside[:-dy, :-dx] * np.float32(-radius / 24)
+        shade += np.float32(1 - 0.5 * 0.3)
+        self.planes[0, top + dy : bottom, left + dx : right] *= limited(shade, 0.5, 1)
         self.paint((slice(top, bottom), slice(left, right)), mask, luma, self.colour())
 
     def backdrop(self, kind: int) -> None:

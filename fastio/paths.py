@@ -245,7 +245,8 @@ def _row_group_feed(
     any_order = not sampling.ours or sampling.order == "shuffle" or request.on_error != "raise"
     if request.workers.collate_fn is not None and dataset.memory is None and samples.python:
         # Python's part takes as long for either, and single rows come in DataLoader's order.
-        any_order = any_order or sampling.permutes(len(dataset))
+        drawn = drawn_by(request.workers.generator, sampling)
+        any_order = any_order or drawn.permutes(len(dataset))
     if any_order and not tables:
         return None
     how = _native_settings(request)

@@ -45,14 +45,15 @@ elif what == "images":
     folder.read_file = hang
 elif what == "ahead":
     fsspec.filesystem("memory").put(data, "/t.parquet")
-    loader = fastio.Loader("memory://t.parquet", 2, num_workers=2, memory="8MiB")
+    loader = fastio.Loader(fastio.open("memory://t.parquet", memory="8MiB"), 2, num_workers=2)
     Store.read = Store.read_into = hang
 elif what == "columns":
     parquet_columns.available_cores = lambda: 2
-    loader = fastio.Loader(data, 2, num_workers=8, memory="8MiB", shuffle=False)
+    loader = fastio.Loader(fastio.open(data, memory="8MiB"), 2, num_workers=8, shuffle=False)
     parquet_columns._decode = hang
 else:
-    loader = fastio.Loader(data, 2, num_workers=2, memory="8MiB", shuffle=what == "shuffled")
+    rows = fastio.open(data, memory="8MiB")
+    loader = fastio.Loader(rows, 2, num_workers=2, shuffle=what == "shuffled")
     TableDataset.read = hang
 
 

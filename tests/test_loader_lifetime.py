@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loader(folder: Path, batch_size: int | None = 5, **options: Any) -> Loader:
-    options = {"transforms": SMALL, "num_workers": 2} | options
+    options = {"transforms": SMALL, "num_workers": 2, "seed": 0} | options
     return Loader(folder, batch_size, **options)
 
 

@@ -247,8 +247,10 @@ def test_many_files_take_few_descriptors(tmp_path: Path) -> None:
         "import resource, sys, fastio\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))\n"
         "for pattern in sys.argv[1:3]:\n"
-        "    with fastio.Loader(pattern, 50, shuffle=True, num_workers=4,\n"
-        "                       filters=[('x', '<', 290)]) as batches:\n"
+        "    with (\n"
+        "        fastio.open(pattern, filters=[('x', '<', 290)]) as rows,\n"
+        "        fastio.Loader(rows, 50, shuffle=True, num_workers=4) as batches,\n"
+        "    ):\n"
         "        print(sorted(x for b in batches for x in b['x'].tolist()) == list(range(290)))\n"
         "    print(fastio.pack(pattern, sys.argv[3], overwrite=True).rows)\n"
     )

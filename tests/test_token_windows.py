@@ -47,7 +47,7 @@ def streams(path: Path) -> list[np.ndarray[Any, np.dtype[Any]]]:
         return [np.concatenate(rows[a:b]) for a, b in zip(starts, ends, strict=True)]
 
 
-def loaded(path: Path, windows: TokenWindows, **options: Any) -> dict[str, torch.Tensor]:
+def loaded(path: Any, windows: TokenWindows, **options: Any) -> dict[str, torch.Tensor]:
     """All windows of an epoch."""
     with Loader(path, batch_size=7, transforms=windows, **options) as loader:
         batches = list(loader)
@@ -92,8 +92,8 @@ def test_windows_may_overlap_or_leave_gaps(packed: Path) -> None:
 
 def check_by_document(path: Path, windows: TokenWindows) -> dict[str, torch.Tensor]:
     """The loader's windows are those of the plain way, which `TokenDataset` indexes."""
-    with Loader(path, transforms=windows) as loader:
-        dataset = loader.dataset
+    with fastio.open(path) as documents:
+        dataset = fastio.TokenDataset(documents, documents.schema.token_fields[0], windows)
         plain = [dataset[i] for i in range(len(dataset))]
     got = loaded(path, windows)
     for key, values in got.items():
@@ -203,7 +203,7 @@ def test_other_windows_are_another_dataset_for_a_state(packed: Path) -> None:
 
 def test_resident_windows_are_the_same(packed: Path) -> None:
     windows = TokenWindows(40, positions=True)
-    plain, resident = loaded(packed, windows), loaded(packed, windows, resident=True)
+    plain, resident = loaded(packed, windows), loaded(fastio.open(packed, resident=True), windows)
     assert all(torch.equal(plain[key], resident[key]) for key in plain)
 
 

@@ -65,7 +65,6 @@ def _open(found: Found) -> TarDataset:
     options = found.options
     incomplete = options.incomplete or "raise"
     if isinstance(found.parts, StoreTars):
-        found.parts.close()
         cache = options.cache
         return RemoteTars(
             str(found.source),
@@ -73,6 +72,7 @@ def _open(found: Found) -> TarDataset:
             cache if cache is None or isinstance(cache, Cache) else Cache(cache),
             fields=options.fields,
             incomplete=incomplete,
+            reader=found.parts,
         )
     return TarDataset(found.source, fields=options.fields, incomplete=incomplete)
 

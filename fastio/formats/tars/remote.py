@@ -101,6 +101,7 @@ class RemoteTars(TarDataset):
         cache: where the index and blocks of rows are kept; None: the index in the user's cache
             folder, blocks in memory as long as they are needed.
         fields, incomplete: as for `TarDataset`.
+        reader: of the same tars, where they are open already.
 
     Attributes:
         store: of the tars' folder.
@@ -124,9 +125,10 @@ class RemoteTars(TarDataset):
         *,
         fields: Sequence[str] | None = None,
         incomplete: Any = "raise",
+        reader: StoreTars | None = None,
     ) -> None:
         self._remote = url, storage_options, cache
-        reader = open_store_tars(url, storage_options)
+        reader = reader or open_store_tars(url, storage_options)
         self.store = reader.store
         self.cache = cache
         self.stamps = reader.stamps

@@ -1,8 +1,8 @@
-"""Where a loader's batches come from: here, the native engine; in `workers`, torch's DataLoader.
+"""The sources of a loader's batches: here the native engine; in `workers`, torch's DataLoader.
 
-A feed turns a cursor into the host batches from there to the end of the epoch. What costs to make
-(threads, worker processes, slots) it makes when it is first needed, in the process that needs it,
-so that a loader can be pickled and forked.
+A feed yields the host batches from a cursor to the end of the epoch. It creates expensive resources
+(threads, worker processes, slots) on first use, in the process that uses them, so that a loader can
+be pickled and forked.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ from fastio.transforms import (
 
 
 class BatchInfo(NamedTuple):
-    """What is known of a batch beside its data.
+    """Information about a batch besides its data.
 
     Attributes:
-        rows: int64 (n,), the global row of every sample; None where a torch dataset does not tell.
-        valid: samples that count: the ones behind them repeat others, so that every rank makes the
-            same number of steps.
-        epoch: from 0.
+        rows: int64 (n,), the global row of every sample; None if a torch dataset does not tell.
+        valid: number of samples that count; those after them repeat others, so that every rank
+            makes the same number of steps.
+        epoch: epoch, from 0.
         step: number of the batch in its epoch, from 0.
-        next_position: where the epoch goes on after it; see `Cursor.position`.
-        errors: samples that were skipped or replaced.
-        occurrences: int64 (n,), how often each row came in the epoch before, which its draws depend
-            on; None where that does not matter: nothing is drawn, or no row comes twice.
-        order_seed: of the epoch's order, where it was drawn when the first row was asked for.
+        next_position: position of the epoch after this batch; see `Cursor.position`.
+        errors: errors of samples that were skipped or replaced.
+        occurrences: int64 (n,), how often each row occurred earlier in the epoch, which its random
+            draws depend on; None if that has no effect: nothing is drawn, or no row occurs twice.
+        order_seed: seed of the epoch's order, if it was drawn when the first row was requested.
     """
 
     rows: npt.NDArray[np.int64] | None
@@ -96,14 +96,14 @@ class HostBatches(Protocol):
     def __next__(self) -> HostBatch: ...
 
     def ready(self) -> bool:
-        """Whether next() would return, or raise, without waiting."""
+        """Returns whether next() would return or raise without waiting."""
 
     def close(self) -> None:
-        """Ends the run; nothing works for it any more."""
+        """Ends the run and all work for it."""
 
 
 class Feed(Protocol):
-    """Makes host batches, and says how and why so."""
+    """Makes host batches, and reports their order, draws and statistics."""
 
     path: Literal["native", "torch"]
     reason: str
@@ -111,15 +111,15 @@ class Feed(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Stands for the dataset in a loader's state."""
+        """A text that identifies the dataset in a loader's state."""
 
     @property
     def sampling(self) -> Sampling:
-        """Which rows make up which batch."""
+        """The sampling, which decides the rows of each batch."""
 
     @property
     def random(self) -> bool:
-        """Whether orders or draws depend on the cursor's seed."""
+        """Whether the order or the draws depend on the cursor's seed."""
 
     @property
     def follows_torch(self) -> bool:
@@ -127,19 +127,19 @@ class Feed(Protocol):
 
     @property
     def finish(self) -> Finish | None:
-        """What is left to do with the data on its device."""
+        """The steps that are applied to the data on its device; None if there are none."""
 
     def steps(self, ranks: Ranks) -> int:
-        """Batches of a whole epoch on one rank."""
+        """Returns the number of batches of a whole epoch on one rank."""
 
     def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
-        """The batches from the cursor to the end of its epoch."""
+        """Returns the batches from the cursor to the end of its epoch."""
 
     def epoch_rows(self) -> int:
-        """Samples of a whole epoch, over all ranks."""
+        """Returns the number of samples of a whole epoch over all ranks."""
 
     def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
-        """The rows of one rank from the cursor to the end of its epoch, in the feed's own order.
+        """Returns one rank's rows from the cursor to the end of its epoch, in the feed's own order.
 
         Raises:
             TypeError: rows are not numbered, or have no order before they are read.
@@ -153,36 +153,36 @@ class Feed(Protocol):
         occurrences: npt.ArrayLike,
         field: str | None,
     ) -> list[Augmentation]:
-        """What is drawn for rows in the cursor's epoch; see `Loader.augmentation`."""
+        """Returns what is drawn for rows in the cursor's epoch; see `Loader.augmentation`."""
 
     def order_name(self, ranks: Ranks) -> str:
-        """What positions in a loader's state count in."""
+        """Returns the name of the order in which positions of a loader's state count."""
 
     def adopt_order(self, name: str, ranks: Ranks) -> None:
-        """Takes over what the order of a loader's state was computed with, where it may differ."""
+        """Uses the order parameters of a loader's state where they may differ from this feed's."""
 
     def stats(self) -> Stats:
-        """What the threads did; the counters of other stages are zero."""
+        """Returns the counters of the threads; those of other stages are zero."""
 
     @property
     def ahead(self) -> int:
-        """Batches that are ready, or in work, before they are asked for."""
+        """The number of batches that are ready or in work before they are requested."""
 
     def set_threads(self, threads: int) -> int:
-        """Goes on with so many native threads; returns how many, 0 where that is not possible."""
+        """Changes the number of native threads; returns the new number, or 0 if it is fixed."""
 
     def close(self) -> None:
-        """Ends threads and processes. Idempotent."""
+        """Ends threads and processes. May be called more than once."""
 
 
 @dataclass(frozen=True)
 class FieldTransforms:
-    """The transforms of a loader, field by field.
+    """The transforms of a loader, by field.
 
     Attributes:
-        fields: of the fields that have some.
+        fields: transforms of each field that has any.
         whole: callables that take and return the whole batch.
-        audio: how fields of sound files are decoded.
+        audio: decoding settings of fields of sound files.
     """
 
     fields: Mapping[str, Compiled]
@@ -191,16 +191,16 @@ class FieldTransforms:
 
     @classmethod
     def parse(cls, transforms: Any, schema: Schema, known: Sequence[Any] = ()) -> FieldTransforms:
-        """Takes `Loader(transforms=)` apart.
+        """Parses `Loader(transforms=)`.
 
         Args:
-            transforms: a mapping of field (or None: the whole batch) to a transform or a list of
-                them; or such a list alone, for the only image field; or None.
-            schema: of the dataset.
-            known: transforms that the only image field has already.
+            transforms: a mapping from field (or None for the whole batch) to a transform or a list
+                of transforms; or a transform or list alone, for the only image field; or None.
+            schema: schema of the dataset.
+            known: transforms that the only image field already has.
 
         Raises:
-            TransformError: they do not fit the fields or each other.
+            TransformError: the transforms do not fit the fields or each other.
         """
         if not isinstance(transforms, Mapping):
             given = as_list(transforms)
@@ -228,7 +228,7 @@ class FieldTransforms:
 
 
 def as_list(transforms: Any) -> list[Any]:
-    """None, one transform or several, as a list; torchvision's Compose is one of several."""
+    """Returns None, one transform, a list or a torchvision Compose as a list of transforms."""
     if transforms is None:
         return []
     kind = type(transforms)
@@ -240,7 +240,7 @@ def as_list(transforms: Any) -> list[Any]:
 
 
 def _only_field(schema: Schema, given: Sequence[Any]) -> str:
-    """The field that a list of transforms is for."""
+    """Returns the name of the field to which a list of transforms applies."""
     if not given or not isinstance(given[0], AudioDecode):
         return _only_image(schema)
     names = [name for name, kind in schema.fields.items() if isinstance(kind, Bytes)]
@@ -264,24 +264,24 @@ def _only_image(schema: Schema) -> str:
 
 @dataclass(frozen=True)
 class NativeSettings:
-    """How a native feed works.
+    """Settings of a native feed.
 
     Attributes:
-        threads: native threads.
-        ahead: batches in work beyond the one that is waited for.
-        timeout_s: longest wait for a batch, 0 for no limit.
-        on_error: see `Loader`.
-        channels_last: image batches have torch.channels_last memory, else contiguous.
-        fields: the fields to deliver, in order; None for all.
-        collate_fn: makes the batch of the list of its samples.
-        on_cpu: the batches stay in host memory, so the CPU does Normalize and ToDtype.
-        pinned: "slots" are in pinned memory and used again after `release`; "fresh" ones are
-            pinned too, and every batch has its own; "no" means neither.
-        resident: a table is copied to memory.
-        read_ahead: a table's rows are asked of the disk before batches need them.
-        let_go: ... and are not kept in the page cache behind them.
-        ragged: the forms of fields whose rows differ in size.
-        samples: what collate_fn gets.
+        threads: number of native threads.
+        ahead: number of batches in work besides the one that is waited for.
+        timeout_s: maximum time to wait for a batch in seconds; 0 for no limit.
+        on_error: as in `Loader`.
+        channels_last: whether image batches have torch.channels_last memory format.
+        fields: names of the fields to deliver, in order; None for all.
+        collate_fn: function that makes a batch from a list of samples.
+        on_cpu: whether the batches stay in host memory, so that the CPU does Normalize and ToDtype.
+        pinned: "slots" allocates slots in pinned memory and reuses them after `release`; "fresh"
+            gives every batch pinned memory of its own; "no" pins nothing.
+        resident: whether a table is copied to memory.
+        read_ahead: whether a table's rows are read into the page cache before batches need them.
+        let_go: whether rows that were read ahead are dropped from the page cache after use.
+        ragged: forms of the fields whose rows differ in size.
+        samples: form of the samples that collate_fn receives.
     """
 
     threads: int
@@ -301,17 +301,17 @@ class NativeSettings:
 
 
 class NativeFeed:
-    """Batches decoded by this package's threads.
+    """Makes batches with the threads of the native engine.
 
     Args:
-        dataset: packed, folder or tars; not closed by the feed.
-        sampling: which rows make up which batch.
-        transforms: of the fields.
-        settings: how.
-        stager: brings a remote dataset's blocks; the feed closes it.
+        dataset: packed dataset, folder or tars; the feed does not close it.
+        sampling: sampling, which decides the rows of each batch.
+        transforms: transforms of the fields.
+        settings: settings of the engine and the batches.
+        stager: fetches the blocks of a remote dataset; the feed closes it.
 
     Raises:
-        TransformError: fields or transforms that the dataset does not have.
+        TransformError: the dataset does not have the fields, or cannot apply the transforms.
     """
 
     path: Literal["native", "torch"] = "native"
@@ -331,8 +331,8 @@ class NativeFeed:
         self.transforms = transforms
         self.settings = settings
         self._engine: Engine | None = None
-        self.transform_s = 0.0  # of collate_fn and what comes before it
-        engine = self.engine()  # has no threads yet; makes mistakes known here
+        self.transform_s = 0.0  # time of collate_fn and the steps before it
+        engine = self.engine()  # has no threads yet; raises here if an argument is wrong
         self.fields = tuple(engine.fields)
         self.collate_steps, self._finish = self._place_steps(engine)
 
@@ -357,12 +357,12 @@ class NativeFeed:
 
     @property
     def follows_torch(self) -> bool:
-        # What is fetched ahead, over the epoch's end too, is of orders that are known before.
+        # Blocks are fetched ahead, also beyond the epoch's end, so the order must be known early.
         return self._stager is None and self.sampling.permutes(self.epoch_rows())
 
     @property
     def draws(self) -> bool:
-        """Whether something is drawn for each sample."""
+        """Whether random numbers are drawn for each sample."""
         crops = any(compiled.random for compiled in self.transforms.fields.values())
         return crops or any(how.draws for how in self.transforms.audio.values())
 
@@ -394,7 +394,10 @@ class NativeFeed:
         return self.sampling.rows(self.epoch_rows(), cursor, ranks)
 
     def draw_seed(self, cursor: Cursor, ranks: Ranks) -> int:
-        """The seed of the draws: a sampler may give a row to several ranks."""
+        """Returns the seed of the draws, mixed with the rank if a sampler decides the rows.
+
+        A sampler may give the same row to several ranks.
+        """
         assert cursor.seed is not None
         if self.sampling.ours or ranks.rank == 0:
             return cursor.seed
@@ -403,7 +406,7 @@ class NativeFeed:
     def _asked_ahead(
         self, plan: Iterator[PlannedBatch], engine: Engine, cursor: Cursor
     ) -> Iterator[PlannedBatch]:
-        """A plan whose rows are asked of the disk, where that is wanted."""
+        """Returns the plan, which also reads rows into the page cache ahead if that is enabled."""
         ours = self.sampling.ours and self.sampling.picked is None
         rows = engine.cold_rows() if self.settings.read_ahead and ours else None
         if rows is None:
@@ -413,11 +416,11 @@ class NativeFeed:
         return ReadAheadPlan(plan, windows, rows, cursor.position, self.settings.let_go)
 
     def staging(self, cursor: Cursor, ranks: Ranks, known_order: bool = True) -> StagingPlan | None:
-        """How far ahead the blocks of a remote dataset are fetched; None for others.
+        """Returns how far ahead a remote dataset's blocks are fetched; None for local datasets.
 
         Args:
             cursor, ranks: as for `run`.
-            known_order: whether the rows are those of this feed's own sampling.
+            known_order: whether the rows follow this feed's own sampling.
         """
         if self._stager is None:
             return None
@@ -439,7 +442,7 @@ class NativeFeed:
         return self.sampling.named(ranks)
 
     def adopt_order(self, name: str, ranks: Ranks) -> None:
-        """Takes over the block and window that a loader's state counts in, if it is remote."""
+        """Uses the block and window of a loader's state, if rows are shuffled by windows."""
         sampling = self.sampling.adopting(name)
         if sampling == self.sampling:
             return
@@ -482,7 +485,7 @@ class NativeFeed:
             self._stager.close()
 
     def engine(self) -> Engine:
-        """The engine of this process."""
+        """Returns the engine of this process."""
         if self._engine is None:
             how = self.settings
             images = self.dataset.schema.image_fields
@@ -523,7 +526,7 @@ class NativeFeed:
         return self.engine().augmentation(name, seed, cursor.epoch, keys, heights, widths)
 
     def _place_steps(self, engine: Engine) -> tuple[Finish | None, Finish | None]:
-        """What is done before collate_fn, and what on the device."""
+        """Returns the steps before collate_fn and the steps on the device."""
         structure = self.dataset.schema.structure
         steps: list[Step] = []
         for place, name in enumerate(self.fields):
@@ -537,11 +540,11 @@ class NativeFeed:
         return split_steps(steps, whole, self.settings.collate_fn is not None, self.sampling)
 
     def host_batch(self, batch: Batch, first_step: int) -> HostBatch:
-        """A batch of the engine as tensors in the samples' structure.
+        """Returns a batch of the engine as tensors in the structure of the samples.
 
         Args:
-            batch: of the engine.
-            first_step: of the run.
+            batch: batch of the engine.
+            first_step: number of the first step of the run.
         """
         info = BatchInfo(
             self.sampling.places(batch.rows, batch.occurrences),
@@ -564,28 +567,28 @@ class NativeFeed:
             data = self.collate_steps(data)
         data = self.collated(self.samples(data, batch))
         self.transform_s += time.perf_counter() - began_s
-        # What it returned may be views of the slot, which goes back when they are garbage.
+        # The result may hold views of the slot, which is returned when they are garbage.
         return HostBatch(pin(data) if fresh else data, info)
 
     def tensors(self, batch: Batch) -> Any:
-        """A batch as tensors in the samples' structure, before anything is done with them."""
+        """Returns a batch as tensors in the structure of the samples, before any transform."""
         fresh = self.settings.pinned == "fresh"
         return self._structured(
             [self._tensors(name, batch.fields[name], fresh) for name in self.fields]
         )
 
     def collated(self, samples: list[Any]) -> Any:
-        """What collate_fn makes of samples."""
+        """Returns the batch that collate_fn makes from samples."""
         collate = self.settings.collate_fn
         assert collate is not None
         return collate(samples) if self.sampling.batched else collate(samples[0])
 
     def of_one_length(self, parts: Sequence[Any], batches: Sequence[Batch]) -> list[Any]:
-        """Parts of a batch, those of padded documents as long as the longest of all needs.
+        """Pads the parts of a batch of documents to the longest of all parts.
 
         Args:
-            parts: tensors in the samples' structure.
-            batches: that they were made of.
+            parts: tensors in the structure of the samples.
+            batches: the batches from which the parts were made.
         """
         if not isinstance(self.dataset, PaddedDataset):
             return list(parts)
@@ -593,11 +596,11 @@ class NativeFeed:
         return [self.dataset.cut(part, longest) for part in parts]
 
     def with_bounds(self, data: Any, arrays: Mapping[str, Any]) -> Any:
-        """A batch with where documents begin in it, if it is one of windows and that is wanted.
+        """Adds the offsets of documents to a batch of windows, if they are wanted.
 
         Args:
-            data: tensors in the samples' structure.
-            arrays: the same in memory that can be read now, by field.
+            data: tensors in the structure of the samples.
+            arrays: the same values, by field, in memory that can be read now.
         """
         if not isinstance(self.dataset, TokenDataset):
             return data
@@ -609,7 +612,7 @@ class NativeFeed:
         return {**kept, "cu_seqlens": value_tensors(bounds[0]), "max_seqlen": bounds[1]}
 
     def _tensors(self, name: str, values: Any, fresh: bool) -> dict[str, Any]:
-        """A field, and behind it its sizes where it has some beside it."""
+        """Returns a field as tensors, followed by its sizes if the form has them."""
         if isinstance(values, RaggedBatch):
             return ragged_parts(name, values)
         if not isinstance(self.dataset.schema.fields[name], Image):
@@ -625,7 +628,7 @@ class NativeFeed:
         return joined if structure == "tuple" else joined[0]
 
     def samples(self, data: Any, batch: Batch) -> list[Any]:
-        """A batch taken apart, for collate_fn: as indexing the dataset gives samples."""
+        """Splits a batch into samples for collate_fn, in the form that `dataset[i]` has."""
         parts = tuple(data.values()) if isinstance(data, dict) else data
         parts = list(parts) if isinstance(parts, tuple) else [parts]
         kinds, how = self.dataset.schema.fields, self.settings
@@ -649,7 +652,7 @@ class NativeFeed:
 
 
 class _NativeBatches:
-    """One run of a native feed."""
+    """The batches of one run of a native feed."""
 
     def __init__(self, feed: NativeFeed, stream: BatchStream, first_step: int) -> None:
         self._feed = feed
@@ -672,13 +675,13 @@ class _NativeBatches:
 def split_steps(
     steps: list[Step], whole: list[Step], collates: bool, sampling: Sampling
 ) -> tuple[Finish | None, Finish | None]:
-    """What is done before collate_fn, and what on the device.
+    """Returns the steps before collate_fn and the steps on the device.
 
     Args:
-        steps: of single fields.
-        whole: of the whole batch.
+        steps: steps of single fields.
+        whole: steps of the whole batch.
         collates: whether there is a collate_fn.
-        sampling: whether samples are batched.
+        sampling: sampling, which says whether samples are batched.
     """
     if collates:
         return Finish(steps) if steps else None, Finish(whole) if whole else None
@@ -688,14 +691,14 @@ def split_steps(
 
 
 def _only_sample(data: Any) -> Any:
-    """The sample of a batch of one."""
+    """Returns the sample of a batch of one."""
     if isinstance(data, dict):
         return {name: part[0] for name, part in data.items()}
     return tuple(part[0] for part in data) if isinstance(data, tuple) else data[0]
 
 
 def _upright_size(dataset: AnyDataset, field: str, row: int) -> tuple[int, int]:
-    """(height, width) of an image after its EXIF orientation is applied."""
+    """Returns the (height, width) of an image after its EXIF orientation is applied."""
     if isinstance(dataset, FolderDataset):
         height, width = dataset[row][0].shape[:2]
         return height, width

@@ -1,6 +1,6 @@
-"""The order of rows in an epoch, as arithmetic: no permutation in memory, no state.
+"""The order of rows in an epoch, computed without a permutation in memory and without state.
 
-An order is a function of (rows, seed, epoch, mode) alone, the same for every thread, rank, world
+An order is a function of (rows, seed, epoch, mode): it is the same for every thread, rank, world
 size and machine. The permutations are those of `native/core/shuffle.h`.
 """
 
@@ -22,23 +22,23 @@ _WORD = 0xFFFFFFFFFFFFFFFF
 
 
 def mixed_seed(seed: int, number: int) -> int:
-    """A seed that is a function of another one and of a number of 0 or more."""
+    """Returns a seed that is a function of another seed and a number of 0 or more."""
     return _native.mix_key(seed & _WORD, number)
 
 
 @dataclass(frozen=True)
 class Order:
-    """Which row stands where in one epoch.
+    """The order of rows in one epoch.
 
     Args:
-        rows: of the dataset, 0 to 2**48.
-        seed: any integer; 64 bits of it count.
+        rows: number of rows of the dataset, 0 to 2**48.
+        seed: any integer; its low 64 bits are used.
         epoch: 0 or more.
         mode: "sequential" (row i at position i), "shuffle" (any row anywhere) or "window" (blocks
-            of consecutive rows are shuffled, then the rows within a window of blocks: whole-block
-            reads for remote and columnar data).
-        block: rows of a block, for "window".
-        window: blocks of a window, for "window".
+            of consecutive rows are shuffled, then the rows within a window of blocks, so that
+            remote and columnar data can be read in whole blocks).
+        block: number of rows per block, for "window".
+        window: number of blocks per window, for "window".
     """
 
     rows: int
@@ -62,14 +62,14 @@ class Order:
 
     @property
     def blocks(self) -> int:
-        """How many blocks of `block` rows there are; the last may be shorter."""
+        """The number of blocks of `block` rows; the last may be shorter."""
         return -(-self.rows // self.block)
 
     def at(self, positions: npt.ArrayLike) -> Indices:
-        """The rows that stand at positions, both int64 (n,), in [0, rows).
+        """Returns the rows at positions, both int64 (n,), in [0, rows).
 
         Raises:
-            ValueError: a position is outside.
+            ValueError: a position is out of range.
         """
         positions = np.ascontiguousarray(positions, np.int64)
         if self.mode == "sequential" or not positions.size:
@@ -82,10 +82,10 @@ class Order:
         return rows
 
     def span(self, first: int, count: int) -> Indices:
-        """The rows that stand at positions first, first + 1, ...: int64 (count,).
+        """Returns the rows at positions first, first + 1, ...: int64 (count,).
 
         Raises:
-            ValueError: a position is outside.
+            ValueError: a position is out of range.
         """
         if first < 0 or count < 0 or first + count > self.rows:
             raise ValueError(f"a position is not in [0, {self.rows})")
@@ -99,10 +99,10 @@ class Order:
         return rows
 
     def positions(self, rows: npt.ArrayLike) -> Indices:
-        """Where rows stand, both int64 (n,), in [0, rows): the inverse of `at`.
+        """Returns the positions of rows, both int64 (n,), in [0, rows): the inverse of `at`.
 
         Raises:
-            ValueError: a row is outside.
+            ValueError: a row is out of range.
         """
         rows = _inside(rows, self.rows, "row")
         if self.mode == "sequential" or not rows.size:
@@ -117,10 +117,10 @@ class Order:
         return positions
 
     def positions_of_span(self, first: int, count: int) -> Indices:
-        """Where rows first, first + 1, ... stand, int64 (count,).
+        """Returns the positions of rows first, first + 1, ..., int64 (count,).
 
         Raises:
-            ValueError: a row is outside.
+            ValueError: a row is out of range.
         """
         if first < 0 or count < 0 or first + count > self.rows:
             raise ValueError(f"a row is not in [0, {self.rows})")
@@ -131,18 +131,18 @@ class Order:
         return positions
 
     def window_of(self, blocks: npt.ArrayLike) -> tuple[Indices, Indices]:
-        """Between which positions the rows of blocks stand.
+        """Returns the range of positions in which the rows of each block lie.
 
         Args:
-            blocks: numbers of blocks, int64 (n,), in [0, self.blocks): block b has the rows from
-                b * block on.
+            blocks: numbers of blocks, int64 (n,), in [0, self.blocks): block b starts at row b *
+                block.
 
         Returns:
             The first position of each block's window and the one after its last, int64 (n,). A
-            sequential order has windows of one block, a shuffled one has a window of all rows.
+            sequential order has windows of one block; a shuffled one has one window of all rows.
 
         Raises:
-            ValueError: a block is outside.
+            ValueError: a block is out of range.
         """
         blocks = _inside(blocks, self.blocks, "block")
         begins, ends = np.zeros_like(blocks), np.full_like(blocks, self.rows)
@@ -159,16 +159,17 @@ class Order:
 
 
 class ShardOrder:
-    """A "window" order whose blocks are shards, however many rows each has.
+    """A "window" order whose blocks are shards with any numbers of rows.
 
-    Shards are shuffled, and then the rows within a window of shards. Takes memory and time for
-    each shard, not for each row. Immutable, so safe to use from several threads.
+    Shards are shuffled, and then the rows within a window of shards. Memory and time are
+    proportional to the number of shards, not of rows. Immutable, so safe to use from several
+    threads.
 
     Args:
-        bounds: the first row of each shard, from 0, and the number of rows; ascending, where a
-            shard may have no rows.
+        bounds: first row of each shard, from 0, and the number of rows; ascending. A shard may have
+            no rows.
         seed, epoch: as in `Order`.
-        window: shards of a window.
+        window: number of shards per window.
 
     Attributes:
         rows, seed, epoch, window: of the order.
@@ -191,7 +192,7 @@ class ShardOrder:
         self._windows = np.append(self._begins[:-1:window], self.rows)
 
     def at(self, positions: npt.ArrayLike) -> Indices:
-        """The rows that stand at positions; as `Order.at`."""
+        """Returns the rows at positions, as `Order.at`."""
         positions = _inside(positions, self.rows, "position")
         places = self._permuted(positions, _native.permute)
         turns = np.searchsorted(self._begins, places, side="right") - 1
@@ -199,23 +200,23 @@ class ShardOrder:
         return found
 
     def span(self, first: int, count: int) -> Indices:
-        """The rows at consecutive positions; as `Order.span`."""
+        """Returns the rows at consecutive positions, as `Order.span`."""
         return self.at(np.arange(first, first + count, dtype=np.int64))
 
     def positions(self, rows: npt.ArrayLike) -> Indices:
-        """Where rows stand; as `Order.positions`."""
+        """Returns the positions of rows, as `Order.positions`."""
         rows = _inside(rows, self.rows, "row")
         shards = np.searchsorted(self._bounds, rows, side="right") - 1
         places = self._begins[self._turns[shards]] + rows - self._bounds[shards]
         return self._permuted(places, _native.permute_inverse)
 
     def window_of(self, shards: npt.ArrayLike) -> tuple[Indices, Indices]:
-        """Between which positions the rows of shards stand; as `Order.window_of`."""
+        """Returns the range of positions of each shard's window, as `Order.window_of`."""
         windows = self._turns[_inside(shards, len(self._turns), "shard")] // self.window
         return self._windows[windows], self._windows[windows + 1]
 
     def spans(self) -> list[tuple[int, Indices]]:
-        """Of each window in turn: the position behind its last, and its shards."""
+        """Returns, for each window in turn, the position after its last one and its shards."""
         ends, every = self._windows[1:].tolist(), range(0, len(self._shards), self.window)
         return [
             (end, self._shards[first : first + self.window])
@@ -223,7 +224,7 @@ class ShardOrder:
         ]
 
     def _permuted(self, places: Indices, permute: Callable[..., None]) -> Indices:
-        """Places as they stand within their windows, by permutations of each window's own."""
+        """Returns places permuted within their windows; each window has its own permutation."""
         windows = np.searchsorted(self._windows, places, side="right") - 1
         found = np.empty_like(places)
         for window in np.unique(windows).tolist():
@@ -239,11 +240,11 @@ class ShardOrder:
 
 @dataclass(frozen=True, eq=False)
 class DrawnOrder:
-    """An order that a random generator drew: a permutation in memory, 4 or 8 bytes a row.
+    """An order drawn by a random generator: a permutation in memory, 4 or 8 bytes per row.
 
     Args:
         permutation: int64 or int32 (rows,), the row at each position.
-        seed, epoch: of what else is drawn by the order; see `plan.BucketPlan`.
+        seed, epoch: key of other draws that depend on the order; see `plan.BucketPlan`.
     """
 
     permutation: Indices | npt.NDArray[np.int32]
@@ -252,24 +253,24 @@ class DrawnOrder:
 
     @property
     def rows(self) -> int:
-        """Of the dataset."""
+        """The number of rows of the dataset."""
         return len(self.permutation)
 
     def at(self, positions: npt.ArrayLike) -> Indices:
-        """The rows that stand at positions, both int64 (n,), in [0, rows)."""
+        """Returns the rows at positions, both int64 (n,), in [0, rows)."""
         rows = self.permutation[_inside(positions, self.rows, "position")]
         return rows.astype(np.int64, copy=False)
 
     def span(self, first: int, count: int) -> Indices:
-        """The rows of positions first, first + 1, ..., first + count - 1: int64 (count,)."""
+        """Returns the rows at positions first, first + 1, ...: int64 (count,)."""
         return self.permutation[first : first + count].astype(np.int64, copy=False)
 
 
 class PickedOrder:
-    """An order of some rows of a dataset: another order's rows are places in a list of them.
+    """An order of picked rows of a dataset: the rows of another order are indices into their list.
 
     Args:
-        order: of as many rows as are picked.
+        order: order of as many rows as are picked.
         picked: int64 (order.rows,), rows of the dataset.
 
     Attributes:
@@ -281,11 +282,11 @@ class PickedOrder:
         self._order, self._picked = order, picked
 
     def at(self, positions: npt.ArrayLike) -> Indices:
-        """As `Order.at`."""
+        """Returns the rows at positions, as `Order.at`."""
         return self._picked[self._order.at(positions)]
 
     def span(self, first: int, count: int) -> Indices:
-        """As `Order.span`."""
+        """Returns the rows at consecutive positions, as `Order.span`."""
         return self._picked[self._order.span(first, count)]
 
 
@@ -298,10 +299,10 @@ class Orders:
 
     Args:
         rows, seed, block, window: as in `Order`.
-        mode: as in `Order`; or "settle": "window" in epoch 0, when data that is far away comes in,
-            and "shuffle" in the epochs after it, when it is there.
-        bounds: the first row of each shard, and the number of rows: then windows are of shards
-            and not of blocks; see `ShardOrder`.
+        mode: as in `Order`; or "settle": "window" in epoch 0, in which remote data is fetched, and
+            "shuffle" in later epochs, when it is cached.
+        bounds: first row of each shard, and the number of rows; windows then consist of shards
+            instead of blocks, see `ShardOrder`.
     """
 
     rows: int
@@ -312,7 +313,7 @@ class Orders:
     bounds: tuple[int, ...] | None = None
 
     def epoch(self, epoch: int) -> Order | ShardOrder:
-        """The order of an epoch."""
+        """Returns the order of an epoch."""
         mode = self.mode
         if mode == "settle":
             mode = "shuffle" if epoch else "window"
@@ -322,7 +323,7 @@ class Orders:
 
 
 def _inside(values: npt.ArrayLike, bound: int, what: str) -> Indices:
-    """As int64, all in [0, bound)."""
+    """Returns values as int64, and raises an error unless all are in [0, bound)."""
     values = np.ascontiguousarray(values, np.int64)
     if values.size and not 0 <= int(values.min()) <= int(values.max()) < bound:
         raise ValueError(f"a {what} is not in [0, {bound})")

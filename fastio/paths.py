@@ -1,4 +1,4 @@
-"""Which path a dataset takes: the native one wherever it gives what DataLoader would give."""
+"""Chooses the path of a dataset: native wherever that gives the same result as DataLoader."""
 
 from __future__ import annotations
 
@@ -64,12 +64,13 @@ from fastio.workers import TorchFeed
 
 @dataclass(frozen=True)
 class Request:
-    """What `Loader` was asked for; the attributes are its arguments, in its meaning.
+    """The arguments of a `Loader`, with their meaning there.
 
     Attributes:
-        dataset: an object: what a path means is opened before.
-        cache: of the sources of a mix that are paths.
-        auto_threads: `num_workers` is "auto".
+        dataset: a dataset object; paths are opened before.
+        cache: cache for the sources of a mix that are paths.
+        auto_threads: whether `num_workers` is "auto".
+        by_rows: whether any row may be read at any time, because several datasets are loaded.
     """
 
     dataset: Any
@@ -83,17 +84,17 @@ class Request:
     ragged: Form | Mapping[str, Form] | None = None
     cache: Cache | str | os.PathLike[str] | None = None
     auto_threads: bool = False
-    by_rows: bool = False  # any row at any time: what is loaded is more than one dataset
+    by_rows: bool = False
 
 
 def dataset_settings(dataset: Any) -> Any:
-    """What may be changed on a dataset after a loader was made of it, and decides what it reads.
+    """Returns the settings of a dataset that may change after a loader is made and affect reading.
 
     Returns:
-        Transforms, samples, formats and so on, which are equal where nothing was changed.
+        Transforms, samples, formats and so on, which compare equal if nothing has changed.
     """
     parts, picked = parts_of(dataset)
-    if len(parts) > 1 or parts[0] is not dataset:  # indices may be changed in place
+    if len(parts) > 1 or parts[0] is not dataset:  # the user may change indices in place
         indices = 0 if picked is None else xxhash.xxh3_64_intdigest(picked.tobytes())
         return indices, [dataset_settings(part) for part in parts]
     if is_hugging_face(dataset):
@@ -110,7 +111,7 @@ def dataset_settings(dataset: Any) -> Any:
 
 
 def make_feed(request: Request) -> Feed:
-    """The feed for a request: native, or else torch's with the reason and the remedy.
+    """Returns the feed for a request: native, or else torch's with the reason and the remedy.
 
     Raises:
         SourceNotFound, ManifestInvalid: the path holds no dataset that can be read.
@@ -165,7 +166,7 @@ def make_feed(request: Request) -> Feed:
 
 
 def _of_subset(inner: Any, picked: npt.NDArray[np.int64], request: Request) -> Request:
-    """A request for some rows of a dataset, where that is native."""
+    """Returns a request for the picked rows of a dataset, if the native path supports it."""
     if isinstance(inner, (AnyDataset, TableSamples)):
         return replace(request, dataset=inner, sampling=replace(request.sampling, picked=picked))
     if is_hugging_face(inner) and not isinstance(inner, (str, os.PathLike)):
@@ -174,7 +175,7 @@ def _of_subset(inner: Any, picked: npt.NDArray[np.int64], request: Request) -> R
 
 
 def _python_only(request: Request) -> Slow | None:
-    """Why samples of a dataset of the datasets package are made in Python; None: they are not."""
+    """Returns why samples of a datasets.Dataset must be made in Python; None if they need not."""
     if has_transform(request.dataset):
         return Slow(
             "the dataset has a transform of its own (set_transform)",
@@ -185,7 +186,7 @@ def _python_only(request: Request) -> Slow | None:
 
 
 def _unlike_python(request: Request) -> Slow | None:
-    """Why collate_fn does not get of the native path what `dataset[i]` of a datasets.Dataset is."""
+    """Returns why collate_fn would not get the values of `dataset[i]`; None if it gets them."""
     if request.workers.collate_fn is None or not is_dataset_object(request.dataset):
         return None
     given = request.transforms
@@ -208,14 +209,15 @@ def _is_image(feature: Any) -> bool:
 
 
 def _asks_nothing(request: Request) -> bool:
-    """Whether nothing is asked for that only the native path has."""
+    """Returns whether the request uses no option that only the native path has."""
     return request.fields is None and request.ragged is None and request.on_error == "raise"
 
 
 def _table_rows_feed(dataset: TableSamples, request: Request) -> NativeFeed:
-    """Of some rows of tables, or of tables among other datasets: row groups, as rows need them.
+    """Returns a feed for picked rows of tables, or for tables among other datasets.
 
-    What is shuffled comes by windows of row groups, as many as memory keeps.
+    It reads row groups as rows need them. Shuffled rows come in windows of as many row groups as
+    fit in memory.
     """
     memory = table_memory(dataset.memory)
     sampling = drawn_by(request.workers.generator, request.sampling)
@@ -223,7 +225,7 @@ def _table_rows_feed(dataset: TableSamples, request: Request) -> NativeFeed:
     dataset.keep(memory)
     if sampling.ours and sampling.window is None:
         bounds = tuple(dataset.group_bounds.tolist())
-        window = groups if groups < len(bounds) - 1 else None  # where all fit, in any order
+        window = groups if groups < len(bounds) - 1 else None  # None: all fit, in any order
         sampling = replace(sampling, window=window, bounds=bounds)
     transforms = FieldTransforms.parse(request.transforms, dataset.schema)
     settings = _native_settings(request)
@@ -234,7 +236,7 @@ def _table_rows_feed(dataset: TableSamples, request: Request) -> NativeFeed:
 def _row_group_feed(
     request: Request, dataset: TableSamples | HuggingFaceDataset, samples: SampleForm
 ) -> TableFeed | None:
-    """Batches of row groups; None where single rows are read."""
+    """Returns a feed that reads whole row groups; None if single rows are read."""
     sampling, tables = request.sampling, isinstance(dataset, TableSamples)
     if request.by_rows or sampling.picked is not None:
         return None
@@ -304,12 +306,12 @@ def _native_source(request: Request) -> tuple[AnyDataset, list[Any], ImageForm |
 
 
 def _given_for(field: str, transforms: Any) -> list[Any]:
-    """The loader's own transforms of the only image field."""
+    """Returns the loader's own transforms of the only image field."""
     return as_list(transforms.get(field) if isinstance(transforms, Mapping) else transforms)
 
 
 def _windows(dataset: AnyDataset, request: Request) -> tuple[Loadable, Request]:
-    """Windows of the dataset's tokens, or padded documents, and what else is asked for."""
+    """Returns windows of the dataset's tokens, or padded documents, and the remaining request."""
     given = request.transforms
     if isinstance(given, (TokenWindows, TokenPad)):
         given = {_only_tokens(dataset): given}
@@ -395,7 +397,7 @@ def _mix_feed(mix: Mix, request: Request) -> MixFeed:
 def _concat_feed(
     parts: Sequence[Any], picked: npt.NDArray[np.int64] | None, request: Request
 ) -> ConcatFeed | TorchFeed:
-    """Of several datasets one after the other, some rows of which may be picked."""
+    """Returns the feed of concatenated datasets, of which some rows may be picked."""
     feeds: list[NativeFeed] = []
     slow: Slow | None = None
     sampling = drawn_by(request.workers.generator, request.sampling)
@@ -429,13 +431,13 @@ def _wants_windows(transforms: Any) -> bool:
 
 
 def _feed_of_part(part: Any, request: Request) -> Feed:
-    """The feed of one of several datasets, which are ordered together."""
+    """Returns the feed of one of several datasets that share an order."""
     workers = replace(request.workers, generator=None)
     return make_feed(replace(request, dataset=part, workers=workers, ragged=None, by_rows=True))
 
 
 def _joined_forms(first: NativeFeed | ConcatFeed, request: Request) -> Forms:
-    """The forms of what several datasets have in common."""
+    """Returns the forms of the fields that several datasets have in common."""
     leaf = first.leaves[0] if isinstance(first, ConcatFeed) else first
     forms = _forms(replace(request, dataset=leaf.dataset))
     forms.check(leaf.dataset.schema, leaf.fields, leaf.transforms.audio)
@@ -466,7 +468,7 @@ def _native_settings(request: Request) -> NativeSettings:
     threads = most = workers.num_workers or available_cores()
     if request.auto_threads:
         threads, most = first_threads(), most_threads()
-    # Two rows a thread, however small the batches.
+    # At least two rows per thread, even if batches are small.
     busy = -(-2 * most // (request.sampling.batch_size or 1))
     on_gpu = request.device is not None and request.device.type == "cuda"
     pinned: Literal["no", "slots", "fresh"] = "slots" if on_gpu else "no"
@@ -487,7 +489,7 @@ def _native_settings(request: Request) -> NativeSettings:
 
 
 def _forms(request: Request) -> Forms:
-    """The forms of fields whose rows differ in size; samples of such fields are always rows."""
+    """Returns the forms of fields whose rows differ in size; single samples are always rows."""
     of_tables = isinstance(request.dataset, TableSamples) and not request.by_rows
     forms = Forms.of("padded" if of_tables and request.ragged is None else request.ragged)
     alone = request.workers.collate_fn is not None or not request.sampling.batched

@@ -1,8 +1,8 @@
-"""An order cut in batches: which rows a rank gets at which step.
+"""Plans divide an order into batches: which rows a rank gets at which step.
 
-A global batch is `batch_size * world_size` consecutive positions of the order; rank r has the r-th
-part of it. So the samples of a step, taken over all ranks, depend on the global batch size alone,
-and every rank makes the same number of steps by construction.
+A global batch is `batch_size * world_size` consecutive positions of the order; rank r gets its r-th
+part. The samples of a step, taken over all ranks, therefore depend on the global batch size only,
+and every rank makes the same number of steps.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class PlannedBatch(NamedTuple):
     """One batch of one rank, before anything is read.
 
     Attributes:
-        step: number of the batch among those of this plan, from 0.
+        step: number of the batch in its plan, from 0.
         rows: int64 (n,), global row numbers.
-        valid: how many of them count; the rest, at the end, repeat rows of the epoch so that every
-            rank has as many.
-        next_position: samples of the epoch, over all ranks, that are done with this batch.
-        occurrences: int64 (n,), how often each row came in the epoch before; None: never.
+        valid: number of rows that count; the others, at the end, repeat rows of the epoch so that
+            every rank has the same number.
+        next_position: samples of the epoch, over all ranks, that are done after this batch.
+        occurrences: int64 (n,), how often each row occurred earlier in the epoch; None if never.
     """
 
     step: int
@@ -41,11 +41,12 @@ class PlannedBatch(NamedTuple):
 def draw_keys(
     rows: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None
 ) -> npt.NDArray[np.int64]:
-    """What the draws of samples are keyed by, beside seed and epoch: int64 (n,).
+    """Returns the keys of the samples' random draws, besides seed and epoch: int64 (n,).
 
-    A row that comes for the first time has its own number. The others have 64 mixed bits (the
-    finaliser of SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
-    generators", OOPSLA 2014), which no other row has but by a chance of 2**-64.
+    The key of a row that occurs for the first time is its number. Further occurrences have 64 mixed
+    bits (the finaliser of SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
+    generators", OOPSLA 2014), which collide with the key of another row with a probability of
+    2**-64.
     """
     if occurrences is None or not occurrences.any():
         return rows
@@ -57,11 +58,12 @@ def draw_keys(
 
 
 class Occurrences:
-    """How often each row came so far.
+    """Counts how often each row has occurred.
 
     Args:
-        rows: of the dataset, or places in `picked`.
-        picked: int64 (rows,), the dataset's rows that places stand for; None: they are rows.
+        rows: number of rows of the dataset, or of places in `picked`.
+        picked: int64 (rows,), the dataset's rows at the places; None if the counted values are
+            rows.
     """
 
     def __init__(self, rows: int, picked: npt.NDArray[np.int64] | None = None) -> None:
@@ -70,7 +72,7 @@ class Occurrences:
         self._picked = picked
 
     def count(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Counts rows that come now, int64 (n,); how often each came before, in order: (n,)."""
+        """Counts rows, int64 (n,), and returns how often each had occurred before, int64 (n,)."""
         rows = rows if self._picked is None else self._picked[rows]
         turns = np.argsort(rows, kind="stable")
         ordered = rows[turns]
@@ -88,13 +90,13 @@ class Plan:
     """The batches of one rank in one epoch. Iterating yields them in order.
 
     Args:
-        order: the epoch's order.
-        batch_size: rows of a batch on each rank.
-        drop_last: leave out the last global batch if it is not full. Otherwise its samples are
-            spread evenly over the ranks, and ranks that would have fewer are padded with rows from
-            the epoch's beginning (`PlannedBatch.valid` tells).
+        order: order of the epoch.
+        batch_size: number of rows per batch on each rank.
+        drop_last: drop the last global batch if it is not full. Otherwise its samples are spread
+            evenly over the ranks, and ranks with fewer samples are padded with rows from the
+            beginning of the epoch (`PlannedBatch.valid` excludes them).
         rank, world_size: of this process.
-        start: position to begin at: samples of the epoch, over all ranks, done before.
+        start: first position: number of samples of the epoch, over all ranks, that are done.
     """
 
     order: AnyOrder | PickedOrder
@@ -114,7 +116,7 @@ class Plan:
 
     @property
     def global_batch(self) -> int:
-        """Samples of a full step over all ranks."""
+        """The number of samples of a full step over all ranks."""
         return self.batch_size * self.world_size
 
     def __len__(self) -> int:
@@ -122,7 +124,7 @@ class Plan:
         return left // self.global_batch if self.drop_last else -(-left // self.global_batch)
 
     def batch(self, step: int) -> PlannedBatch:
-        """The batch of a step in [0, len(self))."""
+        """Returns the batch of a step in [0, len(self))."""
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} is not in [0, {len(self)})")
         return self._batch(step)
@@ -145,18 +147,18 @@ class Plan:
 
 
 class Lengths(Protocol):
-    """How long rows are: an array int32 (rows,), or what answers as one does."""
+    """The lengths of rows: an array int32 (rows,), or an object that is indexed like one."""
 
     def __getitem__(self, rows: npt.NDArray[np.int64], /) -> Any: ...
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """Rows of similar lengths in a batch.
+    """Settings for batches with rows of similar lengths.
 
     Attributes:
-        lengths: of rows.
-        pool: global batches whose rows are sorted together.
+        lengths: lengths of the rows.
+        pool: number of global batches whose rows are sorted together.
     """
 
     lengths: Lengths
@@ -165,15 +167,15 @@ class Buckets:
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """A plan whose global batches have rows of similar lengths; otherwise as `Plan`.
+    """A plan whose global batches have rows of similar lengths; otherwise like `Plan`.
 
-    Of the rows of each `buckets.pool` global batches of the order, the sorted ones are cut in
-    global batches, which come in an order of their own; one that is not full comes last. So the
-    samples of a step depend on the global batch size alone here too, and an epoch goes on exactly
-    where as many samples make up a step.
+    The rows of each `buckets.pool` global batches of the order are sorted by length and cut into
+    global batches, which are delivered in shuffled order; a batch that is not full comes last. The
+    samples of a step depend on the global batch size only, as in `Plan`, and an epoch can be
+    resumed exactly with the same global batch size.
 
     Args:
-        plan: the order cut in batches, whose start is the beginning of a global batch.
+        plan: order divided into batches; its start is the beginning of a global batch.
         buckets: lengths and pool.
     """
 
@@ -189,7 +191,7 @@ class BucketPlan:
 
     @property
     def pool_rows(self) -> int:
-        """Positions of a pool: from one multiple of it to the next."""
+        """The number of positions per pool; pools start at multiples of it."""
         return self.buckets.pool * self.plan.global_batch
 
     def __iter__(self) -> Iterator[PlannedBatch]:
@@ -202,7 +204,7 @@ class BucketPlan:
                     step += 1
 
     def _pool(self, first: int, last: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-        """The global batches of positions [first, last): where each begins, and its rows."""
+        """Yields the global batches of positions [first, last): the start of each, and its rows."""
         order, size = self.plan.order, self.plan.global_batch
         rows = order.span(first, last - first)
         rows = rows[np.argsort(self.buckets.lengths[rows], kind="stable")]
@@ -221,7 +223,7 @@ class BucketPlan:
             yield first + full * size, rows[left]
 
     def _part(self, step: int, begin: int, rows: npt.NDArray[np.int64]) -> PlannedBatch:
-        """A rank's part of a global batch."""
+        """Returns this rank's part of a global batch."""
         plan = self.plan
         end = begin + len(rows)
         share = -(-len(rows) // plan.world_size)
@@ -236,13 +238,13 @@ def follow(
     start: int = 0,
     seen: Occurrences | None = None,
 ) -> Iterator[PlannedBatch]:
-    """The batches of somebody's batch sampler as a plan.
+    """Yields the batches of a user's batch sampler as planned batches.
 
     Args:
         batches: lists of row numbers; negative ones count from the end.
-        rows: of the dataset.
-        start: samples done before, for `PlannedBatch.next_position`.
-        seen: counts the rows, for `PlannedBatch.occurrences`.
+        rows: number of rows of the dataset.
+        start: number of samples done before, for `PlannedBatch.next_position`.
+        seen: counter of the rows, for `PlannedBatch.occurrences`.
 
     Raises:
         IndexError: a row number is out of range.
@@ -256,7 +258,7 @@ def follow(
 
 
 def row_numbers(keys: Iterable[int], rows: int) -> npt.NDArray[np.int64]:
-    """Keys of a sampler as row numbers, int64 (n,); negative ones count from the end.
+    """Returns the keys of a sampler as row numbers, int64 (n,); negative ones count from the end.
 
     Raises:
         IndexError: a row number is out of range.

@@ -1,7 +1,7 @@
-"""What `Loader.sampler` and `Loader.batch_sampler` are where the user gave none.
+"""The values of `Loader.sampler` and `Loader.batch_sampler` if the user gave none.
 
-They are of torch's classes, because frameworks test for these, and give the rows of the loader's
-next epoch. Iterating over them leaves the loader and random generators as they are.
+They are instances of torch's classes, because frameworks test for these, and yield the rows of the
+loader's next epoch. Iterating over them does not change the loader or random generators.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from fastio.seeds import (
 
 @dataclass
 class NextEpoch:
-    """The epoch that a loader's next iterator begins or goes on with. The loader changes it.
+    """The epoch that the loader's next iterator starts or continues. The loader changes it.
 
     Attributes:
-        feed: of the loader.
-        cursor: where the next iterator begins.
-        generator: that the epoch's order is drawn from; None: the seed tells the order, or torch's
-            default generator draws it.
-        persists: epochs after the first one draw no base seed, as with DataLoader's
+        feed: feed of the loader.
+        cursor: where the next iterator starts.
+        generator: generator that draws the epoch's order; None if the seed decides the order, or
+            torch's default generator draws it.
+        persists: whether epochs after the first one draw no base seed, as with DataLoader's
             persistent workers.
-        ranks: the part of each global batch that the loader delivers.
-        timeout_s: longest wait for the seed of another rank, see `agreed_seed`.
+        ranks: rank and world size that decide the loader's part of each global batch.
+        timeout_s: maximum time to wait for the seed of rank 0, see `agreed_seed`.
     """
 
     feed: Feed
@@ -56,7 +56,7 @@ class NextEpoch:
     _name: str | None = None  # on all ranks
 
     def take_name(self) -> str:
-        """The name of the loader on all ranks that share its epochs."""
+        """Returns the name of the loader, which is the same on all ranks that share its epochs."""
         if self._name is None:
             feed, sampling = self.feed, self.feed.sampling
             kind, rows = type(feed.dataset).__name__, feed.epoch_rows()
@@ -68,7 +68,7 @@ class NextEpoch:
         return {**self.__dict__, "_based": None}
 
     def rows(self) -> Iterator[int]:
-        """The rows of the whole epoch on this rank, in order.
+        """Returns the rows of the whole epoch on this rank, in order.
 
         Raises:
             TypeError: rows are not numbered, or have no order before they are read.
@@ -93,14 +93,15 @@ class NextEpoch:
         return self.generator is not None and (sampling.draw is not None or by_seed)
 
     def drawn(self, cursor: Cursor, ahead: bool = False) -> Cursor:
-        """A cursor with the seeds of its epoch, drawn where they are not given.
+        """Returns a cursor with the seeds of its epoch; seeds that are not given are drawn.
 
         Args:
-            cursor: where an iterator begins.
-            ahead: draw what DataLoader draws on the torch path, too, as no iterator is made.
+            cursor: where an iterator starts.
+            ahead: whether to draw on the torch path too what DataLoader would draw, because no
+                iterator is made.
 
         Raises:
-            LoaderTimeout: rank 0 did not tell its seed.
+            LoaderTimeout: rank 0 did not share its seed in time.
             ValueError: ranks that share the epoch cannot agree on a seed.
         """
         generator, feed = self.generator, self.feed
@@ -135,14 +136,14 @@ class NextEpoch:
         return replace(cursor, seed=seed)
 
     def __len__(self) -> int:
-        """Samples of a whole epoch on this rank."""
+        """Returns the number of samples of a whole epoch on this rank."""
         rows, size = self.feed.epoch_rows(), self.feed.sampling.batch_size or 1
         full, rest = divmod(rows, size * self.ranks.world_size)
         return full * size + -(-rest // self.ranks.world_size)
 
 
 class RowsInOrder(SequentialSampler):
-    """The rows of a loader that does not shuffle."""
+    """A sampler with the rows of a loader that does not shuffle."""
 
     def __init__(self, data_source: Any, following: NextEpoch) -> None:
         super().__init__(data_source)
@@ -156,7 +157,7 @@ class RowsInOrder(SequentialSampler):
 
 
 class ShuffledRows(RandomSampler):
-    """The rows of a loader that shuffles, in the next epoch's order."""
+    """A sampler with the rows of a loader that shuffles, in the next epoch's order."""
 
     def __init__(self, data_source: Any, following: NextEpoch) -> None:
         # RandomSampler's own __init__ counts the rows, and the data may have no length.
@@ -176,12 +177,12 @@ class ShuffledRows(RandomSampler):
 def shown_samplers(
     dataset: Any, following: NextEpoch, batch_size: int | None
 ) -> tuple[Sampler[Any] | Iterable[Any], Sampler[Any] | Iterable[Any] | None]:
-    """The sampler and the batch sampler of a loader, as DataLoader has them.
+    """Returns the sampler and the batch sampler of a loader, as DataLoader has them.
 
     Args:
-        dataset: of the loader.
-        following: the loader's next epoch.
-        batch_size: samples of a batch on each rank; None: single samples.
+        dataset: dataset of the loader.
+        following: next epoch of the loader.
+        batch_size: number of samples per batch on each rank; None for single samples.
     """
     sampling = following.feed.sampling
     sampler: Any

@@ -1,8 +1,8 @@
-"""Which rows make up which batch: torch's sampling arguments, or an Order of our own.
+"""Decides the rows of each batch: by torch's sampling arguments, or by an `Order` of fastio.
 
-Without a sampler the order is ours, a function of (seed, epoch), and each rank gets its part of
-every global batch. A sampler or batch sampler is followed exactly, on every rank: as with torch, it
-shards by itself if it is to.
+Without a sampler the order is a function of (seed, epoch), and each rank gets its part of every
+global batch. A sampler or batch sampler is followed exactly, on every rank: as in torch, it must
+shard by itself if sharding is wanted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fastio.plan import (
 )
 from fastio.resume import Cursor
 
-MOST_PERMUTED = 1 << 24  # rows whose permutation is kept in memory: 64 MiB, drawn in a second
+MOST_PERMUTED = 1 << 24  # rows; a permutation of more than 64 MiB is not kept in memory
 _SKIPPED = 1 << 16  # keys that are left out at a time
 Skip = Callable[[Sequence[Any]], None]
 Permutation = npt.NDArray[np.int64] | npt.NDArray[np.int32]
@@ -39,7 +39,7 @@ OrderName = Literal["auto", "sequential", "shuffle", "window"]
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that share an epoch.
+    """The rank and world size of this process among those that share an epoch.
 
     Raises:
         ValueError: the rank is not in [0, world_size).
@@ -55,18 +55,22 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an epoch is cut in batches; the arguments are `Loader`'s, in torch's meaning.
+    """How an epoch is divided into batches. Arguments of `Loader` have their meaning there.
 
-    `block` and `window` are those of an `Order`; where they are given, the loader's state tells
-    them. `bounds`: windows are of shards, as in `Orders`. `settle`: order "auto" shuffles as
-    `Orders` does in that mode. `buckets`: batches are of rows of similar lengths.
-    `picked`: int64 (n,), the rows of the dataset that are loaded, None for all; everything else
-    counts in places of this list. `draw`: draws an epoch's permutation of so many rows, int64 (n,),
-    in place of the shuffle that a seed decides. `permute`: likewise, RandomSampler's permutation of
-    so many rows for a seed that torch's default generator drew.
+    Attributes:
+        block, window: as in `Order`. If they are set, the loader's state contains them.
+        settle: whether order "auto" shuffles as `Orders` does in the mode "settle".
+        buckets: batches have rows of similar lengths, see `plan.Buckets`; None for any lengths.
+        bounds: windows consist of shards, as in `Orders`; None for blocks.
+        picked: int64 (n,), the rows of the dataset that are loaded; None for all. Everything else
+            counts in places of this list.
+        draw: draws an epoch's permutation of a number of rows, int64 (n,), instead of the shuffle
+            that the seed decides.
+        permute: returns RandomSampler's permutation of a number of rows for a seed that torch's
+            default generator drew.
 
     Raises:
-        ValueError: arguments that exclude each other, or are out of range.
+        ValueError: arguments are mutually exclusive or out of range.
     """
 
     batch_size: int | None = 1
@@ -125,7 +129,7 @@ class Sampling:
 
     @property
     def ours(self) -> bool:
-        """Whether the order is an `Order`; otherwise a sampler decides."""
+        """Whether the order is an `Order`; otherwise a sampler decides it."""
         return self.sampler is None and self.batch_sampler is None
 
     @property
@@ -140,13 +144,13 @@ class Sampling:
         return "shuffle" if self.window is None else "window"
 
     def permutes(self, rows: int) -> bool:
-        """Whether RandomSampler's permutation can be the order of an epoch of so many rows."""
+        """Returns whether the order of an epoch this long can be RandomSampler's permutation."""
         plain = self.ours and self.mode == "shuffle" and self.buckets is None
         return plain and self.permute is not None and rows <= MOST_PERMUTED
 
     @property
     def name(self) -> str:
-        """The kind of order that positions count in, for the loader's state."""
+        """The name of the kind of order in which positions count, for the loader's state."""
         if not self.ours:
             return "sampler"
         if self.draw is not None:
@@ -156,7 +160,7 @@ class Sampling:
         return f"{self.mode}:{_SHARDS if self.bounds else self.block}x{self.window}"
 
     def named(self, ranks: Ranks) -> str:
-        """`name`, with what else the order depends on."""
+        """Returns `name` with the other values on which the order depends."""
         if self.buckets is None:
             return self.name
         return f"{self.name}:{self.buckets.pool}x{(self.batch_size or 1) * ranks.world_size}"
@@ -168,7 +172,7 @@ class Sampling:
         return own and (self.mode != "sequential" or self.buckets is not None)
 
     def adopting(self, name: str) -> Sampling:
-        """This sampling with the block and window of another one's name, if both have some."""
+        """Returns this sampling with the block and window of another's name, if both have any."""
         kind, _, numbers = name.partition(":")
         block, _, window = numbers.partition("x")
         by_window = kind == self.mode or (self.order == "auto" and bool(self.shuffle))
@@ -183,13 +187,13 @@ class Sampling:
         return replace(self, block=int(block), window=int(window), settle=settle, bounds=None)
 
     def orders(self, rows: int, seed: int) -> Orders:
-        """The orders of all epochs, where they are ours."""
+        """Returns the orders of all epochs, if no sampler decides them."""
         block, window = self.block or 64, self.window or 64
         bounds = self._picked_bounds if self._by_windows else self.bounds
         return Orders(rows, seed, self.mode, block, window, bounds)
 
     def steps(self, rows: int, ranks: Ranks) -> int:
-        """Batches of a whole epoch.
+        """Returns the number of batches of a whole epoch.
 
         Raises:
             TypeError: the sampler has no length.
@@ -203,7 +207,7 @@ class Sampling:
         return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
 
     def first_step(self, position: int, ranks: Ranks) -> int:
-        """The step that begins at a position, where that can be told from it."""
+        """Returns the number of the step at a position, if the position determines it."""
         if self.batch_sampler is not None:
             return 0
         return position // ((self.batch_size or 1) * (ranks.world_size if self.ours else 1))
@@ -211,14 +215,14 @@ class Sampling:
     def plan(
         self, rows: int, cursor: Cursor, ranks: Ranks, count: bool = False
     ) -> Iterator[PlannedBatch]:
-        """The batches of rows from the cursor to the end of its epoch, drawn lazily.
+        """Yields the batches of rows from the cursor to the end of its epoch, lazily.
 
         Args:
-            rows: of the dataset.
-            cursor: where to begin.
-            ranks: that share the epoch.
-            count: tell how often each row of a sampler came before. In orders of our own only
-                rows that are picked twice come twice, and those are always counted.
+            rows: number of rows of the dataset.
+            cursor: where to start.
+            ranks: ranks that share the epoch.
+            count: whether to count how often each row of a sampler occurred earlier. Without a
+                sampler only rows that are picked twice occur twice, and those are always counted.
         """
         if self.ours:
             drawn = self.order_of(rows, cursor)
@@ -252,7 +256,7 @@ class Sampling:
     def picked_at(
         self, places: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
-        """The rows at places among those that are loaded, and how often each was picked before."""
+        """Returns the picked rows at places, and how often each was picked at an earlier place."""
         if self.picked is None:
             return places, None
         return self.picked[places], None if self._again is None else self._again[places]
@@ -260,12 +264,13 @@ class Sampling:
     def places(
         self, rows: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None
     ) -> npt.NDArray[np.int64]:
-        """Where rows of the dataset stand among those that are loaded, int64 (n,).
+        """Returns the places of dataset rows among the picked rows, int64 (n,).
 
         Args:
             rows: int64 (n,).
-            occurrences: int64 (n,), how often each came before in the epoch; None: never. With a
-                sampler, a row that is picked several times stands where it was picked first.
+            occurrences: int64 (n,), how often each occurred earlier in the epoch; None if never.
+                With a sampler, a row that is picked several times has the place where it was picked
+                first.
         """
         if self.picked is None:
             return rows
@@ -275,20 +280,20 @@ class Sampling:
 
     @cached_property
     def _by_row(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The places of the picked rows in ascending order of rows, and these rows."""
+        """Returns the places of the picked rows, sorted by row, and these rows."""
         assert self.picked is not None
         places = np.argsort(self.picked, kind="stable")
         return places, self.picked[places]
 
     @property
     def _by_windows(self) -> bool:
-        """Whether rows that are picked are shuffled by windows of the blocks that they lie in."""
+        """Whether picked rows are shuffled in windows of the blocks in which they lie."""
         windows = self.ours and self.draw is None and self.mode in ("window", "settle")
         return windows and self.picked is not None
 
     @cached_property
     def _picked_bounds(self) -> tuple[int, ...]:
-        """The picked rows in ascending order, cut at the dataset's blocks or shards."""
+        """Returns the bounds of the dataset's blocks or shards among the sorted picked rows."""
         _, ascending = self._by_row
         last = int(ascending[-1]) + 1 if ascending.size else 0
         block = self.block or 64
@@ -300,7 +305,7 @@ class Sampling:
     def _listed(
         self,
     ) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64] | None]:
-        """The picked rows as an order counts them, and how often each was picked before."""
+        """The picked rows in the list that an order permutes, and their earlier occurrences."""
         if not self._by_windows:
             return self.picked, self._again
         places, ascending = self._by_row
@@ -308,19 +313,19 @@ class Sampling:
 
     @cached_property
     def _again(self) -> npt.NDArray[np.int64] | None:
-        """How often the row of each place was picked before; None where no row is picked twice."""
+        """Returns how often each place's row was picked earlier; None if no row is picked twice."""
         if self.picked is None or not self.picked.size:
             return None
         times = Occurrences(int(self.picked.max()) + 1).count(self.picked)
         return times if times.any() else None
 
     def rows(self, rows: int, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
-        """The rows of our own order from the cursor on, with those that `drop_last` leaves out."""
+        """Returns the rows of the order from the cursor on, with those that `drop_last` drops."""
         for batch in replace(self, drop_last=False).plan(rows, cursor, ranks):
             yield from self.places(batch.rows, batch.occurrences).tolist()
 
     def order_of(self, rows: int, cursor: Cursor) -> AnyOrder:
-        """The order of the cursor's epoch, which a generator may draw now."""
+        """Returns the order of the cursor's epoch; a generator may draw it now."""
         if self.draw is not None:
             return DrawnOrder(self.draw(rows), cursor.of_order(), cursor.epoch)
         if cursor.follows_torch and self.permute is not None and self.permutes(rows):
@@ -328,11 +333,11 @@ class Sampling:
         return self.orders(rows, cursor.of_order()).epoch(cursor.epoch)
 
     def keys(self, position: int, skip: Skip = lambda keys: None) -> Iterator[Sequence[Any]]:
-        """The sampler's batches of keys, less those of the first `position` samples.
+        """Returns the sampler's batches of keys without the first `position` samples.
 
         Args:
-            position: samples to leave out.
-            skip: is called with their keys.
+            position: number of samples to leave out.
+            skip: function that is called with their keys.
         """
         if self.batch_sampler is not None:
             return _after(iter(self.batch_sampler), position, skip)
@@ -341,7 +346,7 @@ class Sampling:
         return _chunks(keys, self.batch_size or 1, self.drop_last)
 
     def cut(self, order: AnyOrder | PickedOrder, ranks: Ranks, start: int) -> Plan:
-        """An order of our own in batches, from a position on."""
+        """Returns a plan that divides an order into batches from a position on."""
         start = min(start, order.rows)
         batch_size = self.batch_size or 1
         return Plan(order, batch_size, self.drop_last, ranks.rank, ranks.world_size, start)
@@ -355,7 +360,7 @@ def _chunks(keys: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[An
 
 
 def _behind(keys: Iterator[Any], position: int, skip: Skip) -> Iterator[Any]:
-    """The keys less the first `position` ones."""
+    """Yields the keys after the first `position` ones."""
     while position > 0 and (left_out := list(islice(keys, min(position, _SKIPPED)))):
         skip(left_out)
         position -= len(left_out)
@@ -363,7 +368,7 @@ def _behind(keys: Iterator[Any], position: int, skip: Skip) -> Iterator[Any]:
 
 
 def _after(batches: Iterator[Any], position: int, skip: Skip) -> Iterator[Sequence[Any]]:
-    """The batches less the first ones, which together have `position` keys."""
+    """Yields the batches after the first ones, which have `position` keys in total."""
     done = 0
     for batch in batches:
         keys = batch if isinstance(batch, Sequence) else list(batch)

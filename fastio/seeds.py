@@ -1,4 +1,4 @@
-"""What a loader draws from torch's generators, and how the ranks of an epoch agree on a seed."""
+"""Seeds that a loader draws from torch's generators, and how the ranks of an epoch agree on one."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from fastio.sampling import Permutation, Ranks, Sampling
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
-    """A seed of 63 bits, drawn as DataLoader draws its base seed.
+    """Returns a seed of 63 bits, drawn as DataLoader draws its base seed.
 
     Args:
-        generator: on the CPU; None for torch's default one.
+        generator: generator on the CPU; None for torch's default one.
     """
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 @contextmanager
 def unchanged(generator: torch.Generator | None) -> Iterator[None]:
-    """Puts a generator, or torch's default one, back to where it was at the beginning."""
+    """Restores the state of a generator, or of torch's default one, at the end of the block."""
     drawn_from = torch.default_generator if generator is None else generator
     state = drawn_from.get_state()
     try:
@@ -42,19 +42,19 @@ def unchanged(generator: torch.Generator | None) -> Iterator[None]:
 
 
 def next_seed() -> int:
-    """The seed that `draw_seed(None)` will draw, which is not drawn yet."""
+    """Returns the seed that `draw_seed(None)` will draw next, without drawing it."""
     with unchanged(None):
         return draw_seed(None)
 
 
 def drawn_by(generator: torch.Generator | None, sampling: Sampling) -> Sampling:
-    """The sampling whose shuffled epochs a generator draws, exactly as DataLoader's are.
+    """Returns a sampling whose shuffled epochs a generator draws, exactly as DataLoader's.
 
-    Another one stays as it is: a sequential one, or one by windows.
+    A sampling that is sequential or shuffles by windows is returned unchanged.
 
     Args:
-        generator: None for torch's default one.
-        sampling: without either.
+        generator: generator; None for torch's default one.
+        sampling: sampling without `draw` and `permute`.
     """
     if not sampling.ours or sampling.mode != "shuffle":
         return sampling
@@ -64,29 +64,29 @@ def drawn_by(generator: torch.Generator | None, sampling: Sampling) -> Sampling:
 
 
 def _permutation(generator: torch.Generator, rows: int) -> Permutation:
-    """What RandomSampler draws: int64 (rows,), or int32 with the same values."""
+    """Returns RandomSampler's permutation: int64 (rows,), or int32 with the same values."""
     dtype = torch.int32 if rows < 1 << 31 else torch.int64
     permutation: Permutation = torch.randperm(rows, generator=generator, dtype=dtype).numpy()
     return permutation
 
 
 def _permutation_of_seed(rows: int, seed: int) -> Permutation:
-    """What RandomSampler draws where it has no generator, from a seed by torch's default one."""
+    """Returns RandomSampler's permutation for a seed that torch's default generator drew."""
     return _permutation(torch.Generator().manual_seed(seed), rows)
 
 
 def with_order_seed(cursor: Cursor, sampling: Sampling, ranks: Ranks, follows: bool) -> Cursor:
-    """Draws from torch's default generator what RandomSampler draws when an epoch begins.
+    """Draws from torch's default generator what RandomSampler draws when an epoch starts.
 
     Args:
-        cursor: where an iterator begins.
-        sampling: of a loader without a generator.
-        ranks: that share the epoch. Several have a DistributedSampler with DataLoader, which draws
-            nothing.
-        follows: the epoch can have RandomSampler's order.
+        cursor: where an iterator starts.
+        sampling: sampling of a loader without a generator.
+        ranks: ranks that share the epoch. With several, DataLoader uses a DistributedSampler, which
+            draws nothing.
+        follows: whether the epoch can have RandomSampler's order.
 
     Returns:
-        The cursor, with the seed of that order where it has no seed of its own.
+        The cursor, with the seed of that order if it has no seed of its own.
     """
     shuffled = sampling.ours and sampling.mode != "sequential"
     if cursor.begun or not shuffled or ranks.world_size > 1:
@@ -96,16 +96,16 @@ def with_order_seed(cursor: Cursor, sampling: Sampling, ranks: Ranks, follows: b
 
 
 def generator_state(generator: torch.Generator) -> str:
-    """The state of a generator on the CPU as text, about 3 KB."""
+    """Returns the state of a CPU generator as text, about 3 KB."""
     words = generator.get_state().numpy().view(np.uint32).reshape(-1, 2)  # every second one is 0
     return base64.b85encode(zlib.compress(words.T.tobytes())).decode()
 
 
 def restore(generator: torch.Generator, state: str) -> None:
-    """Puts a generator where `generator_state` was taken.
+    """Sets a generator to the state that `generator_state` returned.
 
     Raises:
-        StateMismatch: the text is no such state.
+        StateMismatch: the text is not such a state.
     """
     try:
         words = np.frombuffer(zlib.decompress(base64.b85decode(state)), np.uint32)
@@ -119,10 +119,10 @@ def restore(generator: torch.Generator, state: str) -> None:
 
 
 def process_ranks() -> Ranks:
-    """This process's part: by torch.distributed where it is initialised, else by torchrun.
+    """Returns this process's rank and world size from torch.distributed, else from torchrun.
 
     Raises:
-        ValueError: the environment's RANK and WORLD_SIZE are no numbers, or not of a process.
+        ValueError: RANK and WORLD_SIZE of the environment are not numbers, or not a valid rank.
     """
     ranks = distributed_ranks()
     if ranks is not None:
@@ -140,7 +140,7 @@ def process_ranks() -> Ranks:
 
 
 def distributed_ranks() -> Ranks | None:
-    """This process in torch.distributed's group of all, or None where it is not initialised."""
+    """Returns this process's rank in torch.distributed; None if it is not initialised."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return Ranks(distributed.get_rank(), distributed.get_world_size())
@@ -148,11 +148,11 @@ def distributed_ranks() -> Ranks | None:
 
 
 def shared_name(what: str) -> str:
-    """A name for a loader that several ranks have, which is the same on all of them.
+    """Returns a name for a loader that is the same on all ranks.
 
     Args:
-        what: describes it. Of loaders that are described alike, each rank makes as many, in the
-            same order.
+        what: description of the loader. All ranks must make the same number of loaders with the
+            same description, in the same order.
     """
     return f"{what}, number {next(_numbers(what))} of these"
 
@@ -163,20 +163,20 @@ def _numbers(what: str) -> Iterator[int]:
 
 
 def agreed_seed(seed: int, ranks: Ranks, name: str, timeout_s: float = 0) -> int:
-    """The seed of the process group's rank 0, which leaves it for the others in the group's store.
+    """Returns the seed of rank 0, which shares it through the store of the process group.
 
-    Rank 0 waits for nobody, and the others only until it has begun to iterate. It is no
-    collective operation: nothing else that ranks do at different times gets in its way.
+    Rank 0 never waits; the others wait only until rank 0 has started to iterate. This is not a
+    collective operation, so it cannot interfere with other work of the ranks.
 
     Args:
-        seed: of this process; returned where it shares its epoch with no other.
-        ranks: that share the epoch.
-        name: of the loader, see `shared_name`.
-        timeout_s: longest wait for rank 0; 0 for the process group's timeout.
+        seed: seed of this process; returned if it does not share its epoch.
+        ranks: ranks that share the epoch.
+        name: name of the loader, see `shared_name`.
+        timeout_s: maximum time to wait for rank 0; 0 uses the timeout of the process group.
 
     Raises:
-        LoaderTimeout: rank 0 did not begin to iterate over the loader.
-        ValueError: the ranks have no process group to agree in.
+        LoaderTimeout: rank 0 did not start to iterate over the loader.
+        ValueError: the ranks have no process group in which to agree.
     """
     if ranks.world_size == 1:
         return seed
@@ -206,7 +206,7 @@ def agreed_seed(seed: int, ranks: Ranks, name: str, timeout_s: float = 0) -> int
 
 
 def _store() -> Any:
-    """Where the ranks of the process group leave words for each other."""
+    """Returns the store of the process group; raises an error if it has none."""
     store = torch.distributed.distributed_c10d._get_default_store()
     if store is None:  # MPI has none
         raise ValueError(
@@ -217,7 +217,7 @@ def _store() -> Any:
 
 
 def warn_unsharded() -> None:
-    """Warns, once a process, where there are several processes; for a loader with no choice."""
+    """Warns once per process if several processes run and the loader was not told how to shard."""
     group = distributed_ranks()
     launched = os.environ.get("WORLD_SIZE", "1")
     count = group.world_size if group is not None else int(launched) if launched.isdecimal() else 1

@@ -7,11 +7,13 @@ a wild offset ends the process, and not the tests.
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pa_parquet
 import pytest
 
 import fastio
@@ -164,3 +166,33 @@ def test_a_mapped_file_that_is_cut_off_is_named(tmp_path: Path, kind: str) -> No
     assert status == "ShardCorrupt", text
     assert str(file) in text
     assert "cut off" in text or "cannot be read" in text  # if a thread opens what is left
+
+
+def test_a_record_batch_of_impossible_buffers_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    table = pa.table({"text": pa.array(["a", "bcdefghijkl"])})
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    data = path.read_bytes()
+    sound = struct.pack("<qq", 16, 12)  # where the text begins, and how long it is
+    assert data.count(sound) == 1
+    path.write_bytes(data.replace(sound, struct.pack("<qq", -16, 12)))
+    with pytest.raises(ShardCorrupt, match=r"a\.arrow, record batch 0 cannot be read"):
+        len(fastio.open(path))
+
+
+def test_a_parquet_footer_that_contradicts_itself_does_not_end_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pa_parquet.write_table(pa.table({"x": [None] * 37 + [1] * 63}), path)
+    data = path.read_bytes()
+    footer_bytes = int.from_bytes(data[-8:-4], "little")
+    footer = data[-8 - footer_bytes : -8]
+    counts = b"\x26\x4a\x7e"  # a histogram: Thrift's list of two numbers, 37 nulls and 63 others
+    if counts not in footer:
+        pytest.skip("this pyarrow writes no histograms")
+    other = footer.replace(counts, b"\x16\x4a")
+    size = len(other).to_bytes(4, "little")
+    path.write_bytes(data[: -8 - footer_bytes] + other + size + b"PAR1")
+    status, text = outcomes({"footer": path}, tmp_path, "loader")["footer"]["loader"]
+    assert status == "ShardCorrupt"
+    assert "histogram" in text

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
 from fastio.errors import FastioError, ShardCorrupt
+from fastio.formats.tables.footers import check_footer
 from fastio.formats.tables.ipc import MAGIC, Block, batch_rows, blocks, footer_length
 from fastio.formats.tables.mapped import Mapped
 from fastio.formats.tables.objects import StoreFile, TableFile, as_file
@@ -55,6 +56,7 @@ class ParquetTable:
         with reading(self.name), pa_parquet.ParquetFile(_with_footer(self.file)) as opened:
             self.schema = opened.schema_arrow
             self.metadata = opened.metadata
+            check_footer(self.metadata, self.file.size())
             self.rows = self.metadata.num_rows
 
     def fetch(self, group: int, columns: Sequence[str]) -> list[Span]:
@@ -235,11 +237,12 @@ class ArrowTable:
         """A record batch of a file on this machine, whose reader is `pa.ipc.open_file`.
 
         Raises:
-            ShardCorrupt: it is compressed, and would take too much memory.
+            ShardCorrupt: it is damaged, or compressed and would take too much memory.
         """
         view = file.view
         self._check_size(number, lambda offset, length: view[offset : offset + length])
-        return file.reader.get_batch(number)
+        with reading(f"{self.name}, record batch {number}"):
+            return file.reader.get_batch(number)
 
     def _check_size(self, number: int, data: Callable[[int, int], memoryview]) -> None:
         block = self._blocks[number]

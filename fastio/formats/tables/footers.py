@@ -1,0 +1,61 @@
+"""Checks what the footer of a Parquet file says of its columns, without reading any."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow.parquet as pa_parquet
+
+
+def check_footer(metadata: pa_parquet.FileMetaData, nbytes: int) -> None:
+    """Looks at the description of every column of every row group.
+
+    pyarrow ends the process (C++ `terminate`) where `RowGroupMetaData.column` meets a description
+    that contradicts itself, such as a histogram of another size: no Python code can catch that. A
+    read of row groups looks at the same descriptions first, and raises. So one is begun here, of a
+    file that refuses to be read.
+
+    Args:
+        metadata: the footer.
+        nbytes: size of the file.
+
+    Raises:
+        OSError: one contradicts itself, or the file is too short for it.
+    """
+    groups = list(range(metadata.num_row_groups))
+    try:
+        with pa_parquet.ParquetFile(_Unread(nbytes), metadata=metadata, pre_buffer=True) as file:
+            file.read_row_groups(groups, use_threads=False)
+    except _Reached:
+        pass  # all descriptions were looked at
+    except NotImplementedError:
+        pass  # a column that pyarrow has no type for, which nobody need ask for
+
+
+class _Reached(Exception):
+    """Data would be read now."""
+
+
+class _Unread(io.RawIOBase):
+    """A file of some size, none of which can be read."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._nbytes}[whence]
+        self._at = begin + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        raise _Reached

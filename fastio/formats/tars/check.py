@@ -1,8 +1,7 @@
-"""What is wrong with tars. They have no checksums but those of their headers.
+"""Checks of tars. Apart from their headers, tars have no checksums.
 
-So what can be told is whether the headers, and with them the places of all files, are sound;
-whether nothing is cut off; whether every sample has the fields of the others; and whether images
-can be decoded.
+The check can tell whether the headers, and with them the positions of all files, are valid; whether
+the tar is truncated; whether every sample has the same fields; and whether images can be decoded.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class LackedField:
     """A field that some samples lack.
 
     Attributes:
-        field: its name.
-        samples: how many lack it.
-        tar, key: the first of them, and where it is.
-        problem: what is wrong with that one.
+        field: The name of the field.
+        samples: The number of samples that lack it.
+        tar, key: The tar and key of the first of them.
+        problem: What is wrong with that sample.
     """
 
     field: str
@@ -49,16 +48,16 @@ class LackedField:
 def check_tars(
     reader: TarReader, names: Sequence[str], window_bytes: int, workers: int
 ) -> Iterator[tuple[ShardCheck, TarSamples | None]]:
-    """Pass over the headers of tars, to their ends.
+    """Reads the headers of tars to their ends.
 
     Args:
-        reader: reads them.
-        names: the tars, as the reader knows them.
-        window_bytes: read at a time, as for `build_index`.
-        workers: tars under way at a time.
+        reader: Reads the tars.
+        names: The names of the tars, as the reader knows them.
+        window_bytes: The number of bytes read at a time, as for `build_index`.
+        workers: The number of tars that are read at the same time.
 
     Returns:
-        What was found, tar after tar, and the samples of those that are sound.
+        For each tar in order the result, and its samples if it is valid, else None.
     """
     return in_order(partial(_check_tar, reader, window_bytes), names, workers)
 
@@ -75,7 +74,7 @@ def _check_tar(
     except SourceNotFound:
         return ShardCheck(name, nbytes, "missing"), None
     except ShardCorrupt as error:
-        # Messages begin with the name, which stands beside them here.
+        # The message begins with the name, which is shown beside it anyway.
         problem = str(error).removeprefix(name).removeprefix(" is ").removeprefix(": ").strip()
         return ShardCheck(name, nbytes, problem), None
     except (FastioError, OSError) as error:
@@ -84,10 +83,10 @@ def _check_tar(
 
 
 def lacked_fields(index: TarIndex) -> list[LackedField]:
-    """The fields that not every sample has.
+    """Returns the fields that some samples lack.
 
     Raises:
-        SchemaError: there are several fields of one name.
+        SchemaError: If there are several fields of one name.
     """
     found = []
     for column in choose_columns(index, None):
@@ -103,19 +102,19 @@ def lacked_fields(index: TarIndex) -> list[LackedField]:
 def check_tar_images(
     reader: TarReader, index: TarIndex, workers: int, max_pixels: int = MAX_PIXELS
 ) -> Iterator[ImagesCheck]:
-    """Decode every image.
+    """Decodes every image.
 
     Args:
-        reader: reads the tars.
-        index: of them.
-        workers: threads.
-        max_pixels: an image with more is a bad one.
+        reader: Reads the tars.
+        index: The index of the tars.
+        workers: The number of threads.
+        max_pixels: An image with more pixels is reported as bad.
 
     Returns:
-        What was found, some rows at a time, in order.
+        The results for consecutive rows, in order.
 
     Raises:
-        SourceNotFound, OSError: a tar cannot be read any more.
+        SourceNotFound, OSError: If a tar can no longer be read.
     """
     parts = [
         (tar, range(begin, min(begin + _SAMPLES_AT_ONCE, end)))
@@ -148,7 +147,7 @@ def _problems(
     rows: range,
     max_pixels: int,
 ) -> Iterator[tuple[int, str]]:
-    """Those of some rows' images of one extension that are damaged, and what is wrong."""
+    """Yields row and problem of each damaged image of one extension among some rows."""
     offsets, lengths = index.offsets(extension), index.lengths(extension)
     there = [row for row in rows if offsets[row] >= 0]
     files = reader.read_ranges(name, [(int(offsets[row]), int(lengths[row])) for row in there])

@@ -1,4 +1,4 @@
-"""WebDataset tars as a dataset, by row number: read in place, without unpacking or packing."""
+"""WebDataset tars as a dataset with access by row number, read in place."""
 
 from __future__ import annotations
 
@@ -103,16 +103,16 @@ class TarDataset(Rows):
         fields: Sequence[str] | None = None,
         incomplete: Incomplete = "raise",
     ) -> TarDataset:
-        """A dataset of tars that a reader knows, by an index that `build_index` made of them.
+        """Creates a dataset from an index that `build_index` made and the reader of its tars.
 
         Args:
-            path: what to call it.
-            index: of the tars.
-            reader: reads them; used from several threads.
-            fields, incomplete: as above.
+            path: The name of the dataset in messages.
+            index: The index of the tars.
+            reader: Reads the tars. It must be thread-safe.
+            fields, incomplete: As above.
 
         Raises:
-            SchemaError: as above.
+            SchemaError: As above.
         """
         self = cls.__new__(cls)
         self._fill(path, index, reader, fields, incomplete)
@@ -187,11 +187,11 @@ class TarDataset(Rows):
         return rows if self.rows is None else self.rows[rows]
 
     def check_versions(self, tars: NDArray[np.int64]) -> None:
-        """Sees to it that local tars, by number, are what they were when they were opened.
+        """Checks that the local tars of these numbers have not changed since they were opened.
 
         Raises:
-            SourceChanged: one was replaced, or written to.
-            SourceNotFound: one is gone.
+            SourceChanged: If one was replaced or written to.
+            SourceNotFound: If one no longer exists.
         """
         if isinstance(self._reader, LocalTars):
             self._reader.check(self.index.tars[number].name for number in np.unique(tars).tolist())
@@ -341,7 +341,7 @@ class TarDataset(Rows):
     def _read_bytes(
         self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]
     ) -> list[bytes]:
-        """The files of rows, which are `at` in the index."""
+        """Reads the files of rows, which are rows `at` of the index."""
         return self._files.read(column, rows, at)
 
     def _incomplete(self, column: Column, at: int, count: int) -> str:

@@ -1,4 +1,4 @@
-"""The fields of a dataset of tars: which extensions they are, and which samples have them all."""
+"""Chooses the fields of a dataset of tars, and finds the samples that have all of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Column:
     """One field of the samples.
 
     Attributes:
-        name: the field's: its extensions joined by ";", with "_" for dots; or KEY_FIELD.
-        field: what it holds.
-        extensions: a sample's value is the file of the first of these that it has; none for keys.
+        name: The extensions joined by ";", with "_" in place of dots; or KEY_FIELD.
+        field: The type of the contents.
+        extensions: A sample's value is the file of the first of these that it has. Empty for keys.
     """
 
     name: str
@@ -33,11 +33,12 @@ class Column:
     extensions: tuple[str, ...]
 
     def pick(self, index: TarIndex, kind: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """`offsets`, `lengths`, `values` or `states` of rows, each from the extension it has.
+        """Returns `offsets`, `lengths`, `values` or `states` of rows, from the extension each row
+        has.
 
         Args:
-            index: of the tars.
-            kind: the index's method.
+            index: The index of the tars.
+            kind: The name of the index's method.
             rows: int64 (n,), rows of the index.
         """
         first, *others = (getattr(index, kind)(name)[rows] for name in self.extensions)
@@ -47,19 +48,19 @@ class Column:
         return picked
 
     def choice(self, index: TarIndex, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 (n,), which of the extensions each row has; 0 where it has none."""
+        """Returns the number of the extension that each row has: int64 (n,), 0 if it has none."""
         there = [index.offsets(name)[rows] >= 0 for name in self.extensions]
         chosen: NDArray[np.int64] = np.argmax(there, axis=0).astype(np.int64)
         return chosen
 
     def is_jpeg(self, index: TarIndex, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """bool (n,), whether each row's file is a JPEG by its extension."""
+        """Returns whether each row's file is a JPEG by its extension: bool (n,)."""
         jpegs = np.array([name.rpartition(".")[2] in JPEG_EXTENSIONS for name in self.extensions])
         chosen: NDArray[np.bool_] = jpegs[self.choice(index, rows)]
         return chosen
 
     def states(self, index: TarIndex) -> NDArray[np.uint8] | None:
-        """uint8 (rows,), a `STATE_...` number for each row; None where all are there."""
+        """Returns each row's state, uint8 (rows,), a `STATE_...`; None if all are there."""
         found = [index.extensions[name] for name in self.extensions]
         if not found or (len(found) == 1 and not found[0].missing and not found[0].no_integer):
             return None
@@ -67,18 +68,18 @@ class Column:
 
 
 def choose_columns(index: TarIndex, wanted: Sequence[str] | None) -> list[Column]:
-    """The fields that were asked for, or all that there are.
+    """Returns the requested fields, or all fields.
 
-    Where all are taken, image extensions that stand for one another (each sample has one of jpg
-    and png, say) are one field, "jpg;png".
+    If all are taken, image extensions of which every sample has exactly one (for example either
+    jpg or png) become one field, "jpg;png".
 
     Args:
-        index: of the tars.
-        wanted: names: KEY_FIELD, an extension, or several with ";" between them, the first of
-            which that a sample has counts; None for all.
+        index: The index of the tars.
+        wanted: Names of fields: KEY_FIELD, an extension, or several extensions joined by ";", of
+            which the first that a sample has is used. If None, all.
 
     Raises:
-        SchemaError: there is no such field, or its extensions hold different things.
+        SchemaError: If there is no such field, or if its extensions hold different types.
     """
     if wanted is None:
         groups: list[tuple[str, ...]] = [(name,) for name in index.extensions]
@@ -123,12 +124,12 @@ def _column(index: TarIndex, extensions: tuple[str, ...], name: str | None = Non
 
 
 def field_name(extension: str) -> str:
-    """The field of an extension: dots in field names have another meaning."""
+    """Returns the name of an extension's field. Dots in field names have another meaning."""
     return extension.replace(".", "_") or "_"
 
 
 def _alternatives(index: TarIndex) -> tuple[str, ...]:
-    """Image extensions of which every sample has exactly one; () where there are no such."""
+    """Returns image extensions of which every sample has exactly one; () if there are none."""
     partial = tuple(
         name
         for name, extension in index.extensions.items()
@@ -143,11 +144,11 @@ def _alternatives(index: TarIndex) -> tuple[str, ...]:
 def complete_rows(
     index: TarIndex, columns: Sequence[Column]
 ) -> tuple[NDArray[np.int64] | None, tuple[Column, int, int] | None]:
-    """Which samples have all fields.
+    """Finds the samples that have all fields.
 
     Returns:
-        int64, the rows of the index that have, or None for all of them; and the field that the
-        first other one lacks, its row, and how many samples lack that field.
+        int64, their rows in the index, or None for all rows. And for the first other sample: a
+        field that it lacks, its row, and the number of samples that lack this field; or None.
     """
     good: NDArray[np.bool_] | None = None
     first: tuple[Column, int, int] | None = None
@@ -163,7 +164,7 @@ def complete_rows(
 
 
 def lacks(index: TarIndex, column: Column, row: int) -> str:
-    """What is wrong with the field of a row that has none, as a clause."""
+    """Returns a clause that says what is wrong with the field of a row that lacks it."""
     (state,) = column.pick(index, "states", np.array([row]))
     endings = " or ".join(f".{name}" for name in column.extensions)
     return f"it has no {endings}" if state == STATE_MISSING else f"its {endings} holds no int64"

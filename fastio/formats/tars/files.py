@@ -1,7 +1,6 @@
-"""The files of some samples: where in the tars they lie, their bytes, and what they hold.
+"""The files of samples: their positions in the tars, their bytes and their values.
 
-Everything here goes by rows of the index. What is wrong with a file is told by the dataset's own
-row, and by the tar and the key.
+Functions take rows of the index. Errors name the row of the dataset, the tar and the key.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ Rows = NDArray[np.int64]
 
 
 class Extents(NamedTuple):
-    """Where the files of one image field lie.
+    """The positions of the files of an image field.
 
     Attributes:
-        tar: int64 (n,), numbers of tars, indices of `TarDataset.tars`.
-        offset, length: int64 (n,), their bytes.
-        is_jpeg: bool (n,), whether they are JPEGs by their extension.
+        tar: int64 (n,), indices of `TarDataset.tars`.
+        offset, length: int64 (n,), in bytes.
+        is_jpeg: bool (n,), whether the extension is one of JPEGs.
     """
 
     tar: Rows
@@ -38,14 +37,14 @@ class Extents(NamedTuple):
 
 
 def extents(index: TarIndex, column: Column, at: Rows) -> Extents:
-    """Where the files of a field lie, for rows of the index."""
+    """Returns the positions of a field's files, for rows of the index."""
     offset = column.pick(index, "offsets", at)
     length = column.pick(index, "lengths", at)
     return Extents(index.tar_numbers(at), offset, length, column.is_jpeg(index, at))
 
 
 def sample_extents(index: TarIndex, columns: Iterable[Column], at: Rows) -> tuple[Rows, Rows, Rows]:
-    """The parts of tars that have the files of rows; see `TarDataset.sample_extents`."""
+    """Returns the parts of tars that hold the rows' files; see `TarDataset.sample_extents`."""
     begin = np.full(len(at), np.iinfo(np.int64).max)
     end = np.zeros(len(at), np.int64)
     for column in columns:
@@ -60,7 +59,7 @@ def sample_extents(index: TarIndex, columns: Iterable[Column], at: Rows) -> tupl
 
 
 def row_name(index: TarIndex, at: int) -> str:
-    """How messages name a row of the index: its tar and its key."""
+    """Returns the name of a row of the index in messages: its tar and its key."""
     (tar,) = index.tar_numbers(np.array([at]))
     return f"{index.tars[int(tar)].name} sample {index.key(at)!r}"
 
@@ -68,14 +67,14 @@ def row_name(index: TarIndex, at: int) -> str:
 class SampleFiles:
     """Reads files of samples. As thread-safe as its reader.
 
-    Rows are given twice, int64 (n,) each: `rows` of the dataset, for messages, and `at`, the same
-    ones in the index.
+    Methods take rows twice, int64 (n,) each: as rows of the dataset, for messages (`rows`), and as
+    rows of the index (`at`).
 
     Args:
-        path: what the dataset is called in messages.
-        index: of the tars.
-        reader: reads them.
-        incomplete: whether there are samples that lack a field.
+        path: The name of the dataset in messages.
+        index: The index of the tars.
+        reader: Reads the tars.
+        incomplete: Whether some samples may lack a field.
     """
 
     def __init__(self, path: str, index: TarIndex, reader: TarReader, incomplete: bool) -> None:
@@ -85,11 +84,11 @@ class SampleFiles:
         self._incomplete = incomplete
 
     def read(self, column: Column, rows: Rows, at: Rows) -> list[bytes]:
-        """The files of rows, those of one tar at a time.
+        """Reads the files of rows, grouped by tar.
 
         Raises:
-            SampleError: a sample lacks the field, or the tar ends before.
-            SourceNotFound, OSError: a tar cannot be read.
+            SampleError: If a sample lacks the field, or if the tar is truncated.
+            SourceNotFound, OSError: If a tar cannot be read.
         """
         self._check_there(column, rows, at)
         offset = column.pick(self._index, "offsets", at)
@@ -106,10 +105,10 @@ class SampleFiles:
         return found
 
     def integers(self, column: Column, rows: Rows, at: Rows) -> NDArray[Any]:
-        """The values of a field of numbers, which the index has.
+        """Returns the values of a field of numbers, from the index.
 
         Raises:
-            SampleError: a sample lacks the field.
+            SampleError: If a sample lacks the field.
         """
         self._check_there(column, rows, at)
         return column.pick(self._index, "values", at)
@@ -122,26 +121,26 @@ class SampleFiles:
         data: Sequence[bytes],
         max_unzipped_bytes: int,
     ) -> list[Any]:
-        """What files hold that `read` gave; of a gz file no more than `max_unzipped_bytes`.
+        """Decodes files that `read` returned; gz files up to `max_unzipped_bytes`.
 
         Raises:
-            SampleError: one does not hold what the field does.
+            SampleError: If a file does not fit the field.
         """
         values = []
         for place, number in enumerate(column.choice(self._index, at).tolist()):
             extension = column.extensions[number]
             try:
                 values.append(decode(extension, column.field, data[place], max_unzipped_bytes))
-            except Exception as error:  # MemoryError and RecursionError are a sample's own too
+            except Exception as error:  # also MemoryError and RecursionError, due to the sample
                 problem = str(error) or type(error).__name__
                 raise self._error(rows, at, place, f".{extension}: {problem}") from error
         return values
 
     def _check_there(self, column: Column, rows: Rows, at: Rows) -> None:
-        """Refuses samples that lack the field, which only a dataset that keeps them has.
+        """Raises if a sample lacks the field. Only datasets that keep incomplete samples have such.
 
         Raises:
-            SampleError: the first of them.
+            SampleError: For the first of them.
         """
         if not self._incomplete or not column.extensions:
             return

@@ -1,8 +1,8 @@
-"""The members of one tar, by one pass over its headers (POSIX.1-2001 pax and ustar; GNU; v7).
+"""Reads the members of a tar in one pass over its headers (POSIX.1-2001 pax and ustar; GNU; v7).
 
-Bodies are passed over, so that the pass costs a small read for each member and not the whole file.
-Which names come out, and where a tar ends, is as Python's tarfile has it; what tarfile keeps silent
-about, a damaged or truncated archive, is an error here.
+File contents are skipped, so the pass takes one small read for each member. Names, and the end of
+the tar, are interpreted as by Python's tarfile. A damaged or truncated archive, which tarfile
+accepts silently, is an error here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from fastio.formats.tars.reader import Buffer, TarReader
 
 BLOCK = 512
 T = TypeVar("T")
-# Of a ustar header (POSIX.1-2001, "pax"): name, size, checksum, type, magic, prefix.
+# The fields of a ustar header (POSIX.1-2001, "pax"): name, size, checksum, type, magic, prefix.
 _HEADER = struct.Struct("<100s24x12s12x8sB100x6s82x155s12x")
 _REGULAR = b"0\x007"  # file, old file, contiguous file
-_NO_BODY = b"123456"  # links, devices, folders, pipes: whatever size their header names
+_NO_BODY = b"123456"  # links, devices, folders, pipes: they have no body, whatever their size field
 _ZEROS = bytes(BLOCK)
 _BLANKS = 8 * ord(" ")
 _COMPRESSED = {
@@ -31,27 +31,27 @@ _COMPRESSED = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\x04\x22\x4d\x18": "lz4",
 }
-# Long names and pax records are read whole: what is larger is no name.
+# Long names and pax records are read whole, so their size is limited.
 _MOST_EXTRA_BYTES = 16 << 20
-_ATTEMPTS = 6  # to read what comes damaged, each time in another way
+_ATTEMPTS = 6  # reads of data that seems damaged
 _END_BYTES = 1 << 20  # of the zeros at the end, read at a time
 
 
-# One file in a tar: its name, as the archive has it (bytes that are no UTF-8 are surrogates), and
-# where it lies: offset and length in bytes. A plain tuple, since there are many.
+# A file in a tar: its name as in the archive (bytes that are not UTF-8 become surrogates), and its
+# offset and length in bytes. A plain tuple, because there may be millions.
 Member = tuple[str, int, int]
 
 
 class Window:
-    """A tar read through a window, which moves when something outside of it is asked for.
+    """A view of a tar through a buffer that is refilled when other bytes are requested.
 
     Args:
-        reader: reads the tar.
-        name: of the tar.
-        window_bytes: read at a time: small where seeking is cheap, large where a request is slow.
+        reader: Reads the tar.
+        name: The name of the tar.
+        window_bytes: The size of the buffer: small if seeking is cheap, large if requests are slow.
 
     Attributes:
-        end: the byte behind the last member, once `read_members` has passed over all of them.
+        end: The byte after the last member, once `read_members` has reached it.
     """
 
     def __init__(self, reader: TarReader, name: str, window_bytes: int) -> None:
@@ -64,10 +64,10 @@ class Window:
         self._begin = 0
 
     def get(self, offset: int, length: int) -> bytes:
-        """The bytes [offset, offset + length).
+        """Returns the bytes [offset, offset + length).
 
         Raises:
-            ShardCorrupt: the tar ends before.
+            ShardCorrupt: If the tar is shorter.
         """
         at = offset - self._begin
         if at < 0 or at + length > len(self._data):
@@ -81,17 +81,17 @@ class Window:
         return self._data[at : at + length]
 
     def settled(self, offset: int, length: int, check: Callable[[bytes, int], T]) -> T:
-        """What a check makes of some bytes, which are read again if it finds them damaged.
+        """Returns the result of a check on some bytes, which are read again if they are damaged.
 
-        What comes damaged may have become so on the way; what comes so twice is damaged where it
-        lies.
+        If the second read returns the same bytes, they are damaged at the source and not on the
+        way.
 
         Args:
-            offset, length: of the bytes.
-            check: gets them and their offset; raises ShardCorrupt for damaged ones.
+            offset, length: The range of the bytes.
+            check: Called with the bytes and their offset. Raises ShardCorrupt if they are damaged.
 
         Raises:
-            ShardCorrupt: from `check`, or the tar ends before.
+            ShardCorrupt: As raised by `check`, or if the tar is shorter.
         """
         data = self.get(offset, length)
         for _ in range(_ATTEMPTS - 1):
@@ -108,10 +108,10 @@ class Window:
 
 
 def read_members(window: Window) -> Iterator[Member]:
-    """The files of a tar, in order; folders, links and the like are left out.
+    """Yields the files of a tar in order. Folders, links and other members are skipped.
 
     Raises:
-        ShardCorrupt: it is no tar, compressed, truncated or damaged, or has sparse files.
+        ShardCorrupt: If it is not a tar, is compressed, truncated or damaged, or has sparse files.
     """
     size, tar = window.size, window.name
     checked = partial(_checked_header, window)
@@ -129,12 +129,12 @@ def read_members(window: Window) -> Iterator[Member]:
             extra.take(kind, window, begin, length)
             offset = begin + length + -length % BLOCK
             continue
-        if prefix[0] and magic == b"ustar\0":  # GNU's "ustar  " has other things in this place
+        if prefix[0] and magic == b"ustar\0":  # in GNU's "ustar  " this field has another meaning
             short_name = prefix.partition(b"\0")[0] + b"/" + short_name
         name = short_name.partition(b"\0")[0].decode("utf-8", "surrogateescape")
         if extra.is_any:
             name, length = extra.applied(tar, name, length)
-        if kind in _NO_BODY or (not kind and name.endswith("/")):  # the latter is a folder of v7's
+        if kind in _NO_BODY or (not kind and name.endswith("/")):  # v7 writes folders like this
             length = 0
         elif kind == ord("S"):
             raise _sparse(tar, name)
@@ -155,13 +155,13 @@ def read_members(window: Window) -> Iterator[Member]:
 
 
 def check_end(window: Window) -> None:
-    """Sees to it that a tar, all of whose members were read, ends as tars do.
+    """Checks that a tar ends properly. Call it after all members were read.
 
-    Readers do without: a tar that was cut between two members has fewer for them, and what stands
-    behind the end is not there.
+    Readers accept a tar without this check: one that was cut between two members just has fewer
+    of them, and data after the end is ignored.
 
     Raises:
-        ShardCorrupt: the two blocks of zeros are missing, or something stands behind them.
+        ShardCorrupt: If the two blocks of zeros are missing, or if data follows them.
     """
     behind = window.end + 2 * BLOCK
     if behind > window.size:
@@ -177,7 +177,7 @@ def check_end(window: Window) -> None:
 
 
 class _Extra:
-    """What the records before a header say of the file that it is about."""
+    """The extended headers that apply to the next file, and the global ones."""
 
     def __init__(self) -> None:
         self._global_name = ""
@@ -191,9 +191,9 @@ class _Extra:
         self.is_any = bool(self._global_name) or self._global_length is not None
 
     def applied(self, tar: str, name: str, length: int) -> tuple[str, int]:
-        """The name and size of the file that the header behind the records is about."""
+        """Returns the name and size of a file, with the extended headers applied."""
         name = self._name or self._global_name or name
-        for given in (self._global_length, self._length):  # pax's size, as beyond 8 GiB
+        for given in (self._global_length, self._length):  # pax has sizes of 8 GiB and more
             length = length if given is None else given
         if self._is_sparse:
             raise _sparse(tar, name)
@@ -201,7 +201,7 @@ class _Extra:
         return name, length
 
     def take(self, kind: int, window: Window, offset: int, length: int) -> None:
-        """Read a GNU long name or the records of a pax header."""
+        """Reads a GNU long name or the records of a pax header."""
         if length > _MOST_EXTRA_BYTES:
             raise ShardCorrupt(
                 f"{window.name}: the header at byte {offset - BLOCK} announces a name or records "
@@ -209,7 +209,7 @@ class _Extra:
             )
         self.is_any = True
         if kind == ord("L"):
-            # The record that comes first counts, where there are several.
+            # If there are several, the first one applies.
             self._name = self._name or _text(window.get(offset, length).split(b"\0", 1)[0])
         elif kind != ord("K"):
 
@@ -240,10 +240,10 @@ class _Extra:
 
 
 def _pax_records(data: bytes) -> dict[bytes, bytes]:
-    """The records "LENGTH KEY=VALUE\\n" of a pax header.
+    """Returns the records "LENGTH KEY=VALUE\\n" of a pax header.
 
     Raises:
-        ValueError: it is not made of such records.
+        ValueError: If it does not consist of such records.
     """
     records: dict[bytes, bytes] = {}
     at = 0
@@ -263,7 +263,7 @@ def _text(data: bytes) -> str:
 
 
 def _size(field: bytes, window: Window, offset: int) -> int:
-    """The size of a header, of which most are eleven octal digits."""
+    """Returns the size in a header; usually eleven octal digits."""
     if field[11] in b" \0" and field[:11].isdigit():
         try:
             return int(field, 8) if field[11] == ord(" ") else int(field[:11], 8)
@@ -276,9 +276,9 @@ def _size(field: bytes, window: Window, offset: int) -> int:
 
 
 def _number(field: bytes) -> int:
-    """A number as tars write them: octal digits, or base 256 where those would not do.
+    """Returns a number from a header field: octal digits, or base 256 for large numbers.
 
-    -1 where it is none.
+    Returns -1 if it is not a number.
     """
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
@@ -289,22 +289,23 @@ def _number(field: bytes) -> int:
 
 
 def _checked_header(window: Window, header: bytes, offset: int) -> bytes:
-    """A header that agrees with its checksum: the sum of its bytes, those of the sum itself blank.
+    """Returns a header if its checksum is right, which is the sum of its bytes with that field
+    blank.
 
-    Blocks of zeros have none. Raises ShardCorrupt for others.
+    Blocks of zeros have no checksum and are returned. Raises ShardCorrupt for a wrong checksum.
 
-    The low half of Adler-32 is 1 plus that sum modulo 65521, and fifty times faster than `sum`.
+    The low half of Adler-32 is 1 plus this sum modulo 65521, and 50 times faster than `sum`.
     """
     if header == _ZEROS:
         return header
     field = header[148:156]
     found = (zlib.adler32(header) & 0xFFFF) - (zlib.adler32(field) & 0xFFFF) + _BLANKS
-    if b"%06o\0 " % found == field:  # as most write it
+    if b"%06o\0 " % found == field:  # the usual form
         return header
     expected = _number(field)
     if found == expected:
         return header
-    # Sums beyond 65520, and sums of signed bytes, which some old tars have.
+    # Sums of 65521 and more, and sums of signed bytes, which some old programs wrote.
     unsigned = sum(header) - sum(field) + _BLANKS
     high = sum(byte > 127 for byte in header[:148] + header[156:])
     if expected not in (unsigned, unsigned - 256 * high):

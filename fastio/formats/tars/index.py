@@ -1,9 +1,10 @@
-"""The index of a set of tars: where every file of every sample lies; built once, then mapped.
+"""The index of a set of tars: the position of every file. It is built once and then mapped.
 
-One Arrow IPC file of one batch, a row a sample: `key`, and for the extension number N `offset.N`
-and `length.N` (offset -1: the sample has no such file), for those that stand for numbers `value.N`
-and `state.N` too. The schema's metadata `fastio.tars` say which tars, extensions and fields these
-are. The file is a cache, to be rebuilt from the tars at any time, and no format to rely on.
+It is an Arrow IPC file of one batch with one row for each sample. The columns are `key`, and for
+extension number N `offset.N` and `length.N` (offset -1 if the sample has no such file); extensions
+that hold numbers also have `value.N` and `state.N`. The schema's metadata `fastio.tars` describe
+the tars, extensions and fields. The file is a cache that can be rebuilt from the tars at any time;
+its format may change.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from fastio.formats.tars.values import infer_field, is_integer
 from fastio.schema import Field, Schema
 from fastio.threads import DaemonPool
 
-# Seeking over bodies beats reading them where a read costs microseconds.
+# On a local disk seeking past file contents is faster than reading them.
 LOCAL_WINDOW_BYTES = 8 << 10
 METADATA_KEY = b"fastio.tars"
 VERSION = 1
 _EXAMPLES = 16
-_EXAMPLE_BYTES = 4 << 20  # what is larger is looked at once
+_EXAMPLE_BYTES = 4 << 20  # total size of the examples, unless the first is larger
 _WORKERS = 8
-# Each extension has a column of every sample: what few samples have takes much for little.
+# Each extension takes a column for all samples, which wastes memory if few samples have it.
 _CELL_BYTES = 25
 _FREE_BYTES = 64 << 20
 _MOST_CELLS = 32  # for each member
@@ -50,10 +51,10 @@ class Tar:
     """One of the tars.
 
     Attributes:
-        name: as its reader knows it; the path of a local one.
-        stamp: what changes when it changes; size and time of a local one.
-        rows: its samples.
-        nbytes: its size.
+        name: The name that the reader knows; for a local tar its path.
+        stamp: A text that changes when the tar does; for a local tar its size and time.
+        rows: The number of its samples.
+        nbytes: Its size in bytes.
     """
 
     name: str
@@ -67,10 +68,12 @@ class Extension:
     """The files of one extension.
 
     Attributes:
-        name: the extension, in lower case, without its first dot.
-        field: what they hold.
-        missing, first_missing: samples without such a file, and the row of the first one, or -1.
-        no_integer, first_no_integer: likewise those where it holds no number, but should.
+        name: The extension in lower case, without its first dot.
+        field: The type of their contents.
+        missing, first_missing: The number of samples without such a file, and the row of the first
+            one, or -1.
+        no_integer, first_no_integer: The same for samples whose file should hold a number but does
+            not.
     """
 
     name: str
@@ -82,17 +85,17 @@ class Extension:
 
 
 class TarIndex:
-    """Which samples a set of tars has, and where. Immutable; safe to use from several threads.
+    """The samples of a set of tars and the positions of their files. Immutable and thread-safe.
 
     Args:
         batch: as `assemble` makes it, and as `kept.read_index` reads and checks it.
 
     Attributes:
-        tars: in order.
-        first_row: int64 (tars + 1,), the row that each tar begins with, and the number of rows.
-        extensions: by name, in the order in which they occur.
-        fingerprint: 16 hexadecimal digits that stand for the samples and where they lie, but not
-            for the tars' folder or time.
+        tars: The tars in order.
+        first_row: int64 (tars + 1,), the first row of each tar, and the number of rows.
+        extensions: The extensions by name, in order of first occurrence.
+        fingerprint: 16 hexadecimal digits that identify the samples and their positions, but not
+            the folder or time of the tars.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -118,7 +121,7 @@ class TarIndex:
         return TarIndex, (self.batch,)
 
     def key(self, row: int) -> str:
-        """The key of a sample."""
+        """Returns the key of a sample."""
         begin, end = self._key_ends[row : row + 2].tolist()
         return str(self._key_bytes[begin:end], "utf-8", "surrogateescape")
 
@@ -127,25 +130,25 @@ class TarIndex:
         return self._key_ends, self._key_bytes
 
     def offsets(self, extension: str) -> NDArray[np.int64]:
-        """int64 (rows,), where an extension's files begin in their tars, or -1."""
+        """Returns the offsets of an extension's files: int64 (rows,), -1 if missing."""
         return self._column("offset", extension)
 
     def lengths(self, extension: str) -> NDArray[np.int64]:
-        """int64 (rows,), their bytes."""
+        """Returns the sizes of an extension's files in bytes: int64 (rows,)."""
         return self._column("length", extension)
 
     def values(self, extension: str) -> NDArray[np.int64]:
-        """int64 (rows,), what the files of an extension for numbers hold."""
+        """Returns the values of an extension that holds numbers: int64 (rows,)."""
         return self._column("value", extension)
 
     def states(self, extension: str) -> NDArray[np.uint8]:
-        """uint8 (rows,), what there is of an extension: a `STATE_...` number."""
+        """Returns the state of each row's file of an extension: uint8 (rows,), a `STATE_...`."""
         if is_integer(extension):
             return self._column("state", extension)
         return np.where(self.offsets(extension) < 0, STATE_MISSING, STATE_THERE).astype(np.uint8)
 
     def tar_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 (n,), the tars that rows lie in."""
+        """Returns the numbers of the tars that rows lie in: int64 (n,)."""
         return np.searchsorted(self.first_row, rows, side="right").astype(np.int64) - 1
 
     def _column(self, kind: str, extension: str) -> NDArray[Any]:
@@ -162,20 +165,20 @@ def build_index(
     window_bytes: int = LOCAL_WINDOW_BYTES,
     workers: int = _WORKERS,
 ) -> TarIndex:
-    """Index tars by one pass over the headers of each.
+    """Builds the index of tars by one pass over the headers of each.
 
     Args:
-        reader: reads them.
-        names: the tars, as the reader knows them, in order.
-        stamps: what changes when they change, for the index to be known as theirs.
-        window_bytes: read at a time: little where seeking is cheap, megabytes where every read is
-            a request.
-        workers: tars under way at a time.
+        reader: Reads the tars.
+        names: The names of the tars, in order, as the reader knows them.
+        stamps: The stamp of each tar, by which a cached index is recognised as outdated.
+        window_bytes: The number of bytes read at a time: small if seeking is cheap, megabytes if
+            every read is a request.
+        workers: The number of tars that are read at the same time.
 
     Raises:
-        SourceNotFound: a tar does not exist, or none has a sample.
-        ShardCorrupt: a tar is none, or damaged, or has a file twice in one sample.
-        SchemaError: extensions that no field can be made for.
+        SourceNotFound: If a tar does not exist, or if none has a sample.
+        ShardCorrupt: If a file is not a tar or is damaged, or has a file twice in one sample.
+        SchemaError: If there are more extensions than fields can be made for.
     """
     with DaemonPool(max(1, min(workers, len(names))), "fastio-tars") as pool:
         pending = [pool.submit(scan_tar, reader, name, window_bytes) for name in names]
@@ -186,15 +189,15 @@ def build_index(
 def assemble(
     reader: TarReader, names: Sequence[str], stamps: Sequence[str], found: Sequence[TarSamples]
 ) -> TarIndex:
-    """The index of tars whose samples were found.
+    """Builds the index of tars whose samples were already found.
 
     Args:
-        reader, names, stamps: as `build_index` takes them.
-        found: in each of them.
+        reader, names, stamps: As for `build_index`.
+        found: The samples of each tar.
 
     Raises:
-        SourceNotFound: none has a sample.
-        SchemaError: as `build_index`.
+        SourceNotFound: If there are no samples.
+        SchemaError: As for `build_index`.
     """
     if not any(map(len, found)):
         where = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
@@ -220,7 +223,7 @@ def assemble(
         if is_integer(name):
             columns[f"value.{number}"] = pa.array(value)
             columns[f"state.{number}"] = pa.array(state)
-        # Names are checked with those of the dataset's fields; here each stands for itself.
+        # Numbers as names, because the names of fields are validated with the dataset's schema.
         fields[str(number)] = _field(reader, tars, name, offset, length)
         missing = np.flatnonzero(state == STATE_MISSING)
         wrong = np.flatnonzero(state == STATE_NO_INTEGER)
@@ -242,10 +245,10 @@ def assemble(
 def _check_extensions(
     tars: Sequence[Tar], found: Sequence[TarSamples], names: Sequence[str]
 ) -> None:
-    """Refuses samples almost each of which has other extensions, which would take much memory.
+    """Refuses samples that nearly all have different extensions, which would take much memory.
 
     Raises:
-        SchemaError: they have; names some.
+        SchemaError: If they have. The message names some extensions.
     """
     cells = len(names) * sum(map(len, found))
     members = sum(len(samples.members) // 6 for samples in found)
@@ -273,7 +276,7 @@ def _keys(found: Sequence[TarSamples]) -> pa.Array:
 def _columns(
     found: Sequence[TarSamples], name: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-    """Offset, length, value and state of one extension, for every sample of all tars."""
+    """Returns offset, length, value and state of one extension for every sample of all tars."""
     rows = sum(map(len, found))
     offset = np.full(rows, -1, np.int64)
     length, value = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
@@ -297,7 +300,7 @@ def _field(
     offset: NDArray[np.int64],
     length: NDArray[np.int64],
 ) -> Field:
-    """What the files of an extension hold, by the first of them."""
+    """Infers the field of an extension from its first files."""
     there = np.flatnonzero(offset >= 0)
     first_row = np.cumsum([0, *(tar.rows for tar in tars)])
     examples: list[bytes] = []
@@ -307,7 +310,7 @@ def _field(
             break
         tar = tars[int(np.searchsorted(first_row, row, side="right")) - 1]
         size = int(length[row])
-        # Of images and numbers, the extension says all.
+        # For numbers, the extension is enough to know the field.
         known = is_integer(name)
         examples.append(b"" if known else bytes(reader.read(tar.name, int(offset[row]), size)))
         nbytes += size
@@ -320,7 +323,7 @@ def _count_and_first(rows: NDArray[np.int64]) -> tuple[int, int]:
 
 
 def by_tar(tar_numbers: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
-    """Places of the same tar together: (tar, places), places in their order."""
+    """Groups tar numbers: returns pairs (tar, positions), with the positions in order."""
     if not len(tar_numbers):
         return []
     order = np.argsort(tar_numbers, kind="stable")

@@ -1,7 +1,7 @@
-"""Where indexes of tars are kept: in a cache, as a piece each, which is counted and checked there.
+"""Keeps indexes of tars in a cache, each as one piece.
 
-So an index takes its part of the cache's budget, is told by `fastio cache status` and deleted by
-`clear`, is compared with its hash before it is used, and lies in a folder that is the user's alone.
+An index thus counts against the cache's budget, is listed by `fastio cache status` and deleted by
+`clear`, is compared with its hash before use, and lies in a folder that only its user can write to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PIECE = 0  # an index is one
 
 
 def default_cache() -> Cache:
-    """Where indexes are kept when nothing else is said: a cache in the user's cache folder."""
+    """Returns the cache that is used by default: one in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Cache(Path(base, "fastio", "indexes"))
 
@@ -35,7 +35,7 @@ def open_index(
     cache: Cache,
     build: Callable[[], TarIndex],
 ) -> TarIndex:
-    """The index of some tars from a cache, where it is kept once it was built.
+    """Returns the index of tars from a cache; builds and stores it if it is not there.
 
     Args:
         url: of the tars' folder.
@@ -45,7 +45,7 @@ def open_index(
         build: makes the index.
 
     Raises:
-        As `build`.
+        Exception: Whatever `build` raises.
     """
     try:
         folder, source = index_source(url, (name for name, _, _ in tars), cache)
@@ -54,7 +54,7 @@ def open_index(
             folder.note_use(source, [_PIECE], 0)
             return index
     except CacheError as error:
-        if error.__cause__ is None:  # a folder that was refused; not one that cannot be written
+        if error.__cause__ is None:  # the folder was refused; no warning if it is only read-only
             cache.give_up(error)
         return build()
     index = build()
@@ -68,10 +68,10 @@ def _is_of(index: TarIndex, tars: Sequence[tuple[str, str, int]]) -> bool:
 
 
 def index_source(url: str, names: Iterable[str], cache: Cache) -> tuple[CacheFolder, Source]:
-    """The cache's folder and its source whose only piece is the index of some tars.
+    """Returns the cache folder, and the source whose only piece is the index of some tars.
 
     Raises:
-        CacheError: the cache cannot be used.
+        CacheError: If the cache cannot be used.
     """
     digest = xxhash.xxh3_64()
     for part in (url, *names):
@@ -82,10 +82,10 @@ def index_source(url: str, names: Iterable[str], cache: Cache) -> tuple[CacheFol
 
 
 def _read(folder: CacheFolder, source: Source) -> TarIndex | None:
-    """The index that is kept, mapped; None where there is none that can be used.
+    """Maps the cached index; returns None if there is none or it is unusable.
 
     Raises:
-        CacheError: the cache cannot be used.
+        CacheError: If the cache cannot be used.
     """
     if not folder.has(source, _PIECE):
         return None
@@ -114,7 +114,7 @@ def read_index(path: str) -> TarIndex:
 
 
 def index_bytes(index: TarIndex) -> pa.Buffer:
-    """What `read_index` reads."""
+    """Returns the index in the form that `read_index` reads."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, index.batch.schema) as writer:
         writer.write_batch(index.batch)
@@ -122,10 +122,10 @@ def index_bytes(index: TarIndex) -> pa.Buffer:
 
 
 def _keep(folder: CacheFolder, source: Source, index: TarIndex) -> None:
-    """Puts an index in the cache, if there is room and nobody else is at it.
+    """Stores an index in the cache, if there is space and no other process is storing it.
 
     Raises:
-        CacheError, OSError: it cannot be written.
+        CacheError, OSError: If it cannot be written.
     """
     data = index_bytes(index)
     folder.drop(source, [_PIECE])

@@ -38,7 +38,7 @@ from fastio.formats.tars.samples import TarSamples
 from fastio.memory import MAX_PIXELS
 from fastio.store import is_remote
 
-_AT_ONCE = 8  # tars whose headers are read together
+_AT_ONCE = 8  # tars that are read at the same time
 
 
 def _sniff(source: Any, options: Options) -> list[str] | StoreTars | None:

@@ -1,4 +1,4 @@
-"""Which tars are meant: a file, a folder of them, a pattern with braces, or a list of these."""
+"""Finds the tars that a file, a folder, a pattern with braces, or a list of these refers to."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from fastio.errors import SourceNotFound
 
 TAR_SUFFIX = ".tar"
-# Compressed ones are recognised, to say why they cannot be read.
+# Compressed tars are recognised in order to say why they cannot be read.
 _SUFFIXES = (TAR_SUFFIX, ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
 _MOST_NAMES = 10_000_000
 
 
 def find_tars(path: Any) -> list[str] | None:
-    """The tars that a path means, in order; None where it means no tars.
+    """Returns the tars that a path refers to, in order; None if it does not refer to tars.
 
     Args:
-        path: a file or names with braces ending in .tar; a folder with tars in it and no folders;
-            or a list of the first two.
+        path: A file or a pattern with braces that ends in .tar; a folder that contains tars and no
+            folders; or a list of files and patterns.
 
     Raises:
-        SourceNotFound: a tar that is named does not exist.
+        SourceNotFound: If a named tar does not exist.
     """
     if isinstance(path, (list, tuple)):
         # Samples of a torch dataset may come as a list too: the first that is no tar decides.
@@ -50,18 +50,18 @@ def find_tars(path: Any) -> list[str] | None:
 
 
 def describe(names: Sequence[str]) -> str:
-    """Tars in a few words, for messages."""
+    """Returns a short description of tars for messages."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """The names that a pattern means: {000..999}, {0..9..3}, {a..c} and {train,val}, also nested.
+    """Returns the names that a pattern stands for: {000..999}, {0..9..3}, {a..c}, {train,val}.
 
-    As in bash: numbers have the zeros that their ends are written with, what stands to the right
-    counts fastest, and braces that mean nothing stay.
+    Braces may be nested. As in bash, numbers are padded with zeros like the ends of their range,
+    the rightmost brace varies fastest, and other braces are kept.
 
     Raises:
-        SourceNotFound: they are more than ten million.
+        SourceNotFound: If there are more than ten million names.
     """
     begin = pattern.find("{")
     while begin >= 0:
@@ -83,7 +83,7 @@ def is_tar_name(name: str | os.PathLike[str]) -> bool:
 
 
 def _in_folder(folder: str) -> list[str] | None:
-    """The tars of a folder that has nothing else to be a dataset of; other files do not matter."""
+    """Returns the tars of a folder; None if it has subfolders. Ignores other files."""
     tars = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -106,7 +106,7 @@ def _closing(text: str, begin: int) -> int:
 
 
 def _choices(body: str) -> list[str] | None:
-    """What stands between braces: its choices, themselves patterns; None where there are none."""
+    """Returns the alternatives between braces, which may be patterns; None if there are none."""
     match = _RANGE.fullmatch(body)
     if match:
         return _numbers(*match.groups())

@@ -1,4 +1,4 @@
-"""Bytes of tars: the seam between what a tar holds and where it lies."""
+"""Reads bytes of tars: the interface, and its implementation for local files."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from typing import Any, Protocol
 from fastio.errors import SourceChanged, SourceNotFound
 from fastio.files import only_files
 
-# What a read gives: bytes, or anything else that has the buffer protocol, which Python 3.10 has no
-# type for.
+# What a read returns: bytes, or another object with the buffer protocol, for which Python 3.10 has
+# no type.
 Buffer = Any
 _MOST_OPEN = 64
 
 
 class TarReader(Protocol):
-    """Ranges of tars by name. Safe to use from several threads."""
+    """Reads ranges of tars by name. Implementations are thread-safe."""
 
     def size(self, name: str) -> int:
-        """Its size in bytes.
+        """Returns the size of a tar in bytes.
 
         Raises:
-            SourceNotFound: there is no such tar.
+            SourceNotFound: If there is no such tar.
         """
         ...
 
     def read(self, name: str, offset: int, length: int) -> Buffer:
-        """The bytes [offset, offset + length), fewer only where the tar ends before.
+        """Returns the bytes [offset, offset + length), fewer only at the end of the tar.
 
         Raises:
-            SourceNotFound: there is no such tar.
-            OSError: it cannot be read.
+            SourceNotFound: If there is no such tar.
+            OSError: If it cannot be read.
         """
         ...
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[Buffer]:
-        """Several of them, (offset, length) each, in their order."""
+        """Returns the bytes of several ranges (offset, length), in their order."""
         ...
 
     def note_refetch(self) -> None:
-        """Counts something that came damaged and is read again."""
+        """Counts data that arrived damaged and is read again."""
         ...
 
 
 class LocalTars:
-    """Tars of the file system, named by their paths; the last ones used stay open.
+    """Reads local tars by their paths. The most recently used ones stay open.
 
     Args:
-        stamps: of tars, as `stamp` told when they were opened: other versions are not read.
+        stamps: The stamps of tars when they were opened. Other versions are refused.
     """
 
     def __init__(self, stamps: Mapping[str, str] | None = None) -> None:
@@ -59,15 +59,15 @@ class LocalTars:
         self._lock = threading.Lock()
 
     def size(self, name: str) -> int:
-        """Its size in bytes."""
+        """Returns the size of a tar in bytes."""
         return os.fstat(self._descriptor(name).number).st_size
 
     def check(self, names: Iterable[str]) -> None:
-        """Sees to it that tars are what they were when they were opened.
+        """Checks that tars have not changed since they were opened.
 
         Raises:
-            SourceChanged: one was replaced, or written to.
-            SourceNotFound: one is gone.
+            SourceChanged: If one was replaced or written to.
+            SourceNotFound: If one no longer exists.
         """
         for name in names:
             expected = self._stamps.get(name)
@@ -78,11 +78,11 @@ class LocalTars:
                 )
 
     def note_refetch(self) -> None:
-        """See `TarReader`; here reading again is no matter of the way."""
+        """See `TarReader`. Does nothing, because no network is involved."""
 
     def read(self, name: str, offset: int, length: int) -> bytes:
-        """The bytes [offset, offset + length), fewer only where the tar ends before."""
-        file = self._descriptor(name)  # stays open while it is named here
+        """Returns the bytes [offset, offset + length), fewer only at the end of the tar."""
+        file = self._descriptor(name)  # this reference keeps it open
         data = os.pread(file.number, length, offset)
         while 0 < len(data) < length:  # a call reads 2 GiB at most
             more = os.pread(file.number, length - len(data), offset + len(data))
@@ -92,13 +92,13 @@ class LocalTars:
         return data
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Several of them, (offset, length) each, in their order."""
+        """Returns the bytes of several ranges (offset, length), in their order."""
         found = [self.read(name, offset, length) for offset, length in ranges]
         self.check([name])
         return found
 
     def close(self) -> None:
-        """Lets go of the files; reading opens them again."""
+        """Closes the files. Reading opens them again."""
         with self._lock:
             self._open.clear()
 
@@ -115,10 +115,10 @@ class LocalTars:
 
 
 def stamp(path: str) -> str:
-    """What changes when a local tar changes: its size, time of change and number of the file.
+    """Returns the size, time of modification and inode of a local tar, which change when it does.
 
     Raises:
-        SourceNotFound: it is not there.
+        SourceNotFound: If it does not exist.
     """
     try:
         status = os.stat(path)
@@ -133,7 +133,7 @@ def stamped_bytes(stamp: str) -> int:
 
 
 class _Descriptor:
-    """A file that is open as long as somebody holds this."""
+    """An open file, which is closed when the last reference to this object goes."""
 
     def __init__(self, path: str) -> None:
         self.number = -1

@@ -1,9 +1,8 @@
-"""WebDataset tars in a store: the index is built by one pass over them and kept; the rest by
-ranges.
+"""WebDataset tars in a store: an index is built in one pass, then files are read by ranges.
 
-The index is kept in the cache, or in the user's cache folder, until a tar is replaced by another
-version. Building it reads the tars once, but for the bodies of large files. Headers of tars have
-checksums; of their bodies, lengths and versions are checked.
+The index is kept in the cache, or in the user's cache folder, until a tar is replaced. Building it
+reads the tars once, except for the contents of large files. Headers of tars have checksums; of file
+contents only lengths and versions are checked.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from fastio.formats.tars.names import expand_braces
 from fastio.store import Stamp, Store, open_store
 from fastio.threads import DaemonPool
 
-STORE_WINDOW_BYTES = 8 << 20  # read at a time by the pass over headers
+STORE_WINDOW_BYTES = 8 << 20  # the number of bytes read at a time by the pass over headers
 _SIZES_AT_ONCE = 16
-# Where blocks of rows are, as far as they were brought here: rows -> path and offset of each in it,
-# or None.
+# Returns, for each of some rows, the path of a local file with the row's block and the offset in
+# the tar at which that file begins; None if the block is not on this machine.
 Staged = Callable[[NDArray[np.int64]], Sequence[tuple[str, int] | None]]
 
 
 class StoreTars:
-    """Tars of a store by their names there.
+    """Reads tars in a store by their names.
 
     Attributes:
-        store: of their folder.
-        names: all of them, in order.
-        stamps: of each, as they were when they were opened; only these versions are read.
+        store: The store of their folder.
+        names: The names of all tars, in order.
+        stamps: The version of each tar when it was opened. Only these versions are read.
     """
 
     def __init__(self, store: Store, stamps: Mapping[str, Stamp]) -> None:
@@ -48,7 +47,7 @@ class StoreTars:
         self.stamps = dict(stamps)
 
     def size(self, name: str) -> int:
-        """Its size in bytes."""
+        """Returns the size of a tar in bytes."""
         return self.stamps[name].size
 
     def note_refetch(self) -> None:
@@ -56,13 +55,13 @@ class StoreTars:
         self.store.transfers.note_refetch()
 
     def read(self, name: str, offset: int, length: int) -> Any:
-        """The bytes [offset, offset + length), fewer only where the tar ends before."""
+        """Returns the bytes [offset, offset + length), fewer only at the end of the tar."""
         stamp = self.stamps[name]
         length = min(length, stamp.size - offset)
         return self.store.read(name, offset, length, expect=stamp) if length > 0 else b""
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> Sequence[Any]:
-        """Several of them, (offset, length) each, in their order."""
+        """Returns the bytes of several ranges (offset, length), in their order."""
         found: list[Any] = [b""] * len(ranges)
         places = [place for place, (_, length) in enumerate(ranges) if length]
         wanted = [ranges[place] for place in places]
@@ -72,19 +71,19 @@ class StoreTars:
         return found
 
     def close(self) -> None:
-        """Lets go of the store."""
+        """Closes the store."""
         self.store.close()
 
 
 def open_store_tars(url: str, storage_options: Mapping[str, Any] | None = None) -> StoreTars:
-    """The tars that a URL means.
+    """Opens the tars that a URL refers to.
 
     Args:
-        url, storage_options: as `RemoteTars` takes them.
+        url, storage_options: As for `RemoteTars`.
 
     Raises:
-        SourceNotFound: there are no tars.
-        StoreError: the store does not answer.
+        SourceNotFound: If there are no tars.
+        StoreError: If the store does not answer.
     """
     folder, names = _split(url)
     store = open_store(folder, storage_options)
@@ -95,7 +94,7 @@ class RemoteTars(TarDataset):
     """The samples of WebDataset tars in a store; see `TarDataset`.
 
     Args:
-        url: of a tar, of a folder of tars, or a pattern such as
+        url: The URL of a tar or of a folder of tars, or a pattern such as
             "s3://bucket/train-{000000..000099}.tar".
         storage_options: for the store.
         cache: where the index and blocks of rows are kept; None: the index in the user's cache
@@ -104,14 +103,14 @@ class RemoteTars(TarDataset):
         reader: of the same tars, where they are open already.
 
     Attributes:
-        store: of the tars' folder.
-        cache: as given.
-        stamps: the version of each tar that is read.
+        store: The store of the tars' folder.
+        cache: As given.
+        stamps: The version of each tar that is read.
 
     Raises:
-        SourceNotFound: there are no tars.
-        StoreError: the store does not answer.
-        ShardCorrupt, SchemaError: as for `TarDataset`.
+        SourceNotFound: If there are no tars.
+        StoreError: If the store does not answer.
+        ShardCorrupt, SchemaError: As for `TarDataset`.
     """
 
     whole = False  # shards are not fetched whole
@@ -146,7 +145,7 @@ class RemoteTars(TarDataset):
             with default_cache() as own:
                 index = open_index(self.store.url, stamps, own, build)
         else:
-            cache.folder()  # makes it, or says why it cannot be used
+            cache.folder()  # creates the cache, or raises if it cannot be used
             index = open_index(self.store.url, stamps, cache, build)
         self.staged: Staged | None = None
         self._fill(self.store.url, index, reader, fields, incomplete)
@@ -156,17 +155,17 @@ class RemoteTars(TarDataset):
         self._reopen = None
 
     def head_source(self) -> tuple[CacheFolder, Source] | None:
-        """Where the index is kept, which is all that there is to know; None without a cache.
+        """Returns the cache folder and source of the index; None without a cache.
 
         Raises:
-            CacheError: the cache cannot be used.
+            CacheError: If the cache cannot be used.
         """
         if self.cache is None:
             return None
         return index_source(self.store.url, self.stamps, self.cache)
 
     def segments(self, rows: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-        """The parts of tars that have the files of consecutive rows: (tar, first byte, end)."""
+        """Returns the parts (tar, first byte, end) that hold the files of consecutive rows."""
         tars, begins, ends = self.sample_extents(rows)
         found = []
         for tar in dict.fromkeys(tars.tolist()):
@@ -181,7 +180,7 @@ class RemoteTars(TarDataset):
     def _read_bytes(
         self, column: Column, rows: NDArray[np.int64], at: NDArray[np.int64]
     ) -> list[bytes]:
-        """The files of rows: from blocks that were brought here, else from the store."""
+        """Reads the files of rows, from local blocks if possible, else from the store."""
         if self.staged is None:
             return super()._read_bytes(column, rows, at)
         offset = column.pick(self.index, "offsets", at)
@@ -210,7 +209,7 @@ def _open_again(
 
 
 def _read(path: str, offset: int, length: int) -> bytes | None:
-    """Bytes of a local file; None if they are not there."""
+    """Reads bytes of a local file; returns None if they are not there."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -223,12 +222,12 @@ def _read(path: str, offset: int, length: int) -> bytes | None:
 
 
 def is_tar_url(url: str) -> bool:
-    """Whether a URL names tars by itself."""
+    """Returns whether a URL ends like a tar."""
     return url.partition("?")[0].endswith(".tar")
 
 
 def _split(url: str) -> tuple[str, list[str]]:
-    """The folder of tars, and their names in it; no names: all that are there."""
+    """Returns the folder of tars, and their names in it; no names mean all tars in it."""
     if not is_tar_url(url):
         return url, []
     stem = url.partition("{")[0]
@@ -238,7 +237,7 @@ def _split(url: str) -> tuple[str, list[str]]:
 
 
 def _stamps(store: Store, names: Iterable[str]) -> dict[str, Stamp]:
-    """The tars and their versions; by listing them, where that is possible."""
+    """Returns the tars and their versions, from a listing if the store can list."""
     wanted = list(names)
     try:
         listed = dict(store.list())

@@ -1,4 +1,4 @@
-"""The samples of one tar: its members grouped by key, as the webdataset package groups them."""
+"""The samples of one tar: its members grouped by key, as by the webdataset package."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fastio.formats.tars.reader import TarReader
 from fastio.formats.tars.values import MOST_DIGITS, is_integer, parse_integer
 
 KEY_FIELD = "__key__"
-# Folders, then a base name up to its first dot; all behind it is the extension. This decides where
-# a name begins with a dot or has a line break.
+# Folders, then a base name up to its first dot; everything after it is the extension. Used for
+# names that begin with a dot or contain a line break.
 _KEY = re.compile(r"((?:.*/)?[^.]+)\.([^/]*)")
-# "__name__", and whatever lies in a folder of such a name at the top, is about the tar.
+# Members called "__name__", or in a top folder of such a name, describe the tar itself.
 _SPECIAL = re.compile(r"__[^/]*__(?:$|/)")
-# Names that the webdataset package gives to values of its own.
+# Names of fields that the webdataset package adds to samples.
 _RESERVED = (KEY_FIELD, "__url__")
 
 STATE_THERE = 0
@@ -27,15 +27,15 @@ STATE_NO_INTEGER = 2
 
 @dataclass
 class TarSamples:
-    """What one tar holds.
+    """The samples and files of one tar.
 
     Attributes:
-        keys: bytes of the samples' keys, one after the other.
-        key_ends: where each key ends in them.
-        extensions: those that occur, in the order in which they do.
-        members: six numbers for each, in the order of the tar: its sample's number in this tar, its
-            extension's number, offset and length in bytes, the value of the number that it is, or
-            0, and a `STATE_...`.
+        keys: The bytes of all keys, one after another.
+        key_ends: The end of each key in `keys`.
+        extensions: The extensions in order of first occurrence.
+        members: Six numbers for each file, in the order of the tar: the number of its sample, the
+            number of its extension, offset and length in bytes, its value if it holds a number,
+            else 0, and a `STATE_...`.
     """
 
     keys: bytearray = field(default_factory=bytearray)
@@ -48,7 +48,7 @@ class TarSamples:
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """A member's key and its extension in lower case; None for what belongs to no sample."""
+    """Returns a member's key and lower-case extension; None if it belongs to no sample."""
     if name.startswith("__") and _is_special(name):
         return None
     folders, slash, base = name.rpartition("/")
@@ -67,30 +67,30 @@ def _is_special(name: str) -> bool:
 
 
 def scan_tar(reader: TarReader, name: str, window_bytes: int) -> TarSamples:
-    """Find the samples of a tar by a pass over its headers: see `samples_of`.
+    """Finds the samples of a tar by a pass over its headers: see `samples_of`.
 
     Args:
-        reader: reads the tar.
-        name: of the tar.
-        window_bytes: how much to read at a time.
+        reader: Reads the tar.
+        name: The name of the tar.
+        window_bytes: The number of bytes read at a time.
 
     Raises:
-        SourceNotFound: there is no such tar.
-        ShardCorrupt: it is none, or damaged, or has a file twice in one sample.
+        SourceNotFound: If there is no such tar.
+        ShardCorrupt: If it is not a tar, is damaged, or has a file twice in one sample.
     """
     return samples_of(Window(reader, name, window_bytes))
 
 
 def samples_of(window: Window) -> TarSamples:
-    """The samples of a tar, by a pass over its headers.
+    """Returns the samples of a tar by a pass over its headers.
 
-    Members of one key that do not follow each other are several samples.
+    Members of one key that are not adjacent form several samples.
 
     Raises:
-        ShardCorrupt: it is none, or damaged, or has a file twice in one sample.
+        ShardCorrupt: If it is not a tar, is damaged, or has a file twice in one sample.
     """
     found = TarSamples()
-    known: dict[str, tuple[int, bool]] = {}  # number of an extension, whether it is for numbers
+    known: dict[str, tuple[int, bool]] = {}  # extension -> its number, whether it holds numbers
     key: str | None = None
     seen: set[int] = set()
     for file_name, offset, length in read_members(window):
@@ -111,7 +111,7 @@ def samples_of(window: Window) -> TarSamples:
                 "count in lower case)"
             )
         seen.add(extension)
-        # Right behind the header, and with it in the window: this is the time to read it.
+        # The contents follow the header, so they are usually in the window already.
         data = window.get(offset, min(length, MOST_DIGITS + 1)) if is_number else b""
         number = parse_integer(data) if is_number else 0
         found.members.extend((len(found.key_ends) - 1, extension, offset, length))

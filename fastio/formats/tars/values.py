@@ -1,7 +1,7 @@
-"""What the files of a sample hold, by their extensions, as the webdataset package decodes them.
+"""Decodes the files of a sample by their extensions, as the webdataset package does.
 
-Only the part of an extension behind its last dot counts ("seg.png" is an image), and a "gz" there
-is undone first. Nothing is ever unpickled: what is no image, number, text, JSON or array stays
+Only the part of an extension after its last dot matters ("seg.png" is an image). A final "gz" is
+decompressed first. Nothing is unpickled: what is not an image, number, text, JSON or array stays
 bytes.
 """
 
@@ -33,11 +33,11 @@ _CATEGORIES: dict[str, Category] = {
     "npy": "array",
 }
 _INT64 = range(-(2**63), 2**63)
-MOST_DIGITS = 64  # of an int64, with blanks around it
+MOST_DIGITS = 64  # longest file with an int64, including whitespace
 
 
 def category(extension: str) -> Category:
-    """What files of an extension hold. Images that are compressed again are bytes."""
+    """Returns what files of an extension hold. Images in gz files count as bytes."""
     *before, last = extension.split(".")
     if last == "gz":
         inner = category(".".join(before))
@@ -46,12 +46,12 @@ def category(extension: str) -> Category:
 
 
 def is_integer(extension: str) -> bool:
-    """Whether the index keeps the values of an extension: numbers of classes and the like."""
+    """Returns whether the index stores the values of an extension, such as class numbers."""
     return _CATEGORIES.get(extension.rpartition(".")[2]) == "int"
 
 
 def parse_integer(data: bytes) -> int | None:
-    """The number in a file of `is_integer`, or None where it holds no int64."""
+    """Returns the number in a file of an `is_integer` extension; None if it is not an int64."""
     if len(data) > MOST_DIGITS:
         return None
     try:
@@ -62,17 +62,17 @@ def parse_integer(data: bytes) -> int | None:
 
 
 def infer_field(extension: str, examples: Sequence[bytes], same_length: bool) -> Field:
-    """The field for the files of an extension.
+    """Infers the field for the files of an extension.
 
     Args:
-        extension: theirs.
-        examples: some of them.
-        same_length: whether all of them, beyond the examples, have as many bytes as each other.
+        extension: The extension.
+        examples: The contents of some files.
+        same_length: Whether all files, not only the examples, have the same size in bytes.
 
     Returns:
-        For JSON: a Scalar where the examples are numbers, or are true and false, else Text, the
-        document as it is. For arrays: an Array, with a shape where all can have the same one.
-        Bytes where the examples cannot be read as what their extension says.
+        For JSON, a Scalar if the examples are numbers or booleans, else Text with the whole
+        document. For arrays, an Array, with a shape if all files can have the same one. Bytes if
+        the examples cannot be read as their extension says.
     """
     kind = category(extension)
     if kind == "image":
@@ -112,7 +112,7 @@ def may_be_field(extension: str, field: Field) -> bool:
 
 
 def _readable(extension: str, examples: Sequence[bytes]) -> Iterator[Any]:
-    """What those examples hold that can be read; the others are errors of their own samples."""
+    """Yields the contents of the readable examples. Others will be errors of their samples."""
     is_array = category(extension) == "array"
     for data in examples:
         with suppress(Exception):  # MemoryError and RecursionError too
@@ -123,16 +123,16 @@ def _readable(extension: str, examples: Sequence[bytes]) -> Iterator[Any]:
 def decode(
     extension: str, field: Field, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED_BYTES
 ) -> Any:
-    """The value of a file that is no image.
+    """Returns the value of a file that is not an image.
 
     Args:
-        extension: of the file.
-        field: what it holds.
-        data: its bytes.
-        max_unzipped_bytes: what a gz file may hold.
+        extension: The extension of the file.
+        field: The field that the value must fit.
+        data: The bytes of the file.
+        max_unzipped_bytes: The largest decompressed size of a gz file.
 
     Raises:
-        ValueError: it does not hold what the field does; the message is a reason without a name.
+        ValueError: If the contents do not fit the field. The message gives only the reason.
     """
     data = unzipped(extension, data, max_unzipped_bytes)
     if isinstance(field, Text):
@@ -154,10 +154,11 @@ def decode(
 
 
 def unzipped(extension: str, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED_BYTES) -> bytes:
-    """What a gz file holds; other files as they are.
+    """Returns the decompressed contents of a gz file; other files unchanged.
 
     Raises:
-        ValueError: it is no gzip file, or holds more than it may, of which no more is made.
+        ValueError: If it is not a gzip file, or decompresses to more than the limit. Decompression
+            stops there.
     """
     if extension.rpartition(".")[2] != "gz":
         return data
@@ -167,7 +168,7 @@ def unzipped(extension: str, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED
     except zlib.error as error:
         raise ValueError(f"it is no gzip file: {error}") from error
     if len(found) > max_unzipped_bytes:
-        del found  # which the error would keep
+        del found  # the traceback would keep it in memory
         raise ValueError(
             f"its {len(data):,} bytes decompress to more than max_unzipped_bytes="
             f"{max_unzipped_bytes:,}. If you trust the data, pass a larger "

@@ -1,10 +1,10 @@
-"""Shards: one file of rows each, written once and then only mapped.
+"""Shards: files of rows that are written once and then memory-mapped.
 
-A shard is an Arrow IPC file with one uncompressed record batch, whose buffers all begin at
-multiples of 64 bytes of the file, so that a mapping of it can be used as arrays as it stands; `ipc`
-knows the layout. The manifest says what a shard's file consists of (`ShardFile`): a head and a
-foot, which have a hash together, and columns, which have another, but for the bytes of images,
-each of which has a CRC.
+A shard is an Arrow IPC file with one uncompressed record batch. All buffers begin at multiples of
+64 bytes, so that a mapping can be used as arrays directly; `ipc` implements this layout. The
+manifest describes the file (`ShardFile`): a head and a foot, which share one hash, and columns,
+which have another hash. The hash of the columns leaves out the bytes of images, each of which has a
+CRC.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _NUMPY_TYPES = {
 
 @dataclass(frozen=True)
 class ShardFile:
-    """What the file of a shard consists of, as its manifest describes it.
+    """The parts and hashes of a shard's file, as its manifest describes them.
 
     Attributes:
-        nbytes: size of the file.
-        xxh3: xxh3_64 of the file, 16 hexadecimal digits, as all hashes here.
-        head_bytes: bytes before the columns.
-        foot_bytes: bytes behind them.
-        head_xxh3: of the head and the foot together.
-        columns_xxh3: of all bytes between, payloads left out.
-        payloads: for each image field, where the data of its column lie: offset and bytes.
+        nbytes: The size of the file in bytes.
+        xxh3: The xxh3_64 of the file; like all hashes here, 16 hexadecimal digits.
+        head_bytes: The number of bytes before the columns.
+        foot_bytes: The number of bytes after the columns.
+        head_xxh3: The xxh3_64 of head and foot together.
+        columns_xxh3: The xxh3_64 of all bytes between them, without the payloads.
+        payloads: For each image field, the offset and size of its column's data.
     """
 
     nbytes: int
@@ -64,11 +64,11 @@ class ShardFile:
     payloads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def column_ranges(self) -> list[tuple[int, int]]:
-        """What `columns_xxh3` is of: (offset, bytes), ascending."""
+        """Returns the ranges (offset, bytes) that `columns_xxh3` covers, ascending."""
         return self._without_payloads(self.head_bytes, self.nbytes - self.foot_bytes)
 
     def described(self) -> list[tuple[int, int]]:
-        """All but the payloads: (offset, bytes), ascending."""
+        """Returns the ranges (offset, bytes) of everything but the payloads, ascending."""
         return self._without_payloads(0, self.nbytes)
 
     def _without_payloads(self, begin: int, end: int) -> list[tuple[int, int]]:
@@ -81,7 +81,7 @@ class ShardFile:
 
 
 class _Hashes:
-    """The hashes of a shard that is written, from its pieces."""
+    """Computes the hashes of a shard while it is written piece by piece."""
 
     def __init__(self, payloads: Collection[str]) -> None:
         self._whole, self._head, self._columns = (xxhash.xxh3_64() for _ in range(3))
@@ -100,7 +100,7 @@ class _Hashes:
 
     def file(self) -> ShardFile:
         nbytes, head, foot = sum(self._bytes.values()), self._bytes["head"], self._bytes["foot"]
-        # A column without data lies nowhere: in front of the columns is as good as any place.
+        # A column without data has no position. The beginning of the columns is a valid one.
         payloads = {name: at if at[1] else (head, 0) for name, at in self._payloads.items()}
         digests = self._whole.hexdigest(), self._head.hexdigest(), self._columns.hexdigest()
         return ShardFile(nbytes, digests[0], head, foot, *digests[1:], payloads)
@@ -109,21 +109,22 @@ class _Hashes:
 def write_shard(
     path: str | os.PathLike[str], batch: pa.RecordBatch, payloads: Collection[str] = ()
 ) -> ShardFile:
-    """Write a record batch as an Arrow IPC file, so that it is there whole or not at all.
+    """Writes a record batch as an Arrow IPC file atomically.
 
-    The file is written under a temporary name next to `path`, flushed to the disk, renamed, and
-    the folder flushed too. What was at `path` is replaced.
+    The file is written under a temporary name in the same folder, flushed to the disk and renamed;
+    then the folder is flushed. An existing file at `path` is replaced.
 
     Args:
-        path: the file to write.
-        batch: at least one row; no nulls, no offsets into larger arrays.
-        payloads: columns of images' bytes, whose rows have checksums of their own.
+        path: The path of the file.
+        batch: At least one row, without nulls and without offsets into larger arrays.
+        payloads: The columns of images' bytes, whose rows have checksums of their own.
 
     Returns:
-        What the file consists of.
+        The parts and hashes of the file.
 
     Raises:
-        OSError: the file cannot be written (no space, no permission); the temporary file is gone.
+        OSError: If the file cannot be written (no space, no permission). The temporary file is
+            deleted.
     """
     hashes = _Hashes(payloads)
     with whole_file(path) as file:
@@ -134,10 +135,10 @@ def write_shard(
 
 
 def write_sealed(path: str | os.PathLike[str], batch: pa.RecordBatch) -> None:
-    """Write a record batch as `write_shard` does, with a hash of the whole file in it.
+    """Writes a record batch as `write_shard` does, with a hash of the whole file inside it.
 
     Raises:
-        OSError: as `write_shard`.
+        OSError: As for `write_shard`.
     """
     with whole_file(path) as file:
         for data in sealed(batch):
@@ -145,11 +146,11 @@ def write_sealed(path: str | os.PathLike[str], batch: pa.RecordBatch) -> None:
 
 
 def checksum(path: str | os.PathLike[str]) -> str:
-    """The xxh3_64 of a file's bytes as 16 hexadecimal digits; reads the file once, in pieces.
+    """Returns the xxh3_64 of a file as 16 hexadecimal digits. Reads the file once, in parts.
 
     Raises:
-        SourceNotFound: there is no such file.
-        OSError: it cannot be read.
+        SourceNotFound: If there is no such file.
+        OSError: If it cannot be read.
     """
     digest = xxhash.xxh3_64()
     try:
@@ -162,25 +163,25 @@ def checksum(path: str | os.PathLike[str]) -> str:
 
 
 class ShardReader:
-    """Read-only views of one shard through a memory map.
+    """Read-only views of one shard through a memory map. Thread-safe.
 
-    Opening compares size, head and foot with what the manifest says of them, before anything in
-    them is believed; `check_columns` compares the rest. Views stay valid after `close()`, since
-    they keep the map alive; no file descriptor stays open. Safe to use from several threads.
+    Opening verifies size, head and foot against the manifest before they are parsed.
+    `check_columns` verifies the rest. Views stay valid after `close()`, because they keep the map
+    alive; no file descriptor stays open.
 
     Args:
-        path: the shard's file.
-        name: how messages call it; None: by its path.
-        schema: of the samples; None: any columns are taken.
-        expected: what the file consists of; None: nothing is compared.
-        columns_first: whether the columns too are compared before anything is parsed, as bytes that
-            have just arrived should be.
+        path: The path of the shard's file.
+        name: The name in messages. If None, the path.
+        schema: The fields of the samples. If None, any columns are accepted.
+        expected: The parts and hashes of the file. If None, nothing is verified.
+        columns_first: Whether to verify the columns too before anything is parsed, as is right for
+            data that has just arrived.
 
     Raises:
-        SourceNotFound: there is no such file.
-        SourceChanged: it was replaced while it was opened.
-        ShardCorrupt: the file is not a whole Arrow file with one record batch without nulls, or it
-            is not the one that is expected.
+        SourceNotFound: If there is no such file.
+        SourceChanged: If it was replaced while it was being opened.
+        ShardCorrupt: If it is not a complete Arrow file with one record batch without nulls, or not
+            the expected file.
     """
 
     def __init__(
@@ -214,18 +215,18 @@ class ShardReader:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return int(self._opened().num_rows)
 
     @property
     def column_bytes(self) -> int:
-        """How many bytes `check_columns` reads."""
+        """The number of bytes that `check_columns` reads."""
         assert self._expected is not None
         return sum(nbytes for _, nbytes in self._expected.column_ranges())
 
     @property
     def identity(self) -> tuple[FileStamp, str]:
-        """Which file it is, and what its columns are expected to be."""
+        """The identity of the file, and the expected hash of its columns."""
         assert self._expected is not None
         return self.stamp, self._expected.columns_xxh3
 
@@ -236,17 +237,17 @@ class ShardReader:
         past_cache: bool = False,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Compare the columns with the hash that the manifest has.
+        """Verifies the columns against the hash in the manifest.
 
         Args:
-            in_file: whether to read them from the file, which maps none of its pages.
-            past_cache: whether to read them past the system's page cache, where the file system
-                can, so that what is there stays and nothing is added.
-            stopped: whether to leave off, and compare nothing.
+            in_file: Whether to read them with file reads, which map none of the file's pages.
+            past_cache: Whether to read without the page cache (O_DIRECT) if the file system
+                supports it, so that the contents of the page cache do not change.
+            stopped: Called regularly. If it returns True, the check stops without a result.
 
         Raises:
-            ShardCorrupt: they are not those that were written.
-            SourceChanged: the file was replaced meanwhile.
+            ShardCorrupt: If they are not what was written.
+            SourceChanged: If the file was replaced meanwhile.
         """
         pieces = self._mapped_pieces(self.mapping.data.data)
         if in_file:
@@ -276,7 +277,7 @@ class ShardReader:
 
     def _pieces_in_file(self, *, past_cache: bool) -> Iterator[memoryview]:
         self.check_unchanged()
-        # Reads past the cache take whole pages to memory that begins at a page.
+        # O_DIRECT reads whole pages to page-aligned memory.
         room = memoryview(mmap.mmap(-1, _READ_BYTES + 2 * mmap.PAGESIZE))
         file = _open_to_read(self._where, past_cache=past_cache)
         try:
@@ -290,10 +291,10 @@ class ShardReader:
         self.check_unchanged()
 
     def check_offsets(self) -> None:
-        """Look at where the rows of all columns begin whose rows differ in size.
+        """Checks the offsets of all variable-width columns.
 
         Raises:
-            ShardCorrupt: as `offsets`.
+            ShardCorrupt: As for `offsets`.
         """
         schema = self._opened().schema
         for name, kind in zip(schema.names, schema.types, strict=True):
@@ -305,11 +306,11 @@ class ShardReader:
                 self.offsets(name)
 
     def check_unchanged(self) -> None:
-        """Look at whether the file is still the one that was opened, and was not written since.
+        """Checks that the file is still the one that was opened, and was not written to.
 
         Raises:
-            SourceChanged: it is another, was written, or is gone.
-            ShardCorrupt: it became shorter.
+            SourceChanged: If it was replaced, written to or deleted.
+            ShardCorrupt: If it was truncated.
         """
         try:
             found = stamp(self._where)
@@ -341,7 +342,7 @@ class ShardReader:
         self._compare("its head and foot have", digest.hexdigest(), expected.head_xxh3)
 
     def _check_layout(self, expected: ShardFile, begin: int, end: int) -> None:
-        """That the hashes and CRCs are of what they are said to be of, and leave nothing out."""
+        """Checks that hashes and CRCs cover the parts they should, and that nothing is left out."""
         batch = self._opened()
         if (begin, end) != (expected.head_bytes, self._size - expected.foot_bytes):
             raise ShardCorrupt(
@@ -366,27 +367,27 @@ class ShardReader:
 
     @property
     def nbytes(self) -> int:
-        """Size of the file in bytes."""
+        """The size of the file in bytes."""
         self._opened()
         return self._size
 
     @property
     def damaged(self) -> bool:
-        """Whether the file was found cut off while it was read: what is missing reads as zeros."""
+        """Whether the file was found truncated while it was read. Missing parts read as zeros."""
         return self.mapping.damaged
 
     @property
     def mapping(self) -> _native.Mapping:
-        """The file in memory, for the engine's threads."""
+        """The memory map of the file, for the engine's threads."""
         self._opened()
         assert self._mapping is not None
         return self._mapping
 
     def extent(self, column: str) -> tuple[int, int, int | None]:
-        """Where a fixed-width column lies in the file: offset, bytes, and their CRC-32C if known.
+        """Returns offset and size of a fixed-width column in the file, and its CRC-32C or None.
 
         Raises:
-            ShardCorrupt: there is no such column, or its rows have no fixed width.
+            ShardCorrupt: If there is no such column, or its rows have no fixed width.
         """
         if column == RECORD_COLUMN:
             records = self._records().buffers()[1]
@@ -396,17 +397,17 @@ class ShardReader:
         return int(view.ctypes.data - self._address), view.nbytes, None
 
     def fixed(self, column: str) -> NDArray[Any]:
-        """A fixed-width column as a read-only view of the map.
+        """Returns a fixed-width column as a read-only view of the map.
 
         Args:
-            column: a numeric column, one of fixed-size lists, or a field in the records.
+            column: A numeric column, one of fixed-size lists, or a field in the records.
 
         Returns:
-            Array of shape (rows,), or (rows, length) for lists, or (rows, *shape) for a field in
-            the records, whose rows are apart by a record.
+            An array of shape (rows,), (rows, length) for lists, or (rows, *shape) for a field in
+            the records, with a stride of one record between rows.
 
         Raises:
-            ShardCorrupt: there is no such column, or its rows have no fixed width.
+            ShardCorrupt: If there is no such column, or its rows have no fixed width.
         """
         view = self._views.get(column)
         if view is None:
@@ -425,14 +426,14 @@ class ShardReader:
         return view
 
     def offsets(self, column: str) -> NDArray[np.int64]:
-        """Where each row of a variable-width column begins in the column's data.
+        """Returns the offsets of a variable-width column's rows in the column's data.
 
         Returns:
-            int64 (rows + 1,), a view of the map; row i is bytes [offsets[i], offsets[i + 1]).
+            int64 (rows + 1,), a view of the map. Row i is bytes [offsets[i], offsets[i + 1]).
 
         Raises:
-            ShardCorrupt: there is no such column, its rows have a fixed width, or its offsets
-                run backwards or leave the column's data.
+            ShardCorrupt: If there is no such column, if its rows have a fixed width, or if its
+                offsets decrease or exceed the column's data.
         """
         view = self._views.get(column)
         if view is None:
@@ -448,15 +449,14 @@ class ShardReader:
         return view
 
     def tokens(self, column: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """A column of tokens where it lies in the map.
+        """Returns a column of tokens as views of the map.
 
         Returns:
-            int64 (rows + 1,), where each row begins among the tokens, and all tokens, uint8,
-            uint16 or uint32.
+            int64 (rows + 1,), the first token of each row; and all tokens, uint8, uint16 or uint32.
 
         Raises:
-            ShardCorrupt: there is no such column, it is none of tokens, or its offsets run
-                backwards or leave the tokens.
+            ShardCorrupt: If there is no such column, if it does not hold tokens, or if its offsets
+                decrease or exceed the tokens.
         """
         array = self._column(column)
         if not pa.types.is_large_list(array.type) or not pa.types.is_integer(array.type.value_type):
@@ -475,16 +475,16 @@ class ShardReader:
         return starts, flat
 
     def token_extent(self, column: str) -> tuple[int, int, None]:
-        """Where a column's tokens lie in the file: offset and bytes; as `extent`, no CRC-32C.
+        """Returns offset and size of a column's tokens in the file, and None in place of a CRC-32C.
 
         Raises:
-            ShardCorrupt: as `tokens`.
+            ShardCorrupt: As for `tokens`.
         """
         flat = self.tokens(column)[1]
         return (int(flat.ctypes.data - self._address) if flat.size else 0), flat.nbytes, None
 
     def data_offset(self, column: str) -> int:
-        """Where the data of a variable-width column begins, in bytes from the file's start."""
+        """Returns the offset of a variable-width column's data in the file, in bytes."""
         begin = self._data_offsets.get(column)
         if begin is None:
             data = self._variable(column).buffers()[2]
@@ -493,10 +493,10 @@ class ShardReader:
         return begin
 
     def buffers(self, columns_without_data: Sequence[str] = ()) -> list[tuple[int, int]]:
-        """Where the buffers of the columns lie: (offset in the file, bytes), in the file's order.
+        """Returns the positions of the columns' buffers: (offset in the file, bytes), ascending.
 
         Args:
-            columns_without_data: variable-width columns of which only the offsets are told.
+            columns_without_data: Variable-width columns of which only the offsets are included.
         """
         batch = self._opened()
         found = []
@@ -508,28 +508,28 @@ class ShardReader:
         return sorted(found)
 
     def view(self, column: str, local_row: int) -> NDArray[np.uint8]:
-        """The bytes of one row of a variable-width column where they lie in the map: uint8 (n,).
+        """Returns a view of the bytes of one row of a variable-width column: uint8 (n,).
 
         Raises:
-            ShardCorrupt: as `offsets`.
+            ShardCorrupt: As for `offsets`.
         """
         begin, end = self.offsets(column)[local_row : local_row + 2].tolist()
         data = self._variable(column).buffers()[2] or b""
         return np.frombuffer(data, dtype=np.uint8)[begin:end]
 
     def values(self, column: str, local_rows: Sequence[int] | NDArray[np.int64]) -> list[Any]:
-        """Rows of a variable-width column, copied out of the map.
+        """Returns rows of a variable-width column, copied from the map.
 
         Args:
-            column: a column of strings or bytes.
-            local_rows: row numbers within this shard.
+            column: A column of strings or bytes.
+            local_rows: Row numbers within this shard.
 
         Returns:
-            One str (text columns) or bytes (binary columns) a row.
+            One str (text columns) or bytes (binary columns) for each row.
 
         Raises:
-            ShardCorrupt: as `offsets`, or text that is not UTF-8.
-            IndexError: a row number is out of range.
+            ShardCorrupt: As for `offsets`, or if text is not UTF-8.
+            IndexError: If a row number is out of range.
         """
         offsets = self.offsets(column)
         array = self._variable(column)
@@ -546,20 +546,20 @@ class ShardReader:
             raise ShardCorrupt(f"{self.path}: text in column {column!r}: {error}") from error
 
     def shape(self, field: str, local_row: int) -> tuple[int, ...]:
-        """The shape of one row of a variable-shape array field."""
+        """Returns the shape of one row of a variable-shape array field."""
         extents = self._column(f"{field}.shape")[local_row].as_py()
         return tuple(int(extent) for extent in extents)
 
     def shapes(
         self, field: str, local_rows: NDArray[np.int64]
     ) -> NDArray[np.int64] | list[tuple[int, ...]]:
-        """The shapes of rows of a variable-shape array field.
+        """Returns the shapes of rows of a variable-shape array field.
 
         Returns:
-            int64 (n, axes), or a list of n tuples where rows differ in axes.
+            int64 (n, axes), or a list of n tuples if the rows differ in their number of axes.
 
         Raises:
-            ShardCorrupt: there is no such field, or its shapes are damaged.
+            ShardCorrupt: If there is no such field, or if its shapes are damaged.
         """
         ends, lengths = self._shape_lists(f"{field}.shape")
         begins = ends[local_rows].astype(np.int64)
@@ -570,7 +570,7 @@ class ShardReader:
         return found
 
     def _shape_lists(self, name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """A column of shapes: int32 (rows + 1,), where each begins among the lengths, and these."""
+        """Returns a column of shapes as offsets, int32 (rows + 1,), and axis lengths, int64."""
         column = self._column(name)
         if column.type != pa.list_(pa.field("item", pa.int64(), nullable=False)):
             raise ShardCorrupt(f"{self.path}: {name!r} is {column.type}, not shapes")
@@ -588,7 +588,7 @@ class ShardReader:
         return ends, lengths
 
     def close(self) -> None:
-        """Let go of the map. Views taken before keep it alive; the reader cannot be used again."""
+        """Releases the map. Existing views keep it alive; the reader cannot be used any more."""
         self._mapping = self._batch = None
         self._views, self._data_offsets = {}, {}
 
@@ -612,7 +612,7 @@ class ShardReader:
         return _view(array.buffers()[1], self._layout.dtype, len(array))
 
     def _record_crc32c(self) -> int:
-        """Of the records' bytes, as the shard's description says."""
+        """Returns the CRC-32C of the records, from the shard's metadata."""
         try:
             text = json.loads(self._opened().schema.metadata[_METADATA_KEY])["record_crc32c"]
             return int(text, 16)
@@ -644,7 +644,7 @@ def _size(buffer: pa.Buffer | None) -> int:
 
 
 def _open_to_read(path: str, *, past_cache: bool) -> int:
-    """A descriptor of a file, whose reads go past the page cache where the file system can."""
+    """Opens a file for reading, without the page cache if asked for and supported."""
     if past_cache and hasattr(os, "O_DIRECT"):
         with suppress(OSError):
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)

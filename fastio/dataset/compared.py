@@ -1,7 +1,7 @@
-"""Which shards' columns were compared with their hashes, and those that still are to be.
+"""Verifies shards' columns against their hashes, at once or in the background.
 
-Small columns are compared when a shard is opened. Those of large tables would keep the first batch
-waiting: they are compared by a thread, once a process, while the first epoch goes on.
+Small columns are verified when a shard is opened. Verifying those of large tables first would delay
+the first batch, so a background thread verifies them during the first epoch, once in a process.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fastio.errors import FastioError
 from fastio.memory import available_memory, local_ranks
 from fastio.shard import ShardReader
 
-_POLL_S = 0.1  # so that signals are seen while somebody waits
+_POLL_S = 0.1  # a waiting thread wakes this often, so that it handles signals
 
 
 class _Known:
-    """Files whose columns were compared in this process. Thread-safe."""
+    """The files whose columns were verified in this process. Thread-safe."""
 
     def __init__(self) -> None:
         self._files: set[int] = set()
@@ -35,10 +35,10 @@ _known = _Known()
 
 
 def compare(reader: ShardReader) -> None:
-    """Compare a shard's columns with their hash, unless this process did so before.
+    """Verifies a shard's columns against their hash, unless this process has done so before.
 
     Raises:
-        ShardCorrupt: they are not those that were written.
+        ShardCorrupt: If they are not what was written.
     """
     if not _known.has(reader):
         reader.check_columns()
@@ -47,14 +47,14 @@ def compare(reader: ShardReader) -> None:
 
 
 class Comparisons:
-    """What is compared in the background. Thread-safe; a forked child begins anew.
+    """Verifies data in a background thread. Thread-safe; a forked child starts anew.
 
     Args:
-        nbytes: size of the dataset. What memory cannot hold is read past the page cache, where it
-            would push out the rows that are needed next.
+        nbytes: The size of the dataset in bytes. If it exceeds the available memory, data is read
+            without the page cache, so that the rows needed next are not displaced.
 
     Attributes:
-        problem: what was found to be wrong; the next one who reads rows is to raise it.
+        problem: The first error that was found, or None. The next read of rows raises it.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -70,12 +70,12 @@ class Comparisons:
         self._busy = False
 
     def add_shard(self, reader: ShardReader) -> None:
-        """Has a shard's columns compared, unless this process did so before."""
+        """Queues the verification of a shard's columns, unless this process has done it before."""
         if not _known.has(reader):
             self.add(lambda: self._compare(reader))
 
     def add(self, work: Callable[[], None]) -> None:
-        """Has something done that raises an error where something is wrong."""
+        """Queues a function that raises an error if something is wrong."""
         if self._pid != os.getpid():
             self._begin()
         with self._changed:
@@ -83,14 +83,14 @@ class Comparisons:
             if self._busy:
                 return
             self._busy = True
-        # A daemon, as a process that ends does not wait until all of a table was read.
+        # A daemon thread, so that the process can end before a whole table was read.
         threading.Thread(target=self._work, name="fastio-compare", daemon=True).start()
 
     def finish(self) -> None:
-        """Wait until all was compared.
+        """Waits until everything in the queue was verified.
 
         Raises:
-            ShardCorrupt, ManifestInvalid, SourceChanged, OSError: something is wrong.
+            ShardCorrupt, ManifestInvalid, SourceChanged, OSError: If something is wrong.
         """
         if self._pid == os.getpid():
             with self._changed:
@@ -99,12 +99,12 @@ class Comparisons:
         self.raise_problem()
 
     def raise_problem(self) -> None:
-        """Raises what was found to be wrong, if something was."""
+        """Raises the error that was found, if there is one."""
         if self.problem is not None:
             raise self.problem
 
     def close(self) -> None:
-        """Leave out what was not compared yet."""
+        """Skips what was not verified yet."""
         self._closed = True
 
     def _compare(self, reader: ShardReader) -> None:

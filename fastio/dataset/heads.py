@@ -1,11 +1,11 @@
-"""Heads of shards: all of a shard but the images' bytes, fetched and kept.
+"""Fetches the heads of shards: everything in a shard except the images' bytes.
 
-The head of a shard is its schema, footer and small columns, some tens of bytes a row. The manifest
-says where it lies, so that it takes one request, and what its hashes are: it is compared with them
-before anything in it is believed, and fetched again where it came damaged. In memory it stands in
-a file that has the shard's size and a hole where the images are, so that everything that reads
-shards reads it. In the cache a head is a piece numbered by its shard. Shards of datasets without
-images are heads altogether, and are mapped from the cache as they are.
+A head consists of schema, footer and small columns, some tens of bytes a row. The manifest gives
+its position, so that one request fetches it, and its hashes, which are verified before it is
+parsed. A head that arrives damaged is fetched again. In memory it is stored in a file of the
+shard's size with a hole in place of the images, so that the usual reader can read it. In the cache
+it is a piece numbered by its shard. A shard without images is all head, and is mapped from the
+cache.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fastio.errors import CacheError, ShardCorrupt, SourceChanged, SourceNotFoun
 from fastio.shard import ShardReader
 from fastio.store import Store, join
 
-HEADS = 0  # in place of the rows of a block, for sources whose pieces are heads
-_ATTEMPTS = 6  # to fetch what comes damaged
+HEADS = 0  # used as the number of rows of a block for sources whose pieces are heads
+_ATTEMPTS = 6  # fetches of data that arrives damaged
 _POLL_S = 0.005
-_OTHERS_S = 30.0  # then a head that another process fetches is fetched here too
+_OTHERS_S = 30.0  # wait for a head that another process fetches; then it is fetched here too
 
 Part = tuple[int, Any]  # offset in the shard, bytes-like object
-# Opens a file as a shard: (path, shard, name, columns_first) -> reader. Its head was compared with
-# its hash then; its columns too, if asked for.
+# Opens a file as a shard: (path, shard, name, columns_first) -> reader. It verifies the head's
+# hash, and the columns' if columns_first is true.
 Open = Callable[[str | os.PathLike[str], int, str, bool], ShardReader]
 
 
@@ -38,13 +38,13 @@ class Heads:
     """Opens the heads of a dataset's shards. Thread-safe.
 
     Args:
-        store, manifest: the dataset's.
-        cache: where heads are kept; None: nowhere.
-        whole: whether shards are fetched whole.
-        open_file: opens a file that has a shard's head.
+        store, manifest: Those of the dataset.
+        cache: The cache for heads. If None, they are not cached.
+        whole: Whether shards are fetched whole.
+        open_file: Opens a file that holds a shard's head.
 
     Attributes:
-        bytes_fetched: from the store.
+        bytes_fetched: The number of bytes that were fetched from the store.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Heads:
         self.bytes_fetched = 0
 
     def name(self, shard: int) -> str:
-        """A shard's URL, for messages."""
+        """Returns a shard's URL, for messages."""
         return join(self._store.url, self._manifest.name(shard))
 
     def source(self) -> tuple[CacheFolder, Source] | None:
-        """Where heads are kept; None without a cache.
+        """Returns the cache folder and source of heads; None without a cache.
 
         Raises:
-            CacheError: the cache cannot be used.
+            CacheError: If the cache cannot be used.
         """
         if self._cache is None:
             return None
@@ -79,12 +79,12 @@ class Heads:
         return kept
 
     def open(self, shard: int) -> ShardReader:
-        """A shard's head from the cache, or from the store.
+        """Opens a shard's head from the cache or from the store.
 
         Raises:
-            SourceNotFound: the shard is missing.
-            ShardCorrupt: it is damaged, or not the one that the manifest describes.
-            StoreError: the store does not answer.
+            SourceNotFound: If the shard is missing.
+            ShardCorrupt: If it is damaged, or not the one that the manifest describes.
+            StoreError: If the store does not answer.
         """
         try:
             kept = self.source()
@@ -97,17 +97,17 @@ class Heads:
             return self._fetch(shard)[1]
 
     def drop(self, shard: int) -> None:
-        """Has a head fetched anew: what is kept of it turned out to be damaged.
+        """Deletes a damaged head from the cache, so that it is fetched again.
 
         Raises:
-            CacheError: the cache cannot be used.
+            CacheError: If the cache cannot be used.
         """
         kept = self.source()
         if kept is not None:
             kept[0].drop(kept[1], [shard])
 
     def _open_kept(self, folder: CacheFolder, source: Source, shard: int) -> ShardReader:
-        """From the cache; what is not there yet is fetched by one of all processes."""
+        """Opens a head from the cache. If it is missing, one of all processes fetches it."""
         deadline_s = time.monotonic() + _OTHERS_S
         size = sum(nbytes for _, nbytes in self._ranges(shard))
         while time.monotonic() < deadline_s:
@@ -120,7 +120,7 @@ class Heads:
             if outcome == "no room":
                 break
             if outcome == "ready" and self._kept(folder, source, shard) is None:
-                folder.drop(source, [shard])  # said to be there, and is not
+                folder.drop(source, [shard])  # the index lists it, but the file is missing
             time.sleep(_POLL_S)
         return self._fetch(shard)[1]
 
@@ -162,7 +162,7 @@ class Heads:
         return reader
 
     def _ranges(self, shard: int) -> list[tuple[int, int]]:
-        """Where a shard's head lies: (offset, bytes), ascending."""
+        """Returns the ranges (offset, bytes) of a shard's head, ascending."""
         return self._manifest.file(shard).described()
 
     # --- From the store ---------------------------------------------------------------------------
@@ -189,11 +189,11 @@ class Heads:
             file.write(offset, data)
         reader = self._open_file(file.path, shard, self.name(shard), True)
         reader.check_offsets()
-        file.close()  # mapped
+        file.close()  # the reader holds a mapping of it
         return reader
 
     def _compared(self, path: str | os.PathLike[str], shard: int) -> ShardReader:
-        """A shard in a file of the cache."""
+        """Opens and verifies a shard in a file of the cache."""
         reader = self._open_file(path, shard, self.name(shard), False)
         compare(reader)
         return reader

@@ -1,4 +1,4 @@
-"""The manifest: what a dataset consists of, in one Arrow file that is mapped, not read.
+"""The manifest: the description of a dataset's shards, in one Arrow file that is mapped.
 
 One row describes one shard, in the order of the dataset's rows:
 
@@ -8,21 +8,21 @@ One row describes one shard, in the order of the dataset's rows:
     bytes           int64        size of the file
     xxh3            large_utf8   xxh3_64 of the file, 16 hexadecimal digits
     head_bytes, foot_bytes
-                    int64        bytes before its columns and behind them
-    head_xxh3       large_utf8   xxh3_64 of those two together
-    columns_xxh3    large_utf8   xxh3_64 of all between them, but for the images' bytes
+                    int64        bytes before its columns and after them
+    head_xxh3       large_utf8   xxh3_64 of head and foot together
+    columns_xxh3    large_utf8   xxh3_64 of all bytes between them, except the images' bytes
     FIELD.offset, FIELD.bytes
-                    int64        for each image field: where its images' bytes lie in the file
+                    int64        for each image field: position of its images' bytes in the file
     FIELD.jpeg, FIELD.raw, FIELD.encoded, FIELD.blocks
                     int64        for each image field: its rows by codec
-    FIELD.tokens    int64        for each field of tokens: how many all rows have
+    FIELD.tokens    int64        for each field of tokens: number of tokens in all rows
 
 The schema metadata has two keys. `fastio` is JSON with `format_version`, `schema`, `packing`, the
-`codebook` of the block codec in base64 or null, `statistics` of a packed table's columns where it
+`codebook` of the block codec in base64 or null, `statistics` of the columns of a packed table if it
 was one, the sums `rows`, `bytes` and `shards`, and `columns_xxh3`, the hash of the columns above.
-`fastio.xxh3` is the xxh3_64 of that JSON's bytes, 16 hexadecimal digits. It is the dataset's
-fingerprint too: it stands for every byte of the dataset, and costs the same for any number of
-shards. The file is sealed: it has a hash of all its bytes, see `fastio.ipc`.
+`fastio.xxh3` is the xxh3_64 of that JSON's bytes, 16 hexadecimal digits. It is also the dataset's
+fingerprint: it depends on every byte of the dataset, and its cost does not depend on the number of
+shards. The file is sealed: it contains a hash of all its bytes, see `fastio.ipc`.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ _COLUMNS = (
 )
 _IMAGE_PARTS = ("offset", "bytes", *CODEC_NAMES)
 _COUNTS = (".tokens", *(f".{codec}" for codec in CODEC_NAMES))
-# What reading a description that was made up may end in.
+# Errors that parsing a forged description may raise.
 _DAMAGE = (
     *(ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError),
     *(SchemaError, pa.ArrowException, MemoryError),
 )
 _MOST = 2**63 - 1
 _SHARDS_AT_ONCE = 8192
-# Manifests up to this size are hashed when opened, a few milliseconds; larger ones afterwards.
+# Manifests up to this size are verified when opened, which takes milliseconds; larger ones later.
 _CHECKED_BYTES = 16 << 20
 
 
@@ -81,11 +81,11 @@ class ShardEntry:
     """One shard as the manifest describes it.
 
     Attributes:
-        name: file name within the dataset's folder.
-        rows: number of rows, at least 1.
-        file: what it consists of.
-        codecs: for each image field, its rows by codec, in the order of `CODEC_NAMES`.
-        tokens: for each field of tokens, how many it has in all rows.
+        name: The file name within the dataset's folder.
+        rows: The number of rows, at least 1.
+        file: The parts and hashes of the file.
+        codecs: For each image field, its rows by codec, in the order of `CODEC_NAMES`.
+        tokens: For each field of tokens, the number of tokens in all rows.
     """
 
     name: str
@@ -96,7 +96,7 @@ class ShardEntry:
 
     @property
     def nbytes(self) -> int:
-        """Size of the file in bytes."""
+        """The size of the file in bytes."""
         return self.file.nbytes
 
 
@@ -108,18 +108,18 @@ def write_manifest(
     codebook: bytes | None = None,
     statistics: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write a dataset's manifest, which makes the folder a dataset, in one atomic step.
+    """Writes a dataset's manifest atomically, which makes the folder a dataset.
 
     Args:
-        folder: where the shards are.
-        schema: the samples' fields.
-        packing: JSON values that say how the dataset was made: options and source.
-        entries: at least one shard, in the order of rows.
-        codebook: the block codec's, 16,640 bytes, where a row is stored as blocks.
-        statistics: JSON values, of each column of the table that was packed; None for others.
+        folder: The folder of the shards.
+        schema: The fields of the samples.
+        packing: JSON values that describe how the dataset was made: options and source.
+        entries: The shards in the order of rows; at least one.
+        codebook: The codebook of the block codec, 16,640 bytes, if a row is stored as blocks.
+        statistics: JSON values for each column of the packed table; None if it was not a table.
 
     Raises:
-        OSError: it cannot be written; there is no manifest then.
+        OSError: If it cannot be written. No manifest exists in this case.
     """
     files = [entry.file for entry in entries]
     texts = {
@@ -154,7 +154,7 @@ def manifest_batch(
     codebook: bytes | None = None,
     statistics: Sequence[Mapping[str, Any]] | None = None,
 ) -> pa.RecordBatch:
-    """A manifest as a record batch, from all its columns but `first_row`."""
+    """Builds a manifest as a record batch, from all of its columns except `first_row`."""
     rows = columns["rows"].to_numpy()
     first_row = np.zeros(len(rows), dtype=np.int64)
     np.cumsum(rows[:-1], out=first_row[1:])
@@ -180,40 +180,40 @@ def manifest_batch(
 
 
 def manifest_metadata(description: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """The schema metadata of a manifest with this description: it and its hash."""
+    """Returns the schema metadata of a manifest: the description and its hash."""
     text = json.dumps(description).encode()
     return {METADATA_KEY: text, HASH_KEY: xxhash.xxh3_64(text).hexdigest().encode()}
 
 
 class Manifest:
-    """A mapped manifest. Nothing in it costs time or memory by the shard until it is asked for.
+    """A memory-mapped manifest. Opening takes the same time and memory for any number of shards.
 
     Args:
-        folder: the dataset's folder, or its URL.
-        file: a local copy of a remote dataset's manifest; None: the one in the folder.
+        folder: The dataset's folder, or its URL.
+        file: A local copy of a remote dataset's manifest. If None, the manifest in the folder.
 
     Attributes:
-        folder: that folder.
-        path: of the manifest, or its URL.
-        stamp: which file was opened.
+        folder: As given.
+        path: The path or URL of the manifest.
+        stamp: The identity of the opened file.
         format_version: 1.
-        schema: the samples' fields.
-        packing: how the dataset was made.
-        codebook: the block codec's, 16,640 bytes not yet looked at; None where there is none.
-        statistics: of each column of the table that was packed, as JSON values; empty for others.
-        fingerprint: 16 hexadecimal digits that stand for the dataset's contents.
-        rows: number of rows of all shards.
-        shards: number of shards.
-        nbytes: size of all shards in bytes.
-        shard_rows: int64 (shards,), rows of each shard.
+        schema: The fields of the samples.
+        packing: A description of how the dataset was made.
+        codebook: The codebook of the block codec, 16,640 bytes, not validated; None without one.
+        statistics: JSON values for each column of the packed table; empty if it was not a table.
+        fingerprint: 16 hexadecimal digits that identify the dataset's contents.
+        rows: The number of rows of all shards.
+        shards: The number of shards.
+        nbytes: The size of all shards in bytes.
+        shard_rows: int64 (shards,), the number of rows of each shard.
         first_row: int64 (shards,), the global number of each shard's first row.
-        shard_bytes: int64 (shards,), size of each shard's file.
-        checked: whether it was compared with its hashes already.
+        shard_bytes: int64 (shards,), the size of each shard's file.
+        checked: Whether the whole file was verified.
 
     Raises:
-        DatasetNotFound: there is no manifest.
-        ManifestInvalid: it is truncated, damaged or not a manifest.
-        FormatVersionUnsupported: a newer fastio wrote it.
+        DatasetNotFound: If there is no manifest.
+        ManifestInvalid: If it is truncated, damaged or not a manifest.
+        FormatVersionUnsupported: If a newer fastio wrote it.
     """
 
     def __init__(self, folder: str | os.PathLike[str], file: str | None = None) -> None:
@@ -250,12 +250,12 @@ class Manifest:
             self._check_rows()
 
     def check(self) -> None:
-        """Look at all of the file. Opening does this by itself up to 16 MiB.
+        """Verifies the whole file. Opening does this if the file is at most 16 MiB.
 
-        Of a larger one, opening looks at the description, and `file` at what is said of a shard.
+        For a larger file, opening verifies the description, and `file` checks the entry of a shard.
 
         Raises:
-            ManifestInvalid: it is not what was written, or says what is not possible.
+            ManifestInvalid: If it is not what was written, or has impossible values.
         """
         if not seal_is_whole(self._file.data.data):
             self._raise_damaged()
@@ -263,10 +263,10 @@ class Manifest:
         self.checked = True
 
     def check_unchanged(self) -> None:
-        """Look at whether the folder still has the manifest that was opened.
+        """Checks that the folder still holds the manifest that was opened.
 
         Raises:
-            SourceChanged: it has another one, or none.
+            SourceChanged: If it holds another manifest, or none.
         """
         try:
             found = stamp(self.path)
@@ -282,10 +282,10 @@ class Manifest:
             )
 
     def name(self, shard: int) -> str:
-        """The file name of a shard.
+        """Returns the file name of a shard.
 
         Raises:
-            ManifestInvalid: it is not a plain file name.
+            ManifestInvalid: If it is not a plain file name.
         """
         name = self._text("name", shard)
         if name in ("", ".", "..") or os.path.basename(name) != name or "\0" in name:
@@ -293,14 +293,14 @@ class Manifest:
         return name
 
     def xxh3(self, shard: int) -> str:
-        """The xxh3_64 of a shard's file, 16 hexadecimal digits."""
+        """Returns the xxh3_64 of a shard's file, 16 hexadecimal digits."""
         return self._text("xxh3", shard)
 
     def file(self, shard: int) -> ShardFile:
-        """What a shard's file consists of.
+        """Returns the parts and hashes of a shard's file.
 
         Raises:
-            ManifestInvalid: it cannot be what the manifest says.
+            ManifestInvalid: If the manifest's values are impossible.
         """
         if not self.checked:
             self._check_shards(shard, min(shard + 2, self.shards))
@@ -321,14 +321,14 @@ class Manifest:
         )
 
     def codec_counts(self) -> dict[str, dict[str, int]]:
-        """For each image field, how many rows each codec holds: {"image": {"jpeg": 10, ...}}."""
+        """Returns the rows of each image field by codec: {"image": {"jpeg": 10, ...}}."""
         return {
             field: {codec: self._count(f"{field}.{codec}") for codec in CODEC_NAMES}
             for field in self.schema.image_fields
         }
 
     def shard_tokens(self, field: str) -> NDArray[np.int64]:
-        """How many tokens a field of tokens has in each shard: int64 (shards,)."""
+        """Returns the number of tokens of a field in each shard: int64 (shards,)."""
         return self._integers(f"{field}.tokens")
 
     def _count(self, column: str) -> int:
@@ -349,7 +349,7 @@ class Manifest:
         )
 
     def _description(self, metadata: Mapping[bytes, bytes]) -> bytes:
-        """The description, whose hash is the fingerprint."""
+        """Returns the description after checking its hash, which is the fingerprint."""
         text = metadata.get(METADATA_KEY)
         if text is None:
             raise ManifestInvalid(f"{self.path} is an Arrow file, but not a fastio manifest")
@@ -374,7 +374,7 @@ class Manifest:
             self.format_version = version
             self.schema = Schema.from_json(description["schema"])
             self._columns = _arrow_schema(self.schema)
-            self.schema.arrow_schema()  # which refuses numbers that Arrow has no room for
+            self.schema.arrow_schema()  # raises for numbers that Arrow cannot represent
             self.packing: dict[str, Any] = dict(description["packing"])
             for key in ("rows", "shards", "bytes"):
                 if type(description[key]) is not int or not 0 < description[key] <= _MOST:
@@ -405,10 +405,10 @@ class Manifest:
             )
 
     def _check_shards(self, begin: int, end: int) -> None:
-        """That what is said of shards [begin, end) is possible, whoever said it.
+        """Checks that the entries of shards [begin, end) have possible values.
 
         Raises:
-            ManifestInvalid: it is not.
+            ManifestInvalid: If they have not.
         """
         for problem, wrong in self._rules(slice(begin, end)):
             if wrong.any():
@@ -416,7 +416,7 @@ class Manifest:
                 raise ManifestInvalid(f"{self.path}: {problem} (shard {shard} of {self.shards})")
 
     def _rules(self, some: slice) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """What may be wrong with some shards, and which of them it is wrong with."""
+        """Yields each possible problem, and a mask of the shards that have it."""
         rows, first = self.shard_rows[some], self.first_row[some]
         yield "it has no rows", rows < 1
         yield (
@@ -456,7 +456,7 @@ class Manifest:
     def _ends(
         self, begin: int, first: NDArray[np.int64], rows: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Whether shards from a number on do not begin where the one before ends."""
+        """Returns a mask of the shards that do not begin where the one before ends."""
         before = int(self.first_row[begin - 1]) + int(self.shard_rows[begin - 1]) if begin else 0
         wrong = first < 0
         wrong[0] |= int(first[0]) != before
@@ -469,12 +469,12 @@ class Manifest:
 
 
 def is_dataset(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds a manifest."""
+    """Returns whether a folder holds a manifest."""
     return os.path.isfile(os.path.join(folder, MANIFEST_NAME))
 
 
 def is_half_written(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds what an unfinished pack leaves: its journal, and no manifest."""
+    """Returns whether a folder holds an unfinished pack, that is, a journal but no manifest."""
     return not is_dataset(folder) and os.path.isfile(os.path.join(folder, JOURNAL_NAME))
 
 
@@ -495,10 +495,10 @@ def _why_no_dataset(folder: str) -> str:
 
 
 def _parse_codebook(text: Any) -> bytes | None:
-    """A codebook from its base64.
+    """Returns a codebook from its base64 form.
 
     Raises:
-        TypeError, ValueError: it is none.
+        TypeError, ValueError: If it is not a codebook.
     """
     if text is None:
         return None
@@ -524,8 +524,11 @@ def _arrow_schema(schema: Schema) -> pa.Schema:
 
 
 def _hash_columns(columns: Sequence[pa.Array]) -> str:
-    """xxh3_64 of the columns' values in order: integers as little-endian int64; strings as their
-    offsets (little-endian int64, one more than rows) and then their bytes."""
+    """Returns the xxh3_64 of the columns' values in order.
+
+    Integers are hashed as little-endian int64. Strings are hashed as their offsets (little-endian
+    int64, one more than rows), followed by their bytes.
+    """
     digest = xxhash.xxh3_64()
     for column in columns:
         if not pa.types.is_large_string(column.type):

@@ -1,4 +1,4 @@
-"""Packed datasets in a store: what is known of the rows is fetched whole, images by ranges."""
+"""Packed datasets in a store. Columns are fetched whole, images by byte ranges."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from fastio.shard import ShardReader
 from fastio.store import Store, open_store
 
 _KEPT_HEADS = 4096
-_KEPT_WHOLE_BYTES = 256 << 20  # of shards that were fetched whole and nobody uses now
-_ATTEMPTS = 6  # to fetch what comes damaged
+_KEPT_WHOLE_BYTES = 256 << 20  # of shards that were fetched whole and are not in use
+_ATTEMPTS = 6  # fetches of data that arrives damaged
 _VERIFY_BYTES = 16 << 20
 
 
@@ -49,22 +49,22 @@ class Extent:
 
 
 class RemoteDataset(Dataset):
-    """A packed dataset in a store. Thread-safe; pickling it reopens it elsewhere.
+    """A packed dataset in a store. Thread-safe. Unpickling opens it again.
 
     Args:
-        url: of the folder that was packed or copied there.
-        storage_options: for the store: see `fastio.store.open_store`.
-        cache: where heads and images are kept; None: in memory, as long as they are needed.
+        url: The URL of the folder that was packed or copied there.
+        storage_options: Options of the store: see `fastio.store.open_store`.
+        cache: The cache for heads and images. If None, they are kept in memory while needed.
 
     Attributes:
-        store: where the shards are.
-        cache: as given.
-        whole: whether shards are fetched whole: there are no images.
+        store: The store of the shards.
+        cache: As given.
+        whole: Whether shards are fetched whole, because there are no images.
 
     Raises:
-        DatasetNotFound: there is no manifest.
-        ManifestInvalid, FormatVersionUnsupported: it is damaged, or a newer fastio wrote it.
-        StoreError: the store does not answer.
+        DatasetNotFound: If there is no manifest.
+        ManifestInvalid, FormatVersionUnsupported: If it is damaged, or a newer fastio wrote it.
+        StoreError: If the store does not answer.
     """
 
     def __init__(
@@ -94,24 +94,24 @@ class RemoteDataset(Dataset):
                     f"{self.store.url} has no {MANIFEST_NAME}: it is no packed dataset, or one "
                     f"that was not copied to its end ({error})"
                 ) from error
-            except ManifestInvalid as error:  # on the way, perhaps
+            except ManifestInvalid as error:  # it may have been damaged on the way
                 if attempt + 1 == _ATTEMPTS or isinstance(error, FormatVersionUnsupported):
                     raise
                 self.store.transfers.note_refetch()
             else:
-                file.close()  # the manifest has mapped it
+                file.close()  # the manifest holds a mapping of it
                 return manifest
         raise AssertionError("unreachable")
 
     def shard(self, shard: int) -> ShardReader:
-        """A shard's reader, whose head was fetched when it was first asked for.
+        """Returns a shard's reader. The shard's head is fetched at the first call.
 
-        Its images' bytes read as zeros, unless the dataset has no images.
+        The bytes of its images read as zeros, unless the dataset has no images.
 
         Raises:
-            SourceNotFound: the shard is missing.
-            ShardCorrupt: it is damaged, or not the one that the manifest describes.
-            StoreError: the store does not answer.
+            SourceNotFound: If the shard is missing.
+            ShardCorrupt: If it is damaged, or not the one that the manifest describes.
+            StoreError: If the store does not answer.
         """
         future, ours = self._head_future(shard)
         if ours:
@@ -129,11 +129,11 @@ class RemoteDataset(Dataset):
         try:
             return self._fetch.open(shard)
         except (ShardCorrupt, SourceNotFound):
-            self.check_manifest()  # which says more, where it is not the same one
+            self.check_manifest()  # gives a better message if the dataset was replaced
             raise
 
     def check_manifest(self) -> None:
-        """Raises SourceChanged where the store has another manifest by now."""
+        """Raises SourceChanged if the store holds another manifest now."""
         with suppress(OSError, ManifestInvalid):
             found = self._fetch_manifest().fingerprint
             if found != self.fingerprint:
@@ -143,21 +143,21 @@ class RemoteDataset(Dataset):
                 )
 
     def check_unchanged(self) -> None:
-        """Nothing: whatever comes is compared with the manifest that was opened."""
+        """Does nothing, because all fetched data is compared with the opened manifest."""
 
     def look(self) -> None:
-        """Nothing, as `check_unchanged`."""
+        """Does nothing; see `check_unchanged`."""
 
     def finish_epoch(self) -> None:
-        """Nothing, as `check_unchanged`."""
+        """Does nothing; see `check_unchanged`."""
 
     def _check_file(self, reader: ShardReader) -> None:
-        """Nothing: the file is in memory, or in the cache, which may let go of it."""
+        """Does nothing: the file is in memory, or in the cache, which may evict it."""
 
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> dict[str, NDArray[Any] | list[Any]]:
-        """As `Dataset.gather_all`; a shard that somebody cut off in the cache is fetched again."""
+        """See `Dataset.gather_all`. A shard that was truncated in the cache is fetched again."""
         for _ in range(_ATTEMPTS - 1):
             try:
                 return super().gather_all(fields, rows)
@@ -167,11 +167,11 @@ class RemoteDataset(Dataset):
         return super().gather_all(fields, rows)
 
     def renew(self, rows: NDArray[np.int64]) -> bool:
-        """Has the shards of rows that turned out to be damaged fetched again; False: none are."""
+        """Fetches damaged shards of some rows again. Returns False if none is damaged."""
         return self.renew_shards([group.shard for group in self.by_shard(rows)])
 
     def renew_shards(self, shards: Iterable[int]) -> bool:
-        """`renew` for shards themselves."""
+        """Fetches those of the shards again that are damaged; see `renew`."""
         damaged = [shard for shard in shards if self.is_kept(shard) and self.shard(shard).damaged]
         for shard in damaged:
             with suppress(CacheError):
@@ -189,7 +189,7 @@ class RemoteDataset(Dataset):
         return self.has_head(shard)
 
     def has_head(self, shard: int) -> bool:
-        """Whether `shard` would return at once."""
+        """Returns whether `shard` would return without a fetch."""
         if self._pid != os.getpid():
             return False
         with self._heads_lock:
@@ -197,7 +197,7 @@ class RemoteDataset(Dataset):
             return future is not None and future.done()
 
     def _head_future(self, shard: int) -> tuple[Future[ShardReader], bool]:
-        """The head that is there or on its way; or a new one, to be fetched by the caller."""
+        """Returns the future of a head, and whether it is new and the caller has to fetch it."""
         if self._pid != os.getpid():
             self._after_fork()
         with self._lock:
@@ -216,7 +216,7 @@ class RemoteDataset(Dataset):
             return future, reader is None
 
     def _forget_heads(self) -> None:
-        """Lets go of the heads that were used longest ago, where there are many."""
+        """Drops the least recently used heads if there are too many."""
         kept = len(self._heads)
         if self.whole:
             latest = self.manifest.shard_bytes[list(reversed(self._heads))]
@@ -225,36 +225,37 @@ class RemoteDataset(Dataset):
             self._heads.popitem(last=False)
 
     def _after_fork(self) -> None:
-        """What the parent's threads were fetching, or had locked, comes to nobody here."""
+        """Resets locks and pending fetches in a forked child, which has none of the threads."""
         done = {k: v for k, v in self._heads.items() if v.done()}
         self._lock, self._heads_lock = threading.Lock(), threading.Lock()
         self._heads, self._pid = OrderedDict(done), os.getpid()
 
     @property
     def nbytes(self) -> int:
-        """Size of all shards."""
+        """The size of all shards in bytes."""
         return self.manifest.nbytes
 
     @property
     def head_bytes_fetched(self) -> int:
-        """Bytes of heads that came from the store."""
+        """The number of bytes of heads that were fetched from the store."""
         return self._fetch.bytes_fetched
 
     def head_source(self) -> tuple[CacheFolder, Source] | None:
-        """Where heads are kept: pieces numbered by shard; None without a cache.
+        """Returns the cache folder and source of heads, whose pieces are numbered by shard; or
+        None.
 
         Raises:
-            CacheError: the cache cannot be used.
+            CacheError: If the cache cannot be used.
         """
         return self._fetch.source()
 
     def extents(self, first: int, last: int) -> list[Extent]:
-        """Where the images of rows [first, last) lie.
+        """Returns the ranges of the images of rows [first, last). Fetches heads.
 
-        They stand shard by shard, in each by field, each field's rows in order. Fetches heads.
+        They are ordered by shard and then by field. Each covers a field's rows in order.
 
         Raises:
-            StoreError, SourceNotFound, ShardCorrupt: as `shard`.
+            StoreError, SourceNotFound, ShardCorrupt: As for `shard`.
         """
         found = []
         for shard, begin, end in self.spans(first, last):
@@ -266,7 +267,7 @@ class RemoteDataset(Dataset):
         return found
 
     def spans(self, first: int, last: int) -> list[tuple[int, int, int]]:
-        """Rows [first, last) as (shard, local begin, local end)."""
+        """Splits rows [first, last) by shard: returns (shard, local begin, local end)."""
         first_row, rows = self.manifest.first_row, self.manifest.shard_rows
         shard = int(np.searchsorted(first_row, first, side="right")) - 1
         found = []
@@ -282,11 +283,11 @@ class RemoteDataset(Dataset):
         """Compares images' bytes with their checksums.
 
         Args:
-            first, last: rows [first, last).
-            parts: the bytes of `extents(first, last)`.
+            first, last: The rows [first, last).
+            parts: The bytes of `extents(first, last)`.
 
         Returns:
-            What is wrong, naming the row; None if all are what was written.
+            A description of the first problem, which names the row; None if all bytes are right.
         """
         supply = iter(parts)
         for shard, begin, end in self.spans(first, last):
@@ -328,10 +329,10 @@ class RemoteDataset(Dataset):
             if _native.crc32c(data) == expected:
                 return data
         self.check_manifest()
-        return data  # damaged at its source, which whoever decodes it says
+        return data  # damaged at the source: decoding it raises the error
 
     def _check_shard(self, shard: int) -> str | None:
-        """Reads a shard from the store, in pieces, and compares it with the manifest."""
+        """Reads a shard from the store in parts and compares it with the manifest."""
         name, size = self.manifest.name(shard), int(self.manifest.shard_bytes[shard])
         digest = xxhash.xxh3_64()
         try:
@@ -354,10 +355,10 @@ class RemoteDataset(Dataset):
 def _reopened(
     given: tuple[str, Mapping[str, Any] | None, Cache | None], fingerprint: str
 ) -> RemoteDataset:
-    """A dataset in another process.
+    """Opens a dataset again in another process.
 
     Raises:
-        SourceChanged: the store holds another one by now.
+        SourceChanged: If the store holds another dataset now.
     """
     return same_dataset(RemoteDataset(*given), fingerprint)
 

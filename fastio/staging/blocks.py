@@ -1,7 +1,7 @@
-"""A remote dataset as blocks of consecutive rows, the pieces that are fetched and kept.
+"""A remote dataset as blocks of consecutive rows, which are fetched and cached as units.
 
-Block b has the rows from b * block_rows on. Its bytes are those of `RemoteDataset.extents`: shard
-by shard, field by field, row by row.
+Block b has the rows from b * block_rows on. Its bytes are those of `RemoteDataset.extents`: ordered
+by shard, then by field, then by row.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from fastio.shard import ShardReader
 from fastio.store import Stamp
 
 Numbers = npt.NDArray[np.int64]
-_ATTEMPTS = 6  # what comes damaged each time is damaged at the source
+_ATTEMPTS = 6  # data that arrives damaged each time is damaged at the source
 _KEPT_STARTS = 65536
 
 
 class Range(NamedTuple):
-    """Bytes of an object in the store.
+    """A range of an object in the store.
 
     Attributes:
-        name: of the object.
-        offset: the first byte.
-        length: how many.
-        expect: the version that they must be of; None where something else tells what they are.
+        name: The name of the object.
+        offset: The first byte.
+        length: The number of bytes.
+        expect: The version of the object. None if the bytes are verified in another way.
     """
 
     name: str
@@ -38,11 +38,11 @@ class Range(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where the images of rows lie in their blocks: (n,) each.
+    """The positions of rows' images in their blocks: (n,) each.
 
     Attributes:
-        block: int64, number of the block.
-        offset, length: int64, of the image's bytes in it.
+        block: int64, the number of the block.
+        offset, length: int64, the image's bytes in the block.
     """
 
     block: Numbers
@@ -54,9 +54,9 @@ class Blocks:
     """The blocks of a dataset. Thread-safe.
 
     Args:
-        dataset: not closed by this object.
-        block_rows: rows of a block.
-        images: False where only other fields are wanted: then blocks are empty, and heads suffice.
+        dataset: The dataset. It is not closed by this object.
+        block_rows: The number of rows in a block.
+        images: Whether images are wanted. If False, blocks are empty, because heads suffice.
     """
 
     def __init__(self, dataset: Any, block_rows: int, images: bool = True) -> None:
@@ -68,60 +68,61 @@ class Blocks:
         self._lock = threading.Lock()
 
     def of(self, rows: Numbers) -> Numbers:
-        """The blocks that rows need, int64, each once, in the order of their first rows."""
+        """Returns the blocks that rows need: int64, unique, in the order of their first rows."""
         blocks, first = np.unique(rows // self.block_rows, return_index=True)
         return blocks[np.argsort(first, kind="stable")].astype(np.int64)
 
     def rows(self, block: int) -> tuple[int, int]:
-        """The rows of a block, [first, last)."""
+        """Returns the rows [first, last) of a block."""
         first = block * self.block_rows
         return first, min(first + self.block_rows, len(self.dataset))
 
     def size(self, block: int) -> int:
-        """Bytes of a block. Fetches heads.
+        """Returns the size of a block in bytes. Fetches heads.
 
         Raises:
-            StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
+            StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
         """
         extents = self.dataset.extents(*self.rows(block))
         return sum(extent.length for extent in extents) if self.images else 0
 
     def describes(self, rows: Numbers) -> bool:
-        """Whether all that says what rows consist of is in memory."""
+        """Returns whether the heads of the rows' shards are in memory."""
         shards = np.unique(self.dataset.locate(rows)[0])
         return all(self.dataset.has_head(shard) for shard in shards.tolist())
 
     def whole_shards(self, block: int) -> list[ShardReader]:
-        """The shards of a block, where they are fetched whole: here, none are.
+        """Returns the shards of a block that are fetched whole: none in this class.
 
         Raises:
-            StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
+            StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
         """
         return []
 
     def ranges(self, block: int) -> list[Range]:
-        """Where the parts of a block's bytes are in the store. Fetches heads.
+        """Returns the ranges of a block's bytes in the store. Fetches heads.
 
         Raises:
-            StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
+            StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
         """
         name = self.dataset.manifest.name
         extents = self.dataset.extents(*self.rows(block))
         return [Range(name(extent.shard), extent.offset, extent.length) for extent in extents]
 
     def check(self, block: int, parts: Sequence[Any]) -> str | None:
-        """What is wrong with the parts of a block's bytes; None if they are what was written."""
+        """Returns what is wrong with the parts of a block's bytes; None if nothing is."""
         problem: str | None = self.dataset.check_rows(*self.rows(block), parts)
         return problem
 
     def fetch(self, block: int) -> tuple[list[Any], str | None]:
-        """The parts of a block's bytes from the store, and what is wrong with them at the source.
+        """Fetches the parts of a block's bytes, and returns them with what is wrong with them, or
+        None.
 
-        What comes damaged is fetched again; what is damaged each time is damaged there.
+        Damaged data is fetched again. If it is damaged each time, it is damaged at the source.
 
         Raises:
-            StoreError, SourceNotFound, ShardCorrupt: they cannot be read.
-            SourceChanged: they are damaged, and the dataset is another one by now.
+            StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
+            SourceChanged: If they are damaged and the dataset was replaced.
         """
         ranges, store = self.ranges(block), self.dataset.store
         problem = None
@@ -140,18 +141,18 @@ class Blocks:
         return parts, problem
 
     def check_source(self) -> None:
-        """After bytes came wrong each time.
+        """Checks whether the dataset was replaced, after bytes were wrong each time.
 
         Raises:
-            SourceChanged: the dataset is another one by now.
+            SourceChanged: If it was replaced.
         """
         self.dataset.check_manifest()
 
     def places(self, field: str, rows: Numbers) -> Places:
-        """Where the images of global rows lie in their blocks."""
+        """Returns the positions of the images of global rows in their blocks."""
         block = rows // self.block_rows
         shards, local = self.dataset.locate(rows)
-        # Where the block's part of the shard begins; negative where it begins in an earlier shard.
+        # The row in its shard at which the block begins; negative if that is in an earlier shard.
         begins = block * self.block_rows - self.dataset.manifest.first_row[shards]
         wanted = np.stack((local, local + 1, np.maximum(begins, 0)))
         found = np.empty_like(wanted)
@@ -163,10 +164,10 @@ class Blocks:
     def _part_starts(
         self, shards: Numbers, field: str, blocks: Numbers, across: npt.NDArray[np.bool_]
     ) -> Numbers:
-        """Where the parts of a field in rows' shards begin in the bytes of their blocks.
+        """Returns where the parts of a field in the rows' shards begin in their blocks' bytes.
 
         Args:
-            across: whose blocks begin in an earlier shard.
+            across: Mask of the rows whose blocks begin in an earlier shard.
         """
         starts = np.zeros(len(blocks), np.int64)
         if len(self.dataset.schema.image_fields) > 1:
@@ -179,7 +180,7 @@ class Blocks:
         return starts
 
     def _start(self, block: int, shard: int, field: str) -> int:
-        """Where a shard's part of a field begins in a block's bytes."""
+        """Returns where a shard's part of a field begins in a block's bytes."""
         starts = self._starts.get((block, shard))
         if starts is None:
             starts = self._find_starts(block, shard)

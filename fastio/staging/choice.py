@@ -1,9 +1,9 @@
-"""How rows are cut in blocks, and how many blocks are shuffled together.
+"""Chooses the number of rows in a block, and of blocks that are shuffled together.
 
-Rows of `window` blocks, which lie anywhere in the dataset, are mixed: a batch has rows of up to
-`window` places. With 32 blocks of 40 rows a batch of 256 rows has on average 8 of each block, in
-another company every epoch; a shuffle buffer of as many rows over files that are read in order has
-rows of one place, and needs as much memory.
+The rows of `window` blocks from random positions of the dataset are mixed, so that a batch has rows
+from up to `window` positions. With 32 blocks of 40 rows, a batch of 256 rows has on average 8 rows
+of each block, combined with other blocks in every epoch. A shuffle buffer of the same size over
+files that are read in order needs as much memory, but mixes neighbouring rows only.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from dataclasses import dataclass
 
 BLOCK_BYTES = 4 << 20
 _LEAST_BLOCK_BYTES = 256 << 10
-_BLOCKS = 256  # of a small dataset
+_BLOCKS = 256  # number of blocks of a small dataset
 _WINDOW_BLOCKS = 32
-_ROW_BLOCK_BYTES = 128 << 10  # where single rows are wanted
-_BUDGET_SHARE = 8  # windows in a cache, at least
+_ROW_BLOCK_BYTES = 128 << 10  # size of a block if single rows are wanted
+_BUDGET_SHARE = 8  # the least number of windows that fit into the cache
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Rows of a block, and blocks of a window."""
+    """The number of rows in a block, and of blocks in a window."""
 
     block_rows: int
     window: int
 
 
 def cut(rows: int, nbytes: int, room: int | None, *, by_rows: bool = False) -> Cut:
-    """The cut of a dataset.
+    """Returns the block and window sizes for a dataset.
 
     Args:
-        rows, nbytes: of the dataset.
-        room: bytes of the cache; None: there is none, blocks stay in memory.
-        by_rows: blocks are used once for each of their rows, at any time, and do not stay.
+        rows, nbytes: The size of the dataset.
+        room: The size of the cache in bytes. If None, blocks stay in memory.
+        by_rows: Whether rows are read in random order, so that a block is used once for each of its
+            rows and is not kept.
     """
     row_bytes = max(1.0, nbytes / max(1, rows))
     block_bytes = min(BLOCK_BYTES, max(_LEAST_BLOCK_BYTES, nbytes // _BLOCKS))

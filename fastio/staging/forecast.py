@@ -1,9 +1,8 @@
-"""When a block will be needed next: the order is known, so the future is arithmetic.
+"""Predicts when a block is needed next, which is arithmetic because the order is known.
 
-Runs tell each other in the cache's index what their orders are computed from and where they stand;
-from that any process ranks any block. Deleting what is needed furthest in the future is optimal (L.
-Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal,
-1966).
+Runs record in the cache's index the parameters of their order and their position. From these, any
+process can rank any block. Evicting what is needed furthest in the future is optimal (L. Belady, "A
+study of replacement algorithms for a virtual-storage computer", IBM Systems Journal, 1966).
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from fastio.order import Order, Orders, ShardOrder
 
 Numbers = npt.NDArray[np.int64]
 Distances = npt.NDArray[np.float64]
-_LOOKED_AT = 64  # rows of a shard that may be needed at any time
+_LOOKED_AT = 64  # sampled rows of a shard whose rows may be needed at any time
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run's needs are computed from.
+    """The parameters from which a run's next uses are computed.
 
     Attributes:
-        orders: of all epochs; None where somebody's sampler decides.
-        epoch: the run's.
-        block_rows: rows of a block of the cache; 0: the pieces are shards, of which the orders
-            know the bounds, or else their heads.
+        orders: The orders of all epochs; None if a user's sampler decides.
+        epoch: The current epoch of the run.
+        block_rows: The number of rows in a block of the cache. If 0, the pieces are shards, whose
+            bounds are in the orders, or heads of shards.
     """
 
     orders: Orders | None
@@ -39,15 +38,15 @@ class Forecast:
     block_rows: int
 
     def to_json(self) -> str:
-        """As other processes read it."""
+        """Returns JSON that other processes read."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Forecast:
-        """What `to_json` wrote.
+        """Parses the result of `to_json`.
 
         Raises:
-            ValueError, KeyError, TypeError: it is something else.
+            ValueError, KeyError, TypeError: If it is something else.
         """
         parsed = json.loads(text)
         orders = parsed["orders"]
@@ -58,12 +57,12 @@ class Forecast:
         )
 
     def next_use(self, position: int, ahead: int, numbers: Numbers) -> Distances:
-        """How many samples until blocks are needed; -1 in use, infinite if not known.
+        """Returns the number of samples until blocks are needed; -1: in use; infinite: unknown.
 
         Args:
-            position: samples of the epoch that are done.
-            ahead: blocks that are needed before this position are in use already.
-            numbers: int64 (n,), of blocks.
+            position: The number of samples of the epoch that are done.
+            ahead: Blocks that are needed before this position count as in use.
+            numbers: int64 (n,), the blocks.
         """
         by_shard = self.orders is not None and self.orders.bounds is not None
         if not self.block_rows and not by_shard:
@@ -82,7 +81,7 @@ class Forecast:
         return np.where(known, distance, np.inf)
 
     def _from(self, order: Order | ShardOrder, position: int, numbers: Numbers) -> Distances:
-        """The first position not before `position` that needs each block; infinite if none does."""
+        """Returns the first position from `position` on that needs each block; infinite if none."""
         if isinstance(order, ShardOrder):
             begins, ends = order.window_of(numbers)
         elif not self.block_rows:
@@ -106,7 +105,7 @@ class Forecast:
         return there
 
     def _by_shards(self, order: Order, position: int, numbers: Numbers) -> Distances:
-        """Of shards under an order that is not by shards: by some of their rows, evenly apart."""
+        """Estimates the next use of shards in an order not by shards, from evenly spaced rows."""
         assert self.orders is not None
         assert self.orders.bounds is not None
         bounds = np.array(self.orders.bounds, np.int64)
@@ -125,7 +124,7 @@ class Forecast:
 
 
 def _first_after(order: Order, rows: Numbers, position: int) -> Distances:
-    """Of each line of rows, (n, m), the first position that is not before `position`, (n,)."""
+    """Returns, for each line of rows (n, m), the first position from `position` on: (n,)."""
     at = order.positions(rows.reshape(-1)).reshape(rows.shape).astype(np.float64)
     at[at < position] = np.inf
     least: Distances = at.min(axis=1)
@@ -133,13 +132,13 @@ def _first_after(order: Order, rows: Numbers, position: int) -> Distances:
 
 
 def next_use(runs: Sequence[Run], numbers: Numbers) -> Distances:
-    """How many samples until pieces of a source are needed by any of its runs; see `Forecast`."""
+    """Returns the number of samples until any run needs each piece; see `Forecast`."""
     least = np.full(len(numbers), np.inf)
     for run in runs:
         try:
             forecast = Forecast.from_json(run.forecast)
             until = forecast.next_use(run.position, run.ahead, numbers)
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError):
-            continue  # another version's: it says nothing to us
+            continue  # written by another version of fastio: ignore it
         least = np.minimum(least, until)
     return least

@@ -1,4 +1,4 @@
-"""A plan that asks for its blocks ahead of the batches that need them."""
+"""Iterates over a plan and requests blocks ahead of the batches that need them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from fastio.staging.stager import Numbers, Stager
 from fastio.staging.windows_ahead import windows_ahead
 
 _MOST_BATCHES = 4096
-_MOST_IN_WINDOWS = 256  # where what is behind them is asked for by windows
+_MOST_IN_WINDOWS = 256  # used if windows are requested ahead, which cover what follows
 
 
 class Lookahead:
-    """The batches of a plan, whose blocks are asked for up to `ahead_bytes` early.
+    """The batches of a plan, whose blocks are requested up to `ahead_bytes` ahead.
 
-    Used by one thread at a time. Behind the plan's last batch come the blocks of the next epoch's
-    first ones, so that it begins without waiting; they are not yielded.
+    Used by one thread at a time. After the plan's last batch, blocks of the next epoch's first
+    batches are requested, so that the next epoch starts without waiting. Those batches are not
+    yielded.
 
     Args:
-        plan: the batches.
-        stager: which is asked.
-        forecast: what is told to other processes.
-        position: of the epoch, where the plan begins.
-        ahead_bytes: of blocks that are asked for and not done with.
-        following: the next epoch's plan; None where it is not known.
+        plan: The batches.
+        stager: The stager that fetches blocks.
+        forecast: The forecast that is recorded for other processes.
+        position: The position in the epoch at which the plan begins.
+        ahead_bytes: The size of blocks that may be requested and not yet released.
+        following: Returns the next epoch's plan. None if it is unknown.
     """
 
     def __init__(
@@ -75,16 +76,16 @@ class Lookahead:
         return planned
 
     def blocks(self, planned: PlannedBatch) -> Numbers:
-        """The blocks that a batch was yielded with; its reader says when it is `done` with them."""
+        """Returns the blocks of a yielded batch. Its reader has to call the stager's `done`."""
         return self._stager.blocks.of(planned.rows)
 
     def finished(self, planned: PlannedBatch) -> None:
-        """Notes that a batch was delivered."""
+        """Records that a batch was delivered."""
         self._done = max(self._done, planned.next_position)
         self._stager.tell(self._forecast, self._done, self._ahead)
 
     def close(self) -> None:
-        """Lets go of what was asked for and not yielded."""
+        """Releases the blocks of batches that were not yielded."""
         self._plan = self._next_plan = self._following = None
         queue, self._queue = self._queue, deque()
         carried, self._carried = self._carried, []

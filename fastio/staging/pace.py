@@ -1,4 +1,4 @@
-"""How many requests are under way: by what is the limit, the network or what comes behind it."""
+"""Limits the number of parallel requests to what the writers of their results can keep up with."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Blocks that are checked and written at once: enough to keep a disk busy while others are hashed.
+# Blocks that are verified and written in parallel: enough to keep a disk busy during hashing.
 _WRITERS = 3
 
 
 class Pace:
-    """How many requests are under way: as many as keep the writers busy, and not many more.
+    """Adapts the number of parallel requests: enough to keep the writers busy, and not many more.
 
-    What has arrived and waits for its turn has left the processor's cache when it comes. So the
-    number falls by one with each that has to wait, and rises by one with each that has not.
+    Data that has to wait for a writer is no longer in the CPU cache when it is written. So the
+    limit is lowered by one for each result that has to wait, and raised by one for each that does
+    not.
 
     Args:
-        most: requests under way.
+        most: The largest number of parallel requests.
 
     Attributes:
-        limit: how many may be under way now.
+        limit: The current limit.
     """
 
     def __init__(self, most: int) -> None:
@@ -29,14 +30,14 @@ class Pace:
         self.limit = self._least
         self._under_way = 0
         self._free_writers = _WRITERS
-        # Each wakes one thread: one that was woken for nothing costs as much as a small block.
+        # `notify` wakes one thread only: a needless wake-up costs as much as a small block.
         lock = threading.Lock()
         self._may_ask = threading.Condition(lock)
         self._may_write = threading.Condition(lock)
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Waits until one more may be under way, which it is in the block."""
+        """Waits until another request is allowed, which then runs inside the block."""
         with self._may_ask:
             self._may_ask.wait_for(lambda: self._under_way < self.limit)
             self._under_way += 1
@@ -51,7 +52,7 @@ class Pace:
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """Waits for a turn to write what has arrived."""
+        """Waits for a turn to write the data that has arrived."""
         with self._may_write:
             step = 1 if self._free_writers else -1
             self.limit = min(self._most, max(self._least, self.limit + step))

@@ -1,4 +1,4 @@
-"""Ranges of objects received into memory; what lies close together comes by one request."""
+"""Receives ranges of objects into memory. One request serves ranges that lie close together."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from fastio.staging.blocks import Range
 from fastio.store import Store
 
-# Between two ranges, such as the headers of tars: what costs less than another request.
+# The largest gap between two ranges, such as a tar header, that is cheaper than another request.
 _PASSED_OVER_BYTES = 16 << 10
 
 
 def receive(store: Store, wanted: Iterable[tuple[Range, memoryview]]) -> None:
-    """Fetches ranges into memory of the caller's, which has as many bytes as they.
+    """Fetches ranges into the caller's memory; each view has the length of its range.
 
     Raises:
-        StoreError, SourceNotFound: they cannot be read.
+        StoreError, SourceNotFound: If they cannot be read.
     """
     ordered = sorted((each for each in wanted if each[0].length), key=lambda each: each[0][:3])
     at = 0
@@ -33,5 +33,5 @@ def receive(store: Store, wanted: Iterable[tuple[Range, memoryview]]) -> None:
 
 
 def _goes_on(name: str, end: int, following: Range) -> bool:
-    """Whether a range begins right behind a byte of an object, or little behind it."""
+    """Returns whether a range begins at or shortly after byte `end` of the same object."""
     return name == following.name and 0 <= following.offset - end <= _PASSED_OVER_BYTES

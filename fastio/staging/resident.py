@@ -1,20 +1,20 @@
-"""Which pieces are in the cache, without asking the file system for each one again and again."""
+"""Remembers which pieces are in the cache, to avoid a system call for each."""
 
 from __future__ import annotations
 
 import os
 import time
 
-_LOOK_S = 0.05  # between two looks at a folder
-_TICK_NS = 100_000_000  # what changes again so soon may have the same time of change
+_LOOK_S = 0.05  # between two checks of a folder
+_TICK_NS = 100_000_000  # two changes within this time may have the same time of modification
 
 
 class Resident:
-    """Pieces that were seen in the cache, less those that are deleted since, by anybody.
+    """The pieces that were seen in the cache and were not deleted since by any process.
 
-    Each look at a file lets other threads have the interpreter, so it is their folders, of a
-    thousand pieces each, that are looked at, and not more often than every 50 ms: a piece may be
-    gone for so long, and a reader has to cope with that anyway. Not thread-safe.
+    A system call for each file would make this thread give up the GIL each time. Instead, the
+    folders, each of a thousand pieces, are checked at most every 50 ms. A piece may thus be gone
+    for that long before it is noticed, which readers must handle anyway. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -23,15 +23,15 @@ class Resident:
         self._changed_ns: dict[str, int] = {}
 
     def add(self, path: str, number: int) -> None:
-        """Notes a piece, whose file is there and named by its number."""
+        """Adds a piece whose file exists and is named by its number."""
         self._numbers.setdefault(os.path.dirname(path), set()).add(number)
 
     def discard(self, path: str, number: int) -> None:
-        """Forgets a piece."""
+        """Removes a piece."""
         self._numbers.get(os.path.dirname(path), set()).discard(number)
 
     def has(self, path: str, number: int) -> bool:
-        """Whether a piece is there."""
+        """Returns whether a piece is in the cache, as of the last check."""
         folder = os.path.dirname(path)
         numbers = self._numbers.get(folder)
         if not numbers or number not in numbers:
@@ -41,7 +41,7 @@ class Resident:
         return number in numbers
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Removes all pieces."""
         self._numbers.clear()
 
     def _look(self, folder: str, numbers: set[int]) -> None:

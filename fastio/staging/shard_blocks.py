@@ -1,7 +1,7 @@
-"""Shards of a remote dataset without images as blocks: they are fetched whole, and checked whole.
+"""Shards of a remote dataset without images as blocks, which are fetched and verified whole.
 
 Rows are the dataset's own, or windows of its tokens. A block has the number of its shard, under
-which the cache keeps it (see `dataset.heads`); a block's bytes are nothing beside it.
+which the cache keeps it (see `dataset.heads`). A block has no bytes besides the shard.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class ShardBlocks(Blocks):
     """The shards of a dataset as its blocks. Thread-safe; see `Blocks`.
 
     Args:
-        dataset: a packed one without images.
-        bounds: int64 (shards + 1,), the first of the loader's rows in each shard, and their number;
-            None: the dataset's own rows.
+        dataset: A packed dataset without images.
+        bounds: int64 (shards + 1,), the loader's first row in each shard, and the number of rows.
+            If None, the dataset's own rows.
     """
 
     def __init__(self, dataset: RemoteDataset, bounds: Numbers | None = None) -> None:
@@ -33,49 +33,49 @@ class ShardBlocks(Blocks):
         self.mean_bytes = max(1, dataset.nbytes // max(1, dataset.num_shards))
 
     def of(self, rows: Numbers) -> Numbers:
-        """The shards that rows need, int64, each once, in the order of their first rows."""
+        """Returns the shards that rows need: int64, unique, in the order of their first rows."""
         shards, first = np.unique(
             np.searchsorted(self.bounds, rows, side="right") - 1, return_index=True
         )
         return shards[np.argsort(first, kind="stable")].astype(np.int64)
 
     def rows(self, block: int) -> tuple[int, int]:
-        """The rows of a block, [first, last)."""
+        """Returns the rows [first, last) of a block."""
         return int(self.bounds[block]), int(self.bounds[block + 1])
 
     def size(self, block: int) -> int:
-        """None: all of its bytes are the shard's own."""
+        """Returns 0, because a block has no bytes besides the shard."""
         return 0
 
     def describes(self, rows: Numbers) -> bool:
-        """Whether all shards of rows are there."""
+        """Returns whether all shards of the rows are in memory."""
         return all(self._remote.has_head(shard) for shard in self.of(rows).tolist())
 
     def whole_shards(self, block: int) -> list[ShardReader]:
-        """The shard, which stays while somebody has it.
+        """Returns the shard, which stays in memory while it is referenced.
 
         Raises:
-            StoreError, SourceNotFound, ShardCorrupt: it cannot be read.
+            StoreError, SourceNotFound, ShardCorrupt: If it cannot be read.
         """
         return [self._remote.shard(block)]
 
     def ranges(self, block: int) -> list[Range]:
-        """There are none beside the shard."""
+        """Returns no ranges, because a block has no bytes besides the shard."""
         return []
 
     def check(self, block: int, parts: Sequence[Any]) -> None:
-        """Nothing: shards are checked when they come."""
+        """Does nothing, because shards are verified when they arrive."""
 
     def places(self, field: str, rows: Numbers) -> Places:
-        """There are no images."""
+        """Raises NotImplementedError, because there are no images."""
         raise NotImplementedError
 
 
 def shard_bounds(dataset: Loadable) -> Numbers:
-    """The first row of each shard, and the number of rows, int64 (shards + 1,).
+    """Returns the first row of each shard, and the number of rows: int64 (shards + 1,).
 
     Args:
-        dataset: without images; or windows of the tokens of one, or its padded documents.
+        dataset: A dataset without images, or windows of its tokens, or its padded documents.
     """
     if isinstance(dataset, TokenDataset):
         return dataset.shard_bounds()

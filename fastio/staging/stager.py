@@ -1,8 +1,8 @@
-"""Brings blocks to where the engine can read them: files in the cache, or in memory.
+"""Makes blocks available to the engine, as files in the cache or in memory.
 
-Blocks are fetched in the order in which they are asked for, several at once. A block that nobody of
-this process asks for any more leaves memory at once, and the cache when its room is needed. Here is
-who wants which block and who fetches it; what happens in the cache is in `cached`.
+Blocks are fetched in the order of the requests, several at once. A block that nobody in this
+process wants any more is released from memory at once, and evicted from the cache when space is
+needed. This module tracks who wants and who fetches which block; `cached` works with the cache.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ class _Unit:
     path: str = ""
     memory: MemoryFile | None = None
     error: BaseException | None = None
-    heads: list[ShardReader] = field(default_factory=list)  # that have all of its bytes
-    in_memory: bool = False  # what the cache gave could not be read twice
+    heads: list[ShardReader] = field(default_factory=list)  # shards that hold all of its bytes
+    in_memory: bool = False  # bypass the cache, because the cached file turned out unusable
     began_s: float = 0.0  # when it was last taken from the queue
     waiting: Waiting = field(default_factory=Waiting)
-    looked_s: float = 0.0  # when its file was looked for last
+    looked_s: float = 0.0  # when its file was last looked for
 
 
 class Stager:
-    """Stages blocks of one dataset for one loader. Thread-safe; a forked child begins anew.
+    """Stages blocks of one dataset for one loader. Thread-safe; a forked child starts anew.
 
     Args:
-        blocks: of the dataset.
-        cache: None: blocks stay in memory as long as they are wanted.
-        parallel: blocks that are fetched at once.
+        blocks: The blocks of the dataset.
+        cache: The cache. If None, blocks stay in memory while they are wanted.
+        parallel: The number of blocks that are fetched in parallel.
     """
 
     def __init__(self, blocks: Blocks, cache: Cache | None, parallel: int = _PARALLEL) -> None:
@@ -74,26 +74,26 @@ class Stager:
 
     @property
     def bytes_fetched(self) -> int:
-        """Bytes that came over the network, of blocks and of heads of shards."""
+        """The number of bytes fetched over the network, of blocks and of heads of shards."""
         return self._bytes_fetched + int(self.blocks.dataset.head_bytes_fetched)
 
     @property
     def transfers(self) -> Transfers:
-        """What went wrong on the way from the store, since the dataset was opened."""
+        """Counters of retries and of data that was fetched again, since the dataset was opened."""
         found: Transfers = self.blocks.dataset.store.transfers
         return found
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        # A thread that comes back from a request when the interpreter has gone ends the process
-        # with an error.
+        # A thread that returns from a request after the interpreter has shut down would end the
+        # process with an error.
         atexit.register(self._at_exit)
         lock = threading.RLock()
-        self._changed = threading.Condition(lock)  # a unit's state
-        self._wanted = threading.Condition(lock)  # the queue, for those who stage
-        # What asked for blocks before a fork or a reopening has nothing to give back here.
+        self._changed = threading.Condition(lock)  # signals a change of a unit's state
+        self._wanted = threading.Condition(lock)  # signals new work to the staging threads
+        # Requests from before a fork or a reopening have another generation: they are not released.
         self.generation = object()
-        self._elsewhere: dict[int, _Unit] = {}  # that others fetch
+        self._elsewhere: dict[int, _Unit] = {}  # units that other processes fetch
         self._looking = False
         self._units: dict[int, _Unit] = {}
         self._queue: list[tuple[int, int]] = []
@@ -110,7 +110,7 @@ class Stager:
     # --- For readers ------------------------------------------------------------------------------
 
     def want(self, numbers: Numbers) -> None:
-        """Asks for blocks; each call is undone by one of `done`."""
+        """Requests blocks. Each call has to be undone by a call of `done`."""
         if self._pid != os.getpid():
             self._begin()
         with self._changed:
@@ -127,9 +127,9 @@ class Stager:
             self._start_threads()
 
     def done(self, numbers: Numbers) -> None:
-        """Says that blocks are not needed any more, by those who asked for them once."""
+        """Releases blocks that were requested once by `want`."""
         if self._pid != os.getpid():
-            return  # they are the parent's, and so may be the lock
+            return  # they belong to the parent, whose thread may hold the lock
         with self._changed:
             for number in numbers.tolist():
                 unit = self._units.get(number)
@@ -142,10 +142,10 @@ class Stager:
                         unit.memory.close()
 
     def wait(self, numbers: Numbers, timeout_s: float) -> bool:
-        """Whether all of these blocks, which were asked for, are there after so long at most.
+        """Waits for requested blocks. Returns whether all of them are there within the timeout.
 
         Raises:
-            StoreError, SourceNotFound, ShardCorrupt: one of them cannot be had. `retry` it.
+            StoreError, SourceNotFound, ShardCorrupt: If one cannot be fetched; `retry` tries again.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
@@ -160,13 +160,13 @@ class Stager:
             return True
 
     def has(self, numbers: Numbers) -> bool:
-        """Whether all of these blocks, which were asked for, are there."""
+        """Returns whether all of these requested blocks are there."""
         with self._changed:
             units = (self._units.get(number) for number in numbers.tolist())
             return all(unit is None or unit.state == "ready" for unit in units)
 
     def retry(self, numbers: Numbers) -> None:
-        """Fetches again those of these blocks that failed."""
+        """Fetches those of the blocks again that have failed."""
         with self._changed:
             for unit in self._failed(numbers):
                 unit.error = None
@@ -174,30 +174,30 @@ class Stager:
             self._start_threads()
 
     def failed_since_s(self, numbers: Numbers) -> float:
-        """When the earliest attempt began, by time.monotonic(), of these blocks' that failed.
+        """Returns when the earliest failed attempt at these blocks began, by time.monotonic().
 
-        -inf where none is left that failed: it is fetched again already.
+        Returns -inf if none is in the failed state, because it is being fetched again already.
         """
         with self._changed:
             return min((unit.began_s for unit in self._failed(numbers)), default=-math.inf)
 
     def path(self, number: int) -> str:
-        """Where a block is that is there."""
+        """Returns the path of a block that is there."""
         with self._changed:
             return self._units[number].path
 
     def staged_path(self, number: int) -> str | None:
-        """Where a block is, if it is there and wanted."""
+        """Returns the path of a block if it is wanted and there, else None."""
         with self._changed:
             unit = self._units.get(number)
             return unit.path if unit is not None and unit.state == "ready" else None
 
     def restage(self, numbers: Iterable[int], *, in_memory: bool = False) -> None:
-        """Throws blocks away whose files are damaged or gone, and fetches them again.
+        """Fetches blocks again whose files are damaged or gone.
 
         Args:
-            numbers: of blocks that were asked for; those in memory are as they were fetched.
-            in_memory: not through the cache, where other processes may evict them at once.
+            numbers: Requested blocks. Those in memory are skipped, because they cannot change.
+            in_memory: Whether to bypass the cache, in which other processes may evict them at once.
         """
         with self._changed:
             for number in numbers:
@@ -210,18 +210,18 @@ class Stager:
             self._start_threads()
 
     def tell(self, forecast: Forecast, position: int, ahead: int) -> None:
-        """Says where the run stands, for this process's evictions and the others'."""
+        """Records the position of the run, for evictions by all processes."""
         self._cached.tell(forecast, position, ahead)
 
     def carry(self, numbers: list[Numbers]) -> None:
-        """Takes over blocks that the next epoch asked for already."""
+        """Takes over the release of blocks that were already requested for the next epoch."""
         with self._changed:
             before, self._carried = self._carried, numbers
         for blocks in before:
             self.done(blocks)
 
     def close(self) -> None:
-        """Ends the threads; what was fetched so far stays in the cache. Idempotent."""
+        """Ends the threads. Fetched blocks stay in the cache. Idempotent."""
         if self._pid != os.getpid():
             return
         atexit.unregister(self._at_exit)
@@ -274,9 +274,9 @@ class Stager:
             thread.start()
 
     def _next(self) -> _Unit | None:
-        """A unit to stage, after a short wait; None if there is none."""
+        """Returns a unit to stage; None if there is none after a short wait."""
         with self._changed:
-            look = bool(self._elsewhere) and not self._looking  # one of all threads does
+            look = bool(self._elsewhere) and not self._looking  # one thread at a time looks
             if not self._queue:
                 self._looking = self._looking or look
                 self._wanted.wait(_POLL_S if look else 0.2)
@@ -291,7 +291,7 @@ class Stager:
             return self._next_elsewhere() if look else None
 
     def _next_elsewhere(self) -> _Unit | None:
-        """A unit that others fetch and that was not looked for just now."""
+        """Returns a unit that others fetch and that was not checked just now."""
         now_s = time.monotonic()
         for number, unit in list(self._elsewhere.items()):
             if self._units.get(number) is not unit or unit.state != "others":
@@ -305,12 +305,12 @@ class Stager:
         return None
 
     def _is_idle(self) -> None:
-        """Says that a thread is done with what it took."""
+        """Marks this thread as idle."""
         with self._changed:
             self._busy.discard(threading.current_thread())
 
     def _stage(self, unit: _Unit) -> None:
-        """Stages one block, or notes why it cannot be."""
+        """Stages one block, or records why that failed."""
         memory, path, error, others = None, "", None, False
         try:
             size = self.blocks.size(unit.number)  # fetches the heads
@@ -338,7 +338,7 @@ class Stager:
                 self._changed.notify_all()
 
     def _brought(self, unit: _Unit, size: int) -> str | MemoryFile | None:
-        """A path in the cache, a file in memory, or None while others fetch the block."""
+        """Returns a path in the cache or a file in memory; None while others fetch the block."""
         fetch = partial(self._fetch, unit.number)
         if unit.in_memory:
             return memory_file(fetch()[0])
@@ -351,7 +351,7 @@ class Stager:
         return parts, damaged
 
     def _numbers(self) -> set[int]:
-        """The blocks that are wanted."""
+        """Returns the blocks that are wanted."""
         with self._changed:
             return set(self._units)
 
@@ -363,7 +363,7 @@ def _close_at_exit(reference: weakref.ref[Stager]) -> None:
 
 
 def _work(reference: weakref.ref[Stager]) -> None:
-    """What each thread does, until the stager is closed or nobody has it any more."""
+    """Runs in each thread until the stager is closed or garbage-collected."""
     while True:
         stager = reference()
         if stager is None or stager._closed:

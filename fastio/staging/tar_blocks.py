@@ -1,4 +1,4 @@
-"""Blocks of rows of remote tars: the parts of tars that have their files, one after the other."""
+"""Blocks of rows of remote tars: the parts of the tars that hold the rows' files."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class TarBlocks(Blocks):
         self._tars = dataset
 
     def size(self, block: int) -> int:
-        """Bytes of a block."""
+        """Returns the size of a block in bytes."""
         return sum(end - begin for _, begin, end in self._segments(block))
 
     def describes(self, rows: Numbers) -> bool:
-        """False: fields that are no images are read from the files of blocks."""
+        """Returns False: fields other than images are read from the files in the blocks."""
         return False
 
     def whole_shards(self, block: int) -> list[ShardReader]:
-        """None: tars are not fetched whole."""
+        """Returns no shards: tars are not fetched whole."""
         return []
 
     def ranges(self, block: int) -> list[Range]:
-        """Where the parts of a block's bytes are in the store."""
+        """Returns the ranges of a block's bytes in the store."""
         names, stamps = self._tars.tars, self._tars.stamps
         return [
             Range(names[tar], begin, end - begin, stamps[names[tar]])
@@ -42,10 +42,10 @@ class TarBlocks(Blocks):
         ]
 
     def check(self, block: int, parts: Sequence[Any]) -> None:
-        """Nothing is wrong with parts that have all their bytes: tars have no checksums.
+        """Checks that all bytes have arrived. Contents cannot be checked: tars have no checksums.
 
         Raises:
-            StoreError: a tar has become shorter.
+            StoreError: If a tar has become shorter.
         """
         for (name, offset, length, _), part in zip(self.ranges(block), parts, strict=True):
             if memoryview(part).nbytes != length:
@@ -53,17 +53,17 @@ class TarBlocks(Blocks):
                 raise StoreError(f"{where} ends before byte {offset + length:,}")
 
     def check_source(self) -> None:
-        """Nothing: every range is asked for in the version that the index is of."""
+        """Does nothing, because every request asks for the version that was indexed."""
 
     def places(self, field: str, rows: Numbers) -> Places:
-        """Where the files of a field lie in the blocks of global rows."""
+        """Returns the positions of a field's files in the blocks of global rows."""
         block = rows // self.block_rows
         found = self._tars.extents(field, rows)
         offset = found.offset - self._starts_of(block, found.tar)
         return Places(block, offset, np.ascontiguousarray(found.length))
 
     def staged(self, stager: Stager, rows: Numbers) -> list[tuple[str, int] | None]:
-        """Where the blocks of rows are here, and which byte of a row's tar comes first there."""
+        """Returns each row's block, as its path and the offset in the tar where it begins."""
         (tars, _, _), block = self._tars.sample_extents(rows), rows // self.block_rows
         starts = self._starts_of(block, tars)
         found: list[tuple[str, int] | None] = []
@@ -76,7 +76,7 @@ class TarBlocks(Blocks):
         return self._tars.segments(np.arange(*self.rows(block), dtype=np.int64))
 
     def _starts_of(self, blocks: Numbers, tars: Numbers) -> Numbers:
-        """The byte of each row's tar that would stand first in its block's bytes, int64 (n,)."""
+        """Returns the byte of each row's tar that is first in its block, int64 (n,)."""
         starts = np.empty(len(blocks), np.int64)
         for block in np.unique(blocks).tolist():
             base = 0

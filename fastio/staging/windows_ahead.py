@@ -1,7 +1,7 @@
-"""Shards of the windows to come, asked for a window ahead of the batches that need them.
+"""Requests the shards of the next windows one window before the batches that need them.
 
-A window of shards may have hundreds of thousands of rows. Planning its batches to find out which
-shards the next window has would take longer than knowing how windows follow one another.
+A window of shards may have hundreds of thousands of rows. Planning its batches only to find the
+next window's shards would take longer than computing the sequence of windows.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 from fastio.order import Order, Orders, ShardOrder
 from fastio.staging.stager import Numbers, Stager
 
-_LEAST_AHEAD = 2  # shards behind the window that is read
-Span = tuple[int, Numbers]  # the position behind its last, and its shards
+_LEAST_AHEAD = 2  # shards beyond the current window
+Span = tuple[int, Numbers]  # the position after a window's last row, and the window's shards
 
 
 class WindowsAhead:
-    """Wants the shards of the windows behind the one that is read. Used by one thread at a time.
+    """Requests the shards of the windows after the current one. Used by one thread at a time.
 
     Args:
-        spans: the windows, in order.
-        stager: which is asked.
-        ahead_bytes: of shards that are wanted here.
+        spans: The windows, in order.
+        stager: The stager that fetches the shards.
+        ahead_bytes: The size of the shards that may be requested ahead.
     """
 
     def __init__(self, spans: Sequence[Span], stager: Stager, ahead_bytes: int) -> None:
@@ -35,7 +35,7 @@ class WindowsAhead:
         self._wanted: deque[Span] = deque()
 
     def reach(self, position: int) -> None:
-        """Batches up to a position of the epoch are planned."""
+        """Requests and releases windows, given that batches up to a position are planned."""
         while self._wanted and self._wanted[0][0] <= position:
             self._stager.done(self._wanted.popleft()[1])
         while self._spans and self._spans[0][0] <= position:
@@ -48,13 +48,13 @@ class WindowsAhead:
             shards += len(span[1])
 
     def hand_over(self) -> list[Numbers]:
-        """What is wanted of the next epoch, for somebody else to let go of."""
+        """Returns the requested shards of the next epoch. The caller has to release them."""
         wanted, self._wanted = self._wanted, deque()
         self._spans.clear()
         return [shards for _, shards in wanted]
 
     def close(self, give_back: bool) -> None:
-        """Lets go of what was wanted; of nothing where the stager was opened anew meanwhile."""
+        """Forgets the requested shards; releases them too unless the stager was reopened."""
         self._spans.clear()
         wanted, self._wanted = self._wanted, deque()
         if give_back:
@@ -65,13 +65,13 @@ class WindowsAhead:
 def windows_ahead(
     orders: Orders | None, epoch: int, stager: Stager, ahead_bytes: int, goes_on: bool
 ) -> WindowsAhead | None:
-    """What asks for windows ahead; None where an order has none of shards.
+    """Returns an object that requests windows ahead; None if the order has no windows of shards.
 
     Args:
-        orders: of all epochs; None: not known.
-        epoch: of the run.
-        stager, ahead_bytes: as for `WindowsAhead`.
-        goes_on: whether the next epoch follows, whose first window comes behind the last one then.
+        orders: The orders of all epochs; None if they are unknown.
+        epoch: The current epoch.
+        stager, ahead_bytes: As for `WindowsAhead`.
+        goes_on: Whether the next epoch follows. If so, its first window follows the last one.
     """
     if orders is None or orders.bounds is None:
         return None
@@ -82,7 +82,7 @@ def windows_ahead(
 
 
 def _spans(orders: Orders, epoch: int) -> list[Span]:
-    """The windows of an epoch; none where each batch has rows from anywhere."""
+    """Returns the windows of an epoch; none if each batch has rows from anywhere."""
     order = orders.epoch(epoch)
     if isinstance(order, ShardOrder):
         return order.spans()

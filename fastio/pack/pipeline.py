@@ -1,4 +1,4 @@
-"""Samples encoded by threads, handed on in order, within a budget of bytes."""
+"""Encodes samples in threads and returns results in order, within a memory budget."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ R = TypeVar("R")
 
 
 class ByteBudget:
-    """Lets threads hold bytes up to a limit, and the one whose turn it is in any case.
+    """Limits the bytes that threads hold, without deadlocks.
 
     Turns are numbered in the order in which results are wanted. The turn that everybody waits for
-    is never held up, so there is no deadlock, whatever the sizes.
+    may exceed the limit, so that it never waits, whatever the sizes.
 
     Args:
-        limit_bytes: what may be held at a time, apart from that one.
+        limit_bytes: The limit for all other turns together.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -34,30 +34,30 @@ class ByteBudget:
         self._changed = threading.Condition()
 
     def fits(self, nbytes: int) -> bool:
-        """Whether so many more could be held now."""
+        """Returns whether so many more bytes are within the limit now."""
         with self._changed:
             return self._used_bytes + nbytes <= self._limit_bytes
 
     def hold(self, turn: int, nbytes: int) -> None:
-        """Hold bytes for a turn; waits while they exceed the budget."""
+        """Acquires bytes for a turn. Waits while they exceed the limit."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or turn == self._turn or self.fits(nbytes))
             self._set(turn, self._held.get(turn, 0) + nbytes)
 
     def correct(self, turn: int, nbytes: int) -> None:
-        """Note what a turn holds in fact; does not wait, since it holds it already."""
+        """Sets what a turn really holds. Does not wait, because it is held already."""
         with self._changed:
             self._set(turn, nbytes)
 
     def release(self, turn: int) -> None:
-        """Let go of what a turn holds; the next turn is the one waited for now."""
+        """Releases all bytes of a turn. The next turn may exceed the limit from now on."""
         with self._changed:
             self._set(turn, 0)
             del self._held[turn]
             self._turn = turn + 1
 
     def close(self) -> None:
-        """Wake everybody: what is under way is not wanted any more."""
+        """Wakes all waiting threads, whose results are no longer wanted."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -69,17 +69,17 @@ class ByteBudget:
 
 
 class OrderedPipeline(Generic[T, R]):
-    """A function applied by threads; results come out in the order in which tasks went in.
+    """Applies a function in threads and returns the results in the order of the tasks.
 
-    Used by one thread.
+    To be used by one thread.
 
     Args:
-        function: what to apply; its second argument is to be called with the bytes that it is
-            about to read, and waits until the budget has room for them.
-        size: how many bytes a result takes.
-        workers: number of threads; with 0 the caller's own.
-        depth: number of tasks under way at most.
-        budget_bytes: bytes of tasks and results under way at most, see `ByteBudget`.
+        function: The function. Its second argument is a callable, which it must call with the
+            number of bytes that it is about to read, and which waits until they fit the budget.
+        size: Returns the size of a result in bytes.
+        workers: The number of threads. If 0, the caller's thread is used.
+        depth: The largest number of unfinished tasks.
+        budget_bytes: The largest size of tasks and results, see `ByteBudget`.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class OrderedPipeline(Generic[T, R]):
         self._taken = 0
 
     def submit(self, task: T, nbytes: int) -> Iterator[R]:
-        """Put a task in that takes `nbytes` already; gives the results that come out meanwhile.
+        """Submits a task that already holds `nbytes`, and yields results that are ready meanwhile.
 
-        The task is under way when the iterator is at its end.
+        The task has been submitted when the iterator is exhausted.
         """
         if self._pool is None:
             yield self._function(task, lambda nbytes: None)
@@ -113,17 +113,17 @@ class OrderedPipeline(Generic[T, R]):
         ):
             yield self._take()
         turn = self._taken + len(self._pending)
-        # Holds at once: either there is room, or nothing is under way and it is this one's turn.
+        # This does not wait: either the bytes fit, or no task is pending and it is this turn.
         self._budget.hold(turn, nbytes)
         self._pending.append(self._pool.submit(self._run, task, turn))
 
     def drain(self) -> Iterator[R]:
-        """The results that are left, in order."""
+        """Yields the remaining results in order."""
         while self._pending:
             yield self._take()
 
     def close(self) -> None:
-        """Stops: what has not begun is dropped; a thread whose read hangs is abandoned."""
+        """Drops tasks that have not started, and abandons threads that hang in a read."""
         self._budget.close()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True, timeout_s=PATIENCE_S)

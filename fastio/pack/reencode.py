@@ -1,4 +1,4 @@
-"""Images made smaller on their way into a shard, where that is asked for."""
+"""Re-encodes images as smaller JPEGs when packing, if that is asked for."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from fastio.memory import MAX_PIXELS
 DEFAULT_QUALITY = 90
 JPEG_START = b"\xff\xd8\xff"
 _GRAY_MODES = ("1", "L", "LA", "La")
-# Colour profiles are of the file's own channels, which become RGB.
+# A colour profile in these modes describes channels that are lost in the conversion to RGB.
 _FOREIGN_MODES = ("CMYK", "YCbCr", "LAB", "HSV")
 
 
 def reencode(
     data: bytes, max_side: int | None, quality: int | None, max_pixels: int = MAX_PIXELS
 ) -> bytes:
-    """An image file as a smaller JPEG, or as it is where nothing is to be done.
+    """Returns an image file as a smaller JPEG, or unchanged if nothing is to be done.
 
-    Made anew by Pillow when its longer side exceeds `max_side`, or a quality is given. The
-    orientation, the colour profile and, of a JPEG, the chroma subsampling are kept; transparency
-    and other metadata are not.
+    The image is re-encoded with Pillow if its longer side exceeds `max_side`, or if a quality is
+    given. The orientation, the colour profile and the chroma subsampling of a JPEG are kept.
+    Transparency and other metadata are lost.
 
     Args:
-        data: a whole image file.
-        max_side: pixels of the longer side at most; larger images are shrunk, antialiased, in
-            their proportions.
-        quality: of the JPEG, 1 to 100; 90 for what is shrunk without one.
-        max_pixels: refuse larger images.
+        data: A whole image file.
+        max_side: The largest longer side in pixels. Larger images are shrunk with antialiasing, in
+            proportion.
+        quality: The quality of the JPEG, 1 to 100. If None, 90 for shrunk images.
+        max_pixels: Images with more pixels are refused.
 
     Raises:
-        ValueError: the file is damaged, unknown, has more than 8 bits a channel, or exceeds what
+        ValueError: If the file is damaged, unknown, has more than 8 bits a channel, or exceeds what
             a JPEG can hold.
     """
     if quality is None and not _is_larger(data, max_side, max_pixels):
         return data
     orientation = None
     if data.startswith(JPEG_START):
-        # Pillow's decoder guesses where data is damaged; this one does not.
+        # Pillow's decoder accepts damaged data silently; this one raises.
         orientation = _native.jpeg_probe(np.frombuffer(data, dtype=np.uint8), max_pixels)[3]
     with open_image(data, max_pixels) as image:
         orientation = orientation or exif_orientation(image)
@@ -80,14 +80,14 @@ def reencode(
 
 
 def shrink(pixels: NDArray[np.uint8], max_side: int | None) -> NDArray[np.uint8]:
-    """Pixels whose longer side has `max_side` at most, in their proportions.
+    """Returns pixels shrunk in proportion so that the longer side is at most `max_side`.
 
     Args:
         pixels: uint8 (H, W, C), C 1 or 3.
-        max_side: None leaves them as they are.
+        max_side: The largest longer side. If None, pixels are returned unchanged.
 
     Returns:
-        uint8 (h, w, C), antialiased where they are shrunk, else the same array.
+        uint8 (h, w, C), antialiased if shrunk, else the same array.
     """
     height, width = pixels.shape[:2]
     longer = max(height, width)
@@ -101,11 +101,11 @@ def shrink(pixels: NDArray[np.uint8], max_side: int | None) -> NDArray[np.uint8]
 
 
 def _is_larger(data: bytes, max_side: int | None, max_pixels: int) -> bool:
-    """Whether a file's header tells a larger image; False of what is no image."""
+    """Returns whether the header states a larger image; False if it is not an image."""
     try:
         with open_header(data, max_pixels) as image:
             return max_side is not None and max(image.size) > max_side
-    except Exception:  # as `open_image`; what is wrong is said by whoever decodes it
+    except Exception:  # decoding the file will raise a better error
         return False
 
 

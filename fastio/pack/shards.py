@@ -1,4 +1,4 @@
-"""What all packers write: shards one by one, a journal beside them and a manifest at the end."""
+"""Writes a dataset: its shards one by one, the journal, and finally the manifest."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ RESUME = ", then go on with resume (--resume)"
 
 @dataclass(frozen=True)
 class Filled:
-    """A shard that is full, or the last one.
+    """A full shard, or the last one.
 
     Attributes:
-        arrays: its columns, in the order of `Schema.arrow_schema`.
-        rows: how many there are.
-        position: how many of the source's samples are used up with it.
-        source: a hash of what identifies those.
-        codecs: for each image field, its rows by codec.
-        skipped: (name, reason) of the samples left out since the shard before.
-        last: whether the source ended with it.
-        statistics: of the source's columns in it, JSON values, or None.
+        arrays: The columns, in the order of `Schema.arrow_schema`.
+        rows: The number of rows.
+        position: The number of the source's samples that were used up to its end.
+        source: A hash that identifies these samples.
+        codecs: For each image field, its rows by codec.
+        skipped: (name, reason) of the samples left out since the previous shard.
+        last: Whether the source ended with it.
+        statistics: JSON values for the source's columns in it, or None.
     """
 
     arrays: Sequence[pa.Array]
@@ -47,22 +47,22 @@ class Filled:
 
 
 class Shards:
-    """The shards of one dataset on the way to its destination. Used by one thread.
+    """The shards of one dataset while it is written. Used by one thread.
 
     Args:
-        destination: where to.
-        schema: the samples' fields.
+        destination: Where they are written to.
+        schema: The fields of the samples.
         options: JSON values that the dataset's bytes depend on.
-        resume: whether to go on with a half-written dataset that is there.
-        overwrite: whether to replace a dataset that is there.
+        resume: Whether to continue a half-written dataset at the destination.
+        overwrite: Whether to replace a dataset at the destination.
 
     Attributes:
-        entries: the shards that are finished.
-        journal: what was finished before.
+        entries: The finished shards.
+        journal: The journal, which knows the shards finished by earlier runs.
 
     Raises:
-        DatasetExists: the destination holds a dataset.
-        PackError: it cannot be written, or not resumed with these options.
+        DatasetExists: If the destination holds a dataset.
+        PackError: If it cannot be written, or cannot be resumed with these options.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Shards:
             self.journal = destination.open(options, resume, overwrite)
 
     def take_over(self) -> list[FinishedShard]:
-        """The shards that the journal says are finished are part of the dataset.
+        """Adds the shards that the journal lists as finished, and returns them.
 
         Raises:
-            PackError: one of them is missing.
+            PackError: If one of them is missing.
         """
         for shard in self.journal.finished:
             self._destination.check(shard.entry)
@@ -92,10 +92,10 @@ class Shards:
         return self.journal.finished
 
     def add(self, filled: Filled) -> None:
-        """Write a shard.
+        """Writes a shard.
 
         Raises:
-            PackError: it cannot be written.
+            PackError: If it cannot be written.
         """
         metadata = {METADATA_KEY: json.dumps(self._metadata(filled.arrays)).encode()}
         schema = self._arrow_schema.with_metadata(metadata)
@@ -121,10 +121,10 @@ class Shards:
     def finish(
         self, packing: Mapping[str, Any], codebook: bytes | None, statistics: list[Any] | None
     ) -> None:
-        """Write the manifest: from here on it is a dataset.
+        """Writes the manifest, which completes the dataset.
 
         Raises:
-            PackError: it cannot be written.
+            PackError: If it cannot be written.
         """
         destination = self._destination
         with writing_to(destination.name, RESUME):
@@ -136,16 +136,16 @@ class Shards:
             destination.finish()
 
     def discard(self) -> None:
-        """Delete all that was written."""
+        """Deletes everything that was written."""
         with writing_to(self._destination.name, RESUME):
             self._destination.discard()
 
     def close(self) -> None:
-        """Close the journal. What is half-written stays, to be resumed."""
+        """Closes the journal. A half-written dataset stays and can be resumed."""
         self._destination.close(keep=bool(self.entries or self.journal.finished))
 
     def _metadata(self, arrays: Sequence[pa.Array]) -> dict[str, Any]:
-        """What makes a shard readable without its manifest."""
+        """Returns the metadata that make a shard readable without its manifest."""
         schema = replace(self._schema, classes=None, vocabularies={})
         metadata: dict[str, Any] = {"format_version": FORMAT_VERSION, "schema": schema.to_json()}
         if self._schema.record_layout is not None:

@@ -1,12 +1,12 @@
-"""A few of many, evenly."""
+"""Evenly spread samples of a range of numbers."""
 
 from __future__ import annotations
 
 
 def spread(total: int, count: int) -> list[int]:
-    """Up to `count` of the numbers below `total`, evenly spread, and so is every beginning of them.
+    """Returns up to `count` numbers below `total`, such that every prefix is evenly spread.
 
-    The order is that of reversed bits: ends and middle first, then quarters, eighths, ...
+    The order is by reversed bits: halves first, then quarters, eighths, and so on.
     """
     count = min(total, count)
     bits = max(1, (count - 1).bit_length())

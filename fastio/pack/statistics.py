@@ -1,8 +1,8 @@
-"""What a table's columns hold: counts, extremes, mean and deviation, shard by shard and in sum.
+"""Statistics of a table's columns: counts, minimum, maximum, mean and standard deviation.
 
-Nulls and NaN are left out. A shard's part is computed from its rows alone, and parts are merged
-in the shards' order (Chan, Golub, LeVeque 1983, "Algorithms for computing the sample variance",
-eq. 2.1), so that an interrupted pack gives the same figures, to the last bit, as another.
+Nulls and NaN are excluded. Each shard's statistics depend only on its rows. They are merged in the
+order of the shards (Chan, Golub, LeVeque 1983, "Algorithms for computing the sample variance", eq.
+2.1), so that an interrupted and resumed pack gives bit-identical results.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from fastio.formats.tables import Column, Ragged
 
 @dataclass(frozen=True)
 class Moments:
-    """Of some values of a column.
+    """The statistics of some values of a column.
 
     Attributes:
-        count: values that are numbers, or text or bytes, of which there is nothing else to tell.
-        nulls: values that the source had no value for.
-        nans: values that are no number.
-        min, max: of the numbers; None without any.
-        mean: of the numbers.
-        squares: sum of the squared differences from the mean.
+        count: The number of values, without nulls and NaN. For text and bytes there is nothing
+            else.
+        nulls: The number of nulls.
+        nans: The number of NaN.
+        min, max: The extremes; None without values.
+        mean: The mean.
+        squares: The sum of squared differences from the mean.
     """
 
     count: int = 0
@@ -40,7 +41,7 @@ class Moments:
     squares: float = 0.0
 
     def merged(self, other: Moments) -> Moments:
-        """Of these values and those together."""
+        """Returns the statistics of both sets of values together."""
         nulls, nans = self.nulls + other.nulls, self.nans + other.nans
         if not self.count or not other.count:
             some = self if self.count else other
@@ -61,7 +62,7 @@ class Moments:
 
 
 def moments(column: Column, begin: int, end: int) -> Moments:
-    """Of rows [begin, end) of a column."""
+    """Returns the statistics of rows [begin, end) of a column."""
     values, missing = column.values, column.missing
     nulls = 0 if column.nulls is None else int(np.count_nonzero(column.nulls[begin:end]))
     if values is None:
@@ -83,7 +84,7 @@ def _of_numbers(values: NDArray[Any], nulls: int) -> Moments:
     if not len(values):
         return Moments(0, nulls)
     low, nans = values.min(), 0
-    if low != low:  # one of them is NaN
+    if low != low:  # the minimum is NaN if any value is
         numbers = values[~np.isnan(values)]
         nans = len(values) - len(numbers)
         if not len(numbers):
@@ -93,18 +94,18 @@ def _of_numbers(values: NDArray[Any], nulls: int) -> Moments:
         wide = values.astype(np.float64)
         mean = float(wide.sum()) / len(wide)
         wide -= mean
-        # Not np.dot, whose sums depend on the number of threads that a BLAS takes.
+        # Not np.dot, whose result depends on the number of threads of the BLAS library.
         squares = float(np.einsum("i,i", wide, wide))
         return Moments(len(wide), nulls, nans, low.item(), values.max().item(), mean, squares)
 
 
 def to_json(parts: Sequence[Moments]) -> list[Any]:
-    """One shard's, for the journal; all floats come back from it as they are."""
+    """Returns one shard's statistics as JSON values. Floats are preserved exactly."""
     return [list(asdict(part).values()) for part in parts]
 
 
 def from_json(value: Sequence[Any]) -> list[Moments]:
-    """What `to_json` gave."""
+    """Parses the result of `to_json`."""
     return [Moments(*part) for part in value]
 
 
@@ -114,13 +115,13 @@ def described(
     texts: frozenset[str],
     vocabularies: Mapping[str, Sequence[str]],
 ) -> list[dict[str, Any]]:
-    """The columns' statistics as manifests have them.
+    """Returns the columns' statistics in the form of manifests.
 
     Args:
-        columns: field and name of each column.
-        sums: theirs.
-        texts: the fields that are text or bytes, of which there are counts alone.
-        vocabularies: words of the fields that have some, of which codes are no quantities.
+        columns: The field and name of each column.
+        sums: The statistics of each column.
+        texts: The fields of text or bytes, which have only counts.
+        vocabularies: The words of fields that have a vocabulary. Their codes are not quantities.
     """
     found = []
     for (field, name), total in zip(columns, sums, strict=True):
@@ -137,5 +138,5 @@ def described(
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinities."""
+    """Replaces infinities and NaN by None, because JSON has none."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

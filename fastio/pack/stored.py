@@ -1,4 +1,4 @@
-"""Stored images as files again."""
+"""Converts stored images back to files."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from fastio.dataset import Dataset, StoredImage, decode_image
 from fastio.errors import ImageError
 from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, CODEC_RAW, Image
 
-# Endings that are not the lower-case name of Pillow's format.
+# Extensions that differ from the lower-case name of Pillow's format.
 _SUFFIXES = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif", "JPEG2000": ".jp2"}
 
 
 def image_file(
     dataset: Dataset, field: str, row: int, hold: Callable[[int], None]
 ) -> tuple[bytes, str]:
-    """A stored image as a file's bytes, and the ending of its name.
+    """Returns a stored image as the bytes of a file, and the file's extension.
 
     Args:
-        dataset: a packed dataset.
-        field: an image field.
-        row: global row number from 0.
-        hold: called with the bytes that are about to be in memory.
+        dataset: A packed dataset.
+        field: An image field.
+        row: The global row number from 0.
+        hold: Called with the number of bytes that are about to be held in memory.
 
     Raises:
-        ImageError, ShardCorrupt: it is damaged.
+        ImageError, ShardCorrupt: If it is damaged.
     """
     stored = dataset.stored_image(field, row)
     hold(stored.data.nbytes)
@@ -64,14 +64,14 @@ def _png(stored: StoredImage, kind: Image) -> bytes:
 
 
 def _suffix(data: bytes) -> str:
-    """How the name of an image file ends, by its contents.
+    """Returns the extension for an image file, by its contents.
 
     Raises:
-        ValueError: Pillow does not know the format.
+        ValueError: If Pillow does not know the format.
     """
     try:
         with PillowImage.open(io.BytesIO(data)) as image:
             kind = image.format or ""
-    except Exception as error:  # Pillow's plugins let parsers' errors of every kind through
+    except Exception as error:  # Pillow's plugins raise errors of any type
         raise ValueError(f"not an image that Pillow knows: {error}") from error
     return _SUFFIXES.get(kind, f".{kind.lower()}")

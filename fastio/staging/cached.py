@@ -1,8 +1,8 @@
-"""Blocks of one loader in the cache: found there, or claimed and fetched into it.
+"""The blocks of one loader in the cache: finds them there, or claims and fetches them.
 
-Whatever is wrong with the cache (no space, not writable, deleted, all of it in use), a block comes
-through memory then: nobody waits for room. It is told which blocks were used and where the run
-stands, so that this process and others know what may go.
+If the cache fails for any reason (disk full, not writable, deleted, all of it in use), blocks are
+kept in memory instead: nobody waits for space. Used blocks and the run's position are recorded, so
+that all processes know what may be evicted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fastio.staging.blocks import Blocks
 from fastio.staging.forecast import Forecast, next_use
 from fastio.staging.resident import Resident
 
-_OTHERS_S = 0.5  # between two looks at whether those that fetch a block still live
-_OTHERS_DEADLINE_S = 120.0  # then a block that another process fetches is fetched here too
+_OTHERS_S = 0.5  # between two checks whether the process that fetches a block is alive
+_OTHERS_DEADLINE_S = 120.0  # after this wait, a block that others fetch is fetched here too
 _TELL_S = 0.5
 _HITS_TELL_S = 5.0
-_WITHOUT_CACHE_S = 5.0  # after it failed
-_MOST_SHARDS = 8192  # of a dataset whose orders are told; of larger ones, the last used stay
+_WITHOUT_CACHE_S = 5.0  # the cache is not used for so long after it has failed
+_MOST_SHARDS = 8192  # orders of larger datasets are not recorded: eviction is by last use
 
 # The bytes of a block, and what is wrong with it at the source, as `Blocks.fetch` returns them.
 Fetched = tuple[list[Any], str | None]
@@ -35,11 +35,11 @@ Fetched = tuple[list[Any], str | None]
 
 @dataclass
 class Waiting:
-    """For a block that others fetch.
+    """The wait for a block that another process fetches.
 
     Attributes:
-        since_s: when it was first found so, by time.monotonic(); 0 for never.
-        asked_s: when the index was asked last.
+        since_s: When the wait began, by time.monotonic(); 0 if it has not.
+        asked_s: When the index was last queried.
     """
 
     since_s: float = 0.0
@@ -47,12 +47,12 @@ class Waiting:
 
 
 class CachedBlocks:
-    """What a stager has in the cache. Thread-safe; of one process.
+    """A stager's blocks in the cache. Thread-safe within one process.
 
     Args:
-        blocks: of the dataset.
-        cache: None: there is none, and all blocks come through memory.
-        run: number of the loader's run among those of this process.
+        blocks: The blocks of the dataset.
+        cache: The cache. If None, all blocks go through memory.
+        run: The number of the loader's run in this process.
     """
 
     def __init__(self, blocks: Blocks, cache: Cache | None, run: int) -> None:
@@ -69,7 +69,7 @@ class CachedBlocks:
         self._without_until_s = 0.0
 
     def resident(self, number: int) -> str | None:
-        """Where a block is that was seen in the cache, unless it was evicted since: a hit."""
+        """Returns the path of a block known to be in the cache, and counts a hit; else None."""
         with self._lock:
             if self._source is None:
                 return None
@@ -85,19 +85,19 @@ class CachedBlocks:
         keep: Callable[[], Collection[int]],
         fetch: Callable[[], Fetched],
     ) -> str | MemoryFile | None:
-        """Finds a block, or fetches it into the cache, or into memory where the cache fails.
+        """Finds a block in the cache, or fetches it there, or to memory if the cache fails.
 
         Args:
-            number, size: of the block.
-            waiting: of this block; kept by the caller until it is there.
-            keep: gives the blocks that must not be evicted for it.
-            fetch: gets it from the source.
+            number, size: The block and its size in bytes.
+            waiting: The wait for this block. The caller keeps it until the block is there.
+            keep: Returns the blocks that must not be evicted for it.
+            fetch: Fetches the block from the source.
 
         Returns:
             A path in the cache, a file in memory, or None while others fetch the block.
 
         Raises:
-            Exception: what `fetch` failed with.
+            Exception: Whatever `fetch` raises.
         """
         try:
             opened = self._opened()
@@ -138,7 +138,7 @@ class CachedBlocks:
                 folder.drop(source, [number])
 
     def tell(self, forecast: Forecast, position: int, ahead: int) -> None:
-        """Says where the run stands, for this process's evictions and the others'."""
+        """Records the position of the run, for evictions by all processes."""
         with self._lock:
             self._position = forecast, position, ahead
             if time.monotonic() - self._told_s < _TELL_S:
@@ -160,7 +160,7 @@ class CachedBlocks:
                 folder.note_use(source, hits, hits.total())
 
     def _opens_shards(self, forecast: Forecast) -> bool:
-        """Whether it was opened to tell of blocks that are shards: those come without `stage`."""
+        """Opens the cache for blocks that are shards, which do not use `stage`. Returns success."""
         orders = forecast.orders
         if self._blocks.block_rows or orders is None or orders.bounds is None:
             return False
@@ -173,7 +173,7 @@ class CachedBlocks:
             return False
 
     def end_run(self) -> None:
-        """Says that the run has ended; what was fetched so far stays in the cache."""
+        """Records that the run has ended. Fetched blocks stay in the cache."""
         with self._lock:
             opened, hits = self._source, self._hits
             self._hits = Counter()
@@ -200,7 +200,7 @@ class CachedBlocks:
             outcome = folder.claim(source, {number: size}, keep, told)[number]
             if outcome != "ready" or folder.has(source, number, size):
                 return outcome
-            folder.drop(source, [number])  # said to be there, and is not
+            folder.drop(source, [number])  # the index lists it, but the file is missing
         return "no room"
 
     def _fetch_to_cache(

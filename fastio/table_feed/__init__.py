@@ -1,10 +1,10 @@
-"""Batches of tables as they are: row groups are decoded and their rows shuffled by windows.
+"""Batches of table files in place: row groups are decoded, and rows are shuffled by windows.
 
     row groups -> cut (which rank, which window) -> run: threads decode row groups
-      -> records (rows one after the other) -> chunks of the stream -> batches
+      -> records (rows one after another) -> chunks of the stream -> batches
 
-`cut` is arithmetic, `records` the layout of a row, `blocks` the memory, `run` the threads, `ragged`
-what has no fixed width, `feed` what a loader sees.
+`cut` computes the order, `records` defines the layout of a row, `blocks` manages memory, `run` has
+the threads, `ragged` handles variable-width fields, and `feed` is the interface for the loader.
 """
 
 from __future__ import annotations

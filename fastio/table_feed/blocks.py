@@ -1,4 +1,4 @@
-"""Blocks of memory of one size, in huge pages, that are used again."""
+"""A pool of equal memory blocks in huge pages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Block = npt.NDArray[np.uint8]
 
 
 class Blocks:
-    """Lends blocks. Thread-safe; knows no bound, for which see `Budget` in `run`.
+    """Lends memory blocks. Thread-safe. The number is not limited here; see `TableRun`.
 
-    Blocks lie side by side in larger mappings, so that few huge pages are shared with nothing.
+    Blocks are parts of larger mappings, so that little of the huge pages is wasted.
 
     Args:
-        nbytes: of a block.
+        nbytes: The size of a block in bytes.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -29,7 +29,7 @@ class Blocks:
         self._free: deque[Block] = deque()
 
     def take(self) -> Block:
-        """A block with anything in it; give it back."""
+        """Returns a block with undefined contents. Return it with `give`."""
         try:
             return self._free.pop()
         except IndexError:
@@ -41,13 +41,13 @@ class Blocks:
         return parts[0]
 
     def give(self, block: Block) -> None:
-        """Takes a block back."""
+        """Returns a block to the pool."""
         self._free.append(block)
 
 
 def _pages(nbytes: int) -> mmap.mmap:
     size = -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):  # small pages do as well
+    with suppress(AttributeError, OSError):  # without huge pages, small ones are used
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory

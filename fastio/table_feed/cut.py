@@ -1,9 +1,9 @@
-"""Which rows of which row groups a rank gets in an epoch, and which of them are shuffled together.
+"""Assigns rows of row groups to ranks, and to windows that are shuffled together.
 
-The row groups are permuted as a whole. What follows one another in that order is cut in equal
-shares for the ranks, so that a row group is decoded by one rank, or by two at a border. A rank's
-share is cut in windows of consecutive row groups that memory can hold, and each window's rows are
-permuted. So the order is a function of (seed, epoch, ranks, bytes of a window).
+The row groups are permuted as wholes. Their sequence is cut in equal shares for the ranks, so that
+a row group is decoded by one rank, or by two at a border. A rank's share is cut in windows of
+consecutive row groups that fit in memory, and the rows of each window are permuted. The order is
+thus a function of (seed, epoch, number of ranks, bytes of a window).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Segment:
     """Rows [begin, end) of a row group.
 
     Attributes:
-        group: the row group.
-        begin, end: numbers in it.
-        offset: of its rows among those of its window, before they are permuted.
+        group: The row group.
+        begin, end: The range of rows in it.
+        offset: The number of rows before them in their window, before it is permuted.
     """
 
     group: RowGroup
@@ -39,7 +39,7 @@ class Segment:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return self.end - self.begin
 
 
@@ -48,10 +48,10 @@ class Window:
     """Rows that are shuffled together.
 
     Attributes:
-        first: position of its first row in the rank's stream.
-        rows: how many.
-        segments: where they are.
-        order: of the rows; the one at position p of the window is order.at(p) of its segments.
+        first: The position of the first row in the rank's stream.
+        rows: The number of rows.
+        segments: The rows before they are permuted.
+        order: The permutation: position p of the window has row order.at(p) of its segments.
     """
 
     first: int
@@ -60,7 +60,7 @@ class Window:
     order: Order
 
     def positions(self, offset: int, count: int) -> npt.NDArray[np.int64]:
-        """Where rows offset .. offset + count of the window stand in the rank's stream."""
+        """Returns the stream positions of rows offset .. offset + count of the window."""
         return self.order.positions_of_span(offset, count) + self.first
 
 
@@ -69,9 +69,10 @@ class Share:
     """The part of an epoch's rows that one rank gets.
 
     Attributes:
-        first: position of its first row in the order of all row groups.
-        rows: of the stream, the same on every rank.
-        valid: how many of them count; the one that does not comes last, and is the next rank's.
+        first: The position of the first row in the order of all row groups.
+        rows: The number of rows of the stream, the same on every rank.
+        valid: The number of rows that count. A row that does not count is padding at the end, and
+            belongs to the next rank.
     """
 
     first: int
@@ -80,7 +81,7 @@ class Share:
 
     @staticmethod
     def of(total: int, ranks: Ranks, batch_size: int, drop_last: bool) -> Share:
-        """The share of a rank in `total` rows."""
+        """Returns the share of a rank in `total` rows."""
         least, more = divmod(total, ranks.world_size)
         first = ranks.rank * least + min(ranks.rank, more)
         if drop_last:
@@ -99,15 +100,15 @@ def windows(
     row_bytes: int,
     window_bytes: int,
 ) -> Iterator[Window]:
-    """The windows of a rank's stream, in order.
+    """Yields the windows of a rank's stream in order.
 
     Args:
-        groups: all row groups, of at least one row each.
-        share: the rank's.
-        seed, epoch: of the order.
-        shuffle: False: as the files have the rows.
-        row_bytes: what a row takes in a window, beside what varies.
-        window_bytes: what a window may take, unless it is of one row group.
+        groups: All row groups, of at least one row each.
+        share: The share of the rank.
+        seed, epoch: The key of the order.
+        shuffle: Whether to shuffle. If False, rows are in the order of the files.
+        row_bytes: The fixed memory of a row in a window.
+        window_bytes: The largest memory of a window, unless it has only one row group.
     """
     mode: Mode = "shuffle" if shuffle else "sequential"
     key = _native.mix_key(seed & _WORD, epoch)
@@ -128,7 +129,7 @@ def windows(
     if held:
         rows = held[-1].offset + held[-1].rows
         yield Window(first, rows, held, Order(rows, key, number, mode))
-    # What does not count comes last, and is not shuffled among what does.
+    # Padding comes last, and is not shuffled among the rows that count.
     padding = list(_segments(ordered, share.first + share.valid, share.rows - share.valid))
     if padding:
         rows = share.rows - share.valid
@@ -136,7 +137,7 @@ def windows(
 
 
 def _segments(groups: Sequence[RowGroup], first: int, rows: int) -> Iterator[Segment]:
-    """`rows` rows of row groups one after the other; behind the last comes the first."""
+    """Yields `rows` consecutive rows of row groups; the first group follows the last."""
     ends = np.cumsum([group.rows for group in groups])
     total = int(ends[-1]) if len(groups) else 0
     at, left = first, rows

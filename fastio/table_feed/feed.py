@@ -1,4 +1,4 @@
-"""The feed of tables as they are."""
+"""The feed of a loader that reads table files in place."""
 
 from __future__ import annotations
 
@@ -33,26 +33,27 @@ from fastio.table_feed.run import Dealt, RunSettings, TableRun
 from fastio.tensors import Finish, Step, Tail, pin, pinned_allocator, value_tensors
 from fastio.transforms import Augmentation
 
-_MOST_BYTES = 1 << 30  # of memory, where nobody says
+_MOST_BYTES = 1 << 30  # the largest default of memory
 _LEAST_BYTES = 1 << 20
-_WINDOW_SIXTEENTHS = 5  # of memory: of two windows each; then 4 for decoding, and 2 for batches
-_CHUNK_BYTES = 2 << 20  # of batches that are dealt together, where they are small
-_DECODED = 2.5  # what a decoder takes: the rows, and what they are decoded from
+_WINDOW_SIXTEENTHS = 5  # of memory for each of two windows; decoding gets 4, batches get 2
+_CHUNK_BYTES = 2 << 20  # of small batches that are dealt together
+_DECODED = 2.5  # memory of a decoder relative to the rows: the rows and their encoded form
 _LEAST_SLICE = 4096  # rows; pyarrow is slow with fewer
 _NAME = re.compile(r"row groups, windows of (\d+) bytes, rows of (\d+), (\d+) ranks?")
 
 
 @dataclass(frozen=True)
 class TableSettings:
-    """How a feed of tables works.
+    """The settings of a feed of tables.
 
     Attributes:
-        threads: that decode.
-        ahead: batches that are ready before they are asked for.
-        memory: bytes; None: as `table_memory` finds, and a loader's state may say other windows.
-        timeout_s: longest wait for a batch, 0 for no limit.
-        collate_fn: makes the batch of the list of its samples.
-        pinned, ragged, samples: as `feed.NativeSettings` has them.
+        threads: The number of threads that decode.
+        ahead: The number of batches that are prepared ahead.
+        memory: The memory in bytes. If None, `table_memory` chooses it, and a restored state may
+            change the size of windows.
+        timeout_s: The longest wait for a batch in seconds; 0 for no limit.
+        collate_fn: Makes a batch of the list of its samples.
+        pinned, ragged, samples: As for `feed.NativeSettings`.
     """
 
     threads: int
@@ -66,14 +67,14 @@ class TableSettings:
 
 
 def table_memory(memory: int | str | None) -> int:
-    """Bytes that a feed of tables may take: as given, or an eighth of what is available.
+    """Returns the memory in bytes that a feed of tables may take.
 
     Args:
-        memory: bytes, or as "512MiB"; None: an eighth of the memory that is available now, shared
-            by the ranks on this machine, at most 1 GiB.
+        memory: A size in bytes, or text such as "512MiB". If None, an eighth of the memory that is
+            available now, divided by the number of ranks on this machine, at most 1 GiB.
 
     Raises:
-        ValueError: it is no size, or less than 1 MiB.
+        ValueError: If it is not a size, or less than 1 MiB.
     """
     if memory is None:
         return max(_LEAST_BYTES, min(_MOST_BYTES, available_memory() // (8 * local_ranks())))
@@ -85,7 +86,7 @@ def table_memory(memory: int | str | None) -> int:
 
 @dataclass
 class _Shared:
-    """What the runs of a feed use again; made anew in another process."""
+    """Memory that the runs of a feed share. Not pickled."""
 
     blocks: dict[int, Blocks] = field(default_factory=dict)
     pools: dict[str, SlotPool] = field(default_factory=dict)
@@ -95,14 +96,14 @@ class TableFeed:
     """Batches of table files, whose row groups are decoded by threads and shuffled by windows.
 
     Args:
-        dataset: the tables; not closed by the feed.
-        sampling: which rows make up which batch.
-        transforms: of the fields.
-        settings: how.
+        dataset: The tables. They are not closed by the feed.
+        sampling: Which rows make up which batch.
+        transforms: The transforms of the fields.
+        settings: The settings of the feed.
 
     Raises:
-        ValueError: a sampler, or an order that needs any row at any time.
-        SchemaError: a row group takes more memory than there is.
+        ValueError: If there is a sampler, or the order needs random access to rows.
+        SchemaError: If a row group needs more memory than there is.
     """
 
     path: Literal["native", "torch"] = "native"
@@ -146,7 +147,7 @@ class TableFeed:
 
     @property
     def fingerprint(self) -> str:
-        """Of the files and the filter."""
+        """The fingerprint of the files and the filter."""
         return self.dataset.fingerprint
 
     @property
@@ -164,7 +165,7 @@ class TableFeed:
         return self._finish
 
     def order_name(self, ranks: Ranks) -> str:
-        """What an epoch's order depends on beside the seed."""
+        """Returns a description of what an epoch's order depends on besides the seed."""
         many = "s" * (ranks.world_size != 1)
         return (
             f"row groups, windows of {self._window_bytes} bytes, rows of {self._row_bytes}, "
@@ -172,10 +173,10 @@ class TableFeed:
         )
 
     def adopt_order(self, name: str, ranks: Ranks) -> None:
-        """Takes over a state's windows where memory is not given.
+        """Uses the window size of a restored state, if `memory` is not given.
 
         Raises:
-            StateMismatch: the state is of another cut.
+            StateMismatch: If the state has another order.
         """
         found = _NAME.fullmatch(name)
         if name == self.order_name(ranks) or found is None:
@@ -247,10 +248,10 @@ class TableFeed:
         occurrences: npt.ArrayLike,
         field: str | None,
     ) -> list[Augmentation]:
-        """Tables have none.
+        """Raises, because tables have no images.
 
         Raises:
-            TransformError: always.
+            TransformError: Always.
         """
         raise TransformError("augmentations are of images, and tables have none")
 
@@ -260,7 +261,7 @@ class TableFeed:
         return self.settings.ahead
 
     def set_threads(self, threads: int) -> int:
-        """Not possible: windows and memory are shared out to the threads that there are."""
+        """Returns 0: the number is fixed, because memory is divided among the threads."""
         return 0
 
     def stats(self) -> Stats:
@@ -268,7 +269,7 @@ class TableFeed:
         return Stats(threads=self.settings.threads) + self._stats
 
     def close(self) -> None:
-        """Ends all runs, lets go of the memory."""
+        """Ends all runs and releases the memory."""
         for run in list(self._runs):
             run.close()
         self._shared = _Shared()
@@ -286,7 +287,7 @@ class TableFeed:
         return Share.of(len(self.dataset), ranks, batch_size, sampling.drop_last)
 
     def _run_settings(self) -> RunSettings:
-        """How the memory is used."""
+        """Divides the memory among windows, decoders and batches."""
         batch_size = self.sampling.batch_size or 1
         wanted = min(_CHUNK_BYTES, max(self._window_bytes // 16, 1))
         batches = max(1, wanted // (batch_size * self._row_bytes))
@@ -308,7 +309,7 @@ class TableFeed:
         )
 
     def _decoders(self, threads: int) -> tuple[int, int | None]:
-        """How many row groups are decoded at once, and in slices of how many rows."""
+        """Returns how many row groups are decoded at once, and the rows of a slice or None."""
         room = self._memory // 4
         largest = max((group.rows for group in self.dataset.groups), default=1)
         row = self._group_bytes() / max(largest, 1) * _DECODED
@@ -320,14 +321,14 @@ class TableFeed:
         return max(1, min(threads, int(room / (max(row, 1) * _LEAST_SLICE)))), _LEAST_SLICE
 
     def _group_bytes(self) -> int:
-        """What the largest row group takes."""
+        """Returns the memory of the largest row group in bytes."""
         return max(map(self._bytes_of, self.dataset.groups), default=0)
 
     def _bytes_of(self, group: RowGroup) -> int:
         return group.rows * self._row_bytes + group.varying_bytes
 
     def _check_groups(self) -> None:
-        """A row group is shuffled as a whole: it must fit in what all windows may take."""
+        """Checks that each row group fits in the windows' memory; it is shuffled as a whole."""
         for group in self.dataset.groups if self.sampling.mode != "sequential" else ():
             nbytes = self._bytes_of(group)
             if nbytes > 2 * self._window_bytes:
@@ -355,7 +356,7 @@ class TableFeed:
     # --- Batches ----------------------------------------------------------------------------------
 
     def host_batch(self, dealt: Dealt, begin: int, end: int, info: BatchInfo) -> HostBatch:
-        """Rows [begin, end) of a chunk as tensors."""
+        """Returns rows [begin, end) of a chunk as tensors."""
         batch = begin // (self.sampling.batch_size or 1)
         values: dict[str, Any] = {n: v[begin:end] for n, v in dealt.fields.items()}
         values |= dealt.ragged[batch] if dealt.ragged else {}
@@ -373,7 +374,7 @@ class TableFeed:
         return HostBatch(pin(data) if pinned == "fresh" else data, info)
 
     def _samples(self, data: Mapping[str, Any], values: Mapping[str, Any]) -> list[Any]:
-        """A batch taken apart, for collate_fn: as indexing the dataset gives samples."""
+        """Splits a batch into samples for collate_fn, as indexing the dataset gives them."""
         columns = {
             name: field_samples(
                 values[name],
@@ -395,7 +396,7 @@ class TableFeed:
 
 
 class TableBatches:
-    """One run of a feed of tables."""
+    """The batches of one run of a feed of tables."""
 
     def __init__(
         self, feed: TableFeed, run: TableRun, share: Share, start: int, epoch: int, ranks: Ranks
@@ -407,8 +408,8 @@ class TableBatches:
         self._epoch = epoch
         self._ranks = ranks
         self._total = len(feed.dataset)
-        # A daemon thread that came back from native code when the interpreter has gone would end
-        # the process with an error.
+        # A daemon thread that returns from native code after the interpreter has shut down would
+        # end the process with an error.
         self._at_exit = partial(_close_at_exit, weakref.ref(run))
         atexit.register(self._at_exit)
 
@@ -448,13 +449,13 @@ def _close_at_exit(reference: weakref.ref[TableRun]) -> None:
 
 
 def _released(dealt: Dealt, last: bool) -> None:
-    """A batch was copied; copies end in order, so a chunk is free when its last batch is."""
+    """Releases a chunk after the copy of its last batch; copies end in order."""
     if last:
         dealt.release()
 
 
 def _tensors(dataset: TableDataset, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch's parts as tensors, sizes behind their fields."""
+    """Returns a batch's fields as tensors. The sizes of ragged fields follow their fields."""
     data: dict[str, Any] = {}
     for name in dataset.schema.fields:
         part = values[name]
@@ -466,7 +467,7 @@ def _tensors(dataset: TableDataset, values: Mapping[str, Any]) -> dict[str, Any]
 def _place_steps(
     dataset: TableDataset, transforms: FieldTransforms, settings: TableSettings, sampling: Sampling
 ) -> tuple[Finish | None, Finish | None]:
-    """What is done before collate_fn, and what on the device."""
+    """Returns the steps to run before collate_fn, and those to run on the device."""
     steps: list[Step] = []
     for name, compiled in transforms.fields.items():
         steps += [(name, Tail(compiled.tail))] if compiled.tail else []

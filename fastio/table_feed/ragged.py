@@ -1,4 +1,4 @@
-"""Fields without a fixed width in shuffled batches: lists padded, strings as lists."""
+"""Variable-width fields in shuffled batches: numeric lists are batched, strings become lists."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fastio.schema import Array, Field, Text
 
 
 class RaggedRows:
-    """The rows of some fields, run by run of consecutive rows. Thread-safe.
+    """The rows of variable-width fields, as runs of consecutive rows. Thread-safe.
 
     Args:
-        fields: that have no fixed width.
-        forms: of those that are lists; padded where it does not say.
+        fields: The variable-width fields.
+        forms: The form of each field of lists in batches; "padded" by default.
     """
 
     def __init__(self, fields: dict[str, Field], forms: Forms | None = None) -> None:
@@ -28,24 +28,24 @@ class RaggedRows:
         self._runs: list[tuple[int, dict[str, Ragged]]] = []  # by the first row's number
 
     def add(self, first: int, rows: dict[str, Ragged]) -> None:
-        """Takes rows in whose numbers are `first` and those that follow it."""
+        """Adds consecutive rows, of which the first has the number `first`."""
         kept = {name: rows[name] for name in self._fields}
         bisect.insort(self._runs, (first, kept), key=lambda run: run[0])
 
     def merged(self, other: RaggedRows) -> RaggedRows:
-        """The rows of both."""
+        """Returns the rows of both objects together."""
         both = RaggedRows(self._fields, self._forms)
         both._runs = sorted([*self._runs, *other._runs], key=lambda run: run[0])
         return both
 
     def batch(self, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """A batch of the fields.
+        """Returns the fields of a batch.
 
         Args:
             rows: int64 (n,), numbers of rows that were added.
 
         Returns:
-            Lists of str or bytes; a `RaggedBatch` of each list.
+            A list of str or bytes, or a `RaggedBatch` for lists.
         """
         firsts = np.array([first for first, _ in self._runs], np.int64)
         runs = np.searchsorted(firsts, rows, side="right") - 1
@@ -62,7 +62,7 @@ class RaggedRows:
         return found
 
 
-_Parts = Sequence[tuple[npt.NDArray[np.int64], Ragged, int]]  # places in the batch, rows, the first
+_Parts = Sequence[tuple[npt.NDArray[np.int64], Ragged, int]]  # places in the batch; run; its start
 
 
 def _lists(parts: _Parts, rows: npt.NDArray[np.int64], dtype: str, form: Form) -> RaggedBatch:

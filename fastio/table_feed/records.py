@@ -1,4 +1,4 @@
-"""The layout of a record: a row's fields of fixed width, and its number, one after the other."""
+"""The layout of a record: the fixed-width fields of a row, followed by the row's number."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from fastio.schema import Schema
 
 _PLACE_BYTES = 4  # of a record's position in its bucket
 _ALIGNMENT = 8
-_BUCKET_BYTES = 384 << 10  # about, of records: a part of a processor's second cache
+_BUCKET_BYTES = 384 << 10  # approximate size of a bucket, chosen to fit in a processor's L2 cache
 
 RawBytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class FixedField:
-    """A field of fixed width in a record.
+    """A fixed-width field in a record.
 
     Attributes:
-        name: the field's.
-        dtype: of its numbers.
-        shape: of a row.
-        width: bytes of a row.
-        offset: of its first byte in a record.
+        name: The name of the field.
+        dtype: The dtype of its values.
+        shape: The shape of a row.
+        width: The size of a row in bytes.
+        offset: The offset in the record in bytes.
     """
 
     name: str
@@ -40,16 +40,16 @@ class FixedField:
 
 
 class Records:
-    """How records are laid out, and how they are filled and emptied.
+    """Lays out records, fills them and empties them.
 
     Args:
-        schema: of the fields.
-        fixed: those of fixed width: shape, and bytes, of a row.
+        schema: The schema of the fields.
+        fixed: The shape and bytes of a row of each fixed-width field.
 
     Attributes:
-        fields: by name.
-        stride: bytes of a record.
-        shift: a bucket, see native/core/interleave.h, has 2**shift records.
+        fields: The fields by name.
+        stride: The size of a record in bytes.
+        shift: A bucket (see native/core/interleave.h) has 2**shift records.
     """
 
     def __init__(self, schema: Schema, fixed: Mapping[str, tuple[tuple[int, ...], int]]) -> None:
@@ -64,21 +64,21 @@ class Records:
         self.shift = max(4, (_BUCKET_BYTES // self.stride).bit_length() - 1)
 
     def chunk_bytes(self, rows: int) -> int:
-        """Memory for a chunk of so many records."""
+        """Returns the memory in bytes for a chunk of `rows` records."""
         return rows * (self.stride + _PLACE_BYTES)
 
     def buckets(self, rows: int) -> int:
-        """Buckets of a chunk of so many records."""
+        """Returns the number of buckets of a chunk of `rows` records."""
         return -(-rows >> self.shift)
 
     def columns(
         self, parts: Sequence[Part], rows: npt.NDArray[np.int64], begin: int, end: int
     ) -> list[tuple[RawBytes, int]]:
-        """Rows [begin, end) of what fields are made of, for `_native.interleave`.
+        """Returns rows [begin, end) of the parts of fields, for `_native.interleave`.
 
         Args:
-            parts: each with all rows.
-            rows: int64 (end - begin,), their numbers.
+            parts: The parts, each with all rows.
+            rows: int64 (end - begin,), the row numbers.
         """
         found = [(_raw(rows), self._row_offset)]
         for part in parts:
@@ -91,16 +91,16 @@ class Records:
     def deal(
         self, memory: RawBytes, count: int, chunk_rows: int, out: Mapping[str, AnyArray]
     ) -> npt.NDArray[np.int64]:
-        """Puts a chunk's records to their places.
+        """Copies a chunk's records to their final places.
 
         Args:
-            memory: the chunk's.
-            count: its records.
-            chunk_rows: that it has room for.
-            out: for each field an array (count, *shape).
+            memory: The memory of the chunk.
+            count: The number of records.
+            chunk_rows: The capacity of the chunk in records.
+            out: For each field an array (count, *shape).
 
         Returns:
-            int64 (count,): the rows' numbers.
+            int64 (count,), the row numbers.
         """
         rows = np.empty(count, np.int64)
         targets = [(_raw(rows), self._row_offset)]
@@ -112,5 +112,5 @@ class Records:
 
 
 def _raw(values: AnyArray) -> RawBytes:
-    """An array's bytes; a copy where they do not lie one after the other."""
+    """Returns an array's bytes, as a copy if the array is not contiguous."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)

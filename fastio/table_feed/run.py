@@ -1,12 +1,12 @@
 """One run over a table: threads decode row groups into chunks of the stream, and deal the chunks.
 
-    window opens: blocks for its chunks     a bounded number of them, or no other window is open
-      -> a thread decodes a row group       and appends its rows to the chunks of their positions
-      -> a chunk is full                    all windows that it has rows of are decoded
-      -> a thread deals it                  a few chunks ahead of the consumer; its block is free
+    a window opens                       if enough blocks are free for its chunks, or no other is
+      open -> a thread decodes a row group    and appends its rows to the chunks of their positions
+      -> a chunk is full                 when all windows that it has rows of are decoded
+      -> a thread deals it               a few chunks ahead of the consumer; its block becomes free
       -> the consumer takes its batches
 
-One lock guards what the threads share; it is held for bookkeeping only.
+One lock guards the threads' shared state. It is held for bookkeeping only.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from fastio.table_feed.ragged import RaggedRows
 from fastio.table_feed.records import Records
 from fastio.threads import PATIENCE_S
 
-_JOIN_S = 1.0  # for the threads, when the interpreter exits
+_JOIN_S = 1.0  # wait for the threads at the interpreter's exit
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How a run works.
+    """The settings of a run.
 
     Attributes:
-        batch_size: rows of a batch.
-        chunk_batches: batches of a chunk.
-        threads: that decode and deal.
-        decoders: of them that decode at once.
-        slice_rows: rows that a decoder takes at a time; None: a row group.
-        arrow_threads: let pyarrow use threads of its own too.
-        blocks: of memory for chunks that may be used at once.
-        ahead: chunks that are dealt before the consumer comes to them.
-        timeout_s: longest wait for a batch; 0: no limit.
-        ragged: the forms of lists.
+        batch_size: The number of rows in a batch.
+        chunk_batches: The number of batches in a chunk.
+        threads: The number of threads that decode and deal.
+        decoders: The number of them that may decode at the same time.
+        slice_rows: The number of rows that a decoder reads at a time. If None, a row group.
+        arrow_threads: Whether pyarrow may use its own threads too.
+        blocks: The number of memory blocks that chunks may use.
+        ahead: The number of chunks that are dealt ahead of the consumer.
+        timeout_s: The longest wait for a batch in seconds; 0 for no limit.
+        ragged: The forms of lists.
     """
 
     batch_size: int
@@ -68,19 +68,19 @@ class RunSettings:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of a chunk."""
+        """The number of rows in a chunk."""
         return self.batch_size * self.chunk_batches
 
 
 @dataclass
 class Dealt:
-    """A chunk's rows in their order.
+    """The rows of a chunk in their final order.
 
     Attributes:
-        rows: int64 (n,), their numbers.
-        fields: of fixed width, (n, *shape).
-        ragged: for each batch, its other fields.
-        leases: of the memory of `fields`.
+        rows: int64 (n,), the row numbers.
+        fields: The fixed-width fields, (n, *shape) each.
+        ragged: The other fields of each batch.
+        leases: The leases of the memory of `fields`.
     """
 
     rows: npt.NDArray[np.int64]
@@ -90,20 +90,20 @@ class Dealt:
     batches_out: int = 0
 
     def release(self) -> None:
-        """Gives the memory back now."""
+        """Returns the memory to its pools."""
         for lease in self.leases:
             lease.release()
 
 
 @dataclass
 class _Chunk:
-    """Positions of the stream that are dealt together, while they come in.
+    """A range of positions of the stream that are dealt together, while rows are added.
 
     Attributes:
-        number: in the run; it begins at position number * chunk_rows of the run.
-        rows: how many.
-        block: where they are, in any order within their buckets.
-        ragged: of each window that it has rows of.
+        number: The number of the chunk. It begins at position number * chunk_rows of the run.
+        rows: The number of rows.
+        block: The memory of the rows, which are in any order within their buckets.
+        ragged: The variable-width rows of each window that has rows in the chunk.
     """
 
     number: int
@@ -124,25 +124,25 @@ class _OpenWindow:
 
     @property
     def end(self) -> int:
-        """Number of the chunk behind the last."""
+        """The number of the chunk after the last one."""
         return self.chunks[-1].number + 1
 
 
 class TableRun:
-    """Batches of one rank's stream from a position on; an iterator of `TableBatch`.
+    """The batches of one rank's stream from a position on.
 
-    One consumer. The threads start with the first batch that is asked for.
+    For one consumer. The threads start when the first batch is requested.
 
     Args:
-        dataset: the tables.
-        windows: of the stream.
-        start: position of the first row that is wanted.
-        rows: of the stream.
-        records: the layout.
-        blocks: memory of chunks; several runs may share it.
-        pools: memory of each field of fixed width.
-        settings: how.
-        stats: its decode_s is counted up.
+        dataset: The tables.
+        windows: The windows of the stream.
+        start: The position of the first row.
+        rows: The number of rows of the stream.
+        records: The layout of rows in chunks.
+        blocks: The memory of chunks, which several runs may share.
+        pools: The memory of each fixed-width field.
+        settings: The settings of the run.
+        stats: Its decode_s is increased.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class TableRun:
         self._start = start
         self._rows = max(rows - start, 0)
         chunks = -(-self._rows // settings.chunk_rows)
-        # Of each chunk: rows of its buckets that have their place there; rows that are there.
+        # For each chunk: rows with a reserved place in each bucket, and rows that are there.
         self._reserved = np.zeros((chunks, records.buckets(settings.chunk_rows)), np.int64)
         self._filled = np.zeros(chunks, np.int64)
         self._records = records
@@ -176,39 +176,40 @@ class TableRun:
         self._work = threading.Condition(self._lock)  # threads wait for work
         self._news = threading.Condition(self._lock)  # the consumer waits for a chunk
         self._next_window: Window | None = None
-        self._coming: deque[Segment] = deque()  # that are not asked for yet, in their order
+        self._coming: deque[Segment] = deque()  # segments that were not fetched ahead yet, in order
         self._look_at_next_window()
         self._open: deque[_OpenWindow] = deque()
         self._decoding = 0
         self._blocks_used = 0
-        self._partial: _Chunk | None = None  # of which the next window has rows too
+        self._partial: _Chunk | None = None  # the chunk that the next window has rows of too
         self._full: list[tuple[int, _Chunk]] = []  # a heap, by number
         self._dealt: dict[int, Dealt] = {}
-        self._failed: tuple[int, Exception] | None = None  # the chunk from which on, why
-        self._at = 0  # chunk that the consumer is at
-        self._batch = 0  # its next batch in the run
+        self._failed: tuple[int, Exception] | None = None  # the first chunk that failed, and why
+        self._at = 0  # the consumer's chunk
+        self._batch = 0  # the consumer's next batch in the run
         self._ended = False
         self._threads: list[threading.Thread] = []
         self._pid = os.getpid()
 
     @property
     def batches(self) -> int:
-        """Number of batches of the whole run."""
+        """The number of batches of the whole run."""
         return -(-self._rows // self._settings.batch_size)
 
     def ready(self) -> bool:
-        """Whether `next` would return, or raise, without waiting."""
+        """Returns whether `next` would return or raise without waiting."""
         self._start_threads()
         with self._lock:
             return self._ended or self._batch >= self.batches or self._outcome() is not None
 
     def next(self) -> tuple[Dealt, int, int]:
-        """The next batch: rows [begin, end) of a chunk.
+        """Returns the next batch as a chunk and the range [begin, end) of its rows.
 
         Raises:
-            StopIteration: there is none.
-            LoaderTimeout: it takes too long; a later call waits on.
-            ShardCorrupt, SchemaError: a row group of it cannot be read; so will later calls.
+            StopIteration: If there are no more batches.
+            LoaderTimeout: If it takes too long. A later call continues to wait.
+            ShardCorrupt, SchemaError: If one of its row groups cannot be read. Later calls raise
+                too.
         """
         if self._ended or self._batch >= self.batches:
             raise StopIteration
@@ -226,11 +227,11 @@ class TableRun:
         return dealt, begin, end
 
     def close(self, timeout_s: float = PATIENCE_S) -> None:
-        """Ends the threads and gives the memory back. Idempotent.
+        """Ends the threads and returns the memory. Idempotent.
 
         Args:
-            timeout_s: longest wait for all of them; one whose read hangs is left to itself, and the
-                memory too.
+            timeout_s: The longest wait for all threads. If a thread hangs in a read, it and the
+                memory are abandoned.
         """
         if self._pid != os.getpid():
             return
@@ -272,7 +273,7 @@ class TableRun:
         return outcome
 
     def _outcome(self) -> Dealt | Exception | None:
-        """What became of the chunk that the consumer is at; None: nothing yet."""
+        """Returns the consumer's chunk, or why it failed; None if it is not ready."""
         dealt = self._dealt.get(self._at)
         if dealt is None and self._failed is not None and self._failed[0] <= self._at:
             return self._failed[1]
@@ -294,7 +295,7 @@ class TableRun:
     # --- The threads ------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """What each thread does."""
+        """Runs in each thread: takes tasks until the run ends."""
         while True:
             with self._lock:
                 while (task := self._next_task()) is None and not self._ended:
@@ -306,7 +307,7 @@ class TableRun:
             del task
 
     def _next_task(self) -> Callable[[], None] | None:
-        """Dealing goes first: it frees memory, and somebody waits for it."""
+        """Returns the next task. Dealing has priority: it frees memory, and the consumer waits."""
         if self._full and self._full[0][0] < self._at + self._settings.ahead:
             _, chunk = heapq.heappop(self._full)
             return lambda: self._deal(chunk)
@@ -320,20 +321,20 @@ class TableRun:
         self._decoding += 1
         if self._coming and self._coming[0] is segment:
             self._coming.popleft()
-        # Before anybody else takes one of them: what was asked for has to be read.
+        # Do it before another thread takes one of them, because every fetched segment must be read.
         while self._coming and self._is_asked_for(self._coming[0]):
             self._coming.popleft()
         return lambda: self._decode(opened, segment)
 
     def _is_asked_for(self, segment: Segment) -> bool:
-        """Has a row group fetched before it is read; False: there is no room for it now."""
+        """Fetches a row group ahead. Returns False if there is no memory for it now."""
         try:
             return self._dataset.ahead(segment.group)
-        except Exception:  # said by the thread that reads it, where its rows are wanted
+        except Exception:  # the thread that reads it will raise the error
             return True
 
     def _open_window(self) -> _OpenWindow | None:
-        """The next window, if there are blocks for its chunks."""
+        """Opens the next window if there are enough blocks for its chunks; else returns None."""
         window, rows = self._next_window, self._settings.chunk_rows
         if window is None or self._failed is not None:
             return None
@@ -341,8 +342,8 @@ class TableRun:
         last = (window.first + window.rows - 1 - self._start) // rows
         chunks = [self._partial] if self._partial is not None else []
         needed = last + 1 - first - len(chunks)
-        # A window that needs more blocks than there are is opened when all others are free: chunks
-        # that wait to be dealt have theirs still.
+        # A window that needs more blocks than exist is opened when all others are free. Chunks that
+        # wait to be dealt still hold theirs.
         others = self._blocks_used > len(chunks)
         if others and self._blocks_used + needed > self._settings.blocks:
             return None
@@ -374,7 +375,7 @@ class TableRun:
             for rows in self._dataset.read(
                 segment.group, settings.slice_rows, settings.arrow_threads
             ):
-                # What is mapped is found to be damaged after it was read: when more is asked for.
+                # Damage of a mapped file is detected after its use, when more is requested.
                 if taken is not None:
                     self._filled_up(opened, taken)
                 taken = None
@@ -402,7 +403,8 @@ class TableRun:
         """Appends those of the rows that are in the segment to their chunks.
 
         Returns:
-            How many came to each, int64 (chunks,); None: none.
+            The number of rows that were added to each chunk, int64 (chunks,); None if there are
+            none.
         """
         begin, end = max(segment.begin, rows.begin), min(segment.end, rows.begin + rows.count)
         if begin >= end:
@@ -439,7 +441,7 @@ class TableRun:
         return found
 
     def _filled_up(self, opened: _OpenWindow, rows: npt.NDArray[np.int64]) -> None:
-        """Notes that rows are in the chunks of a window, int64 (chunks,)."""
+        """Records that rows were added to a window's chunks: int64 (chunks,)."""
         first = opened.chunks[0].number
         with self._lock:
             self._filled[first : opened.end] += rows
@@ -484,7 +486,7 @@ class TableRun:
         return Dealt(rows, out, ragged, leases)
 
     def _fail(self, chunk: int, error: Exception) -> None:
-        """Notes why there are no chunks from a number on."""
+        """Records that there are no chunks from a number on, and why."""
         if self._failed is None or chunk < self._failed[0]:
             self._failed = chunk, error
         self._news.notify_all()

@@ -1,4 +1,4 @@
-"""Parquet and Arrow files, read row group by row group; of those in a store the ranges it takes."""
+"""Reads Parquet and Arrow files by row group; from a store, only the necessary ranges."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from fastio.formats.tables.trust import (
 from fastio.threads import DaemonPool
 
 T = TypeVar("T")
-_ATTEMPTS = 6  # to fetch what comes damaged, each time in another way
+_ATTEMPTS = 6  # fetches of data that arrives damaged
 
 
 class ParquetTable:
-    """A Parquet file, read row group by row group.
+    """A Parquet file, which is read row group by row group.
 
     Attributes:
-        file: where it is.
-        metadata: its footer.
-        skip: row groups that are not wanted.
+        file: The file.
+        metadata: Its footer.
+        skip: The numbers of row groups that are not wanted.
     """
 
     def __init__(self, file: TableFile | str) -> None:
@@ -60,19 +60,19 @@ class ParquetTable:
             self.rows = self.metadata.num_rows
 
     def fetch(self, group: int, columns: Sequence[str]) -> list[Span]:
-        """What a row group's columns take, of a file in a store.
+        """Fetches the columns of a row group of a file in a store.
 
         Raises:
-            ShardCorrupt: the file has changed.
-            StoreError: it cannot be read.
+            ShardCorrupt: If the file has changed.
+            StoreError: If it cannot be read.
         """
         assert isinstance(self.file, StoreFile)
         return self.file.fetch(chunk_ranges(self.metadata, group, columns, self.name))
 
     def opened(self, spans: Sequence[Span]) -> pa_parquet.ParquetFile:
-        """The file in a store, of which these spans are there."""
+        """Opens the file in a store with the fetched spans."""
         assert isinstance(self.file, StoreFile)
-        # Without pre_buffer, which would ask for ranges of its own.
+        # Without pre_buffer, which would request ranges of its own.
         return pa_parquet.ParquetFile(
             self.file.whole(spans),
             metadata=self.metadata,
@@ -107,7 +107,7 @@ class ParquetTable:
         spans: Sequence[Span],
         batches: Callable[[pa_parquet.ParquetFile, Sequence[Span]], Iterator[T]],
     ) -> Iterator[T]:
-        """What a row group's columns hold, from what `fetch` gave; see `undamaged`."""
+        """Reads a row group's columns from what `fetch` returned; see the function `undamaged`."""
         assert isinstance(self.file, StoreFile)
 
         def read(spans: Sequence[Span]) -> Iterator[T]:
@@ -160,13 +160,13 @@ class ParquetTable:
 
 
 class ArrowTable:
-    """An Arrow IPC file or stream; Feather files of version 2 are such files.
+    """An Arrow IPC file or stream. Feather files of version 2 are IPC files.
 
     Attributes:
-        file: where it is.
-        batch_rows: rows of each record batch; empty for a stream.
-        checks: of its columns.
-        mapped: what the batches of a stream lie in, once they were read; None of others.
+        file: The file.
+        batch_rows: The number of rows of each record batch; empty for a stream.
+        checks: Validates its columns.
+        mapped: The mapped stream that batches lie in, after it was read; else None.
     """
 
     def __init__(self, file: TableFile | str) -> None:
@@ -194,12 +194,12 @@ class ArrowTable:
 
     @property
     def has_batches(self) -> bool:
-        """Whether record batches can be read by themselves."""
+        """Whether record batches can be read separately."""
         return self.rows is not None
 
     @property
     def body_bytes(self) -> list[int]:
-        """Bytes of each record batch of a file in a store."""
+        """The size in bytes of each record batch."""
         return [block.metadata + block.body for block in self._blocks]
 
     def batches(
@@ -211,18 +211,18 @@ class ArrowTable:
         yield from skipped_to(self.name, batches, start, columns, self.checks)
 
     def fetch(self, number: int) -> list[Span]:
-        """What a record batch of a file in a store takes.
+        """Fetches a record batch of a file in a store.
 
         Raises:
-            ShardCorrupt: the file has changed.
-            StoreError: it cannot be read.
+            ShardCorrupt: If the file has changed.
+            StoreError: If it cannot be read.
         """
         assert isinstance(self.file, StoreFile)
         block = self._blocks[number]
         return self.file.fetch([(block.offset, block.metadata + block.body)])
 
     def batch(self, number: int, spans: Sequence[Span]) -> pa.RecordBatch:
-        """A record batch of a file in a store, from what `fetch` gave; see `undamaged`."""
+        """Reads a record batch of a file in a store from what `fetch` returned; see `undamaged`."""
         assert isinstance(self.file, StoreFile)
         file = self.file
 
@@ -234,7 +234,7 @@ class ArrowTable:
         return next(undamaged(file, spans, lambda: self.fetch(number), read))
 
     def mapped_batch(self, file: Mapped, number: int) -> pa.RecordBatch:
-        """A record batch of a file on this machine, whose reader is `pa.ipc.open_file`.
+        """Reads a record batch of a mapped local file, whose reader is `pa.ipc.open_file`.
 
         Raises:
             ShardCorrupt: it is damaged, or compressed and would take too much memory.
@@ -342,7 +342,7 @@ class ArrowTable:
 
 
 def _check_block(block: Block, data: Callable[[int, int], memoryview], where: str) -> None:
-    """Refuses a message of a file that would take too much memory when it is decompressed."""
+    """Refuses a message of a file whose decompressed size exceeds the limit."""
     body = data(block.offset + block.metadata, block.body)
     check_decompressed(data(block.offset, block.metadata), body, where)
 
@@ -357,18 +357,18 @@ def undamaged(
     fetch: Callable[[], Sequence[Span]],
     read: Callable[[Sequence[Span]], Iterator[T]],
 ) -> Iterator[T]:
-    """What is read of parts of a file in a store, fetched again where they cannot be read.
+    """Yields what `read` reads of a file in a store. Fetches data again if it cannot be read.
 
-    What comes damaged may have become so on the way; what comes so twice is damaged at the source.
+    If a second fetch returns the same bytes, they are damaged at the source and not on the way.
 
     Args:
-        file: it.
-        spans: what was fetched.
-        fetch: does so again.
-        read: reads it, each time the same if it is not damaged.
+        file: The file.
+        spans: The data that was fetched.
+        fetch: Fetches it again.
+        read: Reads the data. It must yield the same items for the same contents.
 
     Raises:
-        ShardCorrupt, pyarrow.ArrowException, OSError: from `read`.
+        ShardCorrupt, pyarrow.ArrowException, OSError: As raised by `read`.
     """
     given = 0
     for attempt in range(_ATTEMPTS):
@@ -392,10 +392,10 @@ def undamaged(
 def chunk_ranges(
     metadata: pa_parquet.FileMetaData, group: int, columns: Sequence[str], where: str
 ) -> list[tuple[int, int]]:
-    """The ranges (offset, length) of a Parquet file that a row group's columns take.
+    """Returns the ranges (offset, length) of a row group's columns in a Parquet file.
 
     Raises:
-        ShardCorrupt: its footer says what cannot be.
+        ShardCorrupt: If the footer's values are impossible.
     """
     about = metadata.row_group(group)
     wanted = tuple(f"{name}." for name in columns)
@@ -409,10 +409,10 @@ def chunk_ranges(
 
 
 def chunk_range(chunk: pa_parquet.ColumnChunkMetaData, where: str) -> tuple[int, int]:
-    """The range (offset, length) of a Parquet file that a column takes in a row group.
+    """Returns the range (offset, length) of a column chunk in a Parquet file.
 
     Raises:
-        ShardCorrupt: its footer says what cannot be; names the row group, which is `where`.
+        ShardCorrupt: If the footer's values are impossible. `where` names the row group.
     """
     begin, length = chunk.data_page_offset, chunk.total_compressed_size
     if chunk.dictionary_page_offset:
@@ -426,12 +426,12 @@ def chunk_range(chunk: pa_parquet.ColumnChunkMetaData, where: str) -> tuple[int,
 
 
 def _with_footer(file: TableFile) -> Any:
-    """What pyarrow opens, its last bytes fetched if it is in a store."""
+    """Returns what pyarrow opens. The end of a file in a store is fetched first."""
     return file.whole(file.tail()) if isinstance(file, StoreFile) else file.whole()
 
 
 def _one_ahead(items: Iterable[int], fetch: Any) -> Iterator[list[Span]]:
-    """What `fetch` gives for each, the next one fetched while one is used."""
+    """Yields what `fetch` returns for each item, and fetches the next item meanwhile."""
     with DaemonPool(1, "fastio-table-fetch") as pool:
         ahead = None
         for item in items:
@@ -446,7 +446,7 @@ def _one_ahead(items: Iterable[int], fetch: Any) -> Iterator[list[Span]]:
 def _cut(
     spans: Sequence[Span], ranges: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, memoryview]]:
-    """The ranges, by their offsets, out of spans that have them."""
+    """Yields each range's offset and its bytes from the spans."""
     for offset, length in ranges:
         for start, data in reversed(spans):
             if start <= offset:

@@ -1,7 +1,7 @@
-"""Tables that are read where they lie: row groups in any order, by any thread.
+"""Reads tables in place: row groups in any order, by any thread.
 
-Parquet files and Arrow files have groups of rows that can be read by themselves. CSV, JSONL and
-Arrow streams have not: they are read into memory once, where they fit.
+Parquet and Arrow files have row groups that can be read separately. CSV, JSONL and Arrow streams
+have none: they are read into memory once, if they fit.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from fastio.threads import DaemonPool
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Rows that are read at once.
+    """Rows that are read together.
 
     Attributes:
-        file: number of the file.
-        number: in its file.
-        first_row: number of its first row in all files together, filtered ones not counted.
-        rows: that pass the filter.
-        place: of its first row.
-        varying_bytes: about what its strings, byte strings and lists take.
+        file: The number of the file.
+        number: The number of the row group in its file.
+        first_row: The number of its first row in all files together, counting matching rows.
+        rows: The number of rows that match the filter.
+        place: The origin of its first row.
+        varying_bytes: The approximate size of its strings, byte strings and lists.
     """
 
     file: int
@@ -55,13 +55,13 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as they were read.
+    """Consecutive rows of a row group.
 
     Attributes:
-        begin: number of the first in its row group.
-        count: how many.
-        parts: of the fields of fixed width.
-        ragged: the other fields.
+        begin: The number of the first row in the row group.
+        count: The number of rows.
+        parts: The values of fixed-width fields.
+        ragged: The other fields.
     """
 
     begin: int
@@ -125,17 +125,17 @@ class TableDataset:
             self.groups = self._find_groups(pool, None if like is None else like._counts)
 
     def __len__(self) -> int:
-        """Rows that pass the filter."""
+        """Returns the number of rows that match the filter."""
         return self.groups[-1].first_row + self.groups[-1].rows if self.groups else 0
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row's fields of fixed width."""
+        """The size of a row's fixed-width fields in bytes."""
         return sum(width for _, width in self.fixed.values())
 
     @cached_property
     def fixed(self) -> dict[str, tuple[tuple[int, ...], int]]:
-        """The fields of fixed width: shape, and bytes, of a row."""
+        """The shape and size in bytes of a row of each fixed-width field."""
         found = {}
         for name, kind in self.schema.fields.items():
             shape = kind.fixed_shape if isinstance(kind, Array) else ()
@@ -147,16 +147,16 @@ class TableDataset:
         return found
 
     def read(self, group: RowGroup, rows: int | None, threads: bool) -> Iterator[Rows]:
-        """The rows of a row group, in order. Thread-safe.
+        """Yields the rows of a row group in order. Thread-safe.
 
         Args:
-            group: one of `groups`.
-            rows: at most so many at a time; None: all, or as many as is fastest.
-            threads: let pyarrow use several threads.
+            group: One of `groups`.
+            rows: The largest number of rows at a time. If None, the fastest size is chosen.
+            threads: Whether pyarrow may use several threads.
 
         Raises:
-            ShardCorrupt: it is damaged, or not what it was when it was opened.
-            SchemaError: a value does not fit its field.
+            ShardCorrupt: If it is damaged, or has changed since it was opened.
+            SchemaError: If a value does not fit its field.
         """
         place, done = group.place, 0
         where = place.file if place.row_group is None else f"{place.file}, row group {group.number}"
@@ -168,7 +168,7 @@ class TableDataset:
                 break
             at = Place(place.file, place.first_row + done, place.row_group)
             parts, ragged = self._conversion.parts(batch, at)
-            if self._sources[group.file].lends:  # strings are used long after they were checked
+            if self._sources[group.file].lends:  # copy strings, which outlive the file's check
                 ragged = {name: each.copied() for name, each in ragged.items()}
             if done + batch.num_rows > group.rows:
                 break
@@ -181,18 +181,18 @@ class TableDataset:
             )
 
     def ahead(self, group: RowGroup) -> bool:
-        """Begins to fetch a row group that is read soon, where its file is in a store.
+        """Starts to fetch a row group from a store before it is read.
 
         Args:
-            group: one of `groups`; to be read afterwards, or it takes room until `close`.
+            group: One of `groups`. It must be read later, or it takes memory until `close`.
 
         Returns:
-            False: there is no room for it now.
+            False if there is no memory for it now.
         """
         return self._sources[group.file].ahead(group.number, self._columns())
 
     def close(self) -> None:
-        """Lets go of the files that this thread has open, and of what is in memory."""
+        """Closes the files that this thread has open, and releases memory."""
         for source in self._sources:
             source.close()
 
@@ -208,7 +208,7 @@ class TableDataset:
                 yield batch
 
     def _columns(self) -> list[str]:
-        """The columns that are read."""
+        """Returns the names of the columns to read."""
         reads, wanted = self._conversion.reads, self._filter
         return reads if wanted is None else [*dict.fromkeys([*reads, *wanted.columns])]
 
@@ -235,7 +235,7 @@ class TableDataset:
         return found
 
     def _count(self, counted: list[list[tuple[int, int]]], pool: DaemonPool) -> Iterator[int]:
-        """For each row group, how many of its rows pass the filter."""
+        """Yields the number of matching rows of each row group."""
         wanted = self._filter
         if wanted is None:
             return (rows for groups in counted for rows, _ in groups)
@@ -264,5 +264,5 @@ def _counting(
 
 
 def _varies(kind: Any) -> bool:
-    """Whether a field's rows differ in their bytes."""
+    """Returns whether the rows of a field differ in size."""
     return not is_fixed_width(kind)

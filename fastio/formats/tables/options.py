@@ -1,4 +1,4 @@
-"""What is wanted of a table: which columns, as which fields, of which types, and what of nulls."""
+"""Options of a table: columns, groups, dtypes, and what replaces nulls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastio.schema import DTYPES
 
 MASK = "mask"
 VALID_SUFFIX = "_valid"
-KEPT_SUFFIX = ":valid"  # of fields that no batch has: where samples have None
+KEPT_SUFFIX = ":valid"  # of internal fields that tell which samples have None
 _RANGE = re.compile(r"(.*?)(\d+)\.\.(.*?)(\d+)")
 
 
@@ -20,21 +20,21 @@ _RANGE = re.compile(r"(.*?)(\d+)\.\.(.*?)(\d+)")
 class TableOptions:
     """How a table's columns become fields.
 
-    Names are those of the table's columns, where `parent_child` (or `parent.child`) is a field
-    `child` in a struct `parent`.
+    Names are those of the table's columns. `parent_child` (or `parent.child`) is the field `child`
+    of a struct `parent`.
 
     Args:
-        columns: what is wanted, columns and groups, in this order; groups that it does not name
-            come after. None: all columns, a group where its first column stands.
-        groups: name of a group and its columns, which become one Array (n,).
-        dtypes: type of a field, a column or a group, one of `fastio.schema.DTYPES`.
-        nulls: for a column or a group, what its nulls are: a value, or "mask", which adds a bool
+        columns: The columns and groups that are wanted, in this order. Other groups follow. If
+            None, all columns, with a group at the position of its first column.
+        groups: For each group its columns, which become one Array (n,).
+        dtypes: The dtype of a field, a column or a group, one of `fastio.schema.DTYPES`.
+        nulls: For a column or a group, the value that replaces nulls; or "mask", which adds a bool
             field `NAME_valid`.
-        keep_nulls: nulls that would be an error are kept for samples: a bool field `NAME:valid`
-            beside each number that has none, string, bytes or list tells where values are.
+        keep_nulls: Whether samples keep nulls that would be an error. If so, a bool field
+            `NAME:valid` is added for each number type without NaN, string, byte string or list.
 
     Raises:
-        SchemaError: an empty group, an unknown dtype, or a name that is listed twice.
+        SchemaError: If a group is empty, a dtype is unknown, or a name is listed twice.
     """
 
     columns: tuple[str, ...] | None = None
@@ -70,11 +70,11 @@ class TableOptions:
         dtypes: Mapping[str, str] | None,
         nulls: Mapping[str, Any] | None,
     ) -> TableOptions:
-        """The options as users give them.
+        """Creates options from a user's arguments.
 
         Raises:
-            SchemaError: they are not possible.
-            ValueError: names are a string and no list.
+            SchemaError: If they are not valid.
+            ValueError: If a string is given in place of a list of names.
         """
         for what, names in {"columns": columns, **(groups or {})}.items():
             if isinstance(names, str):
@@ -87,11 +87,11 @@ class TableOptions:
         )
 
     def __bool__(self) -> bool:
-        """Whether anything is asked for."""
+        """Returns whether any option is set."""
         return self != TableOptions()
 
     def to_json(self) -> dict[str, Any]:
-        """These options as JSON values, for journals and manifests."""
+        """Returns the options as JSON values, for journals and manifests."""
         return {
             "columns": None if self.columns is None else list(self.columns),
             "groups": {name: list(members) for name, members in self.groups.items()},
@@ -104,10 +104,10 @@ class TableOptions:
 
 
 def expand_range(name: str) -> list[str]:
-    """The names that "I1..I13" stands for; any other name stands for itself.
+    """Returns the names that a range such as "I1..I13" stands for; any other name unchanged.
 
     Raises:
-        SchemaError: the range runs backwards, or its ends are called differently.
+        SchemaError: If the range is descending, or its ends have different prefixes.
     """
     found = _RANGE.fullmatch(name)
     if found is None:

@@ -1,4 +1,4 @@
-"""Tables one after the other, as rows of fields."""
+"""Several tables with the same columns as one sequence of rows."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _READ_AT_ONCE = 8  # files, for their dictionaries
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows one after the other, from one or more tables.
+    """Consecutive rows from one or more tables.
 
     Attributes:
-        first_row: number of the first one in all tables together.
-        parts: the rows as they were read, and where they are from.
+        first_row: The number of the first row in all tables together.
+        parts: The record batches and where they come from.
     """
 
     first_row: int
@@ -37,33 +37,33 @@ class Piece:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return sum(int(batch.num_rows) for _, batch in self.parts)
 
 
 class Tables:
-    """Tables with the same columns, one after the other.
+    """Tables with the same columns, one after another.
 
-    Their columns may stand in another order, and numbers be narrower than in another file (int32
-    where another has int64, float32 where it has float64): all become the widest type.
+    Columns may be in a different order, and numbers may be narrower than in another file (int32 and
+    int64, float32 and float64): all are converted to the widest type.
 
     Args:
-        tables: at least one.
-        options: what is wanted of them.
-        find_words: read all dictionaries of strings; without it only the fields' names and types
-            are right.
+        tables: The tables; at least one.
+        options: Which columns are read, as which fields.
+        find_words: Whether to read all dictionaries of strings. If False, only the names and types
+            of the fields are right.
 
     Attributes:
-        name: the first one's.
-        tables: as given.
-        conversion: their columns to fields.
-        types: of the columns that are read, which hold the values of all tables.
-        schema: the fields.
-        total: rows of all, None where only reading tells.
+        name: The name of the first table.
+        tables: As given.
+        conversion: The conversion of columns to fields.
+        types: The types of the columns that are read, which can hold the values of all tables.
+        schema: The schema of the fields.
+        total: The number of rows of all tables; None if only reading them tells.
 
     Raises:
-        SchemaError: a wanted column is missing somewhere, has another type, or cannot be stored.
-        ShardCorrupt: a file is damaged.
+        SchemaError: If a wanted column is missing in a table, differs in type, or cannot be stored.
+        ShardCorrupt: If a file is damaged.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Tables:
         self.total: int | None = sum(known) if len(known) == len(counts) else None
 
     def pieces(self, start: int, rows: int) -> Iterator[Piece]:
-        """All rows from number `start` on, cut where the row's number is a multiple of `rows`.
+        """Yields all rows from number `start` on, cut at multiples of `rows`.
 
         Raises:
-            ShardCorrupt: a file is damaged.
-            SchemaError: a column's values are of another type than those before.
+            ShardCorrupt: If a file is damaged.
+            SchemaError: If a column's values have another type than earlier ones.
         """
         parts: list[tuple[Place, pa.RecordBatch]] = []
         first, count = start, 0
@@ -116,7 +116,7 @@ class Tables:
             if table.rows is not None and before + table.rows <= start:
                 before += table.rows
                 continue
-            # Of a table of unknown length all is read, to know where the next one begins.
+            # A table of unknown length is read whole, to know where the next one begins.
             skip = max(start - before, 0) if table.rows is not None else 0
             at = before + skip
             for place, batch in table.batches(reads, self.types, skip, _READ_ROWS):
@@ -127,7 +127,7 @@ class Tables:
             before = at if table.rows is None else before + table.rows
 
     def _find_words(self, options: TableOptions) -> None:
-        """Read the dictionaries of all tables: a column's words are numbered as they come."""
+        """Reads the dictionaries of all tables. Words are numbered in order of first occurrence."""
         conversion = self.conversion
         if conversion.dictionaries:
             with DaemonPool(_READ_AT_ONCE, "fastio-table-words") as pool:
@@ -142,7 +142,7 @@ class Tables:
             conversion.words[name].seal()
 
     def _dictionaries(self, table: Table) -> list[tuple[str, pa.Array]]:
-        """The dictionaries of a table's columns with the fields' names, as they come."""
+        """Returns the dictionaries of a table's columns, with the fields' names."""
         file, constants = unwrapped(table)
         given = {} if constants is None else constants.words
         leaves = self.conversion.dictionaries
@@ -162,7 +162,7 @@ class Tables:
 
 
 def _class_names(tables: Sequence[Table]) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """The names of classes that the metadata of all tables tell, by the path of their column."""
+    """Returns the class names on which the metadata of all tables agree, by column path."""
     found = [class_names(features_of(unwrapped(table)[0].schema)) for table in tables]
     return {
         path: names
@@ -174,7 +174,7 @@ def _class_names(tables: Sequence[Table]) -> dict[tuple[str, ...], tuple[str, ..
 def _agreed(
     tables: Sequence[Table], columns: Sequence[str] | None, options: TableOptions
 ) -> pa.Schema:
-    """The columns in the types that hold all tables' values."""
+    """Returns a schema whose types can hold the values of all tables."""
     first = tables[0]
     found: dict[str, pa.DataType] = {}
     for name in columns or first.schema.names:
@@ -199,7 +199,7 @@ def _agreed(
 
 
 def _as_text(table: Table, first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    """Numbers in text are integers by chance: where some are floats, all are."""
+    """Returns float64 for a text column with integers in one file and floats in another."""
     numbers = all(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (first, second)
     )
@@ -207,7 +207,7 @@ def _as_text(table: Table, first: pa.DataType, second: pa.DataType) -> pa.DataTy
 
 
 def _told(table: Table, found: pa.DataType, dtype: str | None) -> pa.DataType:
-    """The type to read a column of text as, where it is told what it becomes."""
+    """Returns the type to read a text column as, given the dtype that it is converted to."""
     if not table.is_text or dtype is None:
         return found
     if dtype.startswith("float") and (pa.types.is_integer(found) or pa.types.is_null(found)):
@@ -218,7 +218,7 @@ def _told(table: Table, found: pa.DataType, dtype: str | None) -> pa.DataType:
 
 
 def _check_no_more(tables: Sequence[Table]) -> None:
-    """Where all columns are wanted, no table has more than the first."""
+    """Checks that no table has more columns than the first, if all columns are wanted."""
     first = tables[0]
     for table in tables[1:]:
         more = [name for name in table.schema.names if name not in first.schema.names]

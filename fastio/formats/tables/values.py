@@ -1,4 +1,4 @@
-"""Arrow arrays as NumPy arrays: values where they lie, nulls beside them, checked casts."""
+"""Converts Arrow arrays to NumPy arrays, without copies where possible, with checked casts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fastio.formats.tables.place import Place
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of differing lengths, one after the other.
+    """Rows of differing lengths in one array.
 
     Attributes:
-        values: (n,), of all rows; bytes of text and byte strings are uint8.
+        values: (n,), the values of all rows; uint8 for text and byte strings.
         offsets: int64 (rows + 1,): row i is values[offsets[i]:offsets[i + 1]]; the first is 0.
     """
 
@@ -30,24 +30,24 @@ class Ragged:
         return len(self.offsets) - 1
 
     def slice(self, begin: int, end: int) -> Ragged:
-        """Rows [begin, end)."""
+        """Returns rows [begin, end) as views."""
         first, last = self.offsets[begin], self.offsets[end]
         return Ragged(self.values[first:last], self.offsets[begin : end + 1] - first)
 
     def copied(self) -> Ragged:
-        """The rows in memory of their own."""
+        """Returns a copy."""
         return Ragged(self.values.copy(), self.offsets.copy())
 
     @staticmethod
     def of_lengths(values: NDArray[Any], lengths: NDArray[np.int64]) -> Ragged:
-        """From the rows' lengths, int64 (rows,)."""
+        """Creates an object from the lengths of the rows, int64 (rows,)."""
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         return Ragged(values, offsets)
 
     @staticmethod
     def joined(parts: list[Ragged]) -> Ragged:
-        """Parts one after the other; at least one."""
+        """Concatenates parts; at least one."""
         if len(parts) == 1:
             return parts[0]
         lengths = np.concatenate([np.diff(part.offsets) for part in parts])
@@ -55,7 +55,7 @@ class Ragged:
 
 
 def missing_rows(array: pa.Array) -> NDArray[np.bool_] | None:
-    """Which rows are null, bool (rows,); None where none is."""
+    """Returns which rows are null, bool (rows,); None if none is."""
     if not array.null_count:
         return None
     found: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
@@ -63,10 +63,10 @@ def missing_rows(array: pa.Array) -> NDArray[np.bool_] | None:
 
 
 def number_values(array: pa.Array) -> NDArray[Any]:
-    """The values of an array of single numbers, (rows,); those of nulls are anything.
+    """Returns the values of an array of single numbers, (rows,); undefined where null.
 
     Args:
-        array: bools, numbers, decimals or points in time.
+        array: Booleans, numbers, decimals or times.
     """
     kind = array.type
     if pa.types.is_boolean(kind):
@@ -85,10 +85,10 @@ def number_values(array: pa.Array) -> NDArray[Any]:
 
 
 def list_values(array: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """The numbers in fixed-size lists, and which are missing: (rows, *shape) both.
+    """Returns the numbers in fixed-size lists, and which are missing: (rows, *shape) both.
 
     Returns:
-        The values, and None or a mask where a number, or the list that it is in, is null.
+        The values, and a mask of numbers that are null or in a null list; None without nulls.
     """
     rows, shape = len(array), []
     missing = None
@@ -104,10 +104,10 @@ def list_values(array: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_] | None
 
 
 def ragged_lists(array: pa.Array) -> tuple[Ragged, NDArray[np.bool_] | None]:
-    """The numbers in lists, and which of them are missing: of those in null lists, none is there.
+    """Returns the numbers in lists, and which are missing. Null lists become empty rows.
 
     Returns:
-        The rows, and None or bool (n,) for their values.
+        The rows, and a mask bool (n,) of their values; None without nulls.
     """
     offsets = np.asarray(array.offsets).astype(np.int64)
     lengths = offsets[1:] - offsets[:-1]
@@ -119,10 +119,10 @@ def ragged_lists(array: pa.Array) -> tuple[Ragged, NDArray[np.bool_] | None]:
 
 
 def ragged_bytes(array: pa.Array, column: str, place: Place) -> Ragged:
-    """Strings or byte strings; nulls are empty.
+    """Returns strings or byte strings as rows of bytes. Nulls become empty rows.
 
     Raises:
-        SchemaError: a string is not UTF-8.
+        SchemaError: If a string is not UTF-8.
     """
     if is_text(array.type):
         try:
@@ -143,7 +143,7 @@ def ragged_bytes(array: pa.Array, column: str, place: Place) -> Ragged:
 
 
 def filled(values: NDArray[Any], missing: NDArray[np.bool_] | None, value: Any) -> NDArray[Any]:
-    """A copy with a value where something is missing; without anything missing, no copy."""
+    """Returns a copy with missing values replaced; the same array if none is missing."""
     if missing is None:
         return values
     values = values.copy()
@@ -152,15 +152,15 @@ def filled(values: NDArray[Any], missing: NDArray[np.bool_] | None, value: Any) 
 
 
 def cast_numbers(values: NDArray[Any], dtype: str, column: str, place: Place) -> NDArray[Any]:
-    """Numbers as another type; floats may be rounded, and nothing else may change.
+    """Casts numbers to another type. Floats may be rounded; other changes are errors.
 
     Args:
         values: (rows, ...).
-        dtype: one of `fastio.schema.DTYPES`.
-        column, place: for messages.
+        dtype: One of `fastio.schema.DTYPES`.
+        column, place: Names for messages.
 
     Raises:
-        SchemaError: a number does not fit.
+        SchemaError: If a number does not fit.
     """
     target = np.dtype(dtype)
     if values.dtype == target:
@@ -178,9 +178,9 @@ def cast_numbers(values: NDArray[Any], dtype: str, column: str, place: Place) ->
 
 
 def _changed(values: NDArray[Any], found: NDArray[Any]) -> Any:
-    """Which numbers a cast did not keep, as a bool array; None where it keeps all for certain."""
+    """Returns a mask of numbers that a cast has changed; None if the cast is always exact."""
     source, target = values.dtype, found.dtype
-    # Of NumPy's safe casts, that of int64 to float64 is not.
+    # NumPy calls the cast from int64 to float64 safe, but it may round.
     if not values.size or (np.can_cast(source, target, "safe") and source.itemsize < 8):
         return None
     if source.kind == "f" and target.kind == "f":
@@ -188,13 +188,13 @@ def _changed(values: NDArray[Any], found: NDArray[Any]) -> Any:
     if target.kind == "b":
         return (values != 0) & (values != 1)
     if source.kind == "f":
-        # 2**63 is no int64, though the nearest float of the largest int64 is it.
+        # 2**63 is not an int64, but it is the float closest to the largest int64.
         info = np.iinfo(target)
         return ~((values >= float(info.min)) & (values < float(info.max + 1)) & (values == found))
     if target.kind == "f":
         if np.isfinite(found).all() and _within(values, 2 ** (np.finfo(target).nmant + 1)):
             return None
-        # Exactly, by way of the floats' own integers: no conversion back that could overflow.
+        # Compare as Python integers, because a cast back could overflow.
         return ~np.isfinite(found) | (found.astype(object) != values.astype(object))
     info = np.iinfo(target)
     return (values < max(info.min, np.iinfo(source).min)) | (

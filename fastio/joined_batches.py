@@ -1,4 +1,4 @@
-"""Batches of several sources: each source's rows by its own engine, put together as planned."""
+"""Batches of several sources: each engine reads its source's rows, and the parts are joined."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ Places = npt.NDArray[np.int64]
 
 
 class Leaf(NamedTuple):
-    """One of the sources that batches are made of.
+    """One of the sources from which batches are made.
 
     Attributes:
-        feed: reads it.
-        cursor: its seed and epoch decide what is drawn for its samples.
-        places: what to tell as row numbers, of rows of the dataset and how often they came before.
+        feed: feed that reads the source.
+        cursor: seed and epoch that key the draws of its samples.
+        places: function that returns the row numbers to report, given rows of the dataset and how
+            often they occurred earlier.
     """
 
     feed: NativeFeed
@@ -46,12 +47,12 @@ class JoinedBatches:
 
     Args:
         leaves: the sources.
-        plan: the batches, in parts by source.
-        epoch: of the run.
-        first_step: of the run.
-        ranks: that share the epoch.
-        ragged: the forms of fields whose rows differ in size.
-        most: batches that are planned before the first of them is delivered.
+        plan: the batches, split into parts by source.
+        epoch: epoch of the run.
+        first_step: number of the first step of the run.
+        ranks: ranks that share the epoch.
+        ragged: forms of the fields whose rows differ in size.
+        most: maximum number of batches that are planned and not yet delivered.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class JoinedBatches:
         return self
 
     def __next__(self) -> HostBatch:
-        """The next batch; see `BatchStream.__next__` for what it raises."""
+        """Returns the next batch; raises the errors of `BatchStream.__next__`."""
         while True:
             mixed = self._deal.first()
             if mixed is None:
@@ -118,13 +119,13 @@ class JoinedBatches:
             raise
 
     def _begin_following(self) -> None:
-        """Has the sources of the batch after this one begin, where they did not yet."""
+        """Starts the sources of the following batch, if they have not started."""
         following = self._deal.second()
         for part in () if following is None else following.parts:
             self._sources[part.source].begin(part)
 
     def ready(self) -> bool:
-        """Whether next() would return, or raise, without waiting."""
+        """Returns whether next() would return or raise without waiting."""
         mixed = self._deal.first()
         if mixed is None:
             return True
@@ -179,7 +180,7 @@ class JoinedBatches:
         )
 
     def _merged(self, found: Sequence[tuple[Part, Batch, Places]]) -> Any:
-        """The parts as one batch of tensors; where each one's rows go is with it."""
+        """Joins parts into one batch of tensors; each part comes with the places of its rows."""
         trees = [self._leaves[part.source].feed.tensors(batch) for part, batch, _ in found]
         if self._feed.settings.collate_fn is None:
             trees = self._feed.of_one_length(trees, [batch for _, batch, _ in found])
@@ -191,7 +192,7 @@ class JoinedBatches:
         return ragged_of_lists(data, self._forms, self._kinds) if self._forms else data
 
     def _collated(self, found: Sequence[tuple[Part, Batch, Places]]) -> Any:
-        """What collate_fn makes of the samples of all parts."""
+        """Returns the batch that collate_fn makes from the samples of all parts."""
         began_s = time.perf_counter()
         steps, whole = self._feed.collate_steps, None
         if steps is not None:  # functions of whole batches are among them
@@ -208,7 +209,7 @@ class JoinedBatches:
 
 
 class _Deal:
-    """Hands the parts of a plan's batches to the sources, as far ahead as any of them asks."""
+    """Distributes the parts of planned batches to the sources, as far ahead as any source asks."""
 
     def __init__(self, plan: Iterator[MixedBatch], most: int) -> None:
         self._plan: Iterator[MixedBatch] | None = plan
@@ -218,22 +219,22 @@ class _Deal:
         self._epochs = _Epochs()
 
     def first(self) -> MixedBatch | None:
-        """The batch that is delivered next; None at the end."""
+        """Returns the batch that is delivered next; None at the end."""
         if not self._planned:
             self._pull()
         return self._planned[0] if self._planned else None
 
     def second(self) -> MixedBatch | None:
-        """The batch after it; None where it is not planned yet."""
+        """Returns the batch after the next one; None if it is not planned yet."""
         return self._planned[1] if len(self._planned) > 1 else None
 
     def drop_first(self) -> None:
-        """It was delivered."""
+        """Removes the first batch after its delivery."""
         if self._planned:
             self._planned.popleft()
 
     def of(self, source: int, epoch: int) -> Iterator[PlannedBatch]:
-        """What a source has in one of its epochs, step by step."""
+        """Yields the parts of a source in one of its epochs, step by step."""
         queue = self._queue(source, epoch)
         while True:
             while not queue and not self._epochs.is_over(source, epoch) and self._pull():
@@ -244,11 +245,11 @@ class _Deal:
             yield queue.popleft()
 
     def holds(self, source: int, epoch: int) -> bool:
-        """Whether a source has something in one of its epochs that was not taken yet."""
+        """Returns whether a source has parts in one of its epochs that it has not taken yet."""
         return bool(self._queues.get((source, epoch)))
 
     def close(self) -> None:
-        """There is nothing more."""
+        """Drops all planned batches and ends the plan."""
         self._plan = None
         self._planned.clear()
         self._queues.clear()
@@ -272,7 +273,7 @@ class _Deal:
 
 
 class _Epochs:
-    """Which epochs of the sources are over, as batches pass by."""
+    """Tracks which epochs of the sources are over."""
 
     def __init__(self) -> None:
         self._pool = -1
@@ -280,18 +281,18 @@ class _Epochs:
         self._before: dict[int, int] = {}  # likewise, in the pools before this one
 
     def pass_by(self, pool: int, part: Part) -> None:
-        """Notes a part of a batch of a pool."""
+        """Records a part of a batch of a pool."""
         if pool != self._pool:
             self._pool, self._before = pool, dict(self._latest)
         self._latest[part.source] = max(part.epoch, self._latest.get(part.source, 0))
 
     def is_over(self, source: int, epoch: int) -> bool:
-        """Whether nothing of an epoch comes any more, but what fills up the last batch."""
+        """Returns whether an epoch has no more parts, except rows that fill the last batch."""
         return epoch < self._before.get(source, 0)
 
 
 class _Source:
-    """The streams of one source: one for each of its epochs, which follow one another."""
+    """The streams of one source: one per epoch of the source."""
 
     def __init__(self, number: int, leaf: Leaf, deal: _Deal, ranks: Ranks) -> None:
         self._number = number
@@ -303,7 +304,7 @@ class _Source:
         self._epochs = _Epochs()
 
     def batch(self, mixed: MixedBatch, part: Part) -> Batch | None:
-        """A batch's rows of one of the source's epochs; None where all of them were left out."""
+        """Returns a batch's rows in one epoch of the source; None if all of them were skipped."""
         step = mixed.step
         self._epochs.pass_by(mixed.pool, part)
         batch = self._held.pop((part.epoch, step), None)
@@ -323,28 +324,28 @@ class _Source:
         return batch
 
     def begin(self, part: Part) -> None:
-        """Puts what comes next of one of its epochs to work."""
+        """Starts the work on the next part of one of its epochs."""
         with suppress(FastioError):  # which is said when its batch is delivered
             self._stream(part.epoch).ready()
 
     def ready(self, step: int, part: Part) -> bool:
-        """Whether `batch` would return, or raise, without waiting."""
+        """Returns whether `batch` would return or raise without waiting."""
         return (part.epoch, step) in self._held or self._stream(part.epoch).ready()
 
     def finish(self) -> None:
-        """Says what was found to be wrong with what they read."""
+        """Raises errors that the streams found in data that they have read."""
         for stream in self._streams.values():
             next(stream, None)
 
     def close(self) -> None:
-        """Ends them."""
+        """Closes the streams."""
         for stream in self._streams.values():
             stream.close()
         self._streams.clear()
         self._held.clear()
 
     def _next(self, epoch: int) -> Batch | None:
-        """The next batch of an epoch; None: all of the rest were left out."""
+        """Returns the next batch of an epoch; None if all remaining rows were skipped."""
         batch = next(self._stream(epoch), None)
         if batch is None and self._deal.holds(self._number, epoch):
             batch = next(self._stream(epoch), None)
@@ -371,7 +372,7 @@ class _Source:
 
 
 def _places(part: Part, batch: Batch) -> npt.NDArray[np.int64]:
-    """Where a batch's rows stand, when some of the part's were left out of it."""
+    """Returns the places of a batch's rows, of which some of the part's may be skipped."""
     if len(batch.rows) == len(part.rows):
         return part.places
     kept, at = [], 0

@@ -1,4 +1,4 @@
-"""Several native feeds as one: in turns, as a mix, or one after the other, as torch joins them."""
+"""Joins several native feeds into one: as a mix, or one after the other as ConcatDataset does."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from fastio.stats import Stats
 from fastio.tensors import Finish
 from fastio.transforms import Augmentation
 
-_PLANNED = 64  # batches, as far as another one of a part is looked for,
-_PLANNED_REMOTE = 4096  # and what it takes is fetched
+_PLANNED = 64  # batches that are planned ahead to find the next one of each source
+_PLANNED_REMOTE = 4096  # likewise, if a source is remote and its blocks are fetched ahead
 
 
 class JoinedFeed:
-    """What feeds of several sources have in common; see `feed.Feed`.
+    """The base of feeds that join several sources; see `feed.Feed`.
 
     Args:
-        dataset: what the sources are.
-        leaves: native feeds, alike but for the dataset; closed with this one.
-        sampling: batch size and so on.
-        ragged: the forms of fields whose rows differ in size.
-        alike: what is the same of all leaves.
+        dataset: object that describes the sources.
+        leaves: native feeds that differ in the dataset only; closed with this one.
+        sampling: batch size, order and other sampling arguments.
+        ragged: forms of the fields whose rows differ in size.
+        alike: names of the properties that all leaves must share.
 
     Raises:
-        SchemaError: something of it is not.
-        TransformError: what a batch has cannot be put together.
+        SchemaError: a shared property differs between leaves.
+        TransformError: values of a batch cannot be joined.
     """
 
     path: Literal["native", "torch"] = "native"
@@ -65,7 +65,7 @@ class JoinedFeed:
 
     @property
     def draws(self) -> bool:
-        """Whether something is drawn for each sample."""
+        """Whether random numbers are drawn for each sample."""
         return any(leaf.draws for leaf in self.leaves)
 
     @property
@@ -73,7 +73,7 @@ class JoinedFeed:
         return self.leaves[0].finish
 
     def adopt_order(self, name: str, ranks: Ranks) -> None:
-        """There is nothing that may differ."""
+        """Does nothing: the order has no parameters that may differ."""
 
     @property
     def ahead(self) -> int:
@@ -94,15 +94,15 @@ class JoinedFeed:
 
 
 class ConcatFeed(JoinedFeed):
-    """Makes host batches of native feeds one after the other, as torch's ConcatDataset has them.
+    """Makes batches from native feeds one after the other, as torch's ConcatDataset.
 
-    Where rows of a part are shuffled by windows of its blocks, those of all are.
+    If the rows of one part are shuffled by windows of its blocks, the rows of all parts are.
 
     Args:
         dataset: the ConcatDataset, or a Subset of it.
-        leaves: see `JoinedFeed`.
-        sampling: its rows are those of all parts together, of which some may be picked.
-        ragged: see `JoinedFeed`.
+        leaves: as in `JoinedFeed`.
+        sampling: sampling of the rows of all parts together, of which some may be picked.
+        ragged: as in `JoinedFeed`.
     """
 
     def __init__(
@@ -180,17 +180,17 @@ class ConcatFeed(JoinedFeed):
 
 
 class MixFeed(JoinedFeed):
-    """Makes host batches of several native feeds that take turns; see `fastio.mix`.
+    """Makes batches from several native feeds that alternate; see `fastio.mix`.
 
     Args:
-        mix: what is mixed.
-        feeds: of each source; those of sources that were given as paths are closed with this one,
-            and so are their datasets.
-        sampling: batch size and so on.
-        ragged: see `JoinedFeed`.
+        mix: description of the mix.
+        feeds: feed of each source. Feeds of sources that were given as paths are closed with this
+            one, with their datasets.
+        sampling: batch size, order and other sampling arguments.
+        ragged: as in `JoinedFeed`.
 
     Raises:
-        ValueError: an order that mixes do not have.
+        ValueError: mixes do not support the order.
     """
 
     dataset: Mix
@@ -294,7 +294,7 @@ class MixFeed(JoinedFeed):
 
 
 def leaves_of(feeds: Sequence[NativeFeed], chain: Chain, cursor: Cursor) -> list[Leaf]:
-    """The datasets of a chain as sources of batches; draws of rows of the same number differ."""
+    """Returns the datasets of a chain as leaves, with different seeds for their random draws."""
     assert cursor.seed is not None
     return [
         Leaf(
@@ -311,7 +311,7 @@ def _leaves(feed: NativeFeed | ConcatFeed) -> list[NativeFeed]:
 
 
 def _in_windows(sampling: Sampling, leaves: Sequence[NativeFeed]) -> Sampling:
-    """The sampling by windows of the blocks of all parts, where some part's rows come so."""
+    """Returns a sampling by windows of the blocks of all parts, if some part is shuffled so."""
     modes = "window", "settle"
     windowed = [leaf for leaf in leaves if leaf.sampling.mode in modes]
     if not windowed or not sampling.ours or sampling.draw is not None:
@@ -333,7 +333,7 @@ def _in_windows(sampling: Sampling, leaves: Sequence[NativeFeed]) -> Sampling:
 
 
 def _block_bounds(leaf: NativeFeed) -> npt.NDArray[np.int64]:
-    """The first row of each block, or shard, of a dataset that is shuffled by windows of them."""
+    """Returns the first row of each block or shard of a dataset that is shuffled by windows."""
     how, rows = leaf.sampling, len(leaf.dataset)
     if how.bounds is not None:
         return np.array(how.bounds, np.int64)
@@ -355,7 +355,7 @@ def _check_alike(leaves: Sequence[NativeFeed], alike: Sequence[str]) -> None:
 
 
 def _buckets(feeds: Sequence[NativeFeed | ConcatFeed]) -> list[Buckets]:
-    """Of each source, where batches are of documents of similar lengths; else none."""
+    """Returns the buckets of each source if batches have documents of similar lengths, else []."""
     found = []
     for feed in feeds:
         buckets, picked = feed.sampling.buckets, feed.sampling.picked

@@ -1,4 +1,4 @@
-"""Samples for `collate_fn`: what indexing the dataset gives, made of a batch that was decoded."""
+"""Samples for `collate_fn`, made from a decoded batch in the form that `dataset[i]` has."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from fastio.ragged import RaggedBatch
 from fastio.schema import Field, Image
 
 ImageForm = Literal["array", "pillow", "tensor", "tv_tensor"]
-_PYTHONS = (np.int64, np.float64, np.bool_)  # what Python has without loss
+_PYTHONS = (np.int64, np.float64, np.bool_)  # types that convert to Python without loss
 
 
 @dataclass(frozen=True)
 class SampleForm:
-    """What `dataset[i]` gives.
+    """The form of `dataset[i]`.
 
     Attributes:
-        images: "array": uint8 (H, W, C); "pillow": PIL images; "tensor": tensors (C, H, W);
-            "tv_tensor": such as a torchvision.tv_tensors.Image. None: arrays, and tensors where the
+        images: "array" for uint8 (H, W, C); "pillow" for PIL images; "tensor" for tensors (C, H,
+            W); "tv_tensor" for torchvision.tv_tensors.Image. None gives arrays, and tensors if the
             loader has transforms for them.
-        python: numbers are Python's and arrays are lists, as in rows of the datasets package.
-            Otherwise numbers that Python has not (int32, float32, ...) are NumPy's, and arrays too.
+        python: whether numbers are Python's and arrays are lists, as in rows of the datasets
+            package. Otherwise arrays, and numbers of types that Python lacks (int32, float32, ...),
+            are NumPy's.
     """
 
     images: ImageForm | None = None
@@ -41,15 +42,16 @@ def field_samples(
     transformed: bool,
     channels_last: bool,
 ) -> list[Any]:
-    """One field of the samples of a batch.
+    """Returns one field of the samples of a batch.
 
     Args:
-        raw: the field as the engine has it: an array (n, ...), a list, or a `RaggedBatch`.
-        part: the same as tensors, transforms done.
-        kind: of the field.
-        form: what samples look like.
+        raw: values of the field as the engine gives them: an array (n, ...), a list, or a
+            `RaggedBatch`.
+        part: the same values as tensors, after transforms.
+        kind: type of the field.
+        form: form of the samples.
         transformed: whether the loader has transforms for the field.
-        channels_last: images in `raw` are (H, W, C), else (C, H, W).
+        channels_last: whether images in `raw` are (H, W, C); else they are (C, H, W).
     """
     if isinstance(kind, Image):
         images = form.images or ("tensor" if transformed else "array")

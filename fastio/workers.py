@@ -1,7 +1,7 @@
-"""Batches of any torch dataset, through torch's DataLoader and its worker processes.
+"""Batches of any torch dataset, loaded by torch's DataLoader and its worker processes.
 
-What DataLoader does with its arguments is left to it. Where no sampler is given the keys come from
-our `Order`, so that epochs, ranks and resuming work as on the native path.
+DataLoader interprets its own arguments. Without a sampler the keys come from fastio's `Order`, so
+that epochs, ranks and resuming work as on the native path.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from fastio.transforms import Augmentation, compile, on_whole_batch
 
 
 class TorchFeed:
-    """Batches of a torch dataset.
+    """Makes batches of a torch dataset.
 
     Args:
-        dataset: map-style (anything that can be indexed and has a length) or iterable-style.
-        sampling: which keys make up which batch.
-        settings: DataLoader's other arguments.
-        transforms: Normalize, ToDtype and OnBatch, as `Loader(transforms=)` takes them.
+        dataset: map-style (anything with indexing and a length) or iterable-style.
+        sampling: sampling, which decides the keys of each batch.
+        settings: other arguments of DataLoader.
+        transforms: Normalize, ToDtype and OnBatch, as in `Loader(transforms=)`.
         slow: why the native path was not possible, and what makes it possible.
 
     Raises:
-        TransformError: a crop, resize or flip, which only the native path does.
-        TypeError: the dataset is none.
-        ValueError: a sampler for a dataset that iterates.
+        TransformError: a crop, resize or flip is given, which only the native path applies.
+        TypeError: the argument is not a dataset.
+        ValueError: a sampler is given for an iterable dataset.
     """
 
     path: Literal["native", "torch"] = "torch"
@@ -86,7 +86,7 @@ class TorchFeed:
         return {**self.__dict__, "_reader": None}
 
     def warn(self) -> None:
-        """Says that this path is slow, why, and what to do; once a process and reason."""
+        """Warns that this path is slow, why, and what to do; once per process and reason."""
         processes = self._settings.num_workers
         where = f"in {processes} worker processes" if processes else "in the calling thread"
         _warn(
@@ -100,7 +100,7 @@ class TorchFeed:
 
     @property
     def sampling(self) -> Sampling:
-        """Which keys make up which batch."""
+        """The sampling, which decides the keys of each batch."""
         return self._sampling
 
     @property
@@ -116,7 +116,7 @@ class TorchFeed:
         return self._finish
 
     def reader(self) -> TorchReader:
-        """The DataLoader of this process."""
+        """Returns the DataLoader of this process."""
         if self._reader is None:
             self._reader = TorchReader(
                 self.dataset,
@@ -172,7 +172,7 @@ class TorchFeed:
         return self._sampling.named(ranks)
 
     def adopt_order(self, name: str, ranks: Ranks) -> None:
-        """Nothing of torch's orders may differ."""
+        """Does nothing: torch's orders have no parameters that may differ."""
 
     @property
     def ahead(self) -> int:
@@ -192,7 +192,7 @@ class TorchFeed:
 
 @cache
 def _warn(message: str) -> None:
-    """Warns, where it did not yet in this process."""
+    """Warns unless this process has already issued the same warning."""
     warn(message, PerformanceWarning)
 
 
@@ -230,7 +230,7 @@ def _finish(transforms: Any, reason: str) -> Finish | None:
 
 
 def _on_input(function: Callable[[Any], Any], data: Any) -> Any:
-    """Applies a function to the model's input: a batch's first part, or a batch of one part."""
+    """Applies a function to the input of the model: the first part of a batch."""
     if isinstance(data, Mapping):
         raise TransformError(
             f"the batches are mappings: say which part, transforms={{key: [...]}}, of {list(data)}"
@@ -241,16 +241,16 @@ def _on_input(function: Callable[[Any], Any], data: Any) -> Any:
 def _planned(
     sampling: Sampling, rows: int, cursor: Cursor, ranks: Ranks, follows_torch: bool | None
 ) -> Iterator[tuple[Sequence[Any], BatchInfo]]:
-    """The batches of our own order, which is drawn when the first key is asked for.
+    """Yields the batches of fastio's order, which is drawn when the first key is requested.
 
-    No part of the feed: workers that persist keep this, and have to end when the feed is dropped.
+    This is not a method: persistent workers keep it, and must end when the feed is garbage.
 
     Args:
-        sampling: which rows make up which batch.
-        rows: of the dataset.
-        cursor: where to begin.
-        ranks: that share the epoch.
-        follows_torch: as `with_order_seed` takes it; None: the cursor has all that is drawn.
+        sampling: sampling, which decides the rows of each batch.
+        rows: number of rows of the dataset.
+        cursor: where to start.
+        ranks: ranks that share the epoch.
+        follows_torch: as in `with_order_seed`; None if the cursor already has all that is drawn.
     """
     order_seed = None
     if follows_torch is not None:
@@ -280,7 +280,7 @@ def _sampled(
 
 
 def _as_rows(keys: Sequence[Any]) -> npt.NDArray[np.int64] | None:
-    """Keys as row numbers; None where they are something else."""
+    """Returns keys as row numbers, or None if they are something else."""
     if not len(keys) or not isinstance(keys[0], (int, np.integer)):
         return None if len(keys) else np.empty(0, np.int64)
     try:
@@ -301,7 +301,7 @@ def _tracked(
 
 
 class _IndexedBatches:
-    """One run over a map-style dataset. Batches come in the order in which keys were drawn."""
+    """One run over a map-style dataset. Batches have the order in which their keys were drawn."""
 
     def __init__(
         self,
@@ -341,7 +341,7 @@ class _IndexedBatches:
 
 
 class _IteratedBatches:
-    """One run over a dataset that iterates. Its position counts batches."""
+    """One run over an iterable dataset. Its position counts batches."""
 
     def __init__(self, reader: TorchReader, cursor: Cursor, batched: bool) -> None:
         self._batched = batched

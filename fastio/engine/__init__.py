@@ -1,11 +1,12 @@
-"""The Python face of the native engine: plans in, decoded batches out, in order.
+"""The Python interface of the native engine: plans in, decoded batches out, in order.
 
-One native call a batch: it queues the rows of an image field, threads read and decode them
-without the interpreter's lock, and `next()` waits for the oldest batch only. Batches ahead of it
-are being decoded meanwhile. What the native side cannot decode (PNG, CMYK JPEG, ...) goes through
+Each batch takes one native call, which queues the rows of an image field. Threads read and decode
+the rows without holding the GIL, and `next()` waits for the oldest batch only, while later batches
+are being decoded. Images that the native code cannot decode (PNG, CMYK JPEG, ...) are decoded by
 Pillow in a pool of Python threads.
 
-An error rides in its batch: it is raised, or skipped, or replaced, when that batch's turn comes.
+An error is stored in its batch. It is raised, or the sample skipped or replaced, when that batch is
+delivered.
 """
 
 from __future__ import annotations

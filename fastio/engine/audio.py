@@ -1,4 +1,4 @@
-"""What the engine knows of a dataset's fields of sound files."""
+"""Fields of sound files in the engine."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Clip = tuple[AnyArray, int]  # (C, frames), and how many of these are the file's
 
 @dataclass(frozen=True)
 class AudioField:
-    """All that is known of a field of sound files before the first batch.
+    """The settings of a field of sound files, known before the first batch.
 
     Attributes:
-        name: of the field.
-        dataset: that it is of.
-        how: they are decoded.
-        form: of batches whose clips differ in length.
+        name: name of the field.
+        dataset: dataset of the field.
+        how: decoding settings.
+        form: form of batches whose clips differ in length.
     """
 
     name: str
@@ -39,16 +39,16 @@ class AudioField:
     form: Form
 
     def decode(self, row: int, draws: tuple[int, int, int], out: AnyArray | None) -> Clip:
-        """One clip.
+        """Returns one decoded clip.
 
         Args:
-            row: of the dataset.
+            row: row of the dataset.
             draws: seed, epoch and key of the crop; see `plan.draw_keys`.
-            out: (C, T), the row's place in a slot, which is filled; None where sizes differ.
+            out: (C, T), the row's memory in a slot, which is filled; None if sizes differ.
 
         Raises:
-            ValueError: it cannot be decoded, or is not what is wanted.
-            OSError: its file cannot be read.
+            ValueError: the file cannot be decoded, or does not have the required format.
+            OSError: the file cannot be read.
         """
         seed, epoch, key = draws
         mixed = _native.mix_key(_native.mix_key(seed, epoch), key)
@@ -61,14 +61,14 @@ class AudioField:
         return out, frames
 
     def batch(self, clips: Sequence[Clip], out: AnyArray | None) -> Any:
-        """The clips of a batch as it delivers them.
+        """Returns the clips of a batch in the form in which the engine delivers them.
 
         Args:
-            clips: what `decode` gave.
-            out: (N, C, T), where they lie already; None: nowhere.
+            clips: results of `decode`.
+            out: (N, C, T), the memory in which they already lie, or None.
 
         Raises:
-            SchemaError: their numbers of channels differ.
+            SchemaError: the numbers of channels differ.
         """
         arrays = [clip for clip, _ in clips]
         if out is None:
@@ -112,16 +112,16 @@ class AudioField:
 def audio_fields(
     dataset: Loadable, fields: Sequence[str], given: Mapping[str, AudioDecode], forms: Any
 ) -> dict[str, AudioField]:
-    """The fields that are decoded, made ready.
+    """Returns the fields of sound files that are decoded.
 
     Args:
-        dataset: that they are of.
-        fields: that are delivered.
-        given: how they are decoded.
+        dataset: dataset of the fields.
+        fields: names of the fields that are delivered.
+        given: decoding settings by field.
         forms: a `ragged.Forms`.
 
     Raises:
-        TransformError: a field is none of bytes, or a library is not installed.
+        TransformError: a field does not hold bytes, or a library is not installed.
     """
     found = {}
     for name in fields:

@@ -1,4 +1,4 @@
-"""The engine: threads, slots and what becomes of bad samples."""
+"""The engine: it owns threads and slots, and handles bad samples."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ from fastio.threads import PATIENCE_S
 from fastio.transforms import AudioDecode, Augmentation, Compiled, Pointwise, augmentation
 
 OnError = Literal["raise", "skip", "replace"]
-_SMALL_BYTES = 64 << 10  # of a field of a batch: made anew, not kept; numbers beside images
-_ATTEMPTS = 3  # to fetch a shard again that is found damaged
-_END_S = 1.0  # for the feeder's thread, when the interpreter exits
-_FOREIGN = 6  # status.h: for Pillow to decode
+_SMALL_BYTES = 64 << 10  # fields of a batch below this size, such as labels, get new memory
+_ATTEMPTS = 3  # at fetching a damaged shard again
+_END_S = 1.0  # time that the feeder's thread has to end when the interpreter exits
+_FOREIGN = 6  # status.h: Pillow must decode it
 _DAMAGED = (3, 4)  # status.h: truncated, corrupt
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass(frozen=True)
 class StagingPlan:
-    """How a run over a remote dataset fetches ahead; see `Lookahead`."""
+    """How far ahead a run over a remote dataset fetches blocks; see `Lookahead`."""
 
     forecast: Forecast
     position: int
@@ -66,14 +66,14 @@ class StagingPlan:
 
 
 def _packed(dataset: Loadable) -> Dataset | None:
-    """The packed dataset that rows come from, if they come from one."""
+    """Returns the packed dataset from which rows come, or None."""
     if isinstance(dataset, (TokenDataset, PaddedDataset)):
         return dataset.dataset
     return dataset if isinstance(dataset, Dataset) else None
 
 
 def numpy_memory(shape: tuple[int, ...], dtype: str) -> AnyArray:
-    """Slot memory from NumPy."""
+    """Returns slot memory allocated by NumPy."""
     return np.empty(shape, dtype)
 
 
@@ -81,24 +81,24 @@ class Engine:
     """Decodes batches of one dataset with a fixed set of transforms.
 
     Args:
-        dataset: packed, folder or tars; not closed by the engine.
-        transforms: what to do with each image field; a field that is not named keeps its pixels.
+        dataset: packed dataset, folder or tars; the engine does not close it.
+        transforms: transforms of each image field; fields that are not named keep their pixels.
         fields: names of the fields to deliver, in order; None for all.
-        threads: native threads, 1 or more.
-        on_error: "raise" a bad sample's error from next(), "skip" the sample (its batch shrinks),
-            or "replace" it by the next good one of the same batch.
-        channels_last: image batches are stored (n, H, W, C), else (n, C, H, W).
-        normalize_on_cpu: do ToDtype("float32") and Normalize in the engine, which writes float32
-            then; see `tails` for what is left.
-        allocate: gives slot memory; None for NumPy's.
-        recycle: use slots again; False gives every batch memory of its own.
-        stager: brings a remote dataset's blocks; not closed by the engine.
+        threads: number of native threads, 1 or more.
+        on_error: "raise" raises the error of a bad sample from next(), "skip" leaves the sample out
+            of its batch, "replace" replaces it by the next good sample of the batch.
+        channels_last: whether image batches are stored (n, H, W, C); else (n, C, H, W).
+        normalize_on_cpu: apply ToDtype("float32") and Normalize in the engine, which then writes
+            float32; `tails` has the remaining steps.
+        allocate: function that returns slot memory; None uses NumPy.
+        recycle: whether slots are reused; False gives every batch memory of its own.
+        stager: fetches the blocks of a remote dataset; the engine does not close it.
         resident: keep a copy of a table's rows in memory; see `fetch.Columns`.
-        ragged: the forms of fields whose rows differ in size; lists where it does not say.
-        audio: how fields of sound files are decoded; those that are not named stay bytes.
+        ragged: forms of the fields whose rows differ in size; lists for fields without one.
+        audio: decoding settings of fields of sound files; fields that are not named stay bytes.
 
     Raises:
-        TransformError: transforms name a field that is not there or no image.
+        TransformError: transforms name a field that does not exist or is not an image.
     """
 
     def __init__(
@@ -151,17 +151,17 @@ class Engine:
 
     @property
     def name(self) -> str:
-        """Of the dataset, for messages."""
+        """The name of the dataset, for messages."""
         return str(self.dataset.path)
 
     @property
     def tails(self) -> dict[str, tuple[Pointwise, ...]]:
-        """For each image field, the ToDtype and Normalize steps that are left to do."""
+        """For each image field, the ToDtype and Normalize steps that the engine does not apply."""
         return {name: image.tail for name, image in self._images.items()}
 
     @property
     def stats(self) -> Stats:
-        """What the threads did since the engine was made."""
+        """Returns the counters of the threads since the engine was made."""
         if self._native is None:
             return Stats(fetch_s=self._fetch_s)
         images, nbytes, read, decode, resample = self._native.counters()
@@ -178,11 +178,11 @@ class Engine:
 
     @property
     def threads(self) -> int:
-        """Native threads that work, or will once they are started."""
+        """The number of native threads that work, or will work once they are started."""
         return self._threads
 
     def set_threads(self, threads: int) -> None:
-        """Goes on with so many threads, at least 1; fewer where the system has no more."""
+        """Sets the number of threads, at least 1; fewer if the system cannot start as many."""
         self._threads = threads
         if self._pid != os.getpid():
             return
@@ -203,18 +203,18 @@ class Engine:
         timeout_s: float = 0.0,
         staging: StagingPlan | None = None,
     ) -> BatchStream:
-        """Decodes a plan's batches, in order.
+        """Decodes the batches of a plan, in order.
 
         Args:
-            plan: the batches; read `ahead` of the consumer.
-            seed, epoch: key the augmentations.
-            ahead: batches in work beyond the one that next() waits for.
-            timeout_s: raise LoaderTimeout when a batch takes longer; 0: wait for ever.
-            staging: of a remote dataset, how far ahead of the batches blocks are fetched.
+            plan: the batches; it is read `ahead` of the consumer.
+            seed, epoch: key of the augmentations.
+            ahead: number of batches in work besides the one that next() waits for.
+            timeout_s: seconds after which next() raises LoaderTimeout; 0 waits without a limit.
+            staging: for a remote dataset, how far ahead of the batches blocks are fetched.
 
         Raises:
-            LoaderClosed: after close().
-            SourceChanged: the data were replaced since they were opened.
+            LoaderClosed: the engine was closed.
+            SourceChanged: the data was replaced after it was opened.
         """
         if self._closed:
             raise LoaderClosed("the engine was closed")
@@ -238,7 +238,7 @@ class Engine:
         return stream
 
     def cold_rows(self) -> ColdRows | None:
-        """Where the rows of fixed width lie in files; None where there are none."""
+        """Returns the places of fixed-width rows in files, or None if there are no such rows."""
         return None if self._columns is None else ColdRows(self._columns.layout)
 
     def augmentation(
@@ -250,12 +250,12 @@ class Engine:
         heights: npt.ArrayLike,
         widths: npt.ArrayLike,
     ) -> list[Augmentation]:
-        """What is drawn by `plan.draw_keys`, given the upright images' sizes in pixels."""
+        """Returns the draws for keys of `plan.draw_keys`, given the sizes of the upright images."""
         compiled = self._images[field].compiled
         return augmentation(compiled, seed, epoch, keys, heights, widths)
 
     def close(self) -> None:
-        """Ends all streams, joins the threads, closes the files. May be called again."""
+        """Ends all streams, joins the threads and closes the files. May be called again."""
         atexit.unregister(self._at_exit)
         self._closed = True
         for stream in list(self._streams):
@@ -276,7 +276,7 @@ class Engine:
             self._columns.close()
 
     def _end(self) -> None:
-        """When the interpreter exits: ends the threads without waiting for any server."""
+        """Ends the threads at the exit of the interpreter, without waiting for any server."""
         if self._pid != os.getpid():
             return
         self._closed = True
@@ -308,7 +308,7 @@ class Engine:
         }
 
     def _make_spans(self) -> dict[str, Spans]:
-        """The fields whose rows differ in size and lie in files on this machine."""
+        """Returns the fields whose rows differ in size and lie in local files."""
         dataset, kinds = self.dataset, self.dataset.schema.fields
         packed = dataset.dataset if isinstance(dataset, PaddedDataset) else dataset
         if not isinstance(packed, Dataset) or isinstance(packed, RemoteDataset):
@@ -317,7 +317,7 @@ class Engine:
         return {name: Spans(packed, name, self._forms.get(name, "list")) for name in ragged}
 
     def _make_pools(self, allocate: Allocate | None, keep: int) -> dict[str, SlotPool]:
-        """The memory of the fields that native threads fill, if all rows of one are alike."""
+        """Returns slot pools for the fields that native threads fill with rows of one shape."""
         pools = {}
         smallest = _SMALL_BYTES if allocate is None else 0
         allocate = numpy_memory if allocate is None else allocate
@@ -336,7 +336,7 @@ class Engine:
         return pools
 
     def _start(self) -> None:
-        """Starts the threads, once a process: a forked child has none of its parent's."""
+        """Starts the threads once per process: a forked child has none of its parent's threads."""
         if self._pid != os.getpid():
             self._native = self._python = self._feeder = None
             self._python_lock = threading.Lock()
@@ -379,14 +379,14 @@ class Engine:
         return pending
 
     def again(self, failed: Pending) -> Pending:
-        """Puts a batch to work whose blocks could not be fetched."""
+        """Submits a batch again whose blocks could not be fetched."""
         assert self._stager is not None
         assert failed.blocks is not None
         self._stager.want(failed.blocks)
         return self.submit(failed.planned, failed.seed, failed.epoch)
 
     def _begin(self, pending: Pending) -> None:
-        """Gives a batch, all of whose bytes can be read, to the threads."""
+        """Passes a batch to the threads, once all of its bytes can be read."""
         planned = pending.planned
         rows = np.ascontiguousarray(planned.rows, np.int64)
         try:
@@ -415,9 +415,9 @@ class Engine:
             pending.error = error
 
     def _gathered(self, pending: Pending, fields: list[str]) -> Mapping[str, Any]:
-        """The values of fields that Python reads; of bad samples those of a good one.
+        """Returns the fields that Python reads; bad samples get the values of a good one.
 
-        What is wrong with single samples is noted in the batch, for `on_error` to decide.
+        Errors of single samples are recorded in the batch and handled by `on_error`.
         """
         rows, dataset = pending.planned.rows, self.dataset
         try:
@@ -476,7 +476,7 @@ class Engine:
             ]
 
     def _in_form(self, name: str, values: Any) -> Any:
-        """Rows that a dataset gave as a list in the form that is wanted."""
+        """Returns rows that a dataset gave as a list in the requested form."""
         kind = self.dataset.schema.fields[name]
         form = self._forms.get(name, "list")
         return values if form == "list" or not is_ragged(kind) else of_field(values, form, kind)
@@ -524,9 +524,10 @@ class Engine:
         )
 
     def sort_out(self, pending: Pending) -> None:
-        """Gives Pillow what turned out to be foreign: a PNG named .jpg is known only when read.
+        """Passes images to Pillow that the native threads could not decode.
 
-        And truncated files, where Pillow is set to load them (`ImageFile.LOAD_TRUNCATED_IMAGES`).
+        These are foreign formats that are recognised only when read, such as a PNG named .jpg, and
+        truncated files if Pillow is set to load them (`ImageFile.LOAD_TRUNCATED_IMAGES`).
         """
         wanted = (_FOREIGN, *_DAMAGED) if ImageFile.LOAD_TRUNCATED_IMAGES else (_FOREIGN,)
         for name, slot in pending.slots.items():
@@ -551,7 +552,7 @@ class Engine:
         )
 
     def finish(self, pending: Pending) -> Batch | None:
-        """The batch, all its threads done; None when every row of it was skipped."""
+        """Returns a batch whose threads are done; None if all of its rows were skipped."""
         planned = pending.planned
         self._fetch_s += pending.fetch_s
         failures = dict(pending.failures)
@@ -588,7 +589,7 @@ class Engine:
         return self._mend(batch, sorted(failures)) if failures else batch
 
     def _finish_gathered(self, pending: Pending) -> None:
-        """Rows whose shard was damaged, from the shard opened or fetched anew where that helps."""
+        """Reads rows of damaged shards again, after the shard was opened or fetched again."""
         if pending.gathered is None:
             return
         assert self._columns is not None
@@ -604,7 +605,7 @@ class Engine:
             raise self._shard_error(int(rows[index]), message)
 
     def _clips(self, pending: Pending, name: str, failures: dict[int, SampleError]) -> list[Clip]:
-        """The decoded clips of a field; another one, or none of it, in the place of a bad one."""
+        """Returns a field's decoded clips; a bad clip is replaced by another, or by nothing."""
         found: list[Clip | None] = []
         for index, future in enumerate(pending.audio[name]):
             try:
@@ -673,10 +674,10 @@ class Engine:
         broken: dict[int, str],
         images: list[AnyArray | None],
     ) -> dict[int, str]:
-        """Rows that failed, from blocks fetched anew: what was staged may be damaged or gone.
+        """Reads failed rows from blocks that are fetched again; staged data may be damaged or gone.
 
         Returns:
-            The rows that are still broken, and why.
+            The rows that still fail, and why.
         """
         for in_memory in (False, True):
             broken = self._read_once_more(pending, image, broken, images, in_memory)
@@ -718,7 +719,7 @@ class Engine:
         return {int(indices[position]): message for position, message in still.items()}
 
     def _let_go(self, pending: Pending) -> None:
-        """Says that a batch's blocks are not needed any more."""
+        """Releases the blocks of a batch."""
         if self._stager is not None and pending.blocks is not None:
             self._stager.done(pending.blocks)
             pending.blocks = None
@@ -750,12 +751,12 @@ class Engine:
         return batch
 
     def give_back(self, pending: Pending) -> None:
-        """For `BatchStream`: takes the slot of a batch that is not delivered."""
+        """Takes back the slots of a batch that is not delivered. Called by `BatchStream`."""
         self._let_go(pending)
         self._release(pending)
 
     def lose(self, pending: Pending) -> None:
-        """For `BatchStream`: a batch whose threads do not come back, and keep its slot."""
+        """Drops a batch whose threads hang; they keep its slots. Called by `BatchStream`."""
         self._let_go(pending)
         pending.memory = {}
 
@@ -766,13 +767,13 @@ class Engine:
 
 
 def _rounded(nbytes: int) -> int:
-    """A size that is used again by batches that are a little larger."""
+    """Returns a rounded-up size, so that slightly larger batches can reuse the memory."""
     step = 1 << max(12, nbytes.bit_length() - 3)
     return -(-nbytes // step) * step
 
 
 def _leased(read: SpanRead, lease: Lease) -> RaggedBatch:
-    """Rows that were copied, whose views hold the lease of their memory."""
+    """Returns copied rows whose views hold the lease of their memory."""
     values = read.batch.values
     view = lease.view(values.nbytes)
     read.batch.values = view.view(values.dtype).reshape(values.shape)

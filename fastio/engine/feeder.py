@@ -1,4 +1,4 @@
-"""Gives the batches of remote datasets to the native threads once their blocks are there."""
+"""Passes batches of remote datasets to the native threads once their blocks have arrived."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _LOOK_S = 0.1
 
 
 class Feeder:
-    """A thread that begins batches in the order in which they came, each when it can be read.
+    """A thread that starts batches in order, each when its blocks have arrived.
 
     Args:
-        stager: brings the blocks.
-        begin: gives a batch to the threads; notes what fails in the batch.
+        stager: fetches the blocks.
+        begin: passes a batch to the threads; records errors in the batch.
     """
 
     def __init__(self, stager: Stager, begin: Callable[[Pending], None]) -> None:
@@ -30,11 +30,11 @@ class Feeder:
         self._thread.start()
 
     def put(self, pending: Pending) -> None:
-        """Takes a batch, whose `staged` event it sets in the end."""
+        """Adds a batch; its `staged` event is set in every case."""
         self._queue.put(pending)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Ends the thread, for which it waits so long. Batches that it holds are left out."""
+        """Ends the thread and waits for it up to a timeout. Waiting batches are left out."""
         self._closed = True
         self._queue.put(None)
         self._thread.join(timeout_s)

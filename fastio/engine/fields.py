@@ -1,4 +1,4 @@
-"""What the engine knows of a dataset's image fields."""
+"""Image fields in the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastio.transforms import Compiled, Pointwise, affine, augmentation
 
 @dataclass(frozen=True)
 class ImageField:
-    """All that is known of an image field before the first batch."""
+    """The settings of an image field, known before the first batch."""
 
     name: str
     source: ImageSource
@@ -31,7 +31,7 @@ class ImageField:
     max_pixels: int
 
     def shape(self, channels_last: bool) -> tuple[tuple[int, ...], str] | None:
-        """One row's shape and dtype in a slot; None where sizes differ."""
+        """Returns the shape and dtype of one row in a slot; None if sizes differ."""
         size = self.compiled.size
         if size is None:
             return None
@@ -41,16 +41,16 @@ class ImageField:
     def decode_with_pillow(
         self, row: int, draws: tuple[int, int, int], channels_last: bool, out: AnyArray | None
     ) -> AnyArray | None:
-        """One image that the native engine cannot decode, through Pillow.
+        """Decodes one image with Pillow that the native engine cannot decode.
 
         Args:
-            row: of the dataset.
+            row: row of the dataset.
             draws: seed, epoch and key of the augmentations; see `plan.draw_keys`.
-            channels_last: the layout of `out`, or of what is returned.
-            out: the row's place in a slot, which is filled; None where sizes differ.
+            channels_last: layout of `out`, or of the result.
+            out: the row's memory in a slot, which is filled; None if sizes differ.
 
         Returns:
-            uint8 (H, W, C) or (C, H, W) where there is no `out`.
+            uint8 (H, W, C) or (C, H, W) if there is no `out`.
         """
         pixels = self.source.pixels(row)
         height, width = pixels.shape[:2]
@@ -67,10 +67,10 @@ class ImageField:
 
 
 def check_names(schema: Schema, fields: Sequence[str], transforms: Mapping[str, Compiled]) -> None:
-    """Refuses fields that are not there, and transforms of what is no image.
+    """Raises an error if a field does not exist, or transforms are given for a non-image field.
 
     Raises:
-        TransformError: with the fields that there are.
+        TransformError: with the names of the existing fields.
     """
     for name in (*fields, *transforms):
         if name not in schema.fields:
@@ -88,7 +88,7 @@ def image_field(
     normalize_on_cpu: bool,
     stager: Stager | None = None,
 ) -> ImageField:
-    """One image field, its transforms made ready; `compiled` None leaves the pixels alone."""
+    """Returns one image field with compiled transforms; `compiled` None keeps the pixels."""
     compiled = compiled or Compiled()
     fused = None
     if normalize_on_cpu and compiled.size is not None:

@@ -1,4 +1,4 @@
-"""Bad samples of a batch, skipped or replaced."""
+"""Skips or replaces bad samples of a batch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fastio.ragged import RaggedBatch
 
 
 def skip(batch: Batch, good: npt.NDArray[np.int64]) -> None:
-    """Leaves the `good` rows, int64 indices in order, in the batch."""
+    """Keeps only the `good` rows, int64 indices in order, in the batch."""
     batch.fields = {name: _select(values, good) for name, values in batch.fields.items()}
-    for name, lease in batch.leases.items():  # shorter views hold the lease from here on
+    for name, lease in batch.leases.items():  # from here on the shorter views hold the lease
         if not isinstance(batch.fields[name], RaggedBatch):
             batch.fields[name] = lease.view(len(good))
     batch.valid = int(np.count_nonzero(good < batch.valid))
@@ -22,7 +22,7 @@ def skip(batch: Batch, good: npt.NDArray[np.int64]) -> None:
 
 
 def replace(batch: Batch, bad: list[int], good: npt.NDArray[np.int64]) -> None:
-    """Puts the next good row, or else the first one, in the place of each bad one."""
+    """Replaces each bad row by the next good row, or by the first one if none follows."""
     sources = np.arange(len(batch.rows))
     sources[bad] = good[np.searchsorted(good, bad) % good.size]
     _keep(batch, sources)
@@ -35,14 +35,14 @@ def replace(batch: Batch, bad: list[int], good: npt.NDArray[np.int64]) -> None:
 
 
 def _keep(batch: Batch, places: npt.NDArray[np.int64]) -> None:
-    """Says whose samples the batch now has."""
+    """Updates the row numbers of the batch to those of its samples."""
     batch.rows = batch.rows[places]
     if batch.occurrences is not None:
         batch.occurrences = batch.occurrences[places]
 
 
 def _select(values: Any, good: npt.NDArray[np.int64]) -> Any:
-    """The good rows of a field. Arrays are packed in place, so that they stay in their slot."""
+    """Returns the good rows of a field. Arrays are compacted in place and stay in their slot."""
     if isinstance(values, RaggedBatch):
         return values.take(good)
     if isinstance(values, list):

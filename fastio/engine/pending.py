@@ -1,4 +1,4 @@
-"""A batch between its submission and its delivery."""
+"""Batches between submission and delivery."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_S = 0.05  # between two looks at signals and the deadline
 
 @dataclass
 class Pending:
-    """A batch on its way; `seed` and `epoch` key what is drawn for its rows."""
+    """A submitted batch; `seed` and `epoch` key the draws of its rows."""
 
     planned: PlannedBatch
     seed: int = 0
@@ -50,17 +50,17 @@ class Pending:
 
     @cached_property
     def keys(self) -> npt.NDArray[np.int64]:
-        """What the draws of its rows are keyed by: int64 (n,)."""
+        """The keys of its rows' random draws: int64 (n,)."""
         return np.ascontiguousarray(draw_keys(self.planned.rows, self.planned.occurrences))
 
     def native(self) -> list[_native.Slot]:
-        """What native threads work on."""
+        """Returns the slots on which native threads work."""
         slots = list(self.slots.values())
         slots += [read.slot for read in self.spans.values() if read.slot is not None]
         return slots if self.gathered is None else [*slots, self.gathered]
 
     def wait(self, timeout_s: float) -> bool:
-        """True once no native thread works on it any more."""
+        """Waits for the native threads; returns True once none of them works on the batch."""
         if self.staged is not None and not self.staged.is_set():
             began_s = time.perf_counter()
             staged = self.staged.wait(timeout_s)
@@ -70,12 +70,12 @@ class Pending:
         return all(slot.wait(timeout_s) for slot in self.native())
 
     def wait_for_pillow(self, timeout_s: float) -> bool:
-        """True once every future is done."""
+        """Waits for the Python threads; returns True once every future is done."""
         futures = self._futures()
         return not futures or not wait(futures, timeout_s).not_done
 
     def clips(self) -> list[Future[Clip]]:
-        """The sound files that are decoded."""
+        """Returns the futures of the sound files."""
         return [future for clips in self.audio.values() for future in clips]
 
     def _futures(self) -> list[Future[Any]]:
@@ -84,11 +84,11 @@ class Pending:
 
     @property
     def cancelled(self) -> bool:
-        """Whether rows of it may have been left out."""
+        """Whether some of its rows may have been cancelled."""
         return self.left_out or any(slot.cancelled for slot in self.native())
 
     def cancel(self) -> None:
-        """Leaves out what is not begun yet; waits for nothing."""
+        """Cancels work that has not started; does not wait."""
         self.left_out = self.left_out or self.staged is not None
         for future in self._futures():
             future.cancel()
@@ -96,13 +96,13 @@ class Pending:
             slot.cancel()
 
     def abandon(self, deadline_s: float | None = None) -> bool:
-        """Ends the work on it and waits for the rows in hand, which takes milliseconds.
+        """Cancels the work and waits for the rows in progress, which takes milliseconds.
 
         Args:
-            deadline_s: of `time.monotonic`, until when to wait; None: `PATIENCE_S` from now.
+            deadline_s: time of `time.monotonic` until which to wait; None: `PATIENCE_S` from now.
 
         Returns:
-            Whether its memory is free. Where a read hangs, the threads keep it.
+            Whether its memory is free. If a read hangs, the threads keep the memory.
         """
         self.cancel()
         deadline_s = time.monotonic() + PATIENCE_S if deadline_s is None else deadline_s

@@ -1,4 +1,4 @@
-"""Threads for the images that Pillow decodes."""
+"""A pool of threads for images that Pillow decodes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _Task = tuple["Future[Any]", Callable[[], Any]]
 
 
 class PillowThreads:
-    """A pool of threads; those that it was not told to end do not keep the interpreter.
+    """A pool of threads; one that it does not know cannot block the interpreter's exit.
 
-    concurrent.futures' own pool does: an interrupt while it starts a thread leaves one behind that
-    it does not know, and for which the interpreter's exit waits for ever.
+    With concurrent.futures, an interrupt while a thread starts leaves a thread behind that the pool
+    does not know, and the interpreter waits for it without a limit.
 
     Args:
-        count: threads, all of which are started with the first task.
+        count: number of threads; all are started with the first task.
     """
 
     def __init__(self, count: int) -> None:
@@ -43,7 +43,7 @@ class PillowThreads:
         atexit.register(self._at_exit)
 
     def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Has one of the threads call `work`; after `close` the future is a cancelled one."""
+        """Calls `work` on one of the threads; after `close` the returned future is cancelled."""
         future: Future[T] = Future()
         if self._closed:
             _cancel(future)
@@ -59,12 +59,12 @@ class PillowThreads:
         return future
 
     def resize(self, count: int) -> None:
-        """Has so many threads, at least 1, work at a time from now on."""
+        """Sets the number of threads, at least 1, that work at a time."""
         self._count = count  # more are started with the next task
         self._gate.widen(count)
 
     def close(self) -> None:
-        """Cancels what is not begun and waits for what is, unless it hangs. Idempotent."""
+        """Cancels tasks that have not started and waits for the others, unless they hang."""
         self._end()
         deadline_s = time.monotonic() + PATIENCE_S
         for thread in self._threads:
@@ -97,7 +97,7 @@ class PillowThreads:
 
 
 def _cancel(future: Future[Any]) -> None:
-    """So that those who wait for it know, too."""
+    """Cancels a future and notifies those who wait for it."""
     future.cancel()
     future.set_running_or_notify_cancel()
 
@@ -109,7 +109,7 @@ def _close_at_exit(reference: weakref.ref[PillowThreads]) -> None:
 
 
 class _Gate:
-    """A context that so many threads may be in at a time."""
+    """A context manager that limits the number of threads inside it."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -117,7 +117,7 @@ class _Gate:
         self._changed = threading.Condition()
 
     def widen(self, width: int) -> None:
-        """Lets so many in; those that are inside stay."""
+        """Sets the limit; threads that are inside stay inside."""
         with self._changed:
             self._width = width
             self._changed.notify_all()

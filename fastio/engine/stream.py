@@ -18,45 +18,45 @@ from fastio.threads import PATIENCE_S
 
 
 class Decoder(Protocol):
-    """What a stream asks of its engine."""
+    """The methods of an engine that a stream calls."""
 
     @property
     def name(self) -> str:
-        """Of the dataset, for messages."""
+        """The name of the dataset, for messages."""
 
     def submit(self, planned: PlannedBatch, seed: int, epoch: int) -> Pending:
-        """Puts a batch to work; what fails is noted in it."""
+        """Submits a batch; errors are recorded in it."""
 
     def sort_out(self, pending: Pending) -> None:
-        """Once the native threads are done: gives Pillow what turned out to be its."""
+        """Passes images to Pillow that the native threads could not decode."""
 
     def finish(self, pending: Pending) -> Batch | None:
-        """The batch, all work on it done; None when every row of it was skipped."""
+        """Returns a batch whose work is done; None if all of its rows were skipped."""
 
     def again(self, failed: Pending) -> Pending:
-        """Puts a batch to work again whose bytes could not be fetched."""
+        """Submits a batch again whose bytes could not be fetched."""
 
     def give_back(self, pending: Pending) -> None:
-        """Takes the slot of a batch that is not delivered."""
+        """Takes back the slots of a batch that is not delivered."""
 
     def lose(self, pending: Pending) -> None:
-        """Forgets the slot of a batch that hangs: its memory stays with the threads in it."""
+        """Drops a batch that hangs; its threads keep the memory."""
 
 
 class Watched(Protocol):
-    """Data that may be replaced while they are read."""
+    """Data that may be replaced while it is read."""
 
     def look(self) -> None:
-        """Raises SourceChanged where that is seen to have happened; called for every batch."""
+        """Raises SourceChanged if a replacement is detected; called for every batch."""
 
     def finish_epoch(self) -> None:
-        """Raises SourceChanged, or another error where rows that were read may be wrong."""
+        """Raises SourceChanged, or another error, if rows that were read may be wrong."""
 
 
 class BatchStream:
     """The batches of one run, in order. An iterator; `close` ends it early.
 
-    Used by one thread at a time. After an error from next() the stream goes on with the next
+    Used by one thread at a time. After an error from next() the stream continues with the next
     batch.
     """
 
@@ -88,17 +88,17 @@ class BatchStream:
         return self
 
     def __next__(self) -> Batch:
-        """The next batch.
+        """Returns the next batch.
 
         Raises:
-            SampleError: a sample of it is bad, under on_error="raise".
-            LoaderTimeout: it took longer than the timeout; next() goes on waiting for it.
-            LoaderClosed: another thread closed the stream meanwhile; or this is a forked child,
-                whose parent has the threads.
-            StoreError: its bytes cannot be fetched; the next call tries the same batch again.
-            SourceChanged: the data were replaced; every further call says so too.
-            ShardCorrupt: rows that were delivered may be wrong; likewise.
-            StopIteration: there are no more.
+            SampleError: a sample of the batch is bad, with on_error="raise".
+            LoaderTimeout: the batch took longer than the timeout; next() waits for it again.
+            LoaderClosed: another thread closed the stream, or this process is a forked child, whose
+                parent has the threads.
+            StoreError: the bytes cannot be fetched; the next call tries the same batch again.
+            SourceChanged: the data was replaced; every further call raises it again.
+            ShardCorrupt: rows that were delivered may be wrong; every further call raises it again.
+            StopIteration: there are no more batches.
         """
         while True:
             self._check_process()
@@ -137,7 +137,7 @@ class BatchStream:
             raise
 
     def _try_again(self, pending: Pending) -> None:
-        """Puts the batch to work again, and those behind it that could not be fetched either."""
+        """Submits the batch again, and the following batches that could not be fetched either."""
         self._pending.appendleft(pending)
         for place, failed in enumerate(self._pending):
             if failed is pending or isinstance(failed.error, StoreError):
@@ -150,13 +150,13 @@ class BatchStream:
         return self._plan is None and not self._pending
 
     def ready(self) -> bool:
-        """Whether next() would return, or raise, without waiting."""
+        """Returns whether next() would return or raise without waiting."""
         self._check_process()
         self._fill(self._ahead + 1)
         return not self._pending or self._is_done(self._pending[0], 0.0)
 
     def close(self) -> None:
-        """Cancels what is in work; returns when no thread works for this stream any more."""
+        """Cancels the work; returns when no thread works for this stream any more."""
         self._closed = True
         self._plan = None
         if self._pid != os.getpid():
@@ -167,14 +167,14 @@ class BatchStream:
             self._source.close()
 
     def cancel(self) -> None:
-        """Leaves out what is not begun yet; waits for nothing."""
+        """Cancels work that has not started; does not wait."""
         self._closed = True
         self._plan = None
         for pending in list(self._pending):
             pending.cancel()
 
     def _give_up(self) -> None:
-        """Takes all batches out of the queue and ends the work on them; several threads may."""
+        """Removes all batches from the queue and ends their work. May run on several threads."""
         pending = []
         with suppress(IndexError):
             while True:
@@ -218,7 +218,7 @@ class BatchStream:
                 raise LoaderClosed("closed while a batch was waited for")
 
     def _take(self, pending: Pending) -> None:
-        """Takes the first batch out of the queue, unless another thread was faster to close it."""
+        """Removes the first batch from the queue, unless another thread has closed the stream."""
         closed = pending.error is None and pending.cancelled
         try:
             if not closed:
@@ -238,7 +238,7 @@ class BatchStream:
                 )
 
     def _is_done(self, pending: Pending, timeout_s: float) -> bool:
-        """Waits no longer than the timeout for each part, so that signals are seen in between."""
+        """Waits for each part up to the timeout, so that signals are handled in between."""
         if pending.error is not None:
             return True
         if not pending.wait(timeout_s):

@@ -1,4 +1,4 @@
-"""Rows to byte ranges: which bytes of which local file the engine has to read for a batch."""
+"""Maps rows to the byte ranges of local files that the engine has to read for a batch."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""Rows that are next, asked of the disk before they are needed; and what was used, let go of.
+"""Reads the next rows of a table into the page cache ahead of time, and drops used ones from it.
 
-A packed table that the page cache does not hold would be read by page faults, one after the other.
-Orders by windows say which bytes come next: a thread asks the system for those of the window behind
-the one that is read, in requests as large as it takes. What is asked for goes to the page cache, so
-that nothing here can be wrong, only useless. Where the table is larger than the memory, the pages
-of windows that were read are given up, before the system looks for others to take; and batches of
-a window wait until all of it was asked for, as faults would read far more than they need, or pages
-one by one.
+Without this, a packed table that is not in the page cache is read by page faults, one at a time.
+Orders by windows tell which bytes come next: a thread asks the system to read those of the next
+window, in requests as large as the device accepts. The bytes go to the page cache, so a wrong guess
+costs time but is never an error. If the table is larger than memory, the pages of windows that were
+read are dropped before the system has to choose others. Batches of a window then wait until all of
+it was requested, since page faults would read far more than they need, or single pages.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ Jobs = queue.SimpleQueue["tuple[Window, bool] | None"]  # what is wanted, or not
 
 
 class ColdRows:
-    """Where rows of a layout lie in its files, for the system to read. Thread-safe.
+    """The places of a layout's rows in its files, for read-ahead. Thread-safe.
 
     Args:
-        layout: of a packed dataset on this machine.
+        layout: layout of a packed dataset on this machine.
 
     Attributes:
-        nbytes: of its files.
+        nbytes: total size of its files.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -56,12 +55,12 @@ class ColdRows:
         self.nbytes = self._dataset.manifest.nbytes
 
     def read(self, first: int, last: int, stop: threading.Event, alone: bool) -> None:
-        """Asks for the bytes of rows [first, last), which are read in the background.
+        """Asks the system to read the bytes of rows [first, last) in the background.
 
         Args:
-            first, last: rows.
-            stop: when it is set, the rest is left out.
-            alone: whether page faults are to read nothing beside the page that is wanted.
+            first, last: range of rows.
+            stop: event that cancels the remaining requests.
+            alone: whether page faults read only the page that is needed.
         """
         for file, reader, ranges in self._files(first, last, stop):
             if alone:
@@ -75,7 +74,7 @@ class ColdRows:
                     os.posix_fadvise(file, at, size, os.POSIX_FADV_WILLNEED)
 
     def drop(self, first: int, last: int, stop: threading.Event) -> None:
-        """Gives up the pages of rows [first, last), unless another process has them mapped."""
+        """Drops the pages of rows [first, last), unless another process has them mapped."""
         for file, reader, ranges in self._files(first, last, stop):
             for offset, nbytes in ranges:
                 reader.mapping.release(offset, nbytes)  # mapped pages would stay
@@ -84,7 +83,7 @@ class ColdRows:
     def _files(
         self, first: int, last: int, stop: threading.Event
     ) -> Iterator[tuple[int, ShardReader, Ranges]]:
-        """The shards of rows: an open descriptor, the reader, and where the rows lie."""
+        """Yields the shards of rows: an open descriptor, the reader, and the ranges of the rows."""
         bounds = self._layout.first_row
         number = int(np.searchsorted(bounds, first, side="right")) - 1
         while first < last and not stop.is_set():
@@ -104,7 +103,7 @@ class ColdRows:
 
 @lru_cache(maxsize=64)
 def _request_bytes(device: int) -> int:
-    """What a device reads at once when it is asked to read ahead."""
+    """Returns the maximum size of a read-ahead request of a device."""
     number = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
     limit = _LEAST_REQUEST_BYTES
     for folder in (f"{number}/queue", f"{number}/../queue"):  # of a disk, and of its partition
@@ -117,9 +116,9 @@ class Window:
     """Rows that are read together.
 
     Attributes:
-        begin, end: between which positions of the order they stand.
-        runs: [first, last) of rows that follow one another, ascending.
-        asked_for: set when the system was asked for all of it.
+        begin, end: range of positions of the order.
+        runs: [first, last) of consecutive rows, ascending.
+        asked_for: event that is set when all of the window was requested.
     """
 
     def __init__(self, begin: int, end: int, blocks: Rows, block: int, rows: int) -> None:
@@ -133,11 +132,11 @@ class Window:
 
 
 def windows_of(order: AnyOrder, row_bytes: float) -> Iterator[Window]:
-    """The windows of an order; of one without windows, pieces in order, or all of its rows.
+    """Yields the windows of an order; an order without windows gives pieces, or all of its rows.
 
     Args:
-        order: of an epoch.
-        row_bytes: of a row in the files.
+        order: order of an epoch.
+        row_bytes: size of a row in the files.
     """
     rows = order.rows
     if not rows or not isinstance(order, Order):
@@ -159,14 +158,14 @@ def windows_of(order: AnyOrder, row_bytes: float) -> Iterator[Window]:
 
 
 class ReadAheadPlan:
-    """The batches of a plan, with the rows of the next window asked for. Used by one thread.
+    """The batches of a plan; reading them requests the rows of the next window. For one thread.
 
     Args:
         plan: the batches.
-        windows: of the plan's order.
-        rows: where they lie.
-        position: where the plan begins.
-        drop: whether windows that were read are let go of.
+        windows: windows of the plan's order.
+        rows: places of the rows.
+        position: position at which the plan starts.
+        drop: whether windows that were read are dropped from the page cache.
     """
 
     def __init__(
@@ -204,7 +203,7 @@ class ReadAheadPlan:
         return planned
 
     def close(self) -> None:
-        """Ends the thread, which lets go of what was read first."""
+        """Ends the thread, which first drops the windows that were read."""
         if self._drop and not self._stop.is_set():
             for window in self._read:
                 self._jobs.put((window, False))
@@ -216,7 +215,7 @@ class ReadAheadPlan:
         self._jobs.put(None)
 
     def _reach(self, position: int) -> None:
-        """Asks for windows up to the one behind that of a position; lets go of those before it."""
+        """Requests the windows up to the one after a position, and drops those before it."""
         while self._next is not None and (
             len(self._read) < 1 or self._read[-1].begin < position or self._next.begin <= position
         ):
@@ -234,7 +233,7 @@ class ReadAheadPlan:
 
     @staticmethod
     def _lag(window: Window) -> int:
-        """Positions behind a window's end whose batches may still be at work on its rows."""
+        """Returns how many positions after a window's end batches may still use its rows."""
         return (window.end - window.begin) // _LAG
 
 

@@ -1,4 +1,4 @@
-"""Rows of tables and windows of tokens: what the engine's threads gather from mapped shards."""
+"""Rows of tables and windows of tokens that the engine's threads gather from mapped shards."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ _MOST_MAPPED = 32768  # shards: a process may have 65530 maps on Linux, as it co
 
 
 class Layout(Protocol):
-    """Where the fields of a dataset's rows lie in its shards.
+    """The places of a dataset's fields in its shards.
 
     Attributes:
-        dataset: whose shards they are.
-        fields: in the order of the native table's.
-        strides: bytes from row to row in each column.
-        first_row: int64 (n + 1,), of each shard that has rows, and the number of all rows.
+        dataset: dataset of the shards.
+        fields: fields in the order of the native table.
+        strides: distance in bytes between rows, for each column.
+        first_row: int64 (n + 1,), first row of each shard that has rows, and the number of all
+            rows.
     """
 
     dataset: Dataset
@@ -47,22 +48,22 @@ class Layout(Protocol):
     def strides(self) -> Sequence[int]: ...
 
     def shard(self, number: int) -> int:
-        """The shard that a number in `first_row` stands for."""
+        """Returns the shard of an index of `first_row`."""
         ...
 
     def place(self, number: int, reader: ShardReader) -> ShardPlace:
-        """Where the columns lie in its file.
+        """Returns the places of the columns in the shard's file.
 
         Raises:
-            ShardCorrupt: they are not there.
+            ShardCorrupt: the columns are not there.
         """
         ...
 
     def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
-        """Where rows [first, last) of a shard lie in its file, counted from the shard's first.
+        """Returns the ranges of rows [first, last) in a shard's file; rows count within the shard.
 
         Raises:
-            ShardCorrupt: they are not there.
+            ShardCorrupt: the columns are not there.
         """
         ...
 
@@ -71,12 +72,12 @@ class Columns:
     """Rows of a layout, gathered by the engine's threads. Safe to use from several threads.
 
     Args:
-        layout: where they lie.
-        resident: copy the shards to memory of their own, by huge pages; see native/core/table.h.
+        layout: places of the rows.
+        resident: copy the shards to memory with huge pages; see native/core/table.h.
 
     Attributes:
         layout: as given.
-        fields: in the order of the native table's.
+        fields: fields in the order of the native table.
     """
 
     def __init__(self, layout: Layout, resident: bool = False) -> None:
@@ -95,12 +96,12 @@ class Columns:
     def gather(
         self, engine: _native.Engine, rows: Rows, out: Sequence[npt.NDArray[Any] | None]
     ) -> _native.Slot:
-        """Has threads gather rows, whose shards are opened first.
+        """Opens the shards of rows and lets threads gather them.
 
         Args:
-            engine: whose threads.
+            engine: engine whose threads are used.
             rows: int64 (n,), in [0, first_row[-1]).
-            out: of each of `fields`, an array with room for n rows; None: not wanted.
+            out: for each of `fields`, an array with room for n rows; None if it is not wanted.
 
         Raises:
             IndexError: a row is out of range.
@@ -128,7 +129,7 @@ class Columns:
                     return slot
 
     def _let_go(self) -> None:
-        """Of shards that the dataset keeps no more: what was fetched is not to fill the memory."""
+        """Unmaps shards that a remote dataset no longer keeps, and the oldest beyond the limit."""
         remote = isinstance(self._dataset, RemoteDataset)
         for number in list(self._set):
             gone = remote and not self._dataset.is_kept(self.layout.shard(number))
@@ -137,7 +138,7 @@ class Columns:
                 self.table.unset(number)
 
     def renew(self, rows: Rows) -> bool:
-        """Has shards of rows that turned out to be damaged opened anew; False: it is no use."""
+        """Opens damaged shards of rows again; returns False if that cannot help."""
         first_row = self.layout.first_row
         numbers = np.unique(np.searchsorted(first_row, rows, side="right") - 1).tolist()
         with self._lock:
@@ -151,12 +152,12 @@ class Columns:
         return False
 
     def close(self) -> None:
-        """Ends the copying of resident shards."""
+        """Stops the copying of resident shards."""
         self.table.close()
 
 
 def columns(dataset: Loadable, fields: Sequence[str], resident: bool = False) -> Columns | None:
-    """Those of the fields that threads can gather; None where there are none."""
+    """Returns the columns of those fields that threads can gather; None if there are none."""
     if isinstance(dataset, (TokenDataset, PaddedDataset)):
         return Columns(dataset.layout(fields), resident)
     if not isinstance(dataset, Dataset):

@@ -1,4 +1,4 @@
-"""The images of datasets of the datasets package: where the engine's threads read them."""
+"""Image fields of the datasets package, for the engine's threads to read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _JPEG_NAMES = (".jpg", ".jpeg")
 
 
 class HuggingFaceImages:
-    """An image field: ranges of Arrow files that stay open, and files of their own."""
+    """An image field: ranges of Arrow files that stay open, and separate image files."""
 
     def __init__(self, dataset: HuggingFaceDataset, field: str) -> None:
         self._dataset = dataset
@@ -68,7 +68,7 @@ def _as_found(
     codec: npt.NDArray[np.uint8],
     unknown: npt.NDArray[np.int32],
 ) -> ImageReads:
-    """Reads of image files of which all but the kind stands in their own headers."""
+    """Returns reads of image files whose properties, except the kind, are in their headers."""
     return ImageReads(
         files,
         file,

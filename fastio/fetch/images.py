@@ -1,8 +1,8 @@
-"""Rows to byte ranges: which bytes of which local file the engine has to read for a batch.
+"""Maps the rows of an image field to the byte ranges that the engine reads for a batch.
 
-Packed datasets, image folders and tars differ here and nowhere after. An `ImageSource` answers for
-one image field; its files are numbered by a `fastio._native.FileSet`, which the engine's threads
-read from. Safe to use from several threads.
+Packed datasets, image folders and tars differ here and in no later stage. An `ImageSource` serves
+one image field; its files are numbered by a `fastio._native.FileSet`, from which the engine's
+threads read. Safe to use from several threads.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class FolderImages:
         return pixels
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Does nothing: no file stays open."""
 
 
 class TarImages:
@@ -144,7 +144,7 @@ class TarImages:
 
 
 class StagedImages:
-    """An image field of a remote dataset: ranges of blocks that were brought here."""
+    """An image field of a remote dataset: ranges of fetched blocks."""
 
     def __init__(self, dataset: RemoteDataset, field: str, stager: Stager) -> None:
         self._dataset = dataset
@@ -164,17 +164,17 @@ class StagedImages:
         return self._dataset.image(self._field, row)
 
     def _staged(self, row: int) -> npt.NDArray[np.uint8]:
-        """A row's bytes from its block, which its batch holds."""
+        """Returns a row's bytes from its block, which its batch holds."""
         block, offset, length = self._stager.blocks.places(self._field, np.array([row], np.int64))
         path = self._stager.path(int(block[0]))
         return np.fromfile(path, np.uint8, int(length[0]), offset=int(offset[0]))
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Does nothing: no file stays open."""
 
 
 class StagedTarImages:
-    """An image field of remote tars: ranges of blocks that were brought here."""
+    """An image field of remote tars: ranges of fetched blocks."""
 
     def __init__(self, dataset: RemoteTars, field: str, stager: Stager) -> None:
         self._dataset = dataset
@@ -190,13 +190,13 @@ class StagedTarImages:
         return self._dataset.image(self._field, row)
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Does nothing: no file stays open."""
 
 
 def _staged_places(
     stager: Stager, field: str, rows: Rows
 ) -> tuple[_native.FileSet, npt.NDArray[np.int32], Rows, Rows]:
-    """The files of the blocks of rows, and the number, offset and length of each row's in them."""
+    """Returns the block files of rows, and each row's file number, offset and length."""
     block, offset, length = stager.blocks.places(field, rows)
     numbers, file = np.unique(block, return_inverse=True)
     # Numbered anew for every batch: blocks come and go, and a kept descriptor would keep the bytes
@@ -213,7 +213,7 @@ def _described_by_files(
     length: Rows,
     is_jpeg: npt.NDArray[np.bool_],
 ) -> ImageReads:
-    """Reads of image files of which all but the kind stands in their own headers."""
+    """Returns reads of image files whose properties, except the kind, are in their headers."""
     unknown = np.full(len(file), LOOK_INTO_FILE, np.int32)
     return ImageReads(
         files,
@@ -236,7 +236,7 @@ def _unfilled(
     length: Rows,
     codebook: _native.Codebook | None,
 ) -> ImageReads:
-    """Reads of a packed dataset, with room for what `_fill_columns` puts in."""
+    """Returns reads of a packed dataset with room for the values that `_fill_columns` sets."""
     n = len(file)
     return ImageReads(
         files,
@@ -260,7 +260,7 @@ def _fill_columns(
 
 
 def image_source(dataset: AnyDataset, field: str, stager: Stager | None = None) -> ImageSource:
-    """The reads of one image field of a dataset; a stager is what brings a remote one's blocks."""
+    """Returns the reads of an image field; the stager fetches the blocks of a remote dataset."""
     if isinstance(dataset, Remote):
         if stager is None:
             raise ValueError(f"{dataset.path} is remote: there must be a stager")

@@ -1,4 +1,4 @@
-"""What the engine reads for a batch of images, and who says it."""
+"""The reads of a batch of images, and the interface of their sources."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ AS_STORED = 1  # an orientation: not to be turned, whatever the header says
 
 @dataclass(frozen=True)
 class ImageReads:
-    """The reads of a batch, one entry a row; what `fastio._native.Engine.submit` takes.
+    """The reads of a batch, one entry per row; the argument of `fastio._native.Engine.submit`.
 
     Attributes:
-        files: what the numbers in `file` stand for.
+        files: files that the numbers in `file` stand for.
         file: int32, number of the file.
-        offset, length: int64, the bytes; a length of -1 is the whole file.
-        codec: uint8, how they are stored (`schema.CODEC_...`).
-        orientation: uint8, EXIF's, or 0: look into the JPEG. 1 leaves the pixels as stored.
-        height, width: int32, of the stored pixels, 0 where unknown.
-        crc32c: uint32, of the bytes, or None where they have no checksum.
-        codebook: for rows of the block codec; None where there are none.
+        offset, length: int64, byte range; a length of -1 is the whole file.
+        codec: uint8, storage format (`schema.CODEC_...`).
+        orientation: uint8, EXIF orientation; 0 looks into the JPEG, 1 keeps the pixels as stored.
+        height, width: int32, size of the stored pixels; 0 if unknown.
+        crc32c: uint32, checksum of the bytes; None if they have no checksum.
+        codebook: codebook for rows of the block codec; None if there are none.
     """
 
     files: _native.FileSet
@@ -48,16 +48,16 @@ class ImageSource(Protocol):
     """One image field of a dataset."""
 
     def reads(self, rows: Rows) -> ImageReads:
-        """The reads of global rows, int64 (n,)."""
+        """Returns the reads of global rows, int64 (n,)."""
         ...
 
     def pixels(self, row: int) -> npt.NDArray[np.uint8]:
-        """One image, uint8 (H, W, C), by Pillow: for what the engine cannot decode.
+        """Decodes one image with Pillow, uint8 (H, W, C), for images that the engine cannot decode.
 
-        It is turned as the orientation in `reads` says.
+        The image is rotated according to the orientation in `reads`.
 
         Raises:
-            FastioError, OSError: it cannot be read or decoded.
+            FastioError, OSError: the image cannot be read or decoded.
         """
         ...
 
@@ -67,10 +67,10 @@ class ImageSource(Protocol):
 
 
 def most_open() -> int:
-    """How many shards' descriptors to keep: a quarter of what the process may have, up to 4096.
+    """Returns how many shard descriptors to keep: a quarter of the process's limit, up to 4096.
 
-    A shuffled epoch opens and closes a shard for each read once there are more shards than that,
-    which costs a round trip on network file systems.
+    With more shards than that, a shuffled epoch opens and closes a shard for each read, which costs
+    a round trip on network file systems.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 4096 if soft == resource.RLIM_INFINITY else min(soft // 4, 4096)

@@ -1,4 +1,4 @@
-"""Rows that differ in size, of packed datasets: which bytes of which shard go where in a batch."""
+"""Rows of packed datasets that differ in size: which bytes of a shard go where in a batch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class SpanRead:
     """A field of a batch that native threads copy.
 
     Attributes:
-        batch: the rows; what its values are before `slot` is done is not known.
-        memory: that they lie in, uint8.
-        slot: the work; None where there are no bytes.
-        row: int64 (pieces,), which row of the batch each of the slot's pieces is of.
+        batch: the rows; their values are undefined until `slot` is done.
+        memory: uint8, memory of the rows.
+        slot: the work; None if there are no bytes.
+        row: int64 (pieces,), row of the batch for each piece of the slot.
     """
 
     batch: RaggedBatch
@@ -37,7 +37,7 @@ class SpanRead:
     row: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
 
     def failures(self) -> dict[int, str]:
-        """Rows of the batch that could not be had, and why; after the slot is done."""
+        """Returns the rows of the batch that could not be read, and why, after the slot is done."""
         found = [] if self.slot is None else self.slot.failures()
         return {int(self.row[piece]): message for piece, _, message in found}
 
@@ -46,9 +46,9 @@ class Spans:
     """A field of a packed dataset whose rows differ in size.
 
     Args:
-        dataset: packed, on this machine.
-        name: of an Array with open axes, or of Tokens.
-        form: of its batches.
+        dataset: packed dataset on this machine.
+        name: name of an Array field with open axes, or of a Tokens field.
+        form: form of its batches.
     """
 
     def __init__(self, dataset: Dataset, name: str, form: Form) -> None:
@@ -65,15 +65,15 @@ class Spans:
     def read(
         self, engine: _native.Engine, rows: Int64s, acquire: Callable[[int], Memory]
     ) -> SpanRead:
-        """Has threads copy rows; their offsets and shapes are looked at here.
+        """Looks up the offsets and shapes of rows and lets threads copy them.
 
         Args:
-            engine: whose threads.
+            engine: engine whose threads are used.
             rows: int64 (n,), global row numbers.
-            acquire: gives memory of at least so many bytes.
+            acquire: function that returns memory of at least the given number of bytes.
 
         Raises:
-            SchemaError: the rows' shapes do not make a batch of this form.
+            SchemaError: the shapes of the rows cannot form a batch of this form.
             SourceNotFound, ShardCorrupt: a shard cannot be read.
         """
         found = self._locate(rows)
@@ -103,7 +103,7 @@ class Spans:
         return SpanRead(batch, memory, slot, at.row)
 
     def forget(self, rows: Int64s) -> None:
-        """Has the shards of rows that turned out to be damaged opened anew next time."""
+        """Opens the damaged shards of rows again on the next read."""
         self._dataset.forget(group.shard for group in self._dataset.by_shard(rows))
 
     def _locate(self, rows: Int64s) -> _Located:
@@ -123,9 +123,9 @@ class Spans:
     def _outside(
         self, found: _Located, rows: Int64s, row: Int64s, begin: Int64s, nbytes: Int64s
     ) -> ShardCorrupt | None:
-        """What to say of the first piece that does not lie in its shard's file; None: all do.
+        """Returns an error for the first piece outside its shard's file; None if there is none.
 
-        Offsets were checked when they were first read: they have changed in the file since.
+        Offsets were checked when they were first read, so they have changed in the file since.
         """
         sizes = np.array([len(reader.mapping.data) for reader in found.readers], np.int64)
         wrong = (begin < 0) | (nbytes < 0) | (begin > sizes[found.source[row]] - nbytes)
@@ -140,7 +140,7 @@ class Spans:
     def _in_shard(
         self, reader: ShardReader, local: Int64s
     ) -> tuple[Int64s, Int64s | list[tuple[int, ...]]]:
-        """Where rows begin in a shard's file, and their shapes."""
+        """Returns the offsets of rows in a shard's file, and their shapes."""
         item = self._dtype.itemsize
         if isinstance(self._kind, Tokens):
             starts, _ = reader.tokens(self.name)
@@ -166,7 +166,7 @@ class Spans:
 
 @dataclass(frozen=True)
 class _Located:
-    """Rows in files: of each the reader's number, its first byte there, and its shape."""
+    """Rows in files: for each its reader's number, the offset of its first byte, and its shape."""
 
     readers: list[ShardReader]
     source: npt.NDArray[np.int32]
@@ -177,7 +177,7 @@ class _Located:
 def _in_order(
     at: Sequence[Int64s], shapes: Sequence[Any], count: int
 ) -> Int64s | list[tuple[int, ...]]:
-    """The shapes of rows in groups as those of one batch."""
+    """Returns the shapes of rows in groups as those of one batch."""
     axes = {part.shape[1] if isinstance(part, np.ndarray) else None for part in shapes}
     if len(axes) == 1 and None not in axes:
         out = np.empty((count, shapes[0].shape[1]), np.int64)

@@ -196,3 +196,13 @@ def test_a_parquet_footer_that_contradicts_itself_does_not_end_the_process(tmp_p
     status, text = outcomes({"footer": path}, tmp_path, "loader")["footer"]["loader"]
     assert status == "ShardCorrupt"
     assert "histogram" in text
+
+
+def test_a_parquet_column_whose_name_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pa_parquet.write_table(pa.table({"column": ["a", "b"]}), path, store_schema=False)
+    before, name, after = path.read_bytes().rpartition(b"column")  # in the row group
+    assert name
+    path.write_bytes(before + b"\x9column" + after)
+    with pytest.raises(ShardCorrupt, match=r"a\.parquet cannot be read: 'utf-8'"):
+        len(fastio.open(path))

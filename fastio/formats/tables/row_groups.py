@@ -19,7 +19,7 @@ from fastio.formats.tables.filters import Filter
 from fastio.formats.tables.mapped import Mapped
 from fastio.formats.tables.parquet_columns import ColumnReader
 from fastio.formats.tables.partitions import Constants
-from fastio.formats.tables.reading import Table
+from fastio.formats.tables.reading import Table, reading
 from fastio.formats.tables.spans import Span, bytes_of
 
 _OPEN_FILES = 4  # for each thread
@@ -103,7 +103,8 @@ class LocalParquet:
         self._columns = ColumnReader(table.name, table.metadata, table.schema)
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        return _parquet_groups(self._metadata, varying)
+        with reading(self._path):
+            return _parquet_groups(self._metadata, varying)
 
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool
@@ -169,7 +170,8 @@ class StoredParquet:
         self._columns = ColumnReader(table.name, table.metadata, table.schema, checked=True)
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        return _parquet_groups(self._table.metadata, varying)
+        with reading(self._table.name):
+            return _parquet_groups(self._table.metadata, varying)
 
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,16 +18,32 @@ ROOT = Path(__file__).parent.parent
 SMALL = ("--count", "64", "--epochs", "1", "--size", "32")
 
 
-def run_demo(work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_demo(
+    work: Path, *arguments: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "tools" / "demo.py"), *SMALL, "--work", str(work)]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=300, env=env
+    )
+
+
+def without_development_packages(folder: Path) -> dict[str, str]:
+    """An environment in which no process finds what `tools/setup --no-dev` leaves out."""
+    extras = (ROOT / "pyproject.toml").read_text().split("\ndev = [")[1].split("\n]")[0]
+    names = re.findall(r'^  "([\w-]+)', extras, re.MULTILINE)
+    assert "hypothesis" in names
+    modules = [name.replace("-", "_") for name in [*names, "torchvision"]]
+    (folder / "sitecustomize.py").write_text(
+        f"import sys\nsys.modules.update(dict.fromkeys({modules}))\n"
+    )
+    return {**os.environ, "PYTHONPATH": str(folder)}
 
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The demo's folder after its first run, and what that printed."""
+    """The demo's folder after its first run, without development packages, and what it printed."""
     work = tmp_path_factory.mktemp("demo")
-    done = run_demo(work)
+    done = run_demo(work, env=without_development_packages(tmp_path_factory.mktemp("site")))
     assert done.returncode == 0, done.stderr
     return work, done.stdout
 

@@ -172,7 +172,7 @@ def pack(
             1 to 100. This and `max_side` lose something; without them nothing does. Orientation,
             colour profile and chroma subsampling are kept.
         shard_size: data in a shard, in bytes or as "64MiB": the row that reaches it is its last.
-        workers: threads; all cores that this process may use by default.
+        workers: number of threads; None uses all cores that this process may use.
         on_error: "raise" stops at the first bad sample in the source's order; "skip" leaves bad
             ones out and reports them. Of tables it leaves out files that are empty or damaged as
             far as opening them tells; what is damaged inside of a file stops in any case, because
@@ -183,14 +183,14 @@ def pack(
         overwrite: replace a dataset, or a part of one, that is at `dst`. No other file in the
             folder is touched.
         progress: show a progress bar on stderr.
-        schema: what samples consist of, instead of finding out; not for tables.
-        columns: of a table, the columns and groups that are wanted, in their order; None: all.
-        groups: of a table, name and columns of what is to be one Array (n,):
+        schema: fields of the samples; None derives them from the first sample. Not for tables.
+        columns: for tables, the columns and groups to pack, in this order; None for all.
+        groups: for tables, names of groups with the columns that become one Array (n,):
             {"dense": ["I1", "I2"]}.
-        dtypes: of a table, the type of a column or group, as in {"label": "float32"}. What does
-            not fit is an error; floats may be rounded.
-        nulls: of a table, what a column's or group's nulls become: a value, or "mask": zeros, and
-            a bool field `NAME_valid`. Elsewhere than in floats nulls are an error without it.
+        dtypes: for tables, the type of a column or group, such as {"label": "float32"}. A value
+            that does not fit is an error; floats may be rounded.
+        nulls: for tables, the replacement of a column's or group's nulls: a value, or "mask" for
+            zeros and a bool field `NAME_valid`. Without it, nulls are an error except in floats.
         filters: of a table, the rows that are wanted: a list of (column, operator, value), all of
             which hold; a list of such lists, one of which holds; or an expression of
             pyarrow.dataset. Row groups are left out by their statistics, files by their folders.
@@ -209,16 +209,16 @@ def pack(
         vocabulary_size: every token is below it; to be given with a function. The tokens' type is
             the smallest of uint8, uint16 and uint32 that holds it; `dtypes` may say a wider one,
             as in {"tokens": "uint32"}.
-        text_column: of the text in tables and dicts; None: text, content or document, or the only
-            column of strings.
-        document: of .txt files: "file" (what None means), "line" or "blank-line", what stands
-            between blank lines.
-        special_tokens: whether the tokenizer adds to every document what it puts around a text.
-        storage_options: for a URL, `src` or `dst`: what its file system takes (keys, endpoint,
+        text_column: name of the text column in tables and dicts; None uses text, content or
+            document, or the only column of strings.
+        document: unit of .txt files that is one document: "file" (the meaning of None), "line", or
+            "blank-line" for the text between blank lines.
+        special_tokens: whether the tokenizer adds its special tokens to every document.
+        storage_options: options of the file system of a URL in `src` or `dst` (keys, endpoint,
             ...).
-        source_options: the same for `src` alone, where both are URLs and differ in it.
-        staging: for a URL: the folder for shards that are not uploaded yet, a few at a time; None:
-            a temporary one.
+        source_options: options for `src` only, if both are URLs with different options.
+        staging: for a URL, the folder for the few shards that are not uploaded yet; None uses a
+            temporary folder.
 
     Returns:
         What was packed and what was skipped.

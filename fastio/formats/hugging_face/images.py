@@ -1,5 +1,4 @@
-"""Where the images of a column of struct<bytes, path> lie: in files that are mapped, or in memory,
-or in files of their own."""
+"""Finds the images of a struct<bytes, path> column: in mapped files, in memory, or in own files."""
 
 from __future__ import annotations
 
@@ -21,21 +20,20 @@ from fastio.formats.hugging_face.plain import bare
 from fastio.formats.hugging_face.rows import Rows
 from fastio.formats.named_files import NamedFiles
 
-OWN_FILE = -1  # as the number of a file: the row has a path, and no bytes
-NOWHERE = -2  # the row has neither, or may not name the file
+OWN_FILE = -1  # in place of a file's number: the row has a path and no bytes
+NOWHERE = -2  # the row has neither, or its path may not be read
 
 _JPEG_BEGINS = b"\xff\xd8"
-_LOOKED_AT = 16  # rows that tell of what kind the images are
+_LOOKED_AT = 16  # rows that are sampled to find out the type of the images
 
 
 class Places(NamedTuple):
-    """Where images lie, one entry a row.
+    """The positions of images, one entry for each row.
 
     Attributes:
-        file: int32, number in `ImageColumn.files`, or OWN_FILE or NOWHERE.
+        file: int32, index in `ImageColumn.files`, or OWN_FILE or NOWHERE.
         offset, length: int64, in that file.
-        paths: of the rows that are a file of their own which may be read, by their place among
-            the rows.
+        paths: The paths of the rows with OWN_FILE, by their position among the rows.
     """
 
     file: NDArray[np.int32]
@@ -49,12 +47,12 @@ class _Part:
     """The images of one record batch.
 
     Attributes:
-        data: of all of them.
-        offsets: int64 (rows + 1,), where each begins in it.
-        missing: bool (rows,), which have no bytes; None if all have.
-        paths: of the rows; None where the column has none.
-        file: number of the file that `data` is a part of.
-        begin: where it begins there.
+        data: The bytes of all images.
+        offsets: int64 (rows + 1,), the beginning of each image in `data`.
+        missing: bool (rows,), rows without bytes; None if all have bytes.
+        paths: The paths of the rows; None if the column has none.
+        file: The number of the file that contains `data`.
+        begin: The offset of `data` in that file.
     """
 
     data: pa.Buffer
@@ -66,15 +64,15 @@ class _Part:
 
 
 class ImageColumn:
-    """The images of one column. Safe to use from several threads.
+    """The images of one column. Thread-safe.
 
-    What lies in memory and in no file is copied once, when it is first asked for, to a file that
-    has no name, so that threads read all images in one way.
+    Images in memory that is not mapped from a file are copied once, when they are first asked for,
+    to an unnamed file, so that threads read all images in the same way.
 
     Args:
-        rows: of the dataset.
-        path: names of the column and of the structs' fields in it.
-        named: the files that it may name.
+        rows: The rows of the dataset.
+        path: The names of the column and of the struct fields inside it.
+        named: The files that its paths may refer to.
     """
 
     def __init__(self, rows: Rows, path: tuple[str, ...], named: NamedFiles) -> None:
@@ -92,22 +90,22 @@ class ImageColumn:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths, to which others are added as rows are asked for."""
+        """The paths of the files. More are added as rows are asked for."""
         return tuple(self._files)
 
     def places(self, rows: NDArray[np.int64]) -> Places:
-        """Where the images of rows lie, int64 (n,).
+        """Returns the positions of the images of rows, int64 (n,).
 
         Raises:
-            IndexError: a row number is out of range.
-            ValueError: after `close`.
+            IndexError: If a row number is out of range.
+            ValueError: After `close`.
         """
         n = len(rows)
         found = Places(np.empty(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64), {})
         for batch, places, local in self._rows.by_batch(rows):
             try:
                 part = self._part(batch)
-            except ShardCorrupt:  # which whoever reads one of its images is told
+            except ShardCorrupt:  # reading one of the images will raise it
                 found.file[places] = NOWHERE
                 continue
             begin = part.offsets[local]
@@ -119,11 +117,11 @@ class ImageColumn:
         return found
 
     def read(self, row: int) -> bytes:
-        """The bytes of one image.
+        """Returns the bytes of one image.
 
         Raises:
-            ValueError: it has neither bytes nor a path; or after `close`.
-            OSError: its file cannot be read.
+            ValueError: If the row has neither bytes nor a path; or after `close`.
+            OSError: If its file cannot be read.
         """
         ((batch, _, local),) = self._rows.by_batch(np.array([row], np.int64))
         part, at = self._part(batch), int(local[0])
@@ -137,7 +135,7 @@ class ImageColumn:
         return self._named.read(path)
 
     def has_jpegs(self) -> bool:
-        """Whether there is a JPEG among some of the images."""
+        """Returns whether any of some sampled images is a JPEG."""
         for row in np.unique(np.linspace(0, len(self._rows) - 1, _LOOKED_AT, dtype=np.int64)):
             place = self.places(np.array([row], np.int64))
             if place.file[0] >= 0 and self.read(int(row))[:2] == _JPEG_BEGINS:
@@ -145,7 +143,7 @@ class ImageColumn:
         return False
 
     def close(self) -> None:
-        """Lets go of what was copied. What `places` told is of no use from here on."""
+        """Releases copied images. Results of `places` are invalid from here on."""
         with self._lock:
             self._closed = True
             self._parts.clear()
@@ -160,7 +158,7 @@ class ImageColumn:
         for here in np.flatnonzero(part.missing[local]).tolist():
             place = int(places[here])
             path = None if part.paths is None else part.paths[int(local[here])].as_py()
-            with suppress(OSError, ValueError):  # which `read` says
+            with suppress(OSError, ValueError):  # `read` will raise it
                 path = path and self._named.find(path)
                 found.paths.update({place: path} if path else {})
             found.file[place] = OWN_FILE if place in found.paths else NOWHERE
@@ -170,7 +168,7 @@ class ImageColumn:
         part = self._parts.get(batch)
         if part is None:
             with self._lock:
-                if self._closed:  # the numbers of its descriptors may be other files' by now
+                if self._closed:  # the descriptors may already belong to other files
                     raise ValueError("the dataset was closed: open it again")
                 part = self._parts.get(batch)
                 if part is None:
@@ -203,7 +201,7 @@ class ImageColumn:
         return _Part(content, ends, missing if missing.any() else None, paths, file, begin)
 
     def _home(self, content: pa.Buffer, begin: int, end: int) -> tuple[int, int]:
-        """The file that has a buffer, and where the buffer begins there."""
+        """Returns the number of the file that contains a buffer, and the buffer's offset in it."""
         used = content.slice(begin, end - begin)
         if not used.size:
             return NOWHERE, 0
@@ -229,7 +227,7 @@ class ImageColumn:
 
 
 def _bytes_and_paths(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """The files' bytes, binary or large_binary, and their paths."""
+    """Returns the files' bytes, binary or large_binary, and their paths or None."""
     kind = array.type
     if not pa.types.is_struct(kind):
         paths = array if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None

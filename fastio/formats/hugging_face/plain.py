@@ -1,8 +1,8 @@
-"""Columns as the datasets package stores them, as columns whose Arrow type says what they are.
+"""Converts columns as the datasets package stores them to columns of plain Arrow types.
 
-Extension types are what they are stored as; arrays of one shape become fixed-size lists; files
-their bytes; dictionaries their values; lists of dicts a dict of lists. Images are left out: they
-are not read with the others.
+Extension types become their storage types, arrays of one shape fixed-size lists, files their bytes,
+dictionaries their values, and lists of dicts a dict of lists. Images are left out, because they are
+read separately.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from fastio.formats.tables.values import missing_rows
 
 
 def bare_type(kind: pa.DataType) -> pa.DataType:
-    """The type that a column's values are stored as."""
+    """Returns the type that a column's values are stored as."""
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def bare(array: pa.Array) -> pa.Array:
-    """An array as it is stored."""
+    """Returns an array as it is stored."""
     return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
-    """The type of `plain_array`'s result; None for images, lists of them, and structs of these."""
+    """Returns the type of `plain_array`'s result; None for images, lists or structs of images."""
     kind = bare_type(kind)
     if isinstance(feature, Picture) or is_list_of_images(feature):
         return None
@@ -63,16 +63,16 @@ def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
 def plain_array(
     array: pa.Array, feature: Feature, column: str, place: Place, files: NamedFiles
 ) -> pa.Array:
-    """A column's values in the type that `plain_type` says.
+    """Converts a column's values to the type that `plain_type` returns.
 
     Args:
-        array: of the column.
-        feature: of it.
-        column, place: for messages.
-        files: that it may name.
+        array: The column.
+        feature: The feature of the column.
+        column, place: Names for messages.
+        files: The files that the column may refer to.
 
     Raises:
-        SchemaError: an array has not its feature's shape, or a file cannot be read.
+        SchemaError: If an array does not have its feature's shape, or a file cannot be read.
     """
     array = bare(array)
     if isinstance(feature, File) and pa.types.is_struct(array.type):
@@ -88,7 +88,7 @@ def plain_array(
 
 
 def plain_schema(schema: pa.Schema, features: Mapping[str, Feature]) -> pa.Schema:
-    """The schema of a table's columns as `plain_array` gives them, with the table's metadata."""
+    """Returns the schema of columns after `plain_array`, with the table's metadata."""
     found = [
         (field.name, plain_type(field.type, features.get(field.name, Plain()))) for field in schema
     ]
@@ -99,7 +99,7 @@ def plain_schema(schema: pa.Schema, features: Mapping[str, Feature]) -> pa.Schem
 def plain_batch(
     batch: pa.RecordBatch, features: Mapping[str, Feature], place: Place, files: NamedFiles
 ) -> pa.RecordBatch:
-    """Rows of columns none of which is an image alone, as `plain_array` gives them."""
+    """Converts rows of columns that are not images, as `plain_array` does."""
     names = batch.schema.names
     arrays = [
         plain_array(batch.column(number), features.get(name, Plain()), name, place, files)
@@ -109,19 +109,19 @@ def plain_batch(
 
 
 def is_list_of_images(feature: Feature) -> bool:
-    """Whether a column has any number of images a row."""
+    """Returns whether a column has a list of images in each row."""
     return isinstance(feature, Several) and isinstance(feature.of, Picture)
 
 
 def is_list_of_structs(kind: pa.DataType, feature: Feature) -> bool:
-    """Whether a column is of lists of dicts, which become a dict of lists."""
+    """Returns whether a column has lists of dicts, which become a dict of lists."""
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     of_structs = isinstance(feature, Several) and isinstance(feature.of, Group)
     return bool(lists and of_structs and pa.types.is_struct(kind.value_type))
 
 
 def _turned(feature: Feature) -> Group:
-    """The feature of a dict of lists, for lists of such dicts."""
+    """Returns the feature of a dict of lists, given that of the dicts in a list."""
     assert isinstance(feature, Group)
     return Group({name: Several(child) for name, child in feature.children.items()})
 
@@ -131,7 +131,7 @@ def _turned_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _turned_array(array: pa.Array) -> pa.Array:
-    """Lists of structs as structs of lists; null where the list is."""
+    """Converts lists of structs to structs of lists, null where the list is."""
     missing = missing_rows(array)
     mask = None if missing is None else pa.array(missing)
     counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
@@ -162,12 +162,12 @@ def _plain_struct(
 
 
 def _arrays(array: pa.Array, shape: Sequence[int | None], column: str, place: Place) -> pa.Array:
-    """Lists of lists as fixed-size lists, but for axes whose lengths differ."""
+    """Converts lists of lists to fixed-size lists, except for axes of variable length."""
     if not shape:
         return array
     if None not in shape:
         return _fixed_lists(array, [length or 0 for length in shape], column, place)
-    if shape[0] is not None:  # the package has no such arrays: only their first axis is open
+    if shape[0] is not None:  # never happens: in the package only the first axis may vary
         return array
     counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
@@ -178,7 +178,7 @@ def _arrays(array: pa.Array, shape: Sequence[int | None], column: str, place: Pl
 
 
 def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, place: Place) -> pa.Array:
-    """Lists of lists of these lengths as fixed-size lists, without a copy where none is null."""
+    """Converts lists of lists to fixed-size lists, without a copy if none is null."""
     missing = missing_rows(array)
     whole = array if missing is None else array.filter(pa.array(~missing))
     values = whole
@@ -201,7 +201,7 @@ def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, place: Pl
 
 
 def _contents(array: pa.Array, column: str, place: Place, files: NamedFiles) -> pa.Array:
-    """The bytes of files, read where they only have a path."""
+    """Returns the bytes of files. A file that has only a path is read."""
     inside = dict(
         zip([child.name for child in _children(array.type)], array.flatten(), strict=True)
     )
@@ -237,7 +237,7 @@ def _innermost(kind: pa.DataType) -> pa.DataType:
 
 
 def _array_type(kind: pa.DataType, shape: Sequence[int | None]) -> pa.DataType:
-    """The type of `_arrays`' result."""
+    """Returns the type of `_arrays`' result."""
     if shape and shape[0] is None:
         return pa.large_list(_array_type(kind, shape[1:]))
     for length in reversed(shape):

@@ -1,4 +1,4 @@
-"""Rows of Arrow record batches by number, with the indices that select or shuffle them."""
+"""Access to rows of Arrow record batches by number, through indices that select or shuffle."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from fastio.formats.hugging_face.plain import bare
 from fastio.formats.tables.mapped import Mapped
 from fastio.formats.tables.trust import Checks
 
-# What is read at a time where rows are taken from all over: enough that it is fast.
+# Rows that are read at a time if indices select them from anywhere; enough to be fast.
 _TAKEN_ROWS = 4096
-# Batches are put together to groups of so many rows or bytes.
+# Small batches are combined to groups of up to so many rows or bytes.
 _GROUP_ROWS = 4096
 _GROUP_BYTES = 256 << 10
-# Strings and lists whose offsets have 32 bits hold no more.
+# The largest size of string and list data with 32-bit offsets.
 _NARROW_BYTES = 2**31 - 1
 
 
 class BatchRows(NamedTuple):
-    """Those of some rows that lie in one record batch.
+    """Those of the requested rows that lie in one record batch.
 
     Attributes:
-        batch: its number.
-        places: int64 (n,), where they stand among the rows that were asked for.
+        batch: The number of the record batch.
+        places: int64 (n,), their positions among the requested rows.
         local: int64 (n,), their numbers within the batch.
     """
 
@@ -38,13 +38,13 @@ class BatchRows(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """A record batch, of which nothing is checked yet.
+    """A record batch that was not validated yet.
 
     Attributes:
-        batch: as it is stored.
-        number: in its file.
-        checks: of the file's columns.
-        file: that it lies in; None for what is in memory.
+        batch: The record batch as it is stored.
+        number: Its number in the file.
+        checks: Validates the file's columns.
+        file: The mapped file that it lies in; None if it is in memory.
     """
 
     batch: pa.RecordBatch
@@ -53,25 +53,25 @@ class StoredBatch(NamedTuple):
     file: Mapped | None = None
 
     def columns(self, names: Sequence[str]) -> pa.RecordBatch:
-        """Some of its columns, which were checked.
+        """Returns some of its columns after validating them.
 
         Raises:
-            ShardCorrupt: one is damaged, or the file was cut off.
+            ShardCorrupt: If one is damaged, or the file was truncated.
         """
         self.checks.check(self.batch, self.number, names)
         return self.batch.select(list(names))
 
 
 class Rows:
-    """Rows of record batches. Safe to use from several threads.
+    """Rows of record batches. Thread-safe.
 
     Args:
-        schema: of the batches.
-        batches: in their order; those without rows are left out.
-        indices: int64 (n,), which of their rows these are; None for all.
+        schema: The schema of the batches.
+        batches: The batches in order. Empty ones are left out.
+        indices: int64 (n,), the numbers of the selected rows; None for all.
 
     Attributes:
-        schema, indices: as given.
+        schema, indices: As given.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class Rows:
 
     @property
     def stored(self) -> int:
-        """Rows of all batches."""
+        """The number of rows of all batches."""
         return int(self._first[-1])
 
     def columns(self, number: int, names: Sequence[str]) -> pa.RecordBatch:
-        """Some columns of a record batch, which were checked.
+        """Returns some columns of a record batch after validating them.
 
         Raises:
-            ShardCorrupt: one is damaged, or its file was cut off.
+            ShardCorrupt: If one is damaged, or its file was truncated.
         """
         stored = self._batches[number]
         if stored.file is not None:
@@ -106,13 +106,13 @@ class Rows:
         return stored.columns(names)
 
     def by_batch(self, rows: NDArray[np.int64]) -> list[BatchRows]:
-        """Where rows lie, batch by batch.
+        """Groups rows by the record batch that they lie in.
 
         Args:
-            rows: int64 (n,), numbers from 0.
+            rows: int64 (n,), row numbers from 0.
 
         Raises:
-            IndexError: a number is negative or too large.
+            IndexError: If a number is negative or too large.
         """
         rows = np.asarray(rows, np.int64)
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
@@ -130,13 +130,13 @@ class Rows:
         ]
 
     def take(self, columns: Sequence[str], rows: NDArray[np.int64]) -> pa.RecordBatch:
-        """Some columns of some rows, in the order of the rows, as they are stored.
+        """Returns some columns of some rows, in the order of the rows, as they are stored.
 
-        Where they may take more than offsets of 32 bits reach, strings and lists have those of 64.
+        If the result may be too large for 32-bit offsets, strings and lists get 64-bit offsets.
 
         Raises:
-            IndexError: a number is out of range.
-            ShardCorrupt: a column is damaged, or its file was cut off.
+            IndexError: If a number is out of range.
+            ShardCorrupt: If a column is damaged, or its file was truncated.
         """
         found = self.by_batch(rows)
         if not found:
@@ -159,7 +159,7 @@ class Rows:
         return _one(pa.Table.from_batches(parts)).take(pa.array(back))
 
     def groups(self) -> list[range]:
-        """All rows in runs that are cheap to read: record batches, put together where small."""
+        """Returns all rows as ranges that are cheap to read; small record batches are combined."""
         if self.indices is not None:
             begins = range(0, len(self), _TAKEN_ROWS)
             return [range(begin, min(begin + _TAKEN_ROWS, len(self))) for begin in begins]
@@ -175,7 +175,7 @@ class Rows:
         return [*found, range(begin, end)] if end > begin else found
 
     def read(self, run: range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Some columns of consecutive rows, as they are stored, and not copied without indices."""
+        """Yields some columns of consecutive rows as they are stored; no copy without indices."""
         if self.indices is not None:
             for begin in range(run.start, run.stop, _TAKEN_ROWS):
                 end = min(begin + _TAKEN_ROWS, run.stop)

@@ -1,6 +1,6 @@
-"""What the datasets package leaves: directories of `save_to_disk`, and its objects.
+"""Opens data of the datasets package: directories of `save_to_disk`, and its objects.
 
-The package itself is not needed for directories, and never imported: objects are known by the
+The package is never imported. Directories are read without it, and objects are recognised by the
 names of their classes.
 """
 
@@ -44,12 +44,12 @@ class Opened:
     """A dataset of the datasets package.
 
     Attributes:
-        name: its directory, or what messages call it.
-        rows: its rows; columns that its format leaves out are left out.
-        features: of the columns.
-        stamp: changes when its data do.
-        files: that it lies in; none for what is in memory.
-        folder: that it lies in; None for what the user made or opened by the package.
+        name: The directory, or another name for messages.
+        rows: The rows, without columns that the dataset's format leaves out.
+        features: The features of the columns.
+        stamp: A text that changes when the data does.
+        files: The files that hold the data; none if it is in memory.
+        folder: The folder of the files; None if the user made or opened it with the package.
     """
 
     name: str
@@ -61,9 +61,10 @@ class Opened:
 
 
 def is_hugging_face(dataset: Any) -> bool:
-    """Whether it is a directory of `save_to_disk`, or a dataset of the datasets package.
+    """Returns whether this is a directory of `save_to_disk` or an object of the datasets package.
 
-    A file of the package's cache, an Arrow stream, is one if it has images; others are tables.
+    A file of the package's cache, which is an Arrow stream, counts if it has images. Others are
+    read as tables.
     """
     if isinstance(dataset, (str, os.PathLike)):
         folder = Path(dataset)
@@ -73,21 +74,21 @@ def is_hugging_face(dataset: Any) -> bool:
 
 
 def is_dataset_object(dataset: Any) -> bool:
-    """Whether it is a `datasets.Dataset`: no path, no stream, not several splits."""
+    """Returns whether this is a `datasets.Dataset`, not a path, a stream or several splits."""
     return _class_name(dataset) == "Dataset"
 
 
 def has_transform(dataset: Any) -> bool:
-    """Whether an object makes its samples by a function of the user's (`set_transform`)."""
+    """Returns whether samples are made by a user's function (`set_transform`)."""
     return is_dataset_object(dataset) and bool(dataset.format["type"] == "custom")
 
 
 def open_hugging_face(dataset: Any) -> Opened:
-    """Open a directory of `save_to_disk`, or a `datasets.Dataset`.
+    """Opens a directory of `save_to_disk`, or a `datasets.Dataset`.
 
     Raises:
-        SourceNotFound: it has several splits, or no rows, or comes as a stream; a file is missing.
-        ShardCorrupt: a file is damaged.
+        SourceNotFound: If it has several splits or no rows, is a stream, or lacks a file.
+        ShardCorrupt: If a file is damaged.
     """
     if isinstance(dataset, (str, os.PathLike)):
         path = os.fspath(dataset)
@@ -108,7 +109,7 @@ def _class_name(dataset: Any) -> str | None:
 
 
 def _has_images(path: Path) -> bool:
-    """Whether it is an Arrow stream whose features have images."""
+    """Returns whether a file is an Arrow stream whose features include images."""
     if path.suffix != ".arrow" or not path.is_file():
         return False
     try:
@@ -180,7 +181,7 @@ def _json(path: str) -> dict[str, Any]:
 
 
 def _files(folder: str, state: Mapping[str, Any], key: str) -> list[str]:
-    """The paths of files that `state.json` names; none where it has no such key."""
+    """Returns the paths of the files that `state.json` lists under a key; none without it."""
     listed = state.get(key) or []
     try:
         names = [str(item["filename"]) for item in listed]
@@ -192,11 +193,11 @@ def _files(folder: str, state: Mapping[str, Any], key: str) -> list[str]:
 
 
 def record_batches(path: str) -> tuple[pa.Schema, list[StoredBatch]]:
-    """The record batches of an Arrow stream, which stay in the file's pages.
+    """Returns the record batches of an Arrow stream, as views of the mapped file.
 
     Raises:
-        SourceNotFound: there is no such file.
-        ShardCorrupt: it is damaged, or cut off.
+        SourceNotFound: If there is no such file.
+        ShardCorrupt: If it is damaged or truncated.
     """
     with reading(path):
         check_file(path)
@@ -272,7 +273,7 @@ def _in_memory(table: pa.Table, name: str) -> list[StoredBatch]:
 
 
 def _indices(batches: Sequence[StoredBatch], where: str) -> NDArray[np.int64]:
-    """Numbers of rows; none where no rows are selected, of which Arrow may have no batch."""
+    """Returns the selected row numbers; empty if none, for which Arrow may have no batch."""
     try:
         parts = [
             stored.columns([_INDICES]).column(0).to_numpy(zero_copy_only=False)

@@ -206,3 +206,15 @@ def test_a_parquet_column_whose_name_is_no_utf8_is_refused(tmp_path: Path) -> No
     path.write_bytes(before + b"\x9column" + after)
     with pytest.raises(ShardCorrupt, match=r"a\.parquet cannot be read: 'utf-8'"):
         len(fastio.open(path))
+
+
+def test_a_parquet_column_of_unknown_compression_does_not_end_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pa_parquet.write_table(pa.table({"x": np.arange(9)}), path, compression="snappy")
+    data = path.read_bytes()
+    snappy = b"\x19\x18\x01x\x15\x02"  # Thrift's list of the name's parts, then the codec
+    assert data.count(snappy) == 1
+    path.write_bytes(data.replace(snappy, snappy[:-1] + b"\x50"))
+    status, text = outcomes({"codec": path}, tmp_path, "loader")["codec"]["loader"]
+    assert status == "ShardCorrupt"
+    assert "compression codec" in text

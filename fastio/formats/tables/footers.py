@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from contextlib import suppress
 
 import pyarrow.parquet as pa_parquet
+
+_ANY_BYTES = 1 << 62
+_BUFFER_BYTES = 4096
 
 
 def check_footer(metadata: pa_parquet.FileMetaData, nbytes: int) -> None:
@@ -30,6 +35,26 @@ def check_footer(metadata: pa_parquet.FileMetaData, nbytes: int) -> None:
         pass  # all descriptions were looked at
     except NotImplementedError:
         pass  # a column that pyarrow has no type for, which nobody need ask for
+
+
+def check_codecs(metadata: pa_parquet.FileMetaData, group: int, columns: Sequence[int]) -> None:
+    """Looks at the compression of columns, of which an unknown one ends the process likewise.
+
+    Args:
+        metadata: the footer.
+        group: number of a row group.
+        columns: their numbers.
+
+    Raises:
+        OSError: pyarrow does not know one's compression.
+    """
+    # Buffered, or the data would be read before the compression is looked at.
+    with pa_parquet.ParquetFile(
+        _Unread(_ANY_BYTES), metadata=metadata, pre_buffer=False, buffer_size=_BUFFER_BYTES
+    ) as file:
+        for column in columns:
+            with suppress(_Reached, NotImplementedError):
+                file.reader.read_row_group(group, column_indices=[column], use_threads=False)
 
 
 class _Reached(Exception):

@@ -17,6 +17,8 @@ from fastio import _native
 from fastio.cores import available_cores
 from fastio.errors import ShardCorrupt
 from fastio.formats.tables.binary_files import chunk_range
+from fastio.formats.tables.footers import check_codecs
+from fastio.formats.tables.reading import reading
 from fastio.threads import DaemonPool
 
 # Types whose values are stored as Arrow has them, by what Parquet calls their bytes.
@@ -106,6 +108,7 @@ class ColumnReader:
         self._checked = checked
         self._metadata = metadata
         self._schema = schema
+        self._checked_codecs: set[tuple[int, int]] = set()
 
     def read(
         self,
@@ -134,6 +137,7 @@ class ColumnReader:
         arrays: dict[str, Any] = {}
         if about.num_rows:
             flat = [self._flat[name] for name in columns if name in self._flat]
+            self._check_codecs(group, [column.number for column in flat], where)
             chunks = [_chunk(about, column, data, where) for column in flat]
             known = [chunk for chunk in chunks if chunk is not None]
             arrays = _decoded(known, decoder, threads, self._checked)
@@ -146,6 +150,14 @@ class ColumnReader:
         fields = [self._schema.field(name) for name in columns]
         schema = pa.schema(fields, metadata=self._schema.metadata)
         return pa.table([arrays[name] for name in columns], schema=schema)
+
+    def _check_codecs(self, group: int, columns: Sequence[int], where: str) -> None:
+        """Checks the compression of columns that have not been read before."""
+        new = [column for column in columns if (group, column) not in self._checked_codecs]
+        if new:
+            with reading(where):
+                check_codecs(self._metadata, group, new)
+            self._checked_codecs.update((group, column) for column in new)
 
     @cached_property
     def _flat(self) -> dict[str, FlatColumn]:

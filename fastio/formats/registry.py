@@ -142,10 +142,10 @@ def open(
             - a directory that `save_to_disk` of the datasets package wrote, or a
               `datasets.Dataset`;
             - a folder with a folder of images, or of sound files, for each class.
-        storage_options: of a URL: what its file system takes (keys, endpoint, ...), as in fsspec.
-        cache: of a packed dataset or tars behind a URL: a folder on a local disk where data is
-            kept, or a `fastio.Cache`. None: nothing is kept.
-        fields: of tars: names of the fields to read. A sample may lack other fields.
+        storage_options: for a URL: options of its file system (keys, endpoint, ...), as in fsspec.
+        cache: for a packed dataset or tars behind a URL: a folder on a local disk that caches the
+            data, or a `fastio.Cache`. None caches nothing.
+        fields: for tars: names of the fields to read. A sample may lack other fields.
         incomplete: of tars: what a sample that lacks a field does: "raise" an error when the tars
             are opened (the default), "skip" it, or "keep" it and raise when it is read.
         columns, groups, dtypes, nulls: of table files and data of the datasets package: which

@@ -85,9 +85,9 @@ def export(
         dataset: a packed dataset or its folder.
         dst: the folder to write to.
         to: "folder" or "webdataset".
-        shard_size: of tars: the row that reaches it is a tar's last; in bytes or as "256MiB".
-        field: the image field; may be left out where there is one, and for tars, which have all.
-        rows: which rows; all by default.
+        shard_size: size of a tar in bytes or as "256MiB"; the row that reaches it is the last.
+        field: name of the image field; needed only for a folder, if there are several.
+        rows: rows to export; None for all.
         overwrite: write to a folder that is not empty. Files that are in the way are replaced, no
             others are touched; other tars with a number for a name are in the way too.
         workers: threads; all cores that this process may use by default.

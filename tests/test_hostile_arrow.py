@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +220,8 @@ def test_a_parquet_column_of_unknown_compression_does_not_end_the_process(tmp_pa
     status, text = outcomes({"codec": path}, tmp_path, "loader")["codec"]["loader"]
     assert status == "ShardCorrupt"
     assert "compression codec" in text
+    found = subprocess.run(
+        [sys.executable, "-m", "fastio", "info", path], capture_output=True, text=True, timeout=120
+    )
+    assert found.returncode == 1
+    assert "compression codec" in found.stderr

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from fastio.formats.tables.binary_files import ArrowTable, ParquetTable
 from fastio.formats.tables.files import table_kind
+from fastio.formats.tables.footers import check_codecs
 from fastio.formats.tables.leaves import Leaf, field_or_none, leaves
 from fastio.formats.tables.objects import StoreFile, TableFile
 from fastio.formats.tables.opening import open_all
-from fastio.formats.tables.reading import Table
+from fastio.formats.tables.reading import Table, reading
 from fastio.formats.tables.wrapped import unwrapped
 from fastio.schema import Field
 from fastio.threads import DaemonPool
@@ -107,6 +108,8 @@ def _add_chunks(found: dict[str, ColumnAbout], table: ParquetTable) -> None:
                 columns[number] = found[leaf.name]
     for group in range(table.metadata.num_row_groups):
         about = table.metadata.row_group(group)
+        with reading(table.name):
+            check_codecs(table.metadata, group, list(columns))
         for number, column in columns.items():
             chunk = about.column(number)
             column.compressions.add(chunk.compression)

@@ -565,7 +565,7 @@ def test_transforms_collate_fn_and_single_samples(parquet: str) -> None:
         ({"on_error": "skip"}, "row groups"),
         ({"memory": "1KiB"}, "at least 1 MiB"),
         ({"columns": "number"}, "list of names"),
-        ({"cache": "there"}, "only for URLs"),
+        ({"cache": "there"}, "cache is an option of a packed dataset and tars"),
     ],
 )
 def test_what_tables_cannot_do_is_said(parquet: str, options: Any, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -378,20 +379,23 @@ def _only_tokens(dataset: AnyDataset) -> str:
 
 def _mix_feed(mix: Mix, request: Request) -> MixFeed:
     feeds: list[NativeFeed | ConcatFeed] = []
-    for source in mix.sources:
-        opened = source
-        if isinstance(source, (str, os.PathLike)):
-            opened = open_data(source, cache=request.cache if is_remote(source) else None)
-        feed = _feed_of_part(opened, request)
-        if not isinstance(feed, (NativeFeed, ConcatFeed)):
-            for other in feeds:
-                other.close()
-            raise TransformError(
-                f"a mix is of datasets whose rows fastio reads itself, and {_one_line(source)} is "
-                "none: pack it"
-            )
-        feeds.append(feed)
-    return MixFeed(mix, feeds, request.sampling, _joined_forms(feeds[0], request))
+    with ExitStack() as failed:
+        for source in mix.sources:
+            opened = source
+            if isinstance(source, (str, os.PathLike)):
+                opened = open_data(source, cache=request.cache if is_remote(source) else None)
+                failed.callback(opened.close)
+            feed = _feed_of_part(opened, request)
+            failed.callback(feed.close)
+            if not isinstance(feed, (NativeFeed, ConcatFeed)):
+                raise TransformError(
+                    f"a mix is of datasets whose rows fastio reads itself, and {_one_line(source)} "
+                    "is none: pack it"
+                )
+            feeds.append(feed)
+        mixed = MixFeed(mix, feeds, request.sampling, _joined_forms(feeds[0], request))
+        failed.pop_all()
+    return mixed
 
 
 def _concat_feed(

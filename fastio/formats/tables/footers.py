@@ -25,9 +25,12 @@ def check_footer(metadata: pa_parquet.FileMetaData, nbytes: int) -> None:
         nbytes: size of the file.
 
     Raises:
-        OSError: one contradicts itself, or the file is too short for it.
+        OSError: one contradicts itself, or the file is too short for it, or a row group has fewer
+            than no rows.
     """
     groups = list(range(metadata.num_row_groups))
+    if metadata.num_rows < 0 or any(metadata.row_group(group).num_rows < 0 for group in groups):
+        raise OSError("a row group has a negative number of rows")
     try:
         with pa_parquet.ParquetFile(_Unread(nbytes), metadata=metadata, pre_buffer=True) as file:
             file.read_row_groups(groups, use_threads=False)

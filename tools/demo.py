@@ -31,6 +31,7 @@ from rich.table import Table
 from side_by_side import (
     BATCH,
     CLASSES,
+    LOADING_EPOCHS,
     Report,
     Result,
     Settings,
@@ -208,10 +209,10 @@ def run(settings: Settings, keep: bool, console: Console) -> None:
             f"{settings.device}",
             9,
         )
-        results = []
+        results, loaded = [], LOADING_EPOCHS + settings.epochs
         epoch, val = settings.photos // BATCH * BATCH, settings.parts["val"]
         for contender in contenders(settings):
-            with progress(console, contender.name, (settings.epochs + 1) * epoch + val) as report:
+            with progress(console, contender.name, loaded * epoch + val) as report:
                 results.append(measure(contender, settings, report))
         accuracies = [results[-1].accuracy]
         again = range(1, TRAININGS)

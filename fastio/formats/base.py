@@ -46,6 +46,12 @@ class Options:
         return [each.name for each in fields(self) if getattr(self, each.name) is not None]
 
     @property
+    def kept(self) -> Cache | None:
+        """The cache, also where its folder was given."""
+        given = self.cache
+        return given if given is None or isinstance(given, Cache) else Cache(given)
+
+    @property
     def tables(self) -> TableOptions:
         """What was said of a table's columns.
 

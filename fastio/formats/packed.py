@@ -7,7 +7,6 @@ from typing import Any
 
 import xxhash
 
-from fastio.cache import Cache
 from fastio.cores import available_cores
 from fastio.dataset import Dataset, check_images, is_dataset, is_half_written
 from fastio.dataset.remote import RemoteDataset
@@ -32,15 +31,11 @@ def _sniff(source: Any, options: Options) -> Dataset | str | None:
         return None
     if not is_remote(source):
         return os.fspath(source) if is_dataset(source) or is_half_written(source) else None
-    url, cache = str(source), options.cache
+    url = str(source)
     if table_kind(url) is not None or is_tar_url(url):
         return None
     try:
-        return RemoteDataset(
-            url,
-            options.storage_options,
-            cache if cache is None or isinstance(cache, Cache) else Cache(cache),
-        )
+        return RemoteDataset(url, options.storage_options, options.kept)
     except DatasetNotFound:
         return None
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Any
 
-from fastio.cache import Cache
 from fastio.cores import available_cores
 from fastio.dataset import ShardCheck
 from fastio.errors import OptionError, SourceNotFound, StoreError
@@ -65,11 +64,10 @@ def _open(found: Found) -> TarDataset:
     options = found.options
     incomplete = options.incomplete or "raise"
     if isinstance(found.parts, StoreTars):
-        cache = options.cache
         return RemoteTars(
             str(found.source),
             options.storage_options,
-            cache if cache is None or isinstance(cache, Cache) else Cache(cache),
+            options.kept,
             fields=options.fields,
             incomplete=incomplete,
             reader=found.parts,

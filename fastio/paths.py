@@ -62,6 +62,12 @@ from fastio.transforms import compile, from_torchvision, sample_form
 from fastio.tuning import first_threads, most_threads
 from fastio.workers import TorchFeed
 
+_OWN_TRANSFORM = Slow(
+    "the dataset has a transform of its own (set_transform)",
+    "Remove it with dataset.reset_format(), and pass fastio's transforms "
+    "(transforms={'image': [...]}) or a collate_fn to the loader.",
+)
+
 
 @dataclass(frozen=True)
 class Request:
@@ -128,10 +134,12 @@ def make_feed(request: Request) -> Feed:
     if isinstance(request.dataset, Mix):
         return _mix_feed(request.dataset, request)
     if is_hugging_face(request.dataset):
-        slow = _python_only(request)
-        if slow is not None:
-            return _torch_feed(request, slow)
-        python = is_dataset_object(request.dataset) and not _unlike_python(request)
+        if has_transform(request.dataset):
+            return _torch_feed(request, _OWN_TRANSFORM)
+        unlike = _unlike_python(request)
+        if unlike is not None and _asks_nothing(request):
+            return _torch_feed(request, unlike)
+        python = is_dataset_object(request.dataset) and unlike is None
         samples = SampleForm(None, python)
         request = replace(request, dataset=open_data(request.dataset))
     if isinstance(request.dataset, (TableSamples, HuggingFaceDataset)):
@@ -173,17 +181,6 @@ def _of_subset(inner: Any, picked: npt.NDArray[np.int64], request: Request) -> R
     if is_hugging_face(inner) and not isinstance(inner, (str, os.PathLike)):
         return replace(request, dataset=inner.select(picked, keep_in_memory=True))
     return request
-
-
-def _python_only(request: Request) -> Slow | None:
-    """Returns why samples of a datasets.Dataset must be made in Python; None if they need not."""
-    if has_transform(request.dataset):
-        return Slow(
-            "the dataset has a transform of its own (set_transform)",
-            "Remove it with dataset.reset_format(), and pass fastio's transforms "
-            "(transforms={'image': [...]}) or a collate_fn to the loader.",
-        )
-    return _unlike_python(request) if _asks_nothing(request) else None
 
 
 def _unlike_python(request: Request) -> Slow | None:

@@ -29,7 +29,7 @@ from access_remote import budget_part, http_part, latency_part
 from common import console, machine, machine_line, new_table, resident_mb, write_json
 
 import fastio
-from fastio.order import Order
+from fastio.order.order import Order
 from fastio.transforms import CenterCrop
 
 # Beside the tools, which common puts on the path.

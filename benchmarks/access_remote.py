@@ -25,7 +25,7 @@ from common import console, new_table
 from numpy.typing import NDArray
 
 import fastio
-from fastio.staging import warm
+from fastio.stage import warm
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.servers import FaultProxy, http_folder

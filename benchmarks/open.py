@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 import fastio
-from fastio.dataset import MANIFEST_NAME
-from fastio.dataset.manifest import manifest_batch
+from fastio.packed import MANIFEST_NAME
+from fastio.packed.manifest import manifest_batch
+from fastio.packed.shard import write_sealed
 from fastio.schema import CODEC_NAMES, Schema
-from fastio.shard import write_sealed
 
 SCHEMA = Schema({"image": fastio.Image(), "label": fastio.Scalar("int64")}, "tuple", ("a", "b"))
 

@@ -51,7 +51,7 @@ from PIL import Image, ImageOps
 from rich.table import Table
 
 import fastio
-from fastio.formats import FolderDataset
+from fastio.sources import FolderDataset
 from fastio.transforms import Augmentation
 
 TRAINING = [fastio.RandomResizedCrop(224), fastio.RandomHorizontalFlip()]

@@ -35,7 +35,7 @@ from common import console, machine_line, new_table, temporary_folder, write_jso
 from torch.utils.data import DataLoader, TensorDataset
 
 import fastio
-from fastio import residency
+from fastio.stage import residency
 
 BATCH = 16_384
 PIECE = 250_000  # rows that are made at a time

@@ -11,9 +11,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from fastio._build import _native as _native
 from fastio.cache import Cache
-from fastio.dataset import Dataset
 from fastio.errors import (
     AudioError,
     BenchError,
@@ -43,7 +41,11 @@ from fastio.errors import (
     TrainError,
     TransformError,
 )
-from fastio.formats import (
+from fastio.pack import ExportReport, PackReport, Writer, export, pack
+from fastio.packed import Dataset
+from fastio.runtime.build import _native as _native
+from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text, Tokens
+from fastio.sources import (
     AudioFolder,
     FolderDataset,
     TarDataset,
@@ -52,10 +54,7 @@ from fastio.formats import (
     TokenWindows,
     open,
 )
-from fastio.mixing import Mix, mix
-from fastio.pack import ExportReport, PackReport, Writer, export, pack
-from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text, Tokens
-from fastio.staging import WarmReport, warm
+from fastio.stage import WarmReport, warm
 from fastio.stats import Stats
 from fastio.transforms import (
     AudioDecode,
@@ -70,6 +69,7 @@ from fastio.transforms import (
     Resize,
     ToDtype,
 )
+from fastio.views.mixing import Mix, mix
 
 if _TYPE_CHECKING:
     from fastio.loader import Loader as Loader

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from fastio.errors import warn
-from fastio.ragged_tensors import dense
 from fastio.stats import Stats
-from fastio.tensors import Tree, map_leaves, to_device
+from fastio.tensors.ragged import dense
+from fastio.tensors.trees import Tree, map_leaves, to_device
 
 # Devices
 

@@ -24,26 +24,26 @@ from typing_extensions import TypeVar
 
 from fastio.cache import Cache
 from fastio.engine import OnError
+from fastio.engine.ragged import Form
 from fastio.errors import LoaderClosed, StateMismatch
-from fastio.formats import Options, find_data, open_found
-from fastio.formats import open as open_data
-from fastio.formats.hugging_face import is_hugging_face
-from fastio.formats.registry import is_named, kind_of
-from fastio.mixing import Mix
-from fastio.ragged import Form
-from fastio.resume import Cursor, from_state, to_state
-from fastio.samplers import NextEpoch, shown_samplers
-from fastio.sampling import OrderName, Ranks, Sampling
+from fastio.feed.samplers import NextEpoch, shown_samplers
+from fastio.order.sampling import OrderName, Ranks, Sampling
+from fastio.order.state import Cursor, from_state, to_state
+from fastio.sources import Options, find_data, open_found
+from fastio.sources import open as open_data
+from fastio.sources.hugging_face import is_hugging_face
+from fastio.sources.registry import is_named, kind_of
 from fastio.stats import Stats
 from fastio.transforms import Augmentation
+from fastio.views.mixing import Mix
 
 if TYPE_CHECKING:
     import torch
 
     from fastio.device import CopyStream, DevicePrefetcher
-    from fastio.feed import BatchInfo, Feed
-    from fastio.formats.torch_dataset import WorkerSettings
-    from fastio.tuning import ThreadTuner
+    from fastio.feed.native import BatchInfo, Feed
+    from fastio.feed.tuning import ThreadTuner
+    from fastio.sources.torch_dataset import WorkerSettings
 
 _Batch = TypeVar("_Batch", covariant=True, default=Any)
 
@@ -209,10 +209,10 @@ class Loader(DataLoader[_Batch]):
         channels_last: bool = False,
     ) -> None:
         from fastio.device import resolve_device
-        from fastio.formats.torch_dataset import dataset_kind
-        from fastio.paths import Request, dataset_settings, make_feed
-        from fastio.seeds import process_ranks
-        from fastio.workers import TorchFeed
+        from fastio.feed.choose import Request, dataset_settings, make_feed
+        from fastio.feed.seeds import process_ranks
+        from fastio.feed.workers import TorchFeed
+        from fastio.sources.torch_dataset import dataset_kind
 
         auto_threads = num_workers == "auto"
         if isinstance(num_workers, str):
@@ -363,9 +363,10 @@ class Loader(DataLoader[_Batch]):
         if sys._getframe(2).f_globals.get("__name__") == "accelerate.data_loader":
             raise RuntimeError(
                 "Accelerate would replace this fastio.Loader by a plain DataLoader. Instead of "
-                "accelerator.prepare(loader), use fastio.accelerate.prepare(accelerator, loader); "
+                "accelerator.prepare(loader), use "
+                "fastio.integrations.accelerate.prepare(accelerator, loader); "
                 "skip_first_batches accepts its result. For the Trainer of transformers, use "
-                "fastio.accelerate.TrainerLoaders"
+                "fastio.integrations.accelerate.TrainerLoaders"
             )
         self._following.ranks = self._ranks()
         return self.__dict__[name]
@@ -398,8 +399,8 @@ class Loader(DataLoader[_Batch]):
 
     def _follow_changes(self) -> None:
         """Rebuilds the feed if attributes, or the transforms of the dataset, have changed."""
-        from fastio.paths import dataset_settings, make_feed
-        from fastio.workers import TorchFeed
+        from fastio.feed.choose import dataset_settings, make_feed
+        from fastio.feed.workers import TorchFeed
 
         workers, settings = self._worker_settings(), dataset_settings(self.dataset)
         if (workers, settings) == (self._workers, self._settings):
@@ -420,7 +421,7 @@ class Loader(DataLoader[_Batch]):
 
     def _worker_settings(self) -> WorkerSettings:
         """Returns DataLoader's own arguments as the attributes hold them now."""
-        from fastio.formats.torch_dataset import WorkerSettings
+        from fastio.sources.torch_dataset import WorkerSettings
 
         usual = default_collate if self._batched else default_convert
         return WorkerSettings(
@@ -480,8 +481,8 @@ class Loader(DataLoader[_Batch]):
                 which to agree on one.
         """
         from fastio.device import DevicePrefetcher, copy_stream, current
-        from fastio.formats.torch_dataset import is_iterable_dataset
-        from fastio.seeds import warn_unsharded
+        from fastio.feed.seeds import warn_unsharded
+        from fastio.sources.torch_dataset import is_iterable_dataset
 
         if self._closed:
             raise LoaderClosed("this loader was closed: make another one")
@@ -576,7 +577,7 @@ class Loader(DataLoader[_Batch]):
         effect. If ranks share an epoch, no seed is drawn before the first iterator, and the state
         has none. With a generator, the state is exact only if one iterator was open at a time.
         """
-        from fastio.seeds import generator_state, next_seed
+        from fastio.feed.seeds import generator_state, next_seed
 
         generator, ranks, cursor = self._generator, self._ranks(), self._at
         alone = ranks.world_size == 1
@@ -667,7 +668,7 @@ class Loader(DataLoader[_Batch]):
 
     def _make_tuner(self) -> ThreadTuner | None:
         """Returns a tuner of the number of threads, or None if that number cannot change."""
-        from fastio.tuning import ThreadTuner, first_threads, most_threads
+        from fastio.feed.tuning import ThreadTuner, first_threads, most_threads
 
         threads = self._feed.set_threads(first_threads())
         return ThreadTuner(threads, most_threads(), self._feed.ahead) if threads else None
@@ -700,7 +701,7 @@ class Loader(DataLoader[_Batch]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         auto = state.pop("_auto")
-        from fastio.paths import dataset_settings
+        from fastio.feed.choose import dataset_settings
 
         self.__dict__.update(state, _open=weakref.WeakSet())
         self._settings = dataset_settings(self.dataset)  # some differ between processes
@@ -711,7 +712,7 @@ class Loader(DataLoader[_Batch]):
 
         Both are looked up whenever they are needed, because torch.distributed may start late.
         """
-        from fastio.seeds import distributed_ranks, process_ranks
+        from fastio.feed.seeds import distributed_ranks, process_ranks
 
         if self._given_ranks is not None:
             return self._given_ranks
@@ -863,7 +864,7 @@ def _check_some(feed: Feed) -> None:
     Raises:
         ValueError: the dataset has none.
     """
-    from fastio.formats.torch_dataset import is_iterable_dataset
+    from fastio.sources.torch_dataset import is_iterable_dataset
 
     if is_iterable_dataset(feed.dataset):
         return
@@ -880,7 +881,7 @@ def _check_some(feed: Feed) -> None:
 
 
 def _first_workers(num_workers: str) -> int:
-    from fastio.tuning import first_threads
+    from fastio.feed.tuning import first_threads
 
     if num_workers != "auto":
         raise ValueError(f"num_workers option should be a number or 'auto', got {num_workers!r}")

@@ -22,22 +22,22 @@ import pyarrow.parquet
 import xxhash
 
 import fastio
-import fastio.dataset.manifest
-import fastio.formats.tables
-import fastio.formats.tars.dataset
-import fastio.formats.tars.files
-import fastio.ipc
-import fastio.shard
+import fastio.packed.ipc
+import fastio.packed.manifest
+import fastio.packed.shard
+import fastio.sources.table
+import fastio.sources.tar.dataset
+import fastio.sources.tar.files
 import fastio.store.receive
 from fastio import Scalar, Schema, Tokens
-from fastio.dataset import Manifest
 from fastio.errors import CacheError, FastioError
-from fastio.formats.tars import TarDataset
-from fastio.formats.tars.headers import BLOCK, Window, check_end, read_members
-from fastio.formats.tars.index import TarIndex, build_index
-from fastio.formats.tars.kept import index_bytes, read_index
-from fastio.formats.tars.values import decode, infer_field
+from fastio.packed import Manifest
 from fastio.schema import Array, Bytes, Field, Image, Text
+from fastio.sources.tar import TarDataset
+from fastio.sources.tar.headers import BLOCK, Window, check_end, read_members
+from fastio.sources.tar.index import TarIndex, build_index
+from fastio.sources.tar.kept import index_bytes, read_index
+from fastio.sources.tar.values import decode, infer_field
 from fastio.store.receive import Receiver
 from fastio.store.retry import Limits, Permanent
 from tests.fuzz_python import Target, mutate_bytes, mutate_json
@@ -72,11 +72,11 @@ class Tars(Target):
 
     name = "tars"
     modules = (
-        "fastio.formats.tars.headers",
-        "fastio.formats.tars.samples",
-        "fastio.formats.tars.index",
-        "fastio.formats.tars.values",
-        "fastio.formats.tars.files",
+        "fastio.sources.tar.headers",
+        "fastio.sources.tar.samples",
+        "fastio.sources.tar.index",
+        "fastio.sources.tar.values",
+        "fastio.sources.tar.files",
     )
     allowed = (FastioError,)
     _words = (b"ustar\0", b"ustar  \0", b"path=", b"size=", b"GNU.sparse.major=1", b".cls", b".npy")
@@ -149,7 +149,7 @@ class Values(Target):
     """One file of a sample: npy, JSON, numbers and text, zipped or not."""
 
     name = "npy"
-    modules = ("fastio.formats.tars.values",)
+    modules = ("fastio.sources.tar.values",)
     allowed = (ValueError, RecursionError)  # which the dataset makes a SampleError of
     _extensions = ("npy", "npy.gz", "json", "json.gz", "cls", "txt", "emb.npy", "n.json")
     _fields: tuple[Field, ...] = (
@@ -202,7 +202,7 @@ class Index(Target):
     """The index of tars that is kept in a folder which others may have written."""
 
     name = "index"
-    modules = tuple(f"fastio.formats.tars.{name}" for name in ("index", "kept", "stored"))
+    modules = tuple(f"fastio.sources.tar.{name}" for name in ("index", "kept", "stored"))
     allowed = (FastioError,)
 
     def seeds(self) -> list[bytes]:
@@ -353,7 +353,7 @@ class Manifests(Target):
     """A manifest, all of whose hashes are right."""
 
     name = "manifest"
-    modules = ("fastio.dataset.manifest", "fastio.ipc", "fastio.schema")
+    modules = ("fastio.packed.manifest", "fastio.packed.ipc", "fastio.schema")
     allowed = (FastioError,)
 
     def seeds(self) -> list[bytes]:
@@ -386,7 +386,12 @@ class Shards(Target):
     """A dataset of one shard, all of whose xxh3 are right; every row is read."""
 
     name = "shard"
-    modules = ("fastio.ipc", "fastio.shard", "fastio.dataset.packed", "fastio.dataset.manifest")
+    modules = (
+        "fastio.packed.ipc",
+        "fastio.packed.shard",
+        "fastio.packed.packed",
+        "fastio.packed.manifest",
+    )
     allowed = (FastioError,)
 
     def seeds(self) -> list[bytes]:
@@ -458,7 +463,7 @@ def _describing(manifest: bytes, shard: bytes) -> bytes:
 def _parts(shard: bytes) -> dict[str, int]:
     """What a manifest says of a shard, in numbers."""
     data = np.frombuffer(shard, np.uint8)
-    begin, end = fastio.ipc._check_metadata(data)
+    begin, end = fastio.packed.ipc._check_metadata(data)
     found = {"bytes": len(shard), "head_bytes": begin, "foot_bytes": len(shard) - end}
     batch = pa.ipc.open_file(pa.py_buffer(shard)).get_batch(0)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -499,7 +504,7 @@ class ArrowFiles(Target):
     """An Arrow file of a stranger's, read by default options."""
 
     name = "arrow"
-    modules = ("fastio.formats.tables.files",)
+    modules = ("fastio.sources.table.files",)
     allowed = (FastioError,)
     _file = "x.arrow"
 

@@ -19,9 +19,9 @@ import fastio
 import fastio.cli.info
 import fastio.cli.show
 import fastio.cli.verify
+import fastio.feed.row_groups
 import fastio.loader
 import fastio.pack
-import fastio.table_feed
 from fastio.cli import main
 
 assert torch  # all of it is loaded before the first child

@@ -34,7 +34,7 @@ import xxhash
 
 import fastio
 from fastio import Cache, Loader
-from fastio.staging import warm
+from fastio.stage import warm
 from fastio.train import Options, fit
 from fastio.train.checkpoint import load
 from tests.pictures import jpeg

@@ -9,8 +9,8 @@ from contextlib import suppress
 import fastio
 
 _PACKAGES = ("cache", "dataset", "engine", "fetch", "formats", "pack", "staging", "store", "train")
-_MODULES = ("tests.kill_jobs", "torch._dynamo", "pyarrow.pandas_compat", "fastio.feed")
-_MODULES += ("fastio.device", "fastio.loader", "fastio.workers", "PIL.JpegImagePlugin")
+_MODULES = ("tests.kill_jobs", "torch._dynamo", "pyarrow.pandas_compat", "fastio.feed.native")
+_MODULES += ("fastio.device", "fastio.loader", "fastio.feed.workers", "PIL.JpegImagePlugin")
 
 for _name in _MODULES:
     importlib.import_module(_name)

@@ -164,7 +164,7 @@ def pack(place: Place, number: int) -> None:
 
 def command(place: Place, seed: int) -> None:
     """Commands on the cache, over and over."""
-    from fastio.staging import warm
+    from fastio.stage import warm
 
     choice = random.Random(seed)
     while True:

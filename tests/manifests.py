@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from fastio.dataset import MANIFEST_NAME
-from fastio.dataset.manifest import manifest_batch
+from fastio.packed import MANIFEST_NAME
+from fastio.packed.manifest import manifest_batch
+from fastio.packed.shard import write_sealed
 from fastio.schema import CODEC_NAMES, Schema
-from fastio.shard import write_sealed
 
 HASH = "0123456789abcdef"
 

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 import fastio
-from fastio.files import AnyPath
-from fastio.formats import folder
+from fastio.runtime.files import AnyPath
+from fastio.sources import folder
 
 _OF_DATA = frozenset(signature(fastio.open).parameters)
 

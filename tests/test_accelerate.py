@@ -29,7 +29,7 @@ with warnings.catch_warnings():
     from accelerate import Accelerator, skip_first_batches
     from accelerate.utils import ProjectConfiguration
 
-    from fastio.accelerate import PreparedLoader, TrainerLoaders, prepare
+    from fastio.integrations.accelerate import PreparedLoader, TrainerLoaders, prepare
 
 ROWS, BATCH = 44, 8
 STEPS = -(-ROWS // BATCH)

@@ -16,7 +16,7 @@ from fastio.cache import Cache, CacheFolder
 from fastio.cli import main
 from fastio.cli.common import parse_storage_options
 from fastio.errors import CacheError
-from fastio.staging import warm
+from fastio.stage import warm
 
 URLS = ("memory://cache-cli/first", "memory://cache-cli/second")
 

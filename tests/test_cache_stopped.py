@@ -17,8 +17,8 @@ from fastio import Cache, warm
 from fastio.cache import CacheFolder, Source
 from fastio.cache.members import is_stopped
 from fastio.cache.report import status
-from fastio.dataset.remote import RemoteDataset
-from fastio.staging import Blocks
+from fastio.packed.remote import RemoteDataset
+from fastio.stage import Blocks
 from tests.servers import http_folder
 from tests.staging_support import MIB, Reference, disk_use, pack_noise, piece_files, remote_loader
 
@@ -168,7 +168,7 @@ def test_heads_that_a_stopped_process_fetches_are_not_waited_for(
 def test_warming_leaves_a_stopped_process_its_block_and_stages_the_rest(
     url: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastio.staging.warming._OTHERS_DEADLINE_S", float("inf"))
+    monkeypatch.setattr("fastio.stage.warming._OTHERS_DEADLINE_S", float("inf"))
     with stopped(load, url, photos, tmp_path) as go_on:
         report = warm(url, Cache(tmp_path, BUDGET))
         assert not report.complete

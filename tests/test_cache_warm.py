@@ -20,8 +20,8 @@ from fastio.cache import Cache, CacheFolder
 from fastio.cache.index import LOADING
 from fastio.cli import main
 from fastio.errors import CacheError, DatasetNotFound, StoreError
-from fastio.staging import warm
-from fastio.staging.pace import Pace
+from fastio.stage import warm
+from fastio.stage.pace import Pace
 from fastio.store import Store
 
 ROWS = 300

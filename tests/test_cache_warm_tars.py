@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import fastio
 from fastio.cache import Cache
 from fastio.cli import main
-from fastio.formats import RemoteTars
-from fastio.staging import warm
+from fastio.sources import RemoteTars
+from fastio.stage import warm
 from tests.pictures import png
 from tests.servers import FaultProxy, http_folder
 from tests.tars import write_tar

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from fastio.cli import main
 from fastio.cli.common import readable_bytes
-from fastio.dataset import open as open_dataset
 from fastio.pack import Writer, pack
+from fastio.packed import open as open_dataset
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
 from tests.pictures import jpeg, pixels, write_folder
 

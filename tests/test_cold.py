@@ -18,11 +18,11 @@ import torch
 
 import fastio
 from fastio import Loader, Schema, TokenPad, Tokens, TokenWindows, residency
-from fastio.dataset import compared, packed
-from fastio.fetch import columns
-from fastio.fetch.cold import ColdRows, ReadAheadPlan, Window, windows_of
-from fastio.order import Order
-from fastio.plan import Plan
+from fastio.engine.fields import columns
+from fastio.engine.fields.cold import ColdRows, ReadAheadPlan, Window, windows_of
+from fastio.order.order import Order
+from fastio.order.plan import Plan
+from fastio.packed import compared, packed
 from tests.support import open_loader
 
 ROWS = 250_000

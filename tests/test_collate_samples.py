@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import fastio
 from fastio import Loader, PerformanceWarning
-from fastio.workers import _warn
+from fastio.feed.workers import _warn
 from tests.support import import_torchvision, numbered_folder, open_loader
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fastio import cores
+from fastio.runtime import cores
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fastio import Loader
 from fastio.device import DevicePrefetcher, HostBatch, copy_stream
 from fastio.diagnose.bench import recipes
 from fastio.diagnose.probes import gpu as probes
-from fastio.tensors import Tail
+from fastio.tensors.trees import Tail
 from fastio.train import Options, Result, fit
 from fastio.train.image import ImageSettings, image_task
 from fastio.train.monitor import Monitor

@@ -15,8 +15,8 @@ import pytest
 
 import fastio
 from fastio import Cache, Loader, ShardCorrupt, SourceNotFound
-from fastio.fetch import Columns
-from fastio.formats.tables import TableDataset, TableOptions
+from fastio.engine.fields import Columns
+from fastio.sources.table import TableDataset, TableOptions
 from tests.pictures import picture, save
 from tests.servers import http_folder
 from tests.staging_support import pack_table

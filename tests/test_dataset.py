@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastio.dataset import Dataset
-from fastio.dataset import open as open_dataset
 from fastio.errors import ImageError, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.pack import Writer
+from fastio.packed import Dataset
+from fastio.packed import open as open_dataset
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
 from tests.pictures import decoded, jpeg
 

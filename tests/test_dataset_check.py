@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastio.dataset import check_images
-from fastio.dataset import open as open_dataset
-from fastio.dataset.check import BadImage
 from fastio.pack import Writer
 from fastio.pack.images import ImageCell
+from fastio.packed import check_images
+from fastio.packed import open as open_dataset
+from fastio.packed.check import BadImage
 from fastio.schema import Image, Scalar, Schema
 from tests.pictures import cmyk_jpeg, jpeg, pixels, png
 

@@ -16,13 +16,6 @@ import pytest
 import xxhash
 
 import fastio
-from fastio.dataset import FORMAT_VERSION, JOURNAL_NAME, MANIFEST_NAME
-from fastio.dataset import open as open_dataset
-from fastio.dataset.manifest import (
-    HASH_KEY,
-    METADATA_KEY,
-    manifest_metadata,
-)
 from fastio.errors import (
     DatasetNotFound,
     FormatVersionUnsupported,
@@ -30,8 +23,15 @@ from fastio.errors import (
     ManifestInvalid,
 )
 from fastio.pack import Writer
+from fastio.packed import FORMAT_VERSION, JOURNAL_NAME, MANIFEST_NAME
+from fastio.packed import open as open_dataset
+from fastio.packed.manifest import (
+    HASH_KEY,
+    METADATA_KEY,
+    manifest_metadata,
+)
+from fastio.packed.shard import write_sealed
 from fastio.schema import Image, Scalar, Schema, Text
-from fastio.shard import write_sealed
 from tests.manifests import write_made_up
 from tests.pictures import jpeg
 

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image as Pillow
 from PIL import ImageOps
 
-from fastio.dataset import decode_image, open_image
-from fastio.dataset.pixels import exif_orientation, turn_upright
+from fastio.packed import decode_image, open_image
+from fastio.packed.pixels import exif_orientation, turn_upright
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW
 from tests.pictures import cmyk_jpeg, decoded, jpeg, oriented_jpeg, pixels, png, png_16_bit
 

@@ -16,7 +16,7 @@ import torch
 
 from fastio.device import DevicePrefetcher, HostBatch, copy_stream, resolve_device
 from fastio.stats import Stats
-from fastio.tensors import Finish, Tail, image_tensors, pinned_allocator
+from fastio.tensors.trees import Finish, Tail, image_tensors, pinned_allocator
 from fastio.transforms import Normalize
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ import pytest
 import fastio
 from fastio.diagnose.probes.attempt import Attempts, within
 from fastio.diagnose.probes.rates import Measure, Part, images_part, in_turns, loader_part
-from fastio.formats import FolderDataset
+from fastio.sources import FolderDataset
 from tests.support import numbered_folder
 
 

@@ -18,12 +18,12 @@ from PIL import ImageOps
 
 from fastio import _native
 from fastio import transforms as T
-from fastio.batch import Batch
 from fastio.engine import Engine
+from fastio.engine.batch import Batch
 from fastio.errors import ImageError, LoaderClosed, LoaderTimeout, SampleError, TransformError
-from fastio.formats.folder import FolderDataset
-from fastio.order import Order
-from fastio.plan import Plan
+from fastio.order.order import Order
+from fastio.order.plan import Plan
+from fastio.sources.folder import FolderDataset
 from tests.support import slow_reads
 
 SUBSAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}

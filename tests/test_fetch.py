@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio.fetch import AS_STORED, LOOK_INTO_FILE, WHOLE_FILE, image_source
-from fastio.formats import FolderDataset
+from fastio.engine.fields import AS_STORED, LOOK_INTO_FILE, WHOLE_FILE, image_source
 from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, CODEC_JPEG
+from fastio.sources import FolderDataset
 from tests.pictures import jpeg, oriented_jpeg, png, write_folder
 
 

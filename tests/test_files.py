@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 import fastio
 from fastio import PackError
 from fastio.cli import main
-from fastio.dataset import JOURNAL_NAME
 from fastio.diagnose.report import write_ladder
-from fastio.files import (
+from fastio.packed import JOURNAL_NAME
+from fastio.packed.shard import write_shard
+from fastio.runtime.files import (
     is_stream,
     read_file,
     remove_leftovers,
@@ -27,7 +28,6 @@ from fastio.files import (
     whole_file,
     write_output,
 )
-from fastio.shard import write_shard
 from fastio.train.checkpoint import keep, save
 from tests.children import run_code
 from tests.pictures import jpeg, write_folder
@@ -167,7 +167,7 @@ def test_a_second_name_is_given_again_and_again(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from fastio.files import WholeFile
+from fastio.runtime.files import WholeFile
 WholeFile(sys.argv[1]).file.write(b"half")
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -184,7 +184,7 @@ def test_leftovers_of_killed_writers_go_and_those_at_work_keep_theirs(tmp_path: 
 
 
 def test_an_output_may_be_a_pipe_or_an_open_file(tmp_path: Path) -> None:
-    code = "from fastio.files import write_output; write_output('/dev/stdout', b'told')"
+    code = "from fastio.runtime.files import write_output; write_output('/dev/stdout', b'told')"
     (tmp_path / "out").touch()
     assert run_code(code).stdout == "told"
     assert is_stream("/dev/null")

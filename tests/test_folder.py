@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio.dataset import JOURNAL_NAME, Dataset
 from fastio.errors import DatasetNotFound, ImageError, SchemaError, SourceNotFound
-from fastio.formats import FolderDataset
 from fastio.pack import pack
+from fastio.packed import JOURNAL_NAME, Dataset
 from fastio.schema import Image, Scalar, Schema
+from fastio.sources import FolderDataset
 from tests.pictures import decoded, jpeg, oriented_jpeg, png, png_16_bit, write_folder
 from tests.support import import_torchvision
 

@@ -109,8 +109,8 @@ import numpy as np
 from pathlib import Path
 from tests.hanging import HangingMemory
 from fastio.engine import Engine
-from fastio.plan import Plan
-from fastio.order import Order
+from fastio.order.plan import Plan
+from fastio.order.order import Order
 import fastio
 
 memory = HangingMemory(1 << 20)

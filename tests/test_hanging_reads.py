@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import fastio
-from fastio.dataset.compared import Comparisons
+from fastio.packed.compared import Comparisons
 from tests.children import run_code
 
 # The reads of some data hang; the process leaves in one of several ways, and ends.
@@ -22,10 +22,10 @@ import os, signal, sys, threading
 import fsspec
 
 import fastio
-import fastio.formats.folder as folder
-import fastio.formats.tables.parquet_columns as parquet_columns
-import fastio.staging.warming as warming
-from fastio.formats.tables import TableDataset
+import fastio.sources.folder as folder
+import fastio.sources.table.parquet_columns as parquet_columns
+import fastio.stage.warming as warming
+from fastio.sources.table import TableDataset
 from fastio.store import Store
 
 how, what, data = sys.argv[1:]

@@ -20,7 +20,7 @@ import pytest
 
 import fastio
 from fastio import Loader, ShardCorrupt
-from fastio.formats import HuggingFaceDataset
+from fastio.sources import HuggingFaceDataset
 from tests import hostile_arrow
 from tests.children import run_code
 

@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 import fastio
 from fastio import Loader, LoaderClosed, PackError, SampleError, TarDataset
 from fastio.cli import main
-from fastio.dataset.of_sample import of_sample
-from fastio.dataset.pixels import upright_pixels
-from fastio.memory import Room
+from fastio.packed.of_sample import of_sample
+from fastio.packed.pixels import upright_pixels
+from fastio.runtime.memory import Room
 from tests.children import run_code
 from tests.pictures import picture, save
 from tests.saved import Dataset, Features
@@ -147,14 +147,14 @@ def test_whatever_decoding_raises_is_the_samples_own(
         (path / "cat").mkdir(parents=True)
         for name, data in files.items():
             (path / "cat" / name).write_bytes(data)
-    monkeypatch.setattr("fastio.dataset.pixels.to_pixels", _failing(error))
+    monkeypatch.setattr("fastio.packed.pixels.to_pixels", _failing(error))
     with Loader(path, batch_size=4, on_error="skip", num_workers=1) as loader:
         assert sum(len(each) for each in _images(loader)) == 3
         assert loader.stats().skipped == 1
 
 
 def _failing(error: type[Exception]) -> Any:
-    from fastio.dataset.pixels import to_pixels
+    from fastio.packed.pixels import to_pixels
 
     calls: list[int] = []
 
@@ -407,7 +407,7 @@ def test_large_images_are_decoded_as_many_at_a_time_as_memory_allows(
 ) -> None:
     import threading
 
-    monkeypatch.setattr("fastio.memory.available_memory", lambda: 200)
+    monkeypatch.setattr("fastio.runtime.memory.available_memory", lambda: 200)
     room = Room(freely=10)
     inside, most = [0], [0]
     lock = threading.Lock()

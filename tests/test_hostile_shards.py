@@ -16,12 +16,12 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from fastio.dataset import MANIFEST_NAME
-from fastio.dataset import open as open_dataset
-from fastio.dataset.manifest import METADATA_KEY, _hash_columns, manifest_batch, manifest_metadata
 from fastio.errors import ManifestInvalid, ShardCorrupt
+from fastio.packed import MANIFEST_NAME
+from fastio.packed import open as open_dataset
+from fastio.packed.manifest import METADATA_KEY, _hash_columns, manifest_batch, manifest_metadata
+from fastio.packed.shard import ShardReader, write_sealed
 from fastio.schema import Image, Scalar, Schema, Text
-from fastio.shard import ShardReader, write_sealed
 from tests.manifests import made_up
 
 SCHEMA = Schema({"image": Image(), "label": Scalar("int64"), "text": Text()})

@@ -44,9 +44,9 @@ from fastio import (
     ShardCorrupt,
     SourceNotFound,
 )
-from fastio.formats.hugging_face import HuggingFaceDataset
-from fastio.formats.hugging_face.rows import Rows, StoredBatch
-from fastio.formats.tables.trust import Checks
+from fastio.sources.hugging_face import HuggingFaceDataset
+from fastio.sources.hugging_face.rows import Rows, StoredBatch
+from fastio.sources.table.trust import Checks
 from tests.children import run_code
 from tests.pictures import picture, save
 from tests.saved import (  # sets the environment before datasets is imported
@@ -523,7 +523,7 @@ def test_rows_beyond_what_narrow_offsets_reach(
     batches: int, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is 2 GiB, of which a test has no use: it is lowered, and wide offsets are seen."""
-    monkeypatch.setattr("fastio.formats.hugging_face.rows._NARROW_BYTES", limit)
+    monkeypatch.setattr("fastio.sources.hugging_face.rows._NARROW_BYTES", limit)
     rng = np.random.default_rng(0)
     values = [
         {

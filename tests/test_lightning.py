@@ -34,8 +34,8 @@ with warnings.catch_warnings():
     import pytorch_lightning
     from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-    import fastio.lightning
-    import fastio.pytorch_lightning
+    import fastio.integrations.lightning
+    import fastio.integrations.pytorch_lightning
 from lightning.pytorch.loggers import CSVLogger
 
 ROWS, BATCH = 44, 8
@@ -144,9 +144,11 @@ def trainer(*callbacks: Any, **options: Any) -> lightning.Trainer:
     return lightning.Trainer(**{**defaults, **options})
 
 
-def data(packed: Path, val: bool = False, **options: Any) -> fastio.lightning.DataModule:
+def data(
+    packed: Path, val: bool = False, **options: Any
+) -> fastio.integrations.lightning.DataModule:
     split = {"dataset": packed, "batch_size": BATCH, "seed": 0}
-    return fastio.lightning.DataModule(
+    return fastio.integrations.lightning.DataModule(
         train={**split, "shuffle": True, **options}, val=split if val else None
     )
 
@@ -241,8 +243,8 @@ class Lines(IterableDataset[dict[str, torch.Tensor]]):
 def test_a_stream_without_a_length_goes_on_at_the_next_sample(tmp_path: Path) -> None:
     """The Trainer is a batch ahead of its steps, to see where the stream ends."""
 
-    def stream() -> fastio.lightning.DataModule:
-        return fastio.lightning.DataModule({"dataset": Lines(), "batch_size": BATCH})
+    def stream() -> fastio.integrations.lightning.DataModule:
+        return fastio.integrations.lightning.DataModule({"dataset": Lines(), "batch_size": BATCH})
 
     model = Recorder()
     saver = ModelCheckpoint(tmp_path, save_top_k=-1, every_n_train_steps=1)
@@ -313,7 +315,7 @@ def test_validating_a_checkpoint_leaves_training_where_it_is(packed: Path, tmp_p
 
 def test_testing_and_predicting_take_each_sample_once(packed: Path) -> None:
     split = {"dataset": packed, "batch_size": BATCH, "seed": 0}
-    module = fastio.lightning.DataModule(test=split, predict=[split, split])
+    module = fastio.integrations.lightning.DataModule(test=split, predict=[split, split])
     model = Recorder()
     trainer().test(model, datamodule=module, verbose=False)
     assert flat(model.evaluated) == [*range(ROWS)]
@@ -329,7 +331,9 @@ def test_what_is_not_given_is_not_there(packed: Path) -> None:
 
 def test_loaders_are_closed_at_the_end_unless_they_were_given(packed: Path) -> None:
     given = fastio.Loader(packed, BATCH)
-    module = fastio.lightning.DataModule(train={"dataset": packed, "batch_size": BATCH}, val=given)
+    module = fastio.integrations.lightning.DataModule(
+        train={"dataset": packed, "batch_size": BATCH}, val=given
+    )
     run = trainer(max_epochs=1)
     run.fit(Recorder(), datamodule=module)
     with pytest.raises(fastio.LoaderClosed):
@@ -363,7 +367,7 @@ def test_a_bare_loader_is_sharded_by_nobody_else_and_goes_on_within_an_epoch(
 
 def test_stats_are_logged(packed: Path, tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
-    monitor = fastio.lightning.StatsMonitor(every_n_steps=2)
+    monitor = fastio.integrations.lightning.StatsMonitor(every_n_steps=2)
     trainer(monitor, max_epochs=1, logger=logger).fit(Recorder(), datamodule=data(packed))
     logger.save()
     lines = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
@@ -376,7 +380,7 @@ def test_stats_are_logged(packed: Path, tmp_path: Path) -> None:
 def test_stats_of_another_loader_are_refused(packed: Path) -> None:
     other = torch.utils.data.DataLoader([{"x": torch.zeros(())}])
     with pytest.raises(TypeError, match=r"one fastio\.Loader"):
-        trainer(fastio.lightning.StatsMonitor()).fit(Recorder(), other)
+        trainer(fastio.integrations.lightning.StatsMonitor()).fit(Recorder(), other)
 
 
 def test_the_other_package_has_the_same(packed: Path) -> None:
@@ -395,7 +399,9 @@ def test_the_other_package_has_the_same(packed: Path) -> None:
             return torch.optim.SGD(self.parameters(), 0.01)
 
     model = Model()
-    module = fastio.pytorch_lightning.DataModule({"dataset": packed, "batch_size": BATCH})
+    module = fastio.integrations.pytorch_lightning.DataModule(
+        {"dataset": packed, "batch_size": BATCH}
+    )
     pytorch_lightning.Trainer(
         max_epochs=1,
         accelerator="cpu",
@@ -403,7 +409,7 @@ def test_the_other_package_has_the_same(packed: Path) -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[fastio.pytorch_lightning.StatsMonitor()],
+        callbacks=[fastio.integrations.pytorch_lightning.StatsMonitor()],
     ).fit(model, datamodule=module)
     assert model.rows == [*range(ROWS)]
 

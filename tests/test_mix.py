@@ -24,7 +24,7 @@ from fastio import (
     TransformError,
     mix,
 )
-from fastio.mixing import CYCLE, MixOrder
+from fastio.views.mixing import CYCLE, MixOrder
 from tests.servers import http_folder
 from tests.staging_support import noise, pack_noise
 from tests.support import open_loader

@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, WeightedRandomSam
 
 import fastio
 from fastio import Loader, RandomCrop, RandomHorizontalFlip
-from fastio.plan import Occurrences, draw_keys
+from fastio.order.plan import Occurrences, draw_keys
 
 ROWS = 6
 STEPS = [RandomCrop(8), RandomHorizontalFlip()]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastio import _native
-from fastio.order import MAX_ROWS, Order
+from fastio.order.order import MAX_ROWS, Order
 
 
 def whole(rows: int, **settings_: Any) -> list[int]:

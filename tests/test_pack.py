@@ -13,8 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME
-from fastio.dataset import open as open_dataset
 from fastio.errors import (
     DatasetNotFound,
     ImageError,
@@ -23,10 +21,12 @@ from fastio.errors import (
     SchemaError,
     SourceNotFound,
 )
-from fastio.formats import FolderDataset
 from fastio.pack import Writer, pack
 from fastio.pack.api import parse_size
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
+from fastio.packed import open as open_dataset
 from fastio.schema import Image, Scalar, Schema, Text
+from fastio.sources import FolderDataset
 from tests.pictures import write_folder
 from tests.support import import_torchvision
 

@@ -14,12 +14,12 @@ from PIL import JpegImagePlugin
 
 import fastio
 from fastio import _native
-from fastio.dataset import decode_image
-from fastio.dataset import open as open_dataset
 from fastio.errors import ImageError, PackError
 from fastio.pack import Writer, pack
 from fastio.pack.codebooks import choose_codebook, codebook_hash, open_codebook
 from fastio.pack.images import ImageOptions, encode_file
+from fastio.packed import decode_image
+from fastio.packed import open as open_dataset
 from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, Image, Schema
 from tests.pictures import (
     cmyk_jpeg,

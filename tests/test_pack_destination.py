@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fastio.dataset import MANIFEST_NAME
-from fastio.dataset import open as open_dataset
 from fastio.errors import DatasetExists, PackError, SchemaError
 from fastio.pack import pack
+from fastio.packed import MANIFEST_NAME
+from fastio.packed import open as open_dataset
 from tests.pictures import jpeg, write_folder
 
 SMALL_SHARDS = 2500

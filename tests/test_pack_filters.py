@@ -19,9 +19,9 @@ import fastio
 from fastio import PackError, SchemaError, ShardCorrupt
 from fastio.cli import main
 from fastio.cli.conditions import parse_condition
-from fastio.formats.tables import TableOptions, open_files
-from fastio.formats.tables import text_files as text_module
 from fastio.pack.columnar import TablePacker
+from fastio.sources.table import TableOptions, open_files
+from fastio.sources.table import text_files as text_module
 from tests.children import run_code
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from fastio.dataset import open as open_dataset
 from fastio.errors import ImageError
 from fastio.pack import Writer
 from fastio.pack.codebooks import choose_codebook, open_codebook
@@ -22,6 +21,7 @@ from fastio.pack.images import (
     encode_pixels,
     is_image_file,
 )
+from fastio.packed import open as open_dataset
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image, Schema
 from tests.pictures import (
     cmyk_jpeg,

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastio.dataset import Dataset
-from fastio.dataset import open as open_dataset
 from fastio.errors import ImageError, PackError, SchemaError, SourceNotFound
 from fastio.pack import pack
+from fastio.packed import Dataset
+from fastio.packed import open as open_dataset
 from fastio.schema import Image, Scalar, Schema, Text
 from tests.pictures import decoded, jpeg
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from fastio import _native
-from fastio.dataset import Manifest
 from fastio.pack import Writer
+from fastio.packed import Manifest
 from fastio.schema import RECORD_COLUMN, Array, Scalar, Schema, Text
 
 FIELDS = {

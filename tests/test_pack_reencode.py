@@ -11,10 +11,10 @@ import pytest
 from PIL import Image as Pillow
 from PIL import JpegImagePlugin
 
-from fastio.dataset import open as open_dataset
 from fastio.errors import ImageError, PackError
 from fastio.pack import Writer, pack
 from fastio.pack.reencode import reencode, shrink
+from fastio.packed import open as open_dataset
 from fastio.schema import Image, Schema
 from tests.pictures import (
     cmyk_jpeg,

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio import DatasetExists, DatasetNotFound, PackError, SampleError
 from fastio.cli import main
-from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
 from fastio.store import Store, open_store
 from tests.children import run_code
 from tests.pictures import write_folder

@@ -20,11 +20,11 @@ from fastio import (
     Schema,
     pack,
 )
-from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME
-from fastio.dataset import open as open_dataset
 from fastio.pack import packer, shards
 from fastio.pack.codebooks import choose_codebook
 from fastio.pack.journal import Journal
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
+from fastio.packed import open as open_dataset
 from tests.children import run_code
 from tests.pictures import jpeg, write_folder
 

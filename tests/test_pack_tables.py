@@ -13,14 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from fastio.cli import main
-from fastio.dataset import Manifest
-from fastio.dataset import open as open_dataset
 from fastio.errors import DatasetNotFound, PackError, SchemaError
-from fastio.formats.tables import MemoryTable, TableOptions, Tables
 from fastio.pack import pack
 from fastio.pack import tables as pack_tables
 from fastio.pack.columnar import TablePacker
+from fastio.packed import Manifest
+from fastio.packed import open as open_dataset
 from fastio.schema import Array, Image, Scalar, Schema, Text
+from fastio.sources.table import MemoryTable, TableOptions, Tables
 
 GROUPS = {"dense": ("I1", "I2", "I3"), "sparse": ("C1", "C2")}
 

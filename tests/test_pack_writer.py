@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fastio.dataset import MANIFEST_NAME
-from fastio.dataset import open as open_dataset
 from fastio.errors import ImageError, PackError
 from fastio.pack import Writer, pack
+from fastio.packed import MANIFEST_NAME
+from fastio.packed import open as open_dataset
 from fastio.schema import Image, Scalar, Schema, Text
 from tests.pictures import jpeg
 

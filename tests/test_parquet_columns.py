@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from fastio import _native
 from fastio.errors import ShardCorrupt
-from fastio.formats.tables import parquet_columns
-from fastio.formats.tables.binary_files import ParquetTable
-from fastio.formats.tables.parquet_columns import ColumnReader, flat_columns
-from fastio.formats.tables.row_groups import LocalParquet, OpenFiles
+from fastio.sources.table import parquet_columns
+from fastio.sources.table.binary_files import ParquetTable
+from fastio.sources.table.parquet_columns import ColumnReader, flat_columns
+from fastio.sources.table.row_groups import LocalParquet, OpenFiles
 
 TYPES = [
     pa.int32(),

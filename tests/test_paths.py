@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fastio
 from fastio import ImageError, Loader
-from fastio.cores import available_cores
+from fastio.runtime.cores import available_cores
 from tests.pictures import oriented_jpeg, png
 from tests.support import flat, import_torchvision, numbered_folder, told
 

@@ -14,8 +14,8 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import fastio
 from fastio import Loader, PerformanceWarning
-from fastio.seeds import _warn_once
-from fastio.workers import _warn
+from fastio.feed.seeds import _warn_once
+from fastio.feed.workers import _warn
 from tests.support import import_torchvision, numbered_folder
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastio.order import Order
-from fastio.plan import Plan, follow
+from fastio.order.order import Order
+from fastio.order.plan import Plan, follow
 
 
 def rank_rows(order: Order, batch: int, world: int, *, drop: bool, start: int = 0) -> list[Plan]:

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastio.engine.ragged import Forms, Places, RaggedBatch, of_rows, places, same_axes
 from fastio.errors import SchemaError
-from fastio.ragged import Forms, Places, RaggedBatch, of_rows, places, same_axes
-from fastio.ragged_tensors import dense, is_jagged, map_jagged, ragged_parts
 from fastio.schema import Array, Scalar, Schema, Tokens
+from fastio.tensors.ragged import dense, is_jagged, map_jagged, ragged_parts
 
 SIDE = st.integers(0, 4)
 

@@ -20,7 +20,7 @@ import torch
 
 import fastio
 from fastio import DatasetNotFound, Loader, OptionError, SourceNotFound
-from fastio.formats.registry import KINDS, describe, find
+from fastio.sources.registry import KINDS, describe, find
 from tests.saved import save_to, table_dataset
 from tests.servers import http_folder
 from tests.support import numbered_folder

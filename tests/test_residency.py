@@ -9,7 +9,7 @@ import pytest
 
 import fastio
 from fastio import Loader, memory, residency
-from fastio.sampling import Sampling
+from fastio.order.sampling import Sampling
 from tests.staging_support import pack_table
 
 SHUFFLED = Sampling(16, shuffle=True)

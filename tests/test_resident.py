@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fastio.staging import resident
-from fastio.staging.resident import Resident
+from fastio.stage import resident
+from fastio.stage.resident import Resident
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio.resume import Cursor
-from fastio.sampling import Ranks, Sampling
+from fastio.order.sampling import Ranks, Sampling
+from fastio.order.state import Cursor
 from tests.support import flat
 
 BEGIN = Cursor(0, 0, 0)

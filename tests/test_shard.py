@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
+from fastio.packed.shard import ALIGNMENT, ShardReader, checksum, write_shard
 from fastio.schema import DTYPES, Array, Bytes, Scalar, Schema, Text
-from fastio.shard import ALIGNMENT, ShardReader, checksum, write_shard
 
 SCHEMA = Schema({"number": Scalar("int64"), "text": Text(), "data": Bytes()})
 

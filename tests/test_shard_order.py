@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastio.order import Orders, ShardOrder
-from fastio.staging import Forecast
+from fastio.order.order import Orders, ShardOrder
+from fastio.stage import Forecast
 
 # Written down when the order was first made; a change here breaks every saved loader state.
 GOLDEN = [4, 6, 7, 5, 3, 2, 8, 1, 0, 9]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import fastio
 from fastio.cache import Run
-from fastio.dataset.remote import RemoteDataset
-from fastio.order import Orders
-from fastio.staging import Blocks, Forecast, cut
-from fastio.staging.forecast import next_use
+from fastio.order.order import Orders
+from fastio.packed.remote import RemoteDataset
+from fastio.stage import Blocks, Forecast, cut
+from fastio.stage.forecast import next_use
 
 MIB = 1 << 20
 

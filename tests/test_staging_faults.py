@@ -22,7 +22,7 @@ import pytest
 import fastio
 from fastio import Cache, ManifestInvalid, ShardCorrupt, StoreError
 from fastio.engine import Engine
-from fastio.staging import Blocks, Stager
+from fastio.stage import Blocks, Stager
 from tests.children import run_code
 from tests.servers import FaultProxy, http_folder
 from tests.staging_support import (
@@ -300,7 +300,7 @@ def test_a_disk_that_fails_is_told_once(
         batches = iter(loader)
         rows = reference.check(loader, next(batches))
         monkeypatch.setattr("fastio.cache.files.os.rename", fail)
-        monkeypatch.setattr("fastio.staging.cached._WITHOUT_CACHE_S", 0.0)
+        monkeypatch.setattr("fastio.stage.cached._WITHOUT_CACHE_S", 0.0)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             for batch in batches:

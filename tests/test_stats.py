@@ -13,7 +13,7 @@ import pytest
 
 import fastio
 from fastio.engine.pending import Pending
-from fastio.plan import PlannedBatch
+from fastio.order.plan import PlannedBatch
 from fastio.stats import Stats
 from tests.support import numbered_folder
 

@@ -31,7 +31,7 @@ STEPS = {
 }
 SCRIPT = """
 import sys
-import fastio, fastio.formats
+import fastio, fastio.sources
 path, out = sys.argv[1:]
 try:
     {step}

@@ -1,4 +1,4 @@
-"""A table's columns become the fields that the table in `fastio.formats.tables.leaves` says."""
+"""A table's columns become the fields that the table in `fastio.sources.table.leaves` says."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import fastio
 from fastio.errors import SchemaError
-from fastio.formats.tables import MemoryTable, Ragged, TableOptions, Tables, expand_range
-from fastio.formats.tables.leaves import widest
 from fastio.schema import Array, Bytes, Scalar, Text
+from fastio.sources.table import MemoryTable, Ragged, TableOptions, Tables, expand_range
+from fastio.sources.table.leaves import widest
 
 
 def fields(table: pa.Table, piece_rows: int = 7, **options: Any) -> dict[str, Any]:

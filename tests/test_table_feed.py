@@ -33,7 +33,7 @@ from fastio import (
     SourceChanged,
     StateMismatch,
 )
-from fastio.table_feed.run import TableRun
+from fastio.feed.row_groups.run import TableRun
 from tests.children import run_code
 from tests.support import open_loader
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from fastio.errors import SchemaError, ShardCorrupt, SourceNotFound
-from fastio.formats.tables import TableFile, TableOptions, Tables, find_tables, open_files
+from fastio.sources.table import TableFile, TableOptions, Tables, find_tables, open_files
 
 
 def write(path: Path, table: pa.Table) -> Path:
@@ -242,7 +242,7 @@ def test_csv_files_agree_on_a_type(tmp_path: Path) -> None:
 def test_a_csv_value_of_another_type_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastio.formats.tables.text_files._TEXT_BLOCK", 64)
+    monkeypatch.setattr("fastio.sources.table.text_files._TEXT_BLOCK", 64)
     (tmp_path / "a.csv").write_text("x\n" + "1\n" * 90 + "2.5\n")
     paths = [str(tmp_path / "a.csv")]
     with pytest.raises(ShardCorrupt, match=r"a\.csv cannot be read: .*2\.5.*--dtype"):
@@ -251,7 +251,7 @@ def test_a_csv_value_of_another_type_says_what_to_do(
 
 
 def test_jsonl_is_read_by_blocks_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastio.formats.tables.text_files._TEXT_BLOCK", 10)
+    monkeypatch.setattr("fastio.sources.table.text_files._TEXT_BLOCK", 10)
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"x": {n}, "s": {{"y": {n}}}}}\n' for n in range(50)) + "\n\n")
     found = rows_of(open_files([str(path)], TableOptions()), 7)

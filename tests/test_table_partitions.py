@@ -17,8 +17,8 @@ import pytest
 import fastio
 from fastio import Loader
 from fastio.errors import SchemaError
-from fastio.formats.tables import TableDataset, TableOptions, find_tables, open_files
-from fastio.formats.tables.partitions import constants_of, values_of
+from fastio.sources.table import TableDataset, TableOptions, find_tables, open_files
+from fastio.sources.table.partitions import constants_of, values_of
 from tests.support import open_loader
 
 ROWS = 20

@@ -39,10 +39,10 @@ from fastio.errors import (
     SourceNotFound,
     StoreError,
 )
-from fastio.formats.tables import TableDataset, TableOptions, find_tables
-from fastio.formats.tables import ahead as ahead_module
-from fastio.formats.tables.files import _regular
 from fastio.pack.columnar import TablePacker
+from fastio.sources.table import TableDataset, TableOptions, find_tables
+from fastio.sources.table import ahead as ahead_module
+from fastio.sources.table.files import _regular
 from tests.servers import S3, FaultProxy, http_folder
 from tests.support import open_loader
 
@@ -339,7 +339,7 @@ def test_a_row_group_that_cannot_be_asked_for_is_an_error_of_its_batch(
         fastio.open(urls(server, "parquet"), columns=["number"]), 100, timeout=30
     ) as loader:
         for name in ("row_groups", "binary_files"):
-            monkeypatch.setattr(f"fastio.formats.tables.{name}.chunk_ranges", broken)
+            monkeypatch.setattr(f"fastio.sources.table.{name}.chunk_ranges", broken)
         with pytest.raises(ShardCorrupt, match="footer"):
             list(loader)
 

@@ -16,8 +16,8 @@ import pytest
 
 import fastio
 from fastio.errors import ShardCorrupt, SourceChanged, StoreError
-from fastio.formats.tables import TableDataset, TableOptions, find_tables
-from fastio.formats.tables.objects import StoreFile
+from fastio.sources.table import TableDataset, TableOptions, find_tables
+from fastio.sources.table.objects import StoreFile
 from tests.web_server import Answer, Asked, WebServer
 
 ROWS = 400

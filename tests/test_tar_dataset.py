@@ -19,9 +19,9 @@ from fastio.errors import (
     SourceChanged,
     SourceNotFound,
 )
-from fastio.formats.tars import LocalTars, TarDataset, build_index
-from fastio.formats.tars import index as tar_index
 from fastio.schema import Array, Bytes, Image, Scalar, Text
+from fastio.sources.tar import LocalTars, TarDataset, build_index
+from fastio.sources.tar import index as tar_index
 from tests.pictures import jpeg, oriented_jpeg, png
 from tests.tars import npy, write_tar, write_tars
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fastio.errors import ShardCorrupt, SourceNotFound
-from fastio.formats.tars.headers import Window, read_members
-from fastio.formats.tars.reader import LocalTars
+from fastio.sources.tar.headers import Window, read_members
+from fastio.sources.tar.reader import LocalTars
 from tests.tars import write_tar, write_tars
 
 LONG = "folder/" * 30 + "name.jpg"

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from fastio.errors import CacheError
-from fastio.formats.tars import TarDataset, kept
-from fastio.formats.tars.kept import index_bytes, read_index
+from fastio.sources.tar import TarDataset, kept
+from fastio.sources.tar.kept import index_bytes, read_index
 from tests.tars import npy, write_tar
 
 KEY = b"fastio.tars"

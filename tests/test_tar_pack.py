@@ -11,9 +11,9 @@ import pytest
 
 import fastio
 from fastio.errors import PackError, SampleError, SchemaError
-from fastio.formats.tars import TarDataset
 from fastio.pack import shards
 from fastio.schema import Image, Scalar, Schema
+from fastio.sources.tar import TarDataset
 from tests.pictures import jpeg
 from tests.tars import write_tar, write_tars
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio.formats.tars.remote import RemoteTars
+from fastio.sources.tar.remote import RemoteTars
 from tests.pictures import jpeg
 from tests.servers import S3, FaultProxy, http_folder
 from tests.support import open_loader

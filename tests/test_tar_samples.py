@@ -16,8 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fastio.errors import ShardCorrupt, SourceNotFound
-from fastio.formats.tars import LocalTars, TarDataset
-from fastio.formats.tars.samples import scan_tar, split_name
+from fastio.sources.tar import LocalTars, TarDataset
+from fastio.sources.tar.samples import scan_tar, split_name
 from tests.tars import webdataset_samples, write_tar, write_tars
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fastio.errors import TransformError
-from fastio.tensors import (
+from fastio.tensors.trees import (
     Finish,
     Tail,
     first_tensor,

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
-from fastio.threads import DaemonPool
+from fastio.runtime.threads import DaemonPool
 
 
 def test_results_come_in_the_order_of_the_tasks() -> None:
@@ -52,7 +52,7 @@ def test_the_end_of_a_block_waits_for_tasks_that_have_begun() -> None:
 def test_an_error_in_a_block_drops_what_has_not_begun_and_abandons_what_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastio.threads.PATIENCE_S", 0.05)
+    monkeypatch.setattr("fastio.runtime.threads.PATIENCE_S", 0.05)
     begun, for_ever = threading.Event(), threading.Event()
 
     def hang() -> None:

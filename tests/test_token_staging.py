@@ -15,9 +15,9 @@ import torch
 
 import fastio
 from fastio import Cache, Loader, Scalar, Schema, TokenPad, Tokens, TokenWindows
-from fastio.order import ShardOrder
-from fastio.staging.stager import Stager
-from fastio.staging.windows_ahead import WindowsAhead
+from fastio.order.order import ShardOrder
+from fastio.stage.stager import Stager
+from fastio.stage.windows_ahead import WindowsAhead
 from tests.servers import Answer, FaultProxy, http_folder
 from tests.staging_support import piece_files
 from tests.support import open_loader
@@ -226,8 +226,8 @@ def test_the_next_epochs_first_window_comes_at_the_end_of_this_one(
     proxy: FaultProxy, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As of a dataset that is much larger: two windows at a time, and nothing used is kept.
-    monkeypatch.setattr("fastio.feed.ahead_bytes", lambda *_: 0)
-    monkeypatch.setattr("fastio.dataset.remote._KEPT_WHOLE_BYTES", 0)
+    monkeypatch.setattr("fastio.feed.native.ahead_bytes", lambda *_: 0)
+    monkeypatch.setattr("fastio.packed.remote._KEPT_WHOLE_BYTES", 0)
     bounds = window_bounds(root)
     end, shards = ShardOrder(bounds, 0, 1, 4).spans()[0]
     first = {f"shard-{n:06}.arrow" for n in shards.tolist()}

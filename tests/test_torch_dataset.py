@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, random_split
 
-from fastio.formats.torch_dataset import (
+from fastio.sources.torch_dataset import (
     ImageFiles,
     Slow,
     TorchReader,

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fastio
-from fastio.tuning import ThreadTuner
+from fastio.feed.tuning import ThreadTuner
 from tests.support import numbered_folder
 
 _BATCH = 100  # samples
@@ -133,7 +133,7 @@ def test_batches_are_the_same_for_any_number_of_threads(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = batches(folder, num_workers=1)
-    monkeypatch.setattr("fastio.tuning.ThreadTuner", Switching)
+    monkeypatch.setattr("fastio.feed.tuning.ThreadTuner", Switching)
     for workers in (3, 2, "auto"):
         for (images, labels), (others, of_others) in zip(
             expected, batches(folder, num_workers=workers), strict=True
@@ -145,7 +145,7 @@ def test_batches_are_the_same_for_any_number_of_threads(
 def test_stats_say_how_many_threads_work_now(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with fastio.Loader(folder, 5, num_workers=3, fields=["label"]) as loader:
         assert loader.stats().threads == 3
-    monkeypatch.setattr("fastio.tuning.ThreadTuner", Switching)
+    monkeypatch.setattr("fastio.feed.tuning.ThreadTuner", Switching)
     with fastio.Loader(folder, 5, num_workers="auto", fields=["label"]) as loader:
         iterator = iter(loader)
         seen = [loader.stats().threads for _ in zip(range(4), iterator, strict=False)]

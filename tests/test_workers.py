@@ -26,7 +26,7 @@ from torch.utils.data import (
 
 import fastio
 from fastio import Loader, OnBatch
-from fastio.tensors import map_leaves
+from fastio.tensors.trees import map_leaves
 from tests.support import flat
 
 ROWS = 23

@@ -19,8 +19,8 @@ from fastio.cache.folder import CacheFolder
 from fastio.cache.index import LOADING, READY, count
 from fastio.cache.members import is_alive, members
 from fastio.errors import CacheError
+from fastio.runtime.threads import DaemonPool
 from fastio.shown import without_secrets
-from fastio.threads import DaemonPool
 
 _READERS = 4
 # The index of a tar is stored as a source without rows and bytes.

@@ -14,8 +14,8 @@ from fastio.cache.eviction import NextUse
 from fastio.cache.folder import CacheFolder
 from fastio.cache.report import CacheCheck, CacheStatus, Removed
 from fastio.errors import CacheError
+from fastio.runtime.sizes import size_in_bytes
 from fastio.shown import shown
-from fastio.sizes import size_in_bytes
 
 
 class Cache:

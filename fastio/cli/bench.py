@@ -22,7 +22,7 @@ from fastio.cli.common import (
 )
 from fastio.cli.train_options import Amp
 from fastio.errors import BenchError
-from fastio.files import is_stream, write_output
+from fastio.runtime.files import is_stream, write_output
 from fastio.shown import shown, shown_values
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from fastio.cli.common import (
 
 if TYPE_CHECKING:
     from fastio.cache import Cache, CacheStatus
-    from fastio.staging import WarmReport
+    from fastio.stage import WarmReport
 
 cache = typer.Typer(
     help="Inspect, fill and clean the local disk cache of remote datasets.",
@@ -89,9 +89,9 @@ def warm(
     options = parse_storage_options(storage_options)
     with clear_errors():
         from fastio.cache import Cache
-        from fastio.formats import open as open_data
         from fastio.pack.progress import progress_bar
-        from fastio.staging import warm as warm_dataset
+        from fastio.sources import open as open_data
+        from fastio.stage import warm as warm_dataset
 
         opened = Cache(folder, budget, shared=shared)
         # The cache keeps the index of tars, which takes a pass over their headers to build.
@@ -188,7 +188,7 @@ def verify(
 def _opened(folder: Path, shared: bool) -> Cache:
     """Opens an existing cache, with the knowledge of what running loaders need next."""
     from fastio.cache import Cache, check_is_cache
-    from fastio.staging.forecast import next_use
+    from fastio.stage.forecast import next_use
 
     check_is_cache(folder)
     opened = Cache(folder, shared=shared)

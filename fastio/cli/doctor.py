@@ -113,8 +113,8 @@ def doctor(
 def _of_stats(path: Path, model_rate: float | None) -> tuple[Finding, ...]:
     from dataclasses import fields
 
-    from fastio.cores import available_cores
     from fastio.diagnose import diagnose_stats
+    from fastio.runtime.cores import available_cores
     from fastio.stats import Stats
 
     try:

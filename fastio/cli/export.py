@@ -68,8 +68,8 @@ def export(
     wanted = _parse_rows(rows)
     options = parse_storage_options(storage_options)
     with clear_errors():
-        from fastio.formats import open as open_data
         from fastio.pack import export as export_images
+        from fastio.sources import open as open_data
 
         with open_data(dataset, storage_options=options) as opened:
             report = export_images(

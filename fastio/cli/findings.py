@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from fastio.cli.common import complain, counted, readable_bytes, say, say_json
 
 if TYPE_CHECKING:
-    from fastio.dataset import BadImage
-    from fastio.formats import Findings, Images
+    from fastio.packed import BadImage
+    from fastio.sources import Findings, Images
 
 
 def report(found: Findings, *, quiet: bool, as_json: bool) -> None:

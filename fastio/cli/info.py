@@ -42,7 +42,7 @@ def info(
     """Describe a dataset: samples, fields, sizes and statistics."""
     options = parse_storage_options(storage_options)
     with clear_errors():
-        from fastio.formats import describe
+        from fastio.sources import describe
 
         description = describe(dst, options)
         if as_json:

@@ -293,7 +293,7 @@ def _source(src: list[str], text: bool) -> str | list[str]:
     Raises:
         typer.BadParameter: several paths are given for a kind of data that allows only one.
     """
-    from fastio.formats import find
+    from fastio.sources import find
 
     if len(src) == 1:
         return src[0]

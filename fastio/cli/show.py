@@ -22,12 +22,12 @@ from fastio.cli.common import (
     say,
 )
 from fastio.errors import SchemaError
-from fastio.files import whole_file
+from fastio.runtime.files import whole_file
 
 if TYPE_CHECKING:
     from fastio.engine import StagingPlan
-    from fastio.formats import AnyDataset
-    from fastio.staging import Stager
+    from fastio.sources import AnyDataset
+    from fastio.stage import Stager
 
 _AHEAD_BYTES = 64 << 20  # read-ahead of a remote dataset
 _SHOWN_TOKENS = 32  # tokens printed per document
@@ -86,7 +86,7 @@ def show(
     steps = [_parse(text) for text in transform or []]
     with clear_errors():
         from fastio.cli.contact_sheet import contact_sheet
-        from fastio.formats import open as open_data
+        from fastio.sources import open as open_data
 
         with open_data(dst, storage_options=options) as dataset:
             field = _image_field(dataset)
@@ -112,8 +112,8 @@ def _print_tokens(
     """
     import numpy as np
 
-    from fastio.formats import open as open_data
     from fastio.pack.tokens import open_encoder
+    from fastio.sources import open as open_data
 
     with open_data(dst, storage_options=storage_options) as dataset:
         if dataset.schema.image_fields:
@@ -166,7 +166,7 @@ def _transformed(
     """Returns the rows' images as a Loader with these transforms, seed and epoch delivers them."""
     from fastio import transforms
     from fastio.engine import Engine
-    from fastio.plan import follow
+    from fastio.order.plan import follow
 
     made = []
     for name, arguments, named in steps:
@@ -198,9 +198,9 @@ def _transformed(
 
 def _staging(dataset: AnyDataset, epoch: int) -> tuple[Stager | None, StagingPlan | None]:
     """Returns what fetches the rows of a remote dataset one at a time; None for a local dataset."""
-    from fastio.dataset.remote import RemoteDataset
     from fastio.engine import StagingPlan
-    from fastio.staging import Blocks, Forecast, Stager
+    from fastio.packed.remote import RemoteDataset
+    from fastio.stage import Blocks, Forecast, Stager
 
     if not isinstance(dataset, RemoteDataset):
         return None, None
@@ -221,7 +221,7 @@ def _image_field(dataset: AnyDataset) -> str:
 def _image(dataset: AnyDataset, field: str, row: int) -> Any:
     """Returns one image, uint8 (H, W, C), large enough for the sheet."""
     from fastio.cli.contact_sheet import TILE
-    from fastio.formats import FolderDataset
+    from fastio.sources import FolderDataset
 
     if isinstance(dataset, FolderDataset):
         return dataset[row][0]

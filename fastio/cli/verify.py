@@ -46,8 +46,8 @@ def verify(
     """
     options = parse_storage_options(storage_options)
     with clear_errors():
-        from fastio.formats import Options, check
         from fastio.pack.progress import progress_bar
+        from fastio.sources import Options, check
 
         progress = partial(progress_bar, shown=not quiet)
         found = check(dst, Options(storage_options=options, max_pixels=max_pixels), deep, progress)

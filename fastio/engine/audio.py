@@ -9,14 +9,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fastio import _native
-from fastio.batch import AnyArray
-from fastio.dataset import Dataset
-from fastio.dataset.remote import RemoteDataset
+from fastio.engine.batch import AnyArray
+from fastio.engine.ragged import Form, RaggedBatch, of_rows
 from fastio.errors import SchemaError, TransformError
-from fastio.files import check_file
-from fastio.formats import AudioFolder, Loadable
-from fastio.ragged import Form, RaggedBatch, of_rows
+from fastio.packed import Dataset
+from fastio.packed.remote import RemoteDataset
+from fastio.runtime.files import check_file
 from fastio.schema import Bytes
+from fastio.sources import AudioFolder, Loadable
 from fastio.transforms import AudioDecode, BytesFile
 
 Clip = tuple[AnyArray, int]  # (C, frames), and how many of these are the file's

@@ -17,16 +17,15 @@ import numpy.typing as npt
 from PIL import ImageFile
 
 from fastio import _native
-from fastio.batch import Allocate, AnyArray, Batch, Lease, SlotPool
-from fastio.dataset import Dataset
-from fastio.dataset.of_sample import NOT_OF_SAMPLES, of_sample
-from fastio.dataset.remote import RemoteDataset
 from fastio.engine.audio import Clip, audio_fields
+from fastio.engine.batch import Allocate, AnyArray, Batch, Lease, SlotPool
 from fastio.engine.feeder import Feeder
-from fastio.engine.fields import ImageField, check_names, image_field
+from fastio.engine.fields import ColdRows, ImageReads, SpanRead, Spans, columns
+from fastio.engine.fields.readers import ImageField, check_names, image_field
 from fastio.engine.mend import replace, skip
 from fastio.engine.pending import WAIT_S, Pending
 from fastio.engine.pillow import PillowThreads
+from fastio.engine.ragged import Forms, RaggedBatch, is_ragged, of_field
 from fastio.engine.stream import BatchStream
 from fastio.errors import (
     AudioError,
@@ -36,14 +35,15 @@ from fastio.errors import (
     SampleError,
     ShardCorrupt,
 )
-from fastio.fetch import ColdRows, ImageReads, SpanRead, Spans, columns
-from fastio.formats import Loadable, PaddedDataset, TableSamples, TokenDataset
-from fastio.plan import PlannedBatch
-from fastio.ragged import Forms, RaggedBatch, is_ragged, of_field
+from fastio.order.plan import PlannedBatch
+from fastio.packed import Dataset
+from fastio.packed.of_sample import NOT_OF_SAMPLES, of_sample
+from fastio.packed.remote import RemoteDataset
+from fastio.runtime.threads import PATIENCE_S
 from fastio.schema import CODEC_ENCODED, Image
-from fastio.staging import Forecast, Lookahead, Stager
+from fastio.sources import Loadable, PaddedDataset, TableSamples, TokenDataset
+from fastio.stage import Forecast, Lookahead, Stager
 from fastio.stats import Stats
-from fastio.threads import PATIENCE_S
 from fastio.transforms import AudioDecode, Augmentation, Compiled, Pointwise, augmentation
 
 OnError = Literal["raise", "skip", "replace"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from fastio.engine.pending import Pending
 from fastio.errors import LoaderClosed
-from fastio.staging import Stager
+from fastio.stage import Stager
 
 _LOOK_S = 0.1
 

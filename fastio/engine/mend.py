@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastio.batch import Batch
-from fastio.ragged import RaggedBatch
+from fastio.engine.batch import Batch
+from fastio.engine.ragged import RaggedBatch
 
 
 def skip(batch: Batch, good: npt.NDArray[np.int64]) -> None:

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
-from fastio.batch import AnyArray
 from fastio.engine.audio import Clip
+from fastio.engine.batch import AnyArray
+from fastio.engine.fields import SpanRead
 from fastio.errors import SampleError
-from fastio.fetch import SpanRead
-from fastio.plan import PlannedBatch, draw_keys
-from fastio.threads import PATIENCE_S
+from fastio.order.plan import PlannedBatch, draw_keys
+from fastio.runtime.threads import PATIENCE_S
 
 WAIT_S = 0.05  # between two looks at signals and the deadline
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from fastio.threads import PATIENCE_S
+from fastio.runtime.threads import PATIENCE_S
 
 P = ParamSpec("P")
 T = TypeVar("T")

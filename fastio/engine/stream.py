@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
 
-from fastio.batch import Batch
+from fastio.engine.batch import Batch
 from fastio.engine.pending import WAIT_S, Pending
 from fastio.errors import LoaderClosed, LoaderTimeout, StoreError
-from fastio.plan import PlannedBatch
-from fastio.staging import Lookahead
-from fastio.threads import PATIENCE_S
+from fastio.order.plan import PlannedBatch
+from fastio.runtime.threads import PATIENCE_S
+from fastio.stage import Lookahead
 
 
 class Decoder(Protocol):

@@ -11,11 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from fastio.cores import available_cores
-from fastio.dataset.rows import Rows
 from fastio.errors import PackError, SchemaError
-from fastio.formats.tables import TableOptions
-from fastio.memory import MAX_PIXELS
 from fastio.pack.cells import Bad, Item
 from fastio.pack.codebooks import DEFAULT, TRAIN, choose_codebook
 from fastio.pack.columnar import TablePacker
@@ -35,8 +31,12 @@ from fastio.pack.tokens import (
     open_documents,
 )
 from fastio.pack.upload import RemoteDestination
+from fastio.packed.rows import Rows
+from fastio.runtime.cores import available_cores
+from fastio.runtime.memory import MAX_PIXELS
+from fastio.runtime.sizes import size_in_bytes
 from fastio.schema import Schema
-from fastio.sizes import size_in_bytes
+from fastio.sources.table import TableOptions
 from fastio.store import is_remote
 
 DEFAULT_SHARD_SIZE = "64MiB"
@@ -132,7 +132,7 @@ def pack(
     | other array or tensor | Array of its dtype and shape |
     | str; other bytes | Text; Bytes |
 
-    The columns of a table become fields of dicts as `fastio.formats.tables.leaves` says: numbers
+    The columns of a table become fields of dicts as `fastio.sources.table.leaves` says: numbers
     and fixed-size lists of them Scalar and Array, strings Text, dictionary-encoded strings numbers
     and a vocabulary, structs a field `parent_child` for each part. Nulls of floats are NaN. The
     manifest keeps statistics of every column.

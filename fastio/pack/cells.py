@@ -20,9 +20,6 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from fastio.errors import FastioError, ImageError, SampleError, SchemaError
-from fastio.files import read_file
-from fastio.formats import HuggingFaceDataset, TarDataset
-from fastio.formats.named_files import NamedFiles
 from fastio.pack.images import (
     ImageCell,
     ImageOptions,
@@ -30,6 +27,7 @@ from fastio.pack.images import (
     encode_pillow,
     encode_pixels,
 )
+from fastio.runtime.files import read_file
 from fastio.schema import (
     CODEC_NAMES,
     Array,
@@ -45,6 +43,8 @@ from fastio.schema import (
     row_shape,
     stored_dtype,
 )
+from fastio.sources import HuggingFaceDataset, TarDataset
+from fastio.sources.named_files import NamedFiles
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio import _native
-from fastio.dataset import CODEBOOK_BYTES
 from fastio.errors import PackError
 from fastio.pack.cells import UNREAD, Bad, Item
 from fastio.pack.progress import progress_bar
 from fastio.pack.reencode import JPEG_START, reencode
 from fastio.pack.sources import Source
+from fastio.packed import CODEBOOK_BYTES
 
 DEFAULT = "default"
 TRAIN = "train"

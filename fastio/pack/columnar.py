@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fastio.dataset import FORMAT_VERSION, ShardEntry
 from fastio.errors import PackError
-from fastio.formats.tables import Column, Converted, Piece, Ragged
-from fastio.formats.tables.place import Place
 from fastio.pack.cells import record_array
 from fastio.pack.destination import Destination
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.shards import Filled, Shards
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
+from fastio.packed import FORMAT_VERSION, ShardEntry
 from fastio.schema import Array, Schema, Text, Tokens
+from fastio.sources.table import Column, Converted, Piece, Ragged
+from fastio.sources.table.place import Place
 
 _BUDGET_BYTES = 256 << 20
 _DEPTH_PER_WORKER = 4

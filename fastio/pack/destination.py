@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
 from fastio.errors import DatasetExists, FastioError, PackError
-from fastio.files import TEMPORARY_ENDING, flush_folder
 from fastio.pack.journal import FinishedShard, Journal, check_not_in_use
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
+from fastio.runtime.files import TEMPORARY_ENDING, flush_folder
 
 _OWN_NAME = re.compile(
     rf"(?:shard-[0-9]{{6,}}\.arrow|{re.escape(MANIFEST_NAME)})(?:{TEMPORARY_ENDING})?"

@@ -14,17 +14,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fastio.cores import available_cores
-from fastio.dataset import Dataset
 from fastio.errors import PackError
-from fastio.files import new_file, remove_leftovers, whole_file
-from fastio.formats import open as open_data
 from fastio.pack.api import parse_size
 from fastio.pack.destination import writing_to
 from fastio.pack.export_rows import CLASS_FIELDS, digits_of, made_in_order
 from fastio.pack.stored import image_file
 from fastio.pack.tar_export import TarExporter, export_tars
+from fastio.packed import Dataset
+from fastio.runtime.cores import available_cores
+from fastio.runtime.files import new_file, remove_leftovers, whole_file
 from fastio.schema import Array, Bytes, Image, Scalar, Schema
+from fastio.sources import open as open_data
 
 LIST_NAME = "samples.jsonl"
 _PATH_KEY = "path"

@@ -11,14 +11,14 @@ from typing import IO, Any
 import numpy as np
 
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
-from fastio.files import only_files, read_file
-from fastio.formats import AUDIO_EXTENSIONS, IMG_EXTENSIONS, AudioFolder, FolderDataset
-from fastio.formats.audio_folder import flat_files, folder_extension
-from fastio.formats.npy import read_header
-from fastio.memory import MAX_UNZIPPED_BYTES
 from fastio.pack.cells import Bad, Item
 from fastio.pack.spread import spread
+from fastio.runtime.files import only_files, read_file
+from fastio.runtime.memory import MAX_UNZIPPED_BYTES
 from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Field, Scalar, Schema
+from fastio.sources import AUDIO_EXTENSIONS, IMG_EXTENSIONS, AudioFolder, FolderDataset
+from fastio.sources.audio_folder import flat_files, folder_extension
+from fastio.sources.npy import read_header
 
 ARRAY_EXTENSIONS = (".npy", ".npz")
 ARRAY = "array"

@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from fastio.dataset.of_sample import NOT_OF_SAMPLES
 from fastio.errors import PackError, SampleError, SchemaError
-from fastio.formats import HuggingFaceDataset
-from fastio.formats.hugging_face import (
+from fastio.pack.cells import Bad, Item, RowImage
+from fastio.pack.spread import spread
+from fastio.pack.tables import TableSource
+from fastio.packed.of_sample import NOT_OF_SAMPLES
+from fastio.schema import Image, Schema
+from fastio.sources import HuggingFaceDataset
+from fastio.sources.hugging_face import (
     HuggingFaceTable,
     has_transform,
     wants_rows,
 )
-from fastio.formats.tables import Filter, Opened, TableOptions, joined
-from fastio.formats.tables.features import with_classes
-from fastio.pack.cells import Bad, Item, RowImage
-from fastio.pack.spread import spread
-from fastio.pack.tables import TableSource
-from fastio.schema import Image, Schema
+from fastio.sources.table import Filter, Opened, TableOptions, joined
+from fastio.sources.table.features import with_classes
 
 _ROWS_AT_ONCE = 256
 Roots = Sequence[str | os.PathLike[str]] | None

@@ -11,9 +11,9 @@ from PIL import Image as PillowImage
 from PIL import ImageFile
 
 from fastio import _native
-from fastio.dataset.pixels import exif_orientation, open_image, to_pixels, turn_upright
-from fastio.memory import MAX_PIXELS
 from fastio.pack.reencode import JPEG_START, reencode, shrink
+from fastio.packed.pixels import exif_orientation, open_image, to_pixels, turn_upright
+from fastio.runtime.memory import MAX_PIXELS
 from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image
 
 # What `codec=` of pack() and Writer may say.

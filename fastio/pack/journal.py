@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fastio.dataset import JOURNAL_NAME, ShardEntry
 from fastio.errors import PackError
-from fastio.files import flush_folder
 from fastio.pack.codebooks import open_codebook
-from fastio.shard import ShardFile
+from fastio.packed import JOURNAL_NAME, ShardEntry
+from fastio.packed.shard import ShardFile
+from fastio.runtime.files import flush_folder
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fastio.errors import PackError, SchemaError, SourceNotFound
-from fastio.files import only_files
-from fastio.formats.named_files import NamedFiles
 from fastio.pack.cells import Bad, ImageFile, Item
 from fastio.pack.hugging_face import Roots
 from fastio.pack.spread import spread
+from fastio.runtime.files import only_files
 from fastio.schema import Field, Image, Scalar, Schema, Text
+from fastio.sources.named_files import NamedFiles
 
 LIST_SUFFIXES = (".csv", ".jsonl")
 # Columns that may hold the images' paths: the first of these that is there.

@@ -9,9 +9,7 @@ from typing import Any
 
 import xxhash
 
-from fastio.dataset import FORMAT_VERSION, ShardEntry
 from fastio.errors import FastioError, PackError
-from fastio.memory import MAX_PIXELS
 from fastio.pack.cells import (
     UNREAD,
     Bad,
@@ -32,6 +30,8 @@ from fastio.pack.images import ImageCodec, ImageOptions
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.shards import RESUME, Filled, Shards
 from fastio.pack.sources import Source
+from fastio.packed import FORMAT_VERSION, ShardEntry
+from fastio.runtime.memory import MAX_PIXELS
 from fastio.schema import CODEC_BLOCKS, Schema
 
 # Samples under way, and the bytes of theirs that may be in memory next to the shard being filled.

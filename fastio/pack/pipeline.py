@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Generic, TypeVar
 
-from fastio.threads import PATIENCE_S, DaemonPool
+from fastio.runtime.threads import PATIENCE_S, DaemonPool
 
 T = TypeVar("T")
 R = TypeVar("R")

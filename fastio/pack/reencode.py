@@ -10,14 +10,14 @@ from PIL import Image as PillowImage
 from PIL import JpegImagePlugin
 
 from fastio import _native
-from fastio.dataset.pixels import (
+from fastio.packed.pixels import (
     EXIF_ORIENTATION,
     exif_orientation,
     open_header,
     open_image,
     to_pixels,
 )
-from fastio.memory import MAX_PIXELS
+from fastio.runtime.memory import MAX_PIXELS
 
 DEFAULT_QUALITY = 90
 JPEG_START = b"\xff\xd8\xff"

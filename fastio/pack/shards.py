@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from fastio import _native
-from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, write_manifest
-from fastio.dataset.manifest import FORMAT_VERSION, METADATA_KEY
 from fastio.pack.destination import Destination, shard_name, writing_to
 from fastio.pack.journal import FinishedShard
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, write_manifest
+from fastio.packed.manifest import FORMAT_VERSION, METADATA_KEY
+from fastio.packed.shard import write_shard
 from fastio.schema import Schema
-from fastio.shard import write_shard
 
 RESUME = ", then go on with resume (--resume)"
 

@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from fastio.dataset.rows import Rows
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
-from fastio.formats import AudioFolder, FolderDataset, Kind, Options, TarDataset, find
-from fastio.formats.registry import HUGGING_FACE, PACKED, TABLES, TARS, kind_of
-from fastio.formats.tables import TableOptions
 from fastio.pack.cells import Bad, ImageFile, Item
 from fastio.pack.file_folders import audio_source, open_file_folder
 from fastio.pack.hugging_face import Roots, open_dataset
@@ -22,7 +18,11 @@ from fastio.pack.lists import LIST_SUFFIXES, ListSource, is_image_list
 from fastio.pack.spread import spread
 from fastio.pack.tables import TableSource, open_memory, open_table_files
 from fastio.pack.tars import TarSource
+from fastio.packed.rows import Rows
 from fastio.schema import Image, Scalar, Schema
+from fastio.sources import AudioFolder, FolderDataset, Kind, Options, TarDataset, find
+from fastio.sources.registry import HUGGING_FACE, PACKED, TABLES, TARS, kind_of
+from fastio.sources.table import TableOptions
 from fastio.store import is_remote
 
 
@@ -369,7 +369,7 @@ def _files_of_image_folder(src: Any) -> FolderDataset | None:
     if not type(src).__module__.startswith(("torchvision.", "torch.")):
         return None
     # Imports torch, which is there already when one of its classes is.
-    from fastio.formats.torch_dataset import Slow, image_files
+    from fastio.sources.torch_dataset import Slow, image_files
 
     found = image_files(src)
     if isinstance(found, Slow) or found.transform is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastio.formats.tables import Column, Ragged
+from fastio.sources.table import Column, Ragged
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from PIL import Image as PillowImage
 
 from fastio import _native
-from fastio.dataset import Dataset, StoredImage, decode_image
 from fastio.errors import ImageError
+from fastio.packed import Dataset, StoredImage, decode_image
 from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, CODEC_RAW, Image
 
 # Extensions that differ from the lower-case name of Pillow's format.

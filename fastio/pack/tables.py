@@ -10,7 +10,9 @@ import pyarrow as pa
 import xxhash
 
 from fastio.errors import PackError, SchemaError
-from fastio.formats.tables import (
+from fastio.schema import Schema
+from fastio.shown import without_secrets
+from fastio.sources.table import (
     Conversion,
     Filter,
     MemoryTable,
@@ -25,8 +27,6 @@ from fastio.formats.tables import (
     open_all,
     stamp,
 )
-from fastio.schema import Schema
-from fastio.shown import without_secrets
 from fastio.store import is_remote
 
 # Rows that are converted at a time. Shards' statistics are summed up in pieces of it, so that it

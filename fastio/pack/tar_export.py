@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastio.dataset import Dataset
 from fastio.errors import PackError
-from fastio.files import WholeFile, flush_folder
-from fastio.formats.tars.samples import KEY_FIELD, split_name
-from fastio.formats.tars.values import category
 from fastio.pack.export_rows import CLASS_FIELDS, digits_of, made_in_order
 from fastio.pack.stored import image_file
+from fastio.packed import Dataset
+from fastio.runtime.files import WholeFile, flush_folder
 from fastio.schema import Array, Field, Image, Scalar, Text
+from fastio.sources.tar.samples import KEY_FIELD, split_name
+from fastio.sources.tar.values import category
 
 _OWN_NAME = re.compile(r"[0-9]{6,}\.tar")
 # What an image's ending stands for before it is known, which is row by row.

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fastio.dataset.of_sample import NOT_OF_SAMPLES
 from fastio.errors import SampleError, SchemaError
-from fastio.formats import TarDataset
 from fastio.pack.cells import Bad, Item, TarImage
 from fastio.pack.spread import spread
+from fastio.packed.of_sample import NOT_OF_SAMPLES
 from fastio.schema import Image, Schema
+from fastio.sources import TarDataset
 
 _ROWS_AT_ONCE = 256
 

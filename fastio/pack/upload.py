@@ -22,13 +22,13 @@ from typing import Any
 
 import xxhash
 
-from fastio.dataset import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
 from fastio.errors import PackError, SourceNotFound, StoreError
-from fastio.files import whole_file
 from fastio.pack.destination import check_may_pack, is_own, own_files, remove_strays
 from fastio.pack.journal import FinishedShard, Journal, check_not_in_use
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
+from fastio.runtime.files import whole_file
+from fastio.runtime.threads import DaemonPool
 from fastio.store import open_store
-from fastio.threads import DaemonPool
 
 _UPLOADS = 4
 _WAITING = 2  # shards that are finished while all uploads are busy

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import fastio
-from fastio.files import remove_leftovers, second_name, whole_file
+from fastio.runtime.files import remove_leftovers, second_name, whole_file
 
 VERSION = 1
 

@@ -28,9 +28,9 @@ from PIL import Image
 Image.init()
 from fastio import transforms as T
 from fastio.engine import Engine
-from fastio.formats.folder import FolderDataset
-from fastio.order import Order
-from fastio.plan import Plan
+from fastio.sources.folder import FolderDataset
+from fastio.order.order import Order
+from fastio.order.plan import Plan
 import fastio
 """
 

@@ -16,9 +16,9 @@ import pytest
 from fastio import transforms as T
 from fastio.engine import BatchStream, Engine
 from fastio.errors import LoaderClosed
-from fastio.formats.folder import FolderDataset
-from fastio.order import Order
-from fastio.plan import Plan
+from fastio.order.order import Order
+from fastio.order.plan import Plan
+from fastio.sources.folder import FolderDataset
 from tests.pictures import jpeg
 
 _HANGS_S = 60

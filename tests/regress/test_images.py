@@ -16,13 +16,13 @@ from PIL import Image as Pillow
 import fastio
 from fastio import _native
 from fastio import transforms as T
-from fastio.dataset import Dataset
 from fastio.engine import Engine
 from fastio.errors import ImageError
-from fastio.formats.folder import FolderDataset
-from fastio.order import Order
-from fastio.plan import Plan
+from fastio.order.order import Order
+from fastio.order.plan import Plan
+from fastio.packed import Dataset
 from fastio.schema import Image, Scalar, Schema
+from fastio.sources.folder import FolderDataset
 from tests.pictures import decoded, jpeg, pixels
 
 

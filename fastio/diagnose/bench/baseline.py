@@ -20,10 +20,10 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler, default_collate
 
 from fastio.errors import BenchError, SourceNotFound
-from fastio.files import only_files
-from fastio.formats import FolderDataset
+from fastio.runtime.files import only_files
+from fastio.sources import FolderDataset
 from fastio.stats import Stats
-from fastio.tensors import Tail
+from fastio.tensors.trees import Tail
 from fastio.train.image import MEAN, STD
 from fastio.transforms import Normalize
 

@@ -22,7 +22,7 @@ from fastio.diagnose.measured import Measured, Memory, Settings, Span, Split, St
 from fastio.diagnose.probes.machine import machine_facts, peak_memory
 from fastio.diagnose.probes.others import CoreTimes, cores_of_others
 from fastio.diagnose.rules.runs import cold_split, predictions
-from fastio.memory import available_memory
+from fastio.runtime.memory import available_memory
 
 MADE = "made"  # as a baseline: the photos that were made for a preset
 _SYNTHETIC_ROWS = 4000

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fastio.diagnose.bench.intervals import Interval
-from fastio.tensors import map_leaves, to_device
+from fastio.tensors.trees import map_leaves, to_device
 
 
 class Device(Protocol):

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from fastio.cores import available_cores
 from fastio.diagnose.bench.baseline import image_folder
 from fastio.diagnose.bench.compute import model_device
 from fastio.diagnose.bench.models import check_image_model
@@ -23,6 +22,7 @@ from fastio.diagnose.bench.runs import Progress
 from fastio.diagnose.bench.training import check_classes
 from fastio.diagnose.report import Rung
 from fastio.pack import pack
+from fastio.runtime.cores import available_cores
 
 _READ = 1 << 20
 _ERROR_LINES = 12

@@ -14,7 +14,7 @@ from fastio.diagnose.bench.device import TrainStep
 from fastio.diagnose.bench.options import Options
 from fastio.diagnose.bench.subject import Subject
 from fastio.errors import BenchError
-from fastio.tensors import first_tensor
+from fastio.tensors.trees import first_tensor
 from fastio.train import Options as TrainOptions
 from fastio.train import Task
 from fastio.train.learner import Learner

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from fastio.cores import available_cores
 from fastio.diagnose.bench.baseline import BaselineBatches, Delivery, PillowFolder
 from fastio.diagnose.bench.compute import Compute
 from fastio.diagnose.bench.device import Device, Nothing, Resident, resident
@@ -17,6 +16,7 @@ from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.measured import LEAST_STEPS, Phase, PhaseName, ThreadRate
 from fastio.diagnose.probes.files import MOST_FILES, can_drop, drop
 from fastio.diagnose.probes.others import own_cpu_s
+from fastio.runtime.cores import available_cores
 
 Progress = Callable[[str], None]
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from fastio.cores import available_cores
-from fastio.dataset import Dataset
 from fastio.diagnose.bench.intervals import Interval
 from fastio.diagnose.bench.loader_batches import LoaderBatches, Timed
 from fastio.diagnose.bench.options import Options
@@ -20,12 +18,14 @@ from fastio.diagnose.bench.tasks import TEXT_BATCH, LearnedTask, task_of
 from fastio.diagnose.facts import DataFacts, Storage
 from fastio.diagnose.probes.files import local_files, storage_of
 from fastio.errors import BenchError
-from fastio.formats import TokenWindows
-from fastio.formats import open as open_data
-from fastio.formats.registry import kind_of
 from fastio.loader import Loader
+from fastio.packed import Dataset
+from fastio.runtime.cores import available_cores
 from fastio.schema import Schema
 from fastio.shown import without_secrets
+from fastio.sources import TokenWindows
+from fastio.sources import open as open_data
+from fastio.sources.registry import kind_of
 from fastio.store import is_remote
 from fastio.train.image import MEAN, STD
 from fastio.train.parallel import Place

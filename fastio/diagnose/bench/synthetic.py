@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fastio.dataset import is_dataset
 from fastio.diagnose.bench.presets import Preset
 from fastio.errors import BenchError
 from fastio.pack import pack
+from fastio.packed import is_dataset
 
 _CLASSES = 10
 _PHOTOS = 32  # that are drawn; the others are links to them

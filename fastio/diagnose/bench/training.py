@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fastio.cores import available_cores
 from fastio.diagnose.bench.baseline import (
     BaselineBatches,
     Delivery,
@@ -26,8 +25,9 @@ from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.measured import Training
 from fastio.errors import BenchError
 from fastio.loader import Loader
+from fastio.runtime.cores import available_cores
 from fastio.stats import Stats
-from fastio.tensors import to_device
+from fastio.tensors.trees import to_device
 from fastio.train import Options as TrainOptions
 from fastio.train import Outcome, Task
 from fastio.train.image import MEAN, STD

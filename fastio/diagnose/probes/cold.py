@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from fastio.dataset import Dataset
 from fastio.diagnose.probes.data import Data, chosen
 from fastio.diagnose.probes.rates import loader_of_rows, loader_part
 from fastio.diagnose.probes.storage import Piece, give_back
 from fastio.diagnose.use import Use
-from fastio.formats.folder import FolderDataset
+from fastio.packed import Dataset
+from fastio.sources.folder import FolderDataset
 
 _ROWS = 1024
 _BYTES = 256 << 20

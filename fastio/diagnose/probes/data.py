@@ -13,16 +13,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from fastio.dataset import Dataset
 from fastio.diagnose.facts import DataFacts
 from fastio.diagnose.probes.attempt import within
 from fastio.diagnose.probes.files import local_files
 from fastio.errors import SourceNotFound
-from fastio.formats import Options, find, find_data, open_found
-from fastio.formats.folder import IMG_EXTENSIONS
-from fastio.formats.registry import HUGGING_FACE, PACKED, TABLES, TARS
-from fastio.formats.tables import table_kind
-from fastio.formats.tars import TarDataset
+from fastio.packed import Dataset
+from fastio.sources import Options, find, find_data, open_found
+from fastio.sources.folder import IMG_EXTENSIONS
+from fastio.sources.registry import HUGGING_FACE, PACKED, TABLES, TARS
+from fastio.sources.table import table_kind
+from fastio.sources.tar import TarDataset
 from fastio.store import is_remote
 
 _LISTING_S = 5.0

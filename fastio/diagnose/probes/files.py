@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastio.diagnose.facts import Storage
-from fastio.files import only_files
+from fastio.runtime.files import only_files
 from fastio.store import is_remote
 
 MOST_FILES = 100_000  # that are taken out of the page cache one by one, in a few seconds

@@ -18,7 +18,6 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from fastio.dataset import Dataset
 from fastio.diagnose.facts import ImageFacts, Trial
 from fastio.diagnose.probes.attempt import Attempts
 from fastio.diagnose.probes.data import Data, chosen
@@ -30,11 +29,12 @@ from fastio.diagnose.probes.rates import (
     room,
 )
 from fastio.diagnose.use import Use
-from fastio.files import read_file
-from fastio.formats.folder import FolderDataset
-from fastio.formats.tars import TarDataset
 from fastio.pack import pack
+from fastio.packed import Dataset
+from fastio.runtime.files import read_file
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG
+from fastio.sources.folder import FolderDataset
+from fastio.sources.tar import TarDataset
 
 _SAMPLED = 192
 _SAMPLED_BYTES = 64 << 20

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from fastio import _native
-from fastio.cores import allowed_cores, available_cores, cpu_quota
 from fastio.diagnose.facts import MachineFacts
-from fastio.memory import available_memory
+from fastio.runtime.cores import allowed_cores, available_cores, cpu_quota
+from fastio.runtime.memory import available_memory
 
 _SHM = Path("/dev/shm")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

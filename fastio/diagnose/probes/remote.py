@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ParamSpec, TypeVar
 
-from fastio.dataset.remote import RemoteDataset
 from fastio.diagnose.facts import RemoteFacts
 from fastio.diagnose.probes.attempt import Attempts, within
 from fastio.diagnose.probes.data import Data
@@ -22,7 +21,8 @@ from fastio.diagnose.probes.files import file_system
 from fastio.diagnose.probes.rates import SECONDS, image_loader, loader_part, room
 from fastio.diagnose.use import Use
 from fastio.errors import LoaderTimeout
-from fastio.formats import open as open_data
+from fastio.packed.remote import RemoteDataset
+from fastio.sources import open as open_data
 from fastio.store import Store, open_store, split
 from fastio.store.ranges import parallel
 from fastio.transforms import RandomHorizontalFlip, RandomResizedCrop

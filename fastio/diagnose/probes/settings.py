@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from fastio.diagnose.facts import SettingsFacts
-from fastio.memory import local_ranks
+from fastio.runtime.memory import local_ranks
 
 _ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 _MAPS = Path("/proc/self/maps")

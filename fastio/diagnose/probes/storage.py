@@ -21,8 +21,8 @@ from fastio.diagnose.facts import StorageFacts
 from fastio.diagnose.probes.attempt import Attempts
 from fastio.diagnose.probes.data import Data, chosen
 from fastio.diagnose.probes.files import file_system, release, storage_of
-from fastio.files import only_files
-from fastio.threads import DaemonPool
+from fastio.runtime.files import only_files
+from fastio.runtime.threads import DaemonPool
 
 _MOST_BYTES = 64 << 20  # of a measurement
 _MOST_S = 2.0

@@ -17,10 +17,10 @@ from fastio.diagnose.probes.attempt import Attempts
 from fastio.diagnose.probes.data import Data, rows_of
 from fastio.diagnose.probes.rates import Measure, Part, in_turns, loader_part, room
 from fastio.diagnose.use import Use
-from fastio.formats import TokenWindows
-from fastio.formats import open as open_data
-from fastio.formats.tables import table_kind
 from fastio.pack import pack
+from fastio.sources import TokenWindows
+from fastio.sources import open as open_data
+from fastio.sources.table import table_kind
 
 _TEXT_BYTES = 64 << 20  # of files that are read into memory as a whole
 _TRIED_ROWS = 200_000

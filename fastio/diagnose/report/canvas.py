@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from fastio.diagnose.report import palette, words
-from fastio.files import write_output
+from fastio.runtime.files import write_output
 
 SIZE, SMALL = 13.0, 11.5  # pixels, of text
 _TITLE, _MARGIN = 15.0, 20.0  # pixels, of files

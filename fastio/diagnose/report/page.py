@@ -25,7 +25,7 @@ from fastio.diagnose.report.summary import (
     verdict,
 )
 from fastio.diagnose.report.tables import Table, all_tables, ladder_table
-from fastio.files import write_output
+from fastio.runtime.files import write_output
 
 
 def write_page(

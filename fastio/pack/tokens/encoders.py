@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.errors import PackError, SchemaError
-from fastio.formats.tables import Ragged
+from fastio.sources.table import Ragged
 
 AUTO = "auto"
 NONE = "none"

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fastio.dataset import is_dataset
 from fastio.errors import PackError, SourceNotFound
-from fastio.files import check_file
-from fastio.formats.tables import table_kind
+from fastio.packed import is_dataset
+from fastio.runtime.files import check_file
+from fastio.sources.table import table_kind
 
 _PLAIN = (".txt", ".txt.gz", ".txt.zst")
 _JSON = (".jsonl.zst", ".ndjson.zst")

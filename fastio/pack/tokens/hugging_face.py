@@ -14,7 +14,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import PackError, SourceNotFound
-from fastio.formats.tables import Ragged
 from fastio.pack.tokens.encoders import (
     AUTO,
     NONE,
@@ -24,6 +23,7 @@ from fastio.pack.tokens.encoders import (
     check_separator,
     strings,
 )
+from fastio.sources.table import Ragged
 
 _FILE = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"  # beside it in a folder; says what ends a text

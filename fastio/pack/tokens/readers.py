@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from fastio.errors import SampleError, SchemaError, ShardCorrupt
-from fastio.formats.tables.readers import Batches, reading, skipped_to
 from fastio.pack.tokens.options import DocumentUnit
+from fastio.sources.table.readers import Batches, reading, skipped_to
 
 _BLOCK = 4 << 20  # bytes read at a time
 _LOOKED_AT = 100  # lines or samples whose values say what type a column has

@@ -14,7 +14,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import PackError, SchemaError
-from fastio.formats.tables import (
+from fastio.pack.tokens.encoders import Encoder
+from fastio.pack.tokens.files import find_texts, text_kind
+from fastio.pack.tokens.hugging_face import open_encoder
+from fastio.pack.tokens.options import TOKENS, TokenOptions
+from fastio.pack.tokens.readers import JsonLines, PlainText, Samples
+from fastio.schema import TOKEN_DTYPES, Field, Schema, Tokens, is_fixed_width
+from fastio.sources.table import (
     Conversion,
     Converted,
     MemoryTable,
@@ -25,16 +31,10 @@ from fastio.formats.tables import (
     Tables,
     stamp,
 )
-from fastio.formats.tables.leaves import is_text
-from fastio.formats.tables.options import MASK
-from fastio.formats.tables.place import Place
-from fastio.formats.tables.readers import Table, open_table
-from fastio.pack.tokens.encoders import Encoder
-from fastio.pack.tokens.files import find_texts, text_kind
-from fastio.pack.tokens.hugging_face import open_encoder
-from fastio.pack.tokens.options import TOKENS, TokenOptions
-from fastio.pack.tokens.readers import JsonLines, PlainText, Samples
-from fastio.schema import TOKEN_DTYPES, Field, Schema, Tokens, is_fixed_width
+from fastio.sources.table.leaves import is_text
+from fastio.sources.table.options import MASK
+from fastio.sources.table.place import Place
+from fastio.sources.table.readers import Table, open_table
 
 # Columns that may hold the text: the first of these that is there, or the only one of strings.
 TEXT_COLUMNS = ("text", "content", "document")

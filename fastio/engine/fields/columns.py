@@ -1,0 +1,166 @@
+"""Rows of tables and windows of tokens that the engine's threads gather from mapped shards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio import _native
+from fastio.packed import Dataset
+from fastio.packed.remote import RemoteDataset
+from fastio.packed.shard import ShardReader
+from fastio.schema import is_fixed_width
+from fastio.sources import (
+    FixedWidth,
+    Loadable,
+    PaddedDataset,
+    ShardPlace,
+    TableField,
+    TokenDataset,
+)
+from fastio.sources.layout import Ranges
+
+Rows = npt.NDArray[np.int64]
+_MOST_MAPPED = 32768  # shards: a process may have 65530 maps on Linux, as it comes
+
+
+class Layout(Protocol):
+    """The places of a dataset's fields in its shards.
+
+    Attributes:
+        dataset: dataset of the shards.
+        fields: fields in the order of the native table.
+        strides: distance in bytes between rows, for each column.
+        first_row: int64 (n + 1,), first row of each shard that has rows, and the number of all
+            rows.
+    """
+
+    dataset: Dataset
+    first_row: Rows
+
+    @property
+    def fields(self) -> Sequence[TableField]: ...
+    @property
+    def strides(self) -> Sequence[int]: ...
+
+    def shard(self, number: int) -> int:
+        """Returns the shard of an index of `first_row`."""
+        ...
+
+    def place(self, number: int, reader: ShardReader) -> ShardPlace:
+        """Returns the places of the columns in the shard's file.
+
+        Raises:
+            ShardCorrupt: the columns are not there.
+        """
+        ...
+
+    def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
+        """Returns the ranges of rows [first, last) in a shard's file; rows count within the shard.
+
+        Raises:
+            ShardCorrupt: the columns are not there.
+        """
+        ...
+
+
+class Columns:
+    """Rows of a layout, gathered by the engine's threads. Safe to use from several threads.
+
+    Args:
+        layout: places of the rows.
+        resident: copy the shards to memory with huge pages; see native/core/table.h.
+
+    Attributes:
+        layout: as given.
+        fields: fields in the order of the native table.
+    """
+
+    def __init__(self, layout: Layout, resident: bool = False) -> None:
+        self.layout = layout
+        self._dataset = layout.dataset
+        self.fields = tuple(layout.fields)
+        described = [field.native() for field in layout.fields]
+        self.table = _native.Table(layout.first_row, list(layout.strides), described)
+        self._resident = resident
+        # Else a shard may be let go of between two looks at the table.
+        few = len(layout.first_row) <= _MOST_MAPPED
+        self._always_kept = few and not isinstance(self._dataset, RemoteDataset)
+        self._set: dict[int, None] = {}  # numbers that the table has, oldest first
+        self._lock = threading.Lock()
+
+    def gather(
+        self, engine: _native.Engine, rows: Rows, out: Sequence[npt.NDArray[Any] | None]
+    ) -> _native.Slot:
+        """Opens the shards of rows and lets threads gather them.
+
+        Args:
+            engine: engine whose threads are used.
+            rows: int64 (n,), in [0, first_row[-1]).
+            out: for each of `fields`, an array with room for n rows; None if it is not wanted.
+
+        Raises:
+            IndexError: a row is out of range.
+            SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
+        """
+        if self._always_kept and self.table.complete:
+            return engine.gather(self.table, rows, list(out))
+        if self._resident:  # not before: a forked child has no use for its parent's thread
+            self.table.make_resident()
+        while True:
+            missing = self.table.missing(rows).tolist()
+            # Outside of the lock: a store may have to be waited for.
+            readers = {n: self._dataset.shard(self.layout.shard(n)) for n in missing}
+            places = {n: self.layout.place(n, reader) for n, reader in readers.items()}
+            with self._lock:
+                for number, place in places.items():
+                    mapping = readers[number].mapping
+                    self.table.set(number, mapping, list(place.columns), place.segments)
+                    self._set[number] = None
+                # Another thread may have let go of some, of those that were there, too.
+                if not len(self.table.missing(rows)):
+                    slot = engine.gather(self.table, rows, list(out))  # has what the table has now
+                    if places:
+                        self._let_go()
+                    return slot
+
+    def _let_go(self) -> None:
+        """Unmaps shards that a remote dataset no longer keeps, and the oldest beyond the limit."""
+        remote = isinstance(self._dataset, RemoteDataset)
+        for number in list(self._set):
+            gone = remote and not self._dataset.is_kept(self.layout.shard(number))
+            if gone or len(self._set) > _MOST_MAPPED:
+                del self._set[number]
+                self.table.unset(number)
+
+    def renew(self, rows: Rows) -> bool:
+        """Opens damaged shards of rows again; returns False if that cannot help."""
+        first_row = self.layout.first_row
+        numbers = np.unique(np.searchsorted(first_row, rows, side="right") - 1).tolist()
+        with self._lock:
+            for number in numbers:
+                self._set.pop(number, None)
+                self.table.unset(number)
+        shards = [self.layout.shard(number) for number in numbers]
+        if isinstance(self._dataset, RemoteDataset):
+            return self._dataset.renew_shards(shards)
+        self._dataset.forget(shards)
+        return False
+
+    def close(self) -> None:
+        """Stops the copying of resident shards."""
+        self.table.close()
+
+
+def columns(dataset: Loadable, fields: Sequence[str], resident: bool = False) -> Columns | None:
+    """Returns the columns of those fields that threads can gather; None if there are none."""
+    if isinstance(dataset, (TokenDataset, PaddedDataset)):
+        return Columns(dataset.layout(fields), resident)
+    if not isinstance(dataset, Dataset):
+        return None
+    fixed = [name for name in fields if is_fixed_width(dataset.schema.fields[name])]
+    return Columns(FixedWidth(dataset, fixed), resident) if fixed else None

@@ -1,0 +1,3 @@
+"""Batches for a loader: from the native engine, row groups, mixes and worker processes."""
+
+from __future__ import annotations

@@ -1,0 +1,497 @@
+"""Chooses the path of a dataset: native wherever that gives the same result as DataLoader."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from fastio.cache import Cache
+from fastio.device import Device, has_pinned_memory
+from fastio.engine import OnError
+from fastio.engine.ragged import Form, Forms
+from fastio.errors import SchemaError, TransformError
+from fastio.feed.mixed import ConcatFeed, MixFeed
+from fastio.feed.native import Feed, FieldTransforms, NativeFeed, NativeSettings, as_list
+from fastio.feed.row_groups import TableFeed, TableSettings, table_memory
+from fastio.feed.samples import ImageForm, SampleForm
+from fastio.feed.seeds import drawn_by
+from fastio.feed.tuning import first_threads, most_threads
+from fastio.feed.workers import TorchFeed
+from fastio.order.plan import Buckets
+from fastio.order.sampling import Sampling
+from fastio.packed import Dataset
+from fastio.runtime.cores import available_cores
+from fastio.schema import tokens_hint
+from fastio.shown import without_addresses
+from fastio.sources import (
+    AnyDataset,
+    Loadable,
+    PaddedDataset,
+    TokenDataset,
+    TokenPad,
+    TokenWindows,
+    remote_part,
+)
+from fastio.sources import open as open_data
+from fastio.sources.corpus.padded import INPUTS, MASK
+from fastio.sources.hugging_face import (
+    HuggingFaceDataset,
+    has_transform,
+    is_dataset_object,
+    is_hugging_face,
+    unlike_python,
+)
+from fastio.sources.table import TableSamples
+from fastio.sources.torch_dataset import (
+    Slow,
+    WorkerSettings,
+    image_files,
+    image_folders,
+    parts_of,
+)
+from fastio.stage import staged
+from fastio.stage.residency import is_beyond_memory, place_table
+from fastio.store import is_remote
+from fastio.transforms import compile, from_torchvision, sample_form
+from fastio.views.mixing import Mix
+
+_OWN_TRANSFORM = Slow(
+    "the dataset has a transform of its own (set_transform)",
+    "Remove it with dataset.reset_format(), and pass fastio's transforms "
+    "(transforms={'image': [...]}) or a collate_fn to the loader.",
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of a `Loader`, with their meaning there.
+
+    Attributes:
+        dataset: a dataset object; paths are opened before.
+        cache: cache for the sources of a mix that are paths.
+        auto_threads: whether `num_workers` is "auto".
+        by_rows: whether any row may be read at any time, because several datasets are loaded.
+    """
+
+    dataset: Any
+    sampling: Sampling
+    workers: WorkerSettings
+    transforms: Any
+    device: Device | None
+    on_error: OnError
+    fields: tuple[str, ...] | None
+    channels_last: bool
+    ragged: Form | Mapping[str, Form] | None = None
+    cache: Cache | str | os.PathLike[str] | None = None
+    auto_threads: bool = False
+    by_rows: bool = False
+
+
+def dataset_settings(dataset: Any) -> Any:
+    """Returns the settings of a dataset that may change after a loader is made and affect reading.
+
+    Returns:
+        Transforms, samples, formats and so on, which compare equal if nothing has changed.
+    """
+    parts, picked = parts_of(dataset)
+    if len(parts) > 1 or parts[0] is not dataset:  # the user may change indices in place
+        indices = 0 if picked is None else xxhash.xxh3_64_intdigest(picked.tobytes())
+        return indices, [dataset_settings(part) for part in parts]
+    if is_hugging_face(dataset):
+        return getattr(dataset, "format", None)
+    return [
+        (
+            folder.transform is None or from_torchvision(folder.transform),
+            folder.target_transform,
+            folder.loader,
+            list(folder.samples),
+        )
+        for folder in image_folders(dataset)
+    ]
+
+
+def make_feed(request: Request) -> Feed:
+    """Returns the feed for a request: native, or else torch's with the reason and the remedy.
+
+    Raises:
+        SourceNotFound, ManifestInvalid: the path holds no dataset that can be read.
+        TransformError: the transforms do not fit.
+        TypeError, ValueError: the dataset or the arguments are not possible.
+    """
+    parts, picked = parts_of(request.dataset)
+    if len(parts) > 1 and isinstance(image_files(request.dataset), Slow):
+        return _concat_feed(parts, picked, request)
+    if picked is not None and len(parts) == 1:
+        request = _of_subset(parts[0], picked, request)
+    samples = None
+    if isinstance(request.dataset, Mix):
+        return _mix_feed(request.dataset, request)
+    if is_hugging_face(request.dataset):
+        if has_transform(request.dataset):
+            return _torch_feed(request, _OWN_TRANSFORM)
+        unlike = _unlike_python(request)
+        if unlike is not None and _asks_nothing(request):
+            return _torch_feed(request, unlike)
+        python = is_dataset_object(request.dataset) and unlike is None
+        samples = SampleForm(None, python)
+        request = replace(request, dataset=open_data(request.dataset))
+    if isinstance(request.dataset, (TableSamples, HuggingFaceDataset)):
+        feed = _row_group_feed(request, request.dataset, samples or SampleForm())
+        if feed is not None:
+            return feed
+    if isinstance(request.dataset, TableSamples):
+        return _table_rows_feed(request.dataset, request)
+    source = _native_source(request)
+    if isinstance(source, Slow):
+        return _torch_feed(request, source)
+    opened, known, images = source
+    request = replace(request, sampling=drawn_by(request.workers.generator, request.sampling))
+    dataset, request = _windows(opened, request)
+    transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
+    settings = _native_settings(request)
+    if images is not None and not _given_for("image", request.transforms):
+        samples = SampleForm(images)
+    settings = replace(settings, samples=samples or SampleForm())
+    settings.ragged.check(dataset.schema, request.fields, transforms.audio)
+    if remote_part(dataset) is None:
+        sampling = request.sampling
+        views = (TokenDataset, PaddedDataset)
+        packed = dataset.dataset if isinstance(dataset, views) else dataset
+        if isinstance(packed, Dataset) and not packed.schema.image_fields:
+            sampling, resident = place_table(packed, sampling, packed.resident)
+            large = not resident and is_beyond_memory(packed)
+            ahead = not resident and (not large or sampling.mode != "shuffle")
+            settings = replace(settings, resident=resident, read_ahead=ahead, let_go=large)
+        return NativeFeed(dataset, sampling, transforms, settings)
+    sampling, stager = staged(dataset, request.sampling, request.fields)
+    return NativeFeed(dataset, sampling, transforms, settings, stager)
+
+
+def _of_subset(inner: Any, picked: npt.NDArray[np.int64], request: Request) -> Request:
+    """Returns a request for the picked rows of a dataset, if the native path supports it."""
+    if isinstance(inner, (AnyDataset, TableSamples)):
+        return replace(request, dataset=inner, sampling=replace(request.sampling, picked=picked))
+    if is_hugging_face(inner) and not isinstance(inner, (str, os.PathLike)):
+        return replace(request, dataset=inner.select(picked, keep_in_memory=True))
+    return request
+
+
+def _unlike_python(request: Request) -> Slow | None:
+    """Returns why collate_fn would not get the values of `dataset[i]`; None if it gets them."""
+    if request.workers.collate_fn is None or not is_dataset_object(request.dataset):
+        return None
+    given = request.transforms
+    named = [name for name in given if name is not None] if isinstance(given, Mapping) else []
+    if not named and as_list(given):
+        named = [name for name, kind in request.dataset.features.items() if _is_image(kind)]
+    reason = unlike_python(request.dataset, named)
+    if reason is None:
+        return None
+    return Slow(
+        reason,
+        "Leave out collate_fn, or open the dataset with the columns and the values for nulls that "
+        "you want, fastio.open(dataset, columns=[...], nulls={...}): collate_fn then gets fastio's "
+        "values.",
+    )
+
+
+def _is_image(feature: Any) -> bool:
+    return type(feature).__name__ == "Image"
+
+
+def _asks_nothing(request: Request) -> bool:
+    """Returns whether the request uses no option that only the native path has."""
+    return request.fields is None and request.ragged is None and request.on_error == "raise"
+
+
+def _table_rows_feed(dataset: TableSamples, request: Request) -> NativeFeed:
+    """Returns a feed for picked rows of tables, or for tables among other datasets.
+
+    It reads row groups as rows need them. Shuffled rows come in windows of as many row groups as
+    fit in memory.
+    """
+    memory = table_memory(dataset.memory)
+    sampling = drawn_by(request.workers.generator, request.sampling)
+    groups = max(1, memory // max(1, dataset.group_bytes))
+    dataset.keep(memory)
+    if sampling.ours and sampling.window is None:
+        bounds = tuple(dataset.group_bounds.tolist())
+        window = groups if groups < len(bounds) - 1 else None  # None: all fit, in any order
+        sampling = replace(sampling, window=window, bounds=bounds)
+    transforms = FieldTransforms.parse(request.transforms, dataset.schema)
+    settings = _native_settings(request)
+    settings.ragged.check(dataset.schema, request.fields)
+    return NativeFeed(dataset, sampling, transforms, settings)
+
+
+def _row_group_feed(
+    request: Request, dataset: TableSamples | HuggingFaceDataset, samples: SampleForm
+) -> TableFeed | None:
+    """Returns a feed that reads whole row groups; None if single rows are read."""
+    sampling, tables = request.sampling, isinstance(dataset, TableSamples)
+    if request.by_rows or sampling.picked is not None:
+        return None
+    if request.on_error != "raise" and tables:
+        raise ValueError(
+            f"on_error={request.on_error!r} is of single samples, and tables are read by row groups"
+        )
+    any_order = not sampling.ours or sampling.order == "shuffle" or request.on_error != "raise"
+    if request.workers.collate_fn is not None and dataset.memory is None and samples.python:
+        # Python's part takes as long for either, and single rows come in DataLoader's order.
+        drawn = drawn_by(request.workers.generator, sampling)
+        any_order = any_order or drawn.permutes(len(dataset))
+    if any_order and not tables:
+        return None
+    how = _native_settings(request)
+    memory = table_memory(dataset.memory)
+    # Nulls are for collate_fn, which gets samples.
+    keep_nulls = request.workers.collate_fn is not None
+    groups = dataset.row_groups(request.fields, memory // 2, how.threads, keep_nulls)
+    if groups is None:
+        return None
+    transforms = FieldTransforms.parse(request.transforms, groups.schema)
+    settings = TableSettings(
+        how.threads,
+        max(2, request.workers.prefetch_factor or 0),
+        None if dataset.memory is None else memory,
+        how.timeout_s,
+        how.collate_fn,
+        how.pinned,
+        how.ragged,
+        samples,
+    )
+    how.ragged.check(groups.schema)
+    if transforms.audio:
+        raise TransformError(
+            "AudioDecode is for packed datasets, folders and tars: pack the tables"
+        )
+    return TableFeed(groups, sampling, transforms, settings)
+
+
+def _native_source(request: Request) -> tuple[AnyDataset, list[Any], ImageForm | None] | Slow:
+    """A dataset of the native path, the transforms that it came with, and what these make of an
+    image; or why there is none."""
+    dataset = request.dataset
+    if isinstance(dataset, AnyDataset):
+        return dataset, [], None
+    files = image_files(dataset)
+    if isinstance(files, Slow):
+        return files
+    known = [] if files.transform is None else from_torchvision(files.transform)
+    if known is None:
+        return Slow(
+            f"fastio has no native form of the transform {_one_line(files.transform)}",
+            "Keep the transforms on the ImageFolder that fastio knows (crops, resizes, flips, "
+            "ToTensor, Normalize), and pass the others to the loader as "
+            "transforms=fastio.OnBatch(transform), which runs once per batch on its device.",
+        )
+    try:
+        compile(known)
+    except TransformError as error:
+        return Slow(
+            f"fastio cannot run the transforms natively: {error}",
+            "Put crops, resizes and flips first, with one resizing step among them, and then "
+            "ToTensor and Normalize.",
+        )
+    return files.as_dataset(), known, sample_form(files.transform)
+
+
+def _given_for(field: str, transforms: Any) -> list[Any]:
+    """Returns the loader's own transforms of the only image field."""
+    return as_list(transforms.get(field) if isinstance(transforms, Mapping) else transforms)
+
+
+def _windows(dataset: AnyDataset, request: Request) -> tuple[Loadable, Request]:
+    """Returns windows of the dataset's tokens, or padded documents, and the remaining request."""
+    given = request.transforms
+    if isinstance(given, (TokenWindows, TokenPad)):
+        given = {_only_tokens(dataset): given}
+    if not isinstance(given, Mapping):
+        return dataset, request
+    wanted = {
+        name: step
+        for name, steps in given.items()
+        for step in as_list(steps)
+        if isinstance(step, (TokenWindows, TokenPad))
+    }
+    if not wanted:
+        return dataset, request
+    field, cut = next(iter(wanted.items()))
+    if len(wanted) > 1 or len(as_list(given[field])) > 1 or not isinstance(dataset, Dataset):
+        raise TransformError(
+            f"{type(cut).__name__} is the only transform of one field of tokens of a packed "
+            "dataset; callables that follow it go under the key None"
+        )
+    rest = {name: steps for name, steps in given.items() if name != field} or None
+    request = replace(request, transforms=rest)
+    if isinstance(cut, TokenPad):
+        return _padded(dataset, field, cut, request)
+    return _cut_in_windows(dataset, field, cut, request)
+
+
+def _cut_in_windows(
+    dataset: Dataset, field: str, windows: TokenWindows, request: Request
+) -> tuple[Loadable, Request]:
+    if request.fields not in (None, (field,)):
+        raise TransformError(f"windows of {field!r} have no other fields: leave out fields=")
+    if windows.cu_seqlens and not request.sampling.batched:
+        raise TransformError("cu_seqlens are of batches, and batch_size=None asks for samples")
+    if request.workers.collate_fn is not None:
+        raise TransformError("windows come as tensors of a batch: there is nothing to collate")
+    picked, sampling = request.sampling.picked, replace(request.sampling, picked=None)
+    cut = TokenDataset(dataset, field, windows, picked)
+    return cut, replace(request, fields=None, sampling=sampling)
+
+
+def _padded(
+    dataset: Dataset, field: str, padding: TokenPad, request: Request
+) -> tuple[Loadable, Request]:
+    padded = PaddedDataset(dataset, field, padding)
+    if request.fields is not None:
+        fields = [(INPUTS, MASK) if name == field else (name,) for name in request.fields]
+        request = replace(request, fields=tuple(name for names in fields for name in names))
+    if padding.pool and request.sampling.mode == "shuffle" and request.sampling.ours:
+        buckets = Buckets(padded.lengths(), padding.pool)
+        request = replace(request, sampling=replace(request.sampling, buckets=buckets))
+    return padded, request
+
+
+def _only_tokens(dataset: AnyDataset) -> str:
+    fields = dataset.schema.token_fields
+    if len(fields) != 1:
+        raise TransformError(
+            f"TokenWindows or TokenPad without a field needs exactly one field of tokens, and "
+            f"there are {len(fields)}: pass a dict, transforms={{field: TokenWindows(...)}}."
+            + ("" if fields else tokens_hint(dataset.schema.fields))
+        )
+    return fields[0]
+
+
+def _mix_feed(mix: Mix, request: Request) -> MixFeed:
+    feeds: list[NativeFeed | ConcatFeed] = []
+    with ExitStack() as failed:
+        for source in mix.sources:
+            opened = source
+            if isinstance(source, (str, os.PathLike)):
+                opened = open_data(source, cache=request.cache if is_remote(source) else None)
+                failed.callback(opened.close)
+            feed = _feed_of_part(opened, request)
+            failed.callback(feed.close)
+            if not isinstance(feed, (NativeFeed, ConcatFeed)):
+                raise TransformError(
+                    f"a mix is of datasets whose rows fastio reads itself, and {_one_line(source)} "
+                    "is none: pack it"
+                )
+            feeds.append(feed)
+        mixed = MixFeed(mix, feeds, request.sampling, _joined_forms(feeds[0], request))
+        failed.pop_all()
+    return mixed
+
+
+def _concat_feed(
+    parts: Sequence[Any], picked: npt.NDArray[np.int64] | None, request: Request
+) -> ConcatFeed | TorchFeed:
+    """Returns the feed of concatenated datasets, of which some rows may be picked."""
+    feeds: list[NativeFeed] = []
+    slow: Slow | None = None
+    sampling = drawn_by(request.workers.generator, request.sampling)
+    windows, first = _wants_windows(request.transforms), 0
+    for part in parts:
+        own = sampling
+        if windows and picked is not None:  # documents, of which each part makes windows
+            inside = picked[(picked >= first) & (picked < first + len(part))] - first
+            own, first = replace(sampling, picked=inside), first + len(part)
+        feed = _feed_of_part(part, replace(request, sampling=own))
+        if not isinstance(feed, NativeFeed):
+            reason = feed.reason or "its rows are read by row groups"
+            slow = Slow(f"the ConcatDataset has a {type(part).__qualname__}, and {reason}")
+            feed.close()
+            break
+        feeds.append(feed)
+    if slow is None:
+        try:
+            sampling = replace(sampling, picked=None if windows else picked)
+            return ConcatFeed(request.dataset, feeds, sampling, _joined_forms(feeds[0], request))
+        except SchemaError as error:
+            slow = Slow(f"the parts of the ConcatDataset differ: {error}")
+    for feed in feeds:
+        feed.close()
+    return _torch_feed(request, slow)
+
+
+def _wants_windows(transforms: Any) -> bool:
+    given = transforms.values() if isinstance(transforms, Mapping) else [transforms]
+    return any(isinstance(step, TokenWindows) for steps in given for step in as_list(steps))
+
+
+def _feed_of_part(part: Any, request: Request) -> Feed:
+    """Returns the feed of one of several datasets that share an order."""
+    workers = replace(request.workers, generator=None)
+    return make_feed(replace(request, dataset=part, workers=workers, ragged=None, by_rows=True))
+
+
+def _joined_forms(first: NativeFeed | ConcatFeed, request: Request) -> Forms:
+    """Returns the forms of the fields that several datasets have in common."""
+    leaf = first.leaves[0] if isinstance(first, ConcatFeed) else first
+    forms = _forms(replace(request, dataset=leaf.dataset))
+    forms.check(leaf.dataset.schema, leaf.fields, leaf.transforms.audio)
+    return forms
+
+
+def _one_line(value: object) -> str:
+    return without_addresses(" ".join(repr(value).split()))
+
+
+def _torch_feed(request: Request, slow: Slow) -> TorchFeed:
+    if request.fields is not None or request.on_error != "raise" or request.ragged is not None:
+        raise ValueError(f"fields, on_error and ragged need the native path, but {slow.reason}")
+    workers = request.workers
+    if request.device is not None and request.device.type == "cuda":
+        workers = replace(workers, pin_memory=True)  # or copies would wait for one another
+    return TorchFeed(
+        request.dataset,
+        request.sampling,
+        workers,
+        transforms=request.transforms,
+        slow=slow,
+    )
+
+
+def _native_settings(request: Request) -> NativeSettings:
+    workers = request.workers
+    threads = most = workers.num_workers or available_cores()
+    if request.auto_threads:
+        threads, most = first_threads(), most_threads()
+    # At least two rows per thread, even if batches are small.
+    busy = -(-2 * most // (request.sampling.batch_size or 1))
+    on_gpu = request.device is not None and request.device.type == "cuda"
+    pinned: Literal["no", "slots", "fresh"] = "slots" if on_gpu else "no"
+    if workers.pin_memory and not on_gpu and has_pinned_memory():
+        pinned = "fresh"
+    return NativeSettings(
+        threads=threads,
+        ahead=max(2 if workers.prefetch_factor is None else workers.prefetch_factor, busy),
+        timeout_s=workers.timeout,
+        on_error=request.on_error,
+        channels_last=request.channels_last,
+        fields=request.fields,
+        collate_fn=workers.collate_fn,
+        on_cpu=request.device is None or request.device.type == "cpu",
+        pinned=pinned,
+        ragged=_forms(request),
+    )
+
+
+def _forms(request: Request) -> Forms:
+    """Returns the forms of fields whose rows differ in size; single samples are always rows."""
+    of_tables = isinstance(request.dataset, TableSamples) and not request.by_rows
+    forms = Forms.of("padded" if of_tables and request.ragged is None else request.ragged)
+    alone = request.workers.collate_fn is not None or not request.sampling.batched
+    return Forms("list") if alone else forms

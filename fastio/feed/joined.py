@@ -1,0 +1,384 @@
+"""Batches of several sources: each engine reads its source's rows, and the parts are joined."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.device import HostBatch
+from fastio.engine import BatchStream
+from fastio.engine.batch import Batch
+from fastio.engine.ragged import Forms, is_ragged
+from fastio.errors import FastioError, LoaderTimeout, SampleError, StoreError
+from fastio.feed.native import BatchInfo, NativeFeed
+from fastio.order.plan import PlannedBatch
+from fastio.order.sampling import Ranks
+from fastio.order.state import Cursor
+from fastio.tensors.ragged import ragged_of_lists
+from fastio.tensors.trees import merged, pin, rows_of
+from fastio.views.mixing import MixedBatch, Part
+
+Places = npt.NDArray[np.int64]
+
+
+class Leaf(NamedTuple):
+    """One of the sources from which batches are made.
+
+    Attributes:
+        feed: feed that reads the source.
+        cursor: seed and epoch that key the draws of its samples.
+        places: function that returns the row numbers to report, given rows of the dataset and how
+            often they occurred earlier.
+    """
+
+    feed: NativeFeed
+    cursor: Cursor
+    places: Callable[[Places, Places | None], Places]
+
+
+class JoinedBatches:
+    """The batches of one run: an iterator of `HostBatch`.
+
+    Args:
+        leaves: the sources.
+        plan: the batches, split into parts by source.
+        epoch: epoch of the run.
+        first_step: number of the first step of the run.
+        ranks: ranks that share the epoch.
+        ragged: forms of the fields whose rows differ in size.
+        most: maximum number of batches that are planned and not yet delivered.
+    """
+
+    def __init__(
+        self,
+        leaves: Sequence[Leaf],
+        plan: Iterator[MixedBatch],
+        epoch: int,
+        first_step: int,
+        ranks: Ranks,
+        ragged: Forms,
+        most: int,
+    ) -> None:
+        self._epoch = epoch
+        self._leaves = leaves
+        self._feed = feed = leaves[0].feed  # as which all others are, but for the dataset
+        kinds = feed.dataset.schema.fields
+        self._kinds = {name: kinds[name] for name in feed.fields}
+        ragged_names = [name for name, kind in self._kinds.items() if is_ragged(kind)]
+        self._forms = {name: ragged.get(name, "list") for name in ragged_names}
+        self._first_step = first_step
+        self._pinned = feed.settings.pinned != "no"
+        self._fresh = feed.settings.pinned == "fresh"
+        self._deal = _Deal(plan, most)
+        self._sources = [
+            _Source(number, leaf, self._deal, ranks) for number, leaf in enumerate(leaves)
+        ]
+        self._taken: list[Batch | None] = []  # parts of the batch that is delivered next
+        self._failed = False  # ... of which one part cannot be had
+
+    def __iter__(self) -> JoinedBatches:
+        return self
+
+    def __next__(self) -> HostBatch:
+        """Returns the next batch; raises the errors of `BatchStream.__next__`."""
+        while True:
+            mixed = self._deal.first()
+            if mixed is None:
+                for source in self._sources:
+                    source.finish()
+                raise StopIteration
+            self._begin_following()
+            for part in mixed.parts[len(self._taken) :]:
+                self._taken.append(self._part(mixed, part))
+            parts, self._taken = self._taken, []
+            failed, self._failed = self._failed, False
+            self._deal.drop_first()
+            if failed:
+                for each in parts:
+                    if each is not None:
+                        each.release()
+                continue
+            batch = self._put_together(mixed, parts)
+            if batch is not None:
+                return batch
+
+    def _part(self, mixed: MixedBatch, part: Part) -> Batch | None:
+        try:
+            return self._sources[part.source].batch(mixed, part)
+        except (StoreError, LoaderTimeout):  # the next call tries the same batch again
+            raise
+        except Exception:  # ... or goes on behind it
+            self._taken.append(None)
+            self._failed = True
+            raise
+
+    def _begin_following(self) -> None:
+        """Starts the sources of the following batch, if they have not started."""
+        following = self._deal.second()
+        for part in () if following is None else following.parts:
+            self._sources[part.source].begin(part)
+
+    def ready(self) -> bool:
+        """Returns whether next() would return or raise without waiting."""
+        mixed = self._deal.first()
+        if mixed is None:
+            return True
+        left = mixed.parts[len(self._taken) :]
+        return all(self._sources[part.source].ready(mixed.step, part) for part in left)
+
+    def close(self) -> None:
+        """Ends the run."""
+        self._deal.close()
+        for source in self._sources:
+            source.close()
+
+    def _put_together(self, mixed: MixedBatch, batches: Sequence[Batch | None]) -> HostBatch | None:
+        found = [(part, batch) for part, batch in zip(mixed.parts, batches, strict=True) if batch]
+        places = [_places(part, batch) for part, batch in found]
+        if not places:
+            return None
+        rank_of = np.full(mixed.size, -1, np.int64)  # of each place among those that are left
+        left = np.sort(np.concatenate(places))
+        rank_of[left] = np.arange(len(left))
+        turns = [rank_of[at] for at in places]
+        info = self._info(mixed, found, turns, left)
+        data = self._collated if self._feed.settings.collate_fn is not None else self._merged
+        host = data([(part, batch, at) for (part, batch), at in zip(found, turns, strict=True)])
+        if self._feed.settings.pinned == "slots":
+            for _, batch in found:
+                batch.release()
+        return HostBatch(pin(host) if self._fresh else host, info)
+
+    def _info(
+        self,
+        mixed: MixedBatch,
+        found: Sequence[tuple[Part, Batch]],
+        turns: Sequence[Places],
+        left: Places,
+    ) -> BatchInfo:
+        rows, occurrences = np.empty(len(left), np.int64), np.zeros(len(left), np.int64)
+        errors = list[SampleError]()
+        for (part, batch), at in zip(found, turns, strict=True):
+            rows[at] = self._leaves[part.source].places(batch.rows, batch.occurrences)
+            if batch.occurrences is not None:
+                occurrences[at] = batch.occurrences
+            errors += batch.errors
+        return BatchInfo(
+            rows,
+            int(np.count_nonzero(left < mixed.valid)),
+            self._epoch,
+            self._first_step + mixed.step,
+            mixed.next_position,
+            tuple(errors),
+            occurrences if any(batch.occurrences is not None for _, batch in found) else None,
+        )
+
+    def _merged(self, found: Sequence[tuple[Part, Batch, Places]]) -> Any:
+        """Joins parts into one batch of tensors; each part comes with the places of its rows."""
+        trees = [self._leaves[part.source].feed.tensors(batch) for part, batch, _ in found]
+        if self._feed.settings.collate_fn is None:
+            trees = self._feed.of_one_length(trees, [batch for _, batch, _ in found])
+        turns = [at for _, _, at in found]
+        count = sum(map(len, turns))
+        data = merged(list(zip(trees, turns, strict=True)), count, self._pinned)
+        data = self._feed.with_bounds(data, data)
+        # The sources give lists of views of their slots, which are copied here.
+        return ragged_of_lists(data, self._forms, self._kinds) if self._forms else data
+
+    def _collated(self, found: Sequence[tuple[Part, Batch, Places]]) -> Any:
+        """Returns the batch that collate_fn makes from the samples of all parts."""
+        began_s = time.perf_counter()
+        steps, whole = self._feed.collate_steps, None
+        if steps is not None:  # functions of whole batches are among them
+            whole = steps(self._merged(found))
+        samples: list[Any] = [None] * sum(len(at) for _, _, at in found)
+        for part, batch, at in found:
+            feed = self._leaves[part.source].feed
+            data = feed.tensors(batch) if whole is None else rows_of(whole, at)
+            for place, sample in zip(at.tolist(), feed.samples(data, batch), strict=True):
+                samples[place] = sample
+        data = self._feed.collated(samples)
+        self._feed.transform_s += time.perf_counter() - began_s
+        return data
+
+
+class _Deal:
+    """Distributes the parts of planned batches to the sources, as far ahead as any source asks."""
+
+    def __init__(self, plan: Iterator[MixedBatch], most: int) -> None:
+        self._plan: Iterator[MixedBatch] | None = plan
+        self._most = most
+        self._planned: deque[MixedBatch] = deque()  # not delivered yet
+        self._queues: dict[tuple[int, int], deque[PlannedBatch]] = {}
+        self._epochs = _Epochs()
+
+    def first(self) -> MixedBatch | None:
+        """Returns the batch that is delivered next; None at the end."""
+        if not self._planned:
+            self._pull()
+        return self._planned[0] if self._planned else None
+
+    def second(self) -> MixedBatch | None:
+        """Returns the batch after the next one; None if it is not planned yet."""
+        return self._planned[1] if len(self._planned) > 1 else None
+
+    def drop_first(self) -> None:
+        """Removes the first batch after its delivery."""
+        if self._planned:
+            self._planned.popleft()
+
+    def of(self, source: int, epoch: int) -> Iterator[PlannedBatch]:
+        """Yields the parts of a source in one of its epochs, step by step."""
+        queue = self._queue(source, epoch)
+        while True:
+            while not queue and not self._epochs.is_over(source, epoch) and self._pull():
+                pass
+            if not queue:
+                self._queues.pop((source, epoch), None)
+                return
+            yield queue.popleft()
+
+    def holds(self, source: int, epoch: int) -> bool:
+        """Returns whether a source has parts in one of its epochs that it has not taken yet."""
+        return bool(self._queues.get((source, epoch)))
+
+    def close(self) -> None:
+        """Drops all planned batches and ends the plan."""
+        self._plan = None
+        self._planned.clear()
+        self._queues.clear()
+
+    def _pull(self) -> bool:
+        if len(self._planned) >= self._most:  # a source that nothing comes of for long ends here,
+            return False  # and is begun anew
+        mixed = None if self._plan is None else next(self._plan, None)
+        if mixed is None:
+            self._plan = None
+            return False
+        for part in mixed.parts:
+            planned = PlannedBatch(mixed.step, part.rows, len(part.rows), 0, part.occurrences)
+            self._queue(part.source, part.epoch).append(planned)
+            self._epochs.pass_by(mixed.pool, part)
+        self._planned.append(mixed)
+        return True
+
+    def _queue(self, source: int, epoch: int) -> deque[PlannedBatch]:
+        return self._queues.setdefault((source, epoch), deque())
+
+
+class _Epochs:
+    """Tracks which epochs of the sources are over."""
+
+    def __init__(self) -> None:
+        self._pool = -1
+        self._latest: dict[int, int] = {}  # epoch of each source
+        self._before: dict[int, int] = {}  # likewise, in the pools before this one
+
+    def pass_by(self, pool: int, part: Part) -> None:
+        """Records a part of a batch of a pool."""
+        if pool != self._pool:
+            self._pool, self._before = pool, dict(self._latest)
+        self._latest[part.source] = max(part.epoch, self._latest.get(part.source, 0))
+
+    def is_over(self, source: int, epoch: int) -> bool:
+        """Returns whether an epoch has no more parts, except rows that fill the last batch."""
+        return epoch < self._before.get(source, 0)
+
+
+class _Source:
+    """The streams of one source: one per epoch of the source."""
+
+    def __init__(self, number: int, leaf: Leaf, deal: _Deal, ranks: Ranks) -> None:
+        self._number = number
+        self._feed, self._cursor = leaf.feed, leaf.cursor
+        self._deal = deal
+        self._ranks = ranks
+        self._streams: dict[int, BatchStream] = {}
+        self._held: dict[tuple[int, int], Batch] = {}  # came while all of one before was left out
+        self._epochs = _Epochs()
+
+    def batch(self, mixed: MixedBatch, part: Part) -> Batch | None:
+        """Returns a batch's rows in one epoch of the source; None if all of them were skipped."""
+        step = mixed.step
+        self._epochs.pass_by(mixed.pool, part)
+        batch = self._held.pop((part.epoch, step), None)
+        if batch is None and any(epoch == part.epoch for epoch, _ in self._held):
+            return None
+        if batch is None:
+            batch = self._next(part.epoch)
+            if batch is None:
+                return None
+            if batch.step != step:
+                self._held[part.epoch, batch.step] = batch
+                return None
+        for epoch, stream in list(self._streams.items()):
+            if stream.ended and self._epochs.is_over(self._number, epoch):
+                del self._streams[epoch]
+                stream.close()
+        return batch
+
+    def begin(self, part: Part) -> None:
+        """Starts the work on the next part of one of its epochs."""
+        with suppress(FastioError):  # which is said when its batch is delivered
+            self._stream(part.epoch).ready()
+
+    def ready(self, step: int, part: Part) -> bool:
+        """Returns whether `batch` would return or raise without waiting."""
+        return (part.epoch, step) in self._held or self._stream(part.epoch).ready()
+
+    def finish(self) -> None:
+        """Raises errors that the streams found in data that they have read."""
+        for stream in self._streams.values():
+            next(stream, None)
+
+    def close(self) -> None:
+        """Closes the streams."""
+        for stream in self._streams.values():
+            stream.close()
+        self._streams.clear()
+        self._held.clear()
+
+    def _next(self, epoch: int) -> Batch | None:
+        """Returns the next batch of an epoch; None if all remaining rows were skipped."""
+        batch = next(self._stream(epoch), None)
+        if batch is None and self._deal.holds(self._number, epoch):
+            batch = next(self._stream(epoch), None)
+        return batch
+
+    def _stream(self, epoch: int) -> BatchStream:
+        stream = self._streams.get(epoch)
+        if stream is not None and stream.ended and self._deal.holds(self._number, epoch):
+            # Nothing came of it for long, or the last batch is filled up with more.
+            next(stream, None)  # says what was found to be wrong with what it read
+            self._streams.pop(epoch).close()
+            stream = None
+        if stream is None:
+            feed = self._feed
+            stream = self._streams[epoch] = feed.engine().run(
+                self._deal.of(self._number, epoch),
+                seed=feed.draw_seed(self._cursor, self._ranks),
+                epoch=epoch,
+                ahead=feed.settings.ahead,
+                timeout_s=feed.settings.timeout_s,
+                staging=feed.staging(self._cursor, self._ranks, known_order=False),
+            )
+        return stream
+
+
+def _places(part: Part, batch: Batch) -> npt.NDArray[np.int64]:
+    """Returns the places of a batch's rows, of which some of the part's may be skipped."""
+    if len(batch.rows) == len(part.rows):
+        return part.places
+    kept, at = [], 0
+    for row in batch.rows.tolist():
+        while part.rows[at] != row:
+            at += 1
+        kept.append(at)
+        at += 1
+    return part.places[kept]

@@ -1,0 +1,375 @@
+"""Joins several native feeds into one: as a mix, or one after the other as ConcatDataset does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from fastio.engine.ragged import Forms
+from fastio.errors import SchemaError, TransformError
+from fastio.feed.joined import JoinedBatches, Leaf
+from fastio.feed.native import NativeFeed
+from fastio.order.order import Order, mixed_seed
+from fastio.order.plan import BucketPlan, Buckets
+from fastio.order.sampling import Ranks, Sampling
+from fastio.order.state import Cursor
+from fastio.sources import remote_part
+from fastio.stats import Stats
+from fastio.tensors.trees import Finish
+from fastio.transforms import Augmentation
+from fastio.views.mixing import Chain, Mix, MixLengths, MixOrder, MixPlan, Part, concatenated
+
+_PLANNED = 64  # batches that are planned ahead to find the next one of each source
+_PLANNED_REMOTE = 4096  # likewise, if a source is remote and its blocks are fetched ahead
+
+
+class JoinedFeed:
+    """The base of feeds that join several sources; see `feed.Feed`.
+
+    Args:
+        dataset: object that describes the sources.
+        leaves: native feeds that differ in the dataset only; closed with this one.
+        sampling: batch size, order and other sampling arguments.
+        ragged: forms of the fields whose rows differ in size.
+        alike: names of the properties that all leaves must share.
+
+    Raises:
+        SchemaError: a shared property differs between leaves.
+        TransformError: values of a batch cannot be joined.
+    """
+
+    path: Literal["native", "torch"] = "native"
+    reason = ""
+
+    def __init__(
+        self,
+        dataset: Any,
+        leaves: Sequence[NativeFeed],
+        sampling: Sampling,
+        ragged: Forms,
+        alike: Sequence[str],
+    ) -> None:
+        self.dataset = dataset
+        self.sampling = sampling
+        self.leaves = list(leaves)
+        self._ragged = ragged
+        _check_alike(self.leaves, alike)
+
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers are drawn for each sample."""
+        return any(leaf.draws for leaf in self.leaves)
+
+    @property
+    def finish(self) -> Finish | None:
+        return self.leaves[0].finish
+
+    def adopt_order(self, name: str, ranks: Ranks) -> None:
+        """Does nothing: the order has no parameters that may differ."""
+
+    @property
+    def ahead(self) -> int:
+        return self.leaves[0].settings.ahead
+
+    def set_threads(self, threads: int) -> int:
+        return min(leaf.set_threads(threads) for leaf in self.leaves)
+
+    def stats(self) -> Stats:
+        total = Stats(threads=self.leaves[0].settings.threads)
+        for leaf in self.leaves:
+            total += leaf.stats()
+        return total
+
+    def close(self) -> None:
+        for leaf in self.leaves:
+            leaf.close()
+
+
+class ConcatFeed(JoinedFeed):
+    """Makes batches from native feeds one after the other, as torch's ConcatDataset.
+
+    If the rows of one part are shuffled by windows of its blocks, the rows of all parts are.
+
+    Args:
+        dataset: the ConcatDataset, or a Subset of it.
+        leaves: as in `JoinedFeed`.
+        sampling: sampling of the rows of all parts together, of which some may be picked.
+        ragged: as in `JoinedFeed`.
+    """
+
+    def __init__(
+        self, dataset: Any, leaves: Sequence[NativeFeed], sampling: Sampling, ragged: Forms
+    ) -> None:
+        buckets = _buckets(leaves)
+        if buckets:
+            lengths = np.concatenate([np.asarray(each.lengths) for each in buckets])
+            sampling = replace(sampling, buckets=Buckets(lengths, buckets[0].pool))
+        sampling = _in_windows(sampling, leaves)
+        super().__init__(dataset, leaves, sampling, ragged, ("structure", "fields", "transforms"))
+        self.chain = Chain([len(leaf.dataset) for leaf in leaves], sampling)
+
+    @property
+    def fingerprint(self) -> str:
+        parts, picked = [leaf.fingerprint for leaf in self.leaves], self.sampling.picked
+        data = f"concatenated {parts}".encode()
+        return xxhash.xxh3_64_hexdigest(data if picked is None else data + picked.tobytes())
+
+    @property
+    def random(self) -> bool:
+        return self.sampling.random or self.draws
+
+    @property
+    def follows_torch(self) -> bool:
+        here = all(remote_part(leaf.dataset) is None for leaf in self.leaves)
+        return here and self.sampling.permutes(self.epoch_rows())
+
+    def steps(self, ranks: Ranks) -> int:
+        return self.sampling.steps(self.epoch_rows(), ranks)
+
+    def run(self, cursor: Cursor, ranks: Ranks) -> JoinedBatches:
+        plan = self.sampling.plan(self.epoch_rows(), cursor, ranks, count=self.draws)
+        leaves = leaves_of(self.leaves, self.chain, cursor)
+        first = self.sampling.first_step(cursor.position, ranks)
+        batches = concatenated(self.chain, cursor.epoch, plan)
+        remote = any(remote_part(leaf.dataset) is not None for leaf in self.leaves)
+        most = _PLANNED_REMOTE if remote else max(_PLANNED, 4 * self.ahead)
+        return JoinedBatches(leaves, batches, cursor.epoch, first, ranks, self._ragged, most)
+
+    def epoch_rows(self) -> int:
+        return len(self.chain)
+
+    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        return self.sampling.rows(self.epoch_rows(), cursor, ranks)
+
+    def order_name(self, ranks: Ranks) -> str:
+        name, bounds = self.sampling.named(ranks), self.sampling.bounds
+        return (
+            name if bounds is None else f"{name}:{xxhash.xxh3_64_hexdigest(repr(bounds).encode())}"
+        )
+
+    def augmentation(
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: npt.ArrayLike,
+        occurrences: npt.ArrayLike,
+        field: str | None,
+    ) -> list[Augmentation]:
+        numbers = np.asarray(rows, np.int64).reshape(-1)
+        if self.sampling.picked is not None:
+            numbers = self.sampling.picked[numbers]
+        often = np.broadcast_to(np.asarray(occurrences, np.int64), numbers.shape)
+        whole = Part(0, cursor.epoch, np.arange(len(numbers)), numbers, often)
+        leaves = leaves_of(self.leaves, self.chain, cursor)
+        found: list[Augmentation | None] = [None] * len(numbers)
+        for part in self.chain.parts(whole):
+            feed, own, _ = leaves[part.source]
+            assert part.occurrences is not None
+            drawn = feed.augmentation(own, ranks, part.rows, part.occurrences, field)
+            for place, each in zip(part.places.tolist(), drawn, strict=True):
+                found[place] = each
+        return [each for each in found if each is not None]
+
+
+class MixFeed(JoinedFeed):
+    """Makes batches from several native feeds that alternate; see `fastio.mix`.
+
+    Args:
+        mix: description of the mix.
+        feeds: feed of each source. Feeds of sources that were given as paths are closed with this
+            one, with their datasets.
+        sampling: batch size, order and other sampling arguments.
+        ragged: as in `JoinedFeed`.
+
+    Raises:
+        ValueError: mixes do not support the order.
+    """
+
+    dataset: Mix
+
+    def __init__(
+        self, mix: Mix, feeds: Sequence[NativeFeed | ConcatFeed], sampling: Sampling, ragged: Forms
+    ) -> None:
+        if not sampling.ours or sampling.order not in ("auto", "shuffle", "sequential"):
+            raise ValueError("a mix has an order of its own: no sampler, and no order='window'")
+        self._feeds = list(feeds)
+        leaves = [leaf for feed in feeds for leaf in _leaves(feed)]
+        super().__init__(mix, leaves, sampling, ragged, ("structure", "classes", "fields"))
+        self._chains = [
+            feed.chain
+            if isinstance(feed, ConcatFeed)
+            else Chain([len(feed.dataset)], feed.sampling)
+            for feed in feeds
+        ]
+        self._buckets = _buckets(feeds)
+
+    @property
+    def fingerprint(self) -> str:
+        parts = [feed.fingerprint for feed in self._feeds]
+        how = f"{parts} {self.dataset.weights} {self.dataset.seed} {self.dataset.stop}"
+        return xxhash.xxh3_64_hexdigest(how.encode())
+
+    @property
+    def random(self) -> bool:
+        own = self.sampling.mode == "shuffle" or bool(self._buckets) or self.dataset.seed is None
+        return own or self.draws
+
+    @property
+    def follows_torch(self) -> bool:
+        return False
+
+    def steps(self, ranks: Ranks) -> int:
+        return len(self._plan(Cursor(0, 0, 0), ranks))
+
+    def run(self, cursor: Cursor, ranks: Ranks) -> JoinedBatches:
+        plan = self._plan(cursor, ranks)
+        first = cursor.position // ((self.sampling.batch_size or 1) * ranks.world_size)
+        leaves = [
+            leaf
+            for feed, chain in zip(self._feeds, self._chains, strict=True)
+            for leaf in leaves_of(_leaves(feed), chain, cursor)
+        ]
+        # A source's epochs follow one another: each is looked for to its end.
+        most = sys.maxsize
+        return JoinedBatches(leaves, iter(plan), cursor.epoch, first, ranks, self._ragged, most)
+
+    def epoch_rows(self) -> int:
+        return self._plan(Cursor(0, 0, 0), Ranks()).order.samples
+
+    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        raise TypeError(
+            "a mix has no row numbers of its own, only those of its sources: its "
+            "sampler cannot be iterated over"
+        )
+
+    def order_name(self, ranks: Ranks) -> str:
+        if not self._buckets:
+            return f"mix:{self.sampling.mode}"
+        global_batch = (self.sampling.batch_size or 1) * ranks.world_size
+        return f"mix:{self.sampling.mode}:{self._buckets[0].pool}x{global_batch}"
+
+    def augmentation(
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: npt.ArrayLike,
+        occurrences: npt.ArrayLike,
+        field: str | None,
+    ) -> list[Augmentation]:
+        raise TransformError("rows of a mix are those of its sources: ask a loader of one of them")
+
+    def close(self) -> None:
+        super().close()
+        for feed, source in zip(self._feeds, self.dataset.sources, strict=True):
+            if isinstance(source, (str, os.PathLike)):
+                feed.dataset.close()
+
+    def _plan(self, cursor: Cursor, ranks: Ranks) -> MixPlan:
+        mix = self.dataset
+        seed = cursor.of_order()
+        order = MixOrder(
+            [len(chain) for chain in self._chains],
+            mix.weights,
+            # An epoch goes on in the cycle of the one before: not the seed of one epoch's order.
+            seed=(cursor.seed or 0) if mix.seed is None else mix.seed,
+            order_seed=seed,
+            shuffle=self.sampling.mode == "shuffle",
+            stop=mix.stop,
+        )
+        in_order = Order(order.samples, seed, cursor.epoch, mode="sequential")
+        plan = self.sampling.cut(in_order, ranks, cursor.position)
+        if not self._buckets:
+            return MixPlan(order, cursor.epoch, plan, self._chains)
+        lengths = MixLengths(order, cursor.epoch, [buckets.lengths for buckets in self._buckets])
+        buckets = Buckets(lengths, self._buckets[0].pool)
+        return MixPlan(order, cursor.epoch, BucketPlan(plan, buckets), self._chains)
+
+
+def leaves_of(feeds: Sequence[NativeFeed], chain: Chain, cursor: Cursor) -> list[Leaf]:
+    """Returns the datasets of a chain as leaves, with different seeds for their random draws."""
+    assert cursor.seed is not None
+    return [
+        Leaf(
+            feed,
+            replace(cursor, seed=mixed_seed(cursor.seed, number)) if number else cursor,
+            partial(chain.places, number),
+        )
+        for number, feed in enumerate(feeds)
+    ]
+
+
+def _leaves(feed: NativeFeed | ConcatFeed) -> list[NativeFeed]:
+    return feed.leaves if isinstance(feed, ConcatFeed) else [feed]
+
+
+def _in_windows(sampling: Sampling, leaves: Sequence[NativeFeed]) -> Sampling:
+    """Returns a sampling by windows of the blocks of all parts, if some part is shuffled so."""
+    modes = "window", "settle"
+    windowed = [leaf for leaf in leaves if leaf.sampling.mode in modes]
+    if not windowed or not sampling.ours or sampling.draw is not None:
+        return sampling
+    blocks = {id(leaf): _block_bounds(leaf) for leaf in windowed}
+    mean = sum(len(leaf.dataset) for leaf in windowed) / sum(len(b) - 1 for b in blocks.values())
+    bounds, first = [np.zeros(1, np.int64)], 0
+    for leaf in leaves:
+        rows = len(leaf.dataset)
+        own = blocks.get(id(leaf), np.append(np.arange(0, rows, max(1, round(mean))), rows))
+        bounds.append(own[1:] + first)
+        first += rows
+    return replace(
+        sampling,
+        window=min(leaf.sampling.window or 64 for leaf in windowed),
+        bounds=tuple(np.concatenate(bounds).tolist()),
+        settle=all(leaf.sampling.mode == "settle" for leaf in windowed),
+    )
+
+
+def _block_bounds(leaf: NativeFeed) -> npt.NDArray[np.int64]:
+    """Returns the first row of each block or shard of a dataset that is shuffled by windows."""
+    how, rows = leaf.sampling, len(leaf.dataset)
+    if how.bounds is not None:
+        return np.array(how.bounds, np.int64)
+    return np.append(np.arange(0, rows, how.block or 64), rows).astype(np.int64)
+
+
+def _check_alike(leaves: Sequence[NativeFeed], alike: Sequence[str]) -> None:
+    first = leaves[0]
+    for leaf in leaves:
+        if any(how.length is None for how in leaf.transforms.audio.values()):
+            raise TransformError("a mix needs clips of one length: give AudioDecode(length=...)")
+        for what in alike:
+            expected, found = (_described(each, what) for each in (first, leaf))
+            if expected != found:
+                raise SchemaError(
+                    f"samples that come together are alike: {first.dataset.path} has the {what} "
+                    f"{expected}, {leaf.dataset.path} has {found}"
+                )
+
+
+def _buckets(feeds: Sequence[NativeFeed | ConcatFeed]) -> list[Buckets]:
+    """Returns the buckets of each source if batches have documents of similar lengths, else []."""
+    found = []
+    for feed in feeds:
+        buckets, picked = feed.sampling.buckets, feed.sampling.picked
+        if buckets is not None:
+            lengths = buckets.lengths if picked is None else buckets.lengths[picked]
+            found.append(Buckets(lengths, buckets.pool))
+    return found
+
+
+def _described(feed: NativeFeed, what: str) -> Any:
+    if what == "fields":
+        kinds = feed.dataset.schema.fields
+        return {name: kinds[name] for name in feed.fields}
+    if what == "transforms":
+        images = feed.settings.samples if feed.settings.collate_fn is not None else None
+        return feed.transforms, images
+    return getattr(feed.dataset.schema, what)

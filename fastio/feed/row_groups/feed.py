@@ -1,0 +1,476 @@
+"""The feed of a loader that reads table files in place."""
+
+from __future__ import annotations
+
+import atexit
+import re
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.device import HostBatch
+from fastio.engine.batch import SlotPool
+from fastio.engine.ragged import Forms, RaggedBatch
+from fastio.errors import SchemaError, StateMismatch, TransformError
+from fastio.feed.native import BatchInfo, FieldTransforms, split_steps
+from fastio.feed.row_groups.blocks import Blocks
+from fastio.feed.row_groups.cut import Share, windows
+from fastio.feed.row_groups.records import Records
+from fastio.feed.row_groups.run import Dealt, RunSettings, TableRun
+from fastio.feed.samples import SampleForm, field_samples
+from fastio.order.sampling import Ranks, Sampling
+from fastio.order.state import Cursor
+from fastio.runtime.memory import available_memory, local_ranks
+from fastio.runtime.sizes import size_in_bytes
+from fastio.sources.table import KEPT_SUFFIX, RowGroup, TableDataset
+from fastio.stats import Stats
+from fastio.tensors.ragged import ragged_parts
+from fastio.tensors.trees import Finish, Step, Tail, pin, pinned_allocator, value_tensors
+from fastio.transforms import Augmentation
+
+_MOST_BYTES = 1 << 30  # the largest default of memory
+_LEAST_BYTES = 1 << 20
+_WINDOW_SIXTEENTHS = 5  # of memory for each of two windows; decoding gets 4, batches get 2
+_CHUNK_BYTES = 2 << 20  # of small batches that are dealt together
+_DECODED = 2.5  # memory of a decoder relative to the rows: the rows and their encoded form
+_LEAST_SLICE = 4096  # rows; pyarrow is slow with fewer
+_NAME = re.compile(r"row groups, windows of (\d+) bytes, rows of (\d+), (\d+) ranks?")
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """The settings of a feed of tables.
+
+    Attributes:
+        threads: The number of threads that decode.
+        ahead: The number of batches that are prepared ahead.
+        memory: The memory in bytes. If None, `table_memory` chooses it, and a restored state may
+            change the size of windows.
+        timeout_s: The longest wait for a batch in seconds; 0 for no limit.
+        collate_fn: Makes a batch of the list of its samples.
+        pinned, ragged, samples: As for `feed.NativeSettings`.
+    """
+
+    threads: int
+    ahead: int
+    memory: int | None = None
+    timeout_s: float = 0.0
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    pinned: Literal["no", "slots", "fresh"] = "no"
+    ragged: Forms = field(default_factory=Forms)
+    samples: SampleForm = field(default_factory=SampleForm)
+
+
+def table_memory(memory: int | str | None) -> int:
+    """Returns the memory in bytes that a feed of tables may take.
+
+    Args:
+        memory: A size in bytes, or text such as "512MiB". If None, an eighth of the memory that is
+            available now, divided by the number of ranks on this machine, at most 1 GiB.
+
+    Raises:
+        ValueError: If it is not a size, or less than 1 MiB.
+    """
+    if memory is None:
+        return max(_LEAST_BYTES, min(_MOST_BYTES, available_memory() // (8 * local_ranks())))
+    nbytes = size_in_bytes(memory)
+    if nbytes < _LEAST_BYTES:
+        raise ValueError(f"memory must be at least 1 MiB, got {memory!r}")
+    return nbytes
+
+
+@dataclass
+class _Shared:
+    """Memory that the runs of a feed share. Not pickled."""
+
+    blocks: dict[int, Blocks] = field(default_factory=dict)
+    pools: dict[str, SlotPool] = field(default_factory=dict)
+
+
+class TableFeed:
+    """Batches of table files, whose row groups are decoded by threads and shuffled by windows.
+
+    Args:
+        dataset: The tables. They are not closed by the feed.
+        sampling: Which rows make up which batch.
+        transforms: The transforms of the fields.
+        settings: The settings of the feed.
+
+    Raises:
+        ValueError: If there is a sampler, or the order needs random access to rows.
+        SchemaError: If a row group needs more memory than there is.
+    """
+
+    path: Literal["native", "torch"] = "native"
+    reason = ""
+
+    def __init__(
+        self,
+        dataset: TableDataset,
+        sampling: Sampling,
+        transforms: FieldTransforms,
+        settings: TableSettings,
+    ) -> None:
+        if not sampling.ours:
+            raise ValueError(
+                "tables as they are have no sampler: their rows are only read by row groups; pack "
+                "them (fastio pack), which allows any order"
+            )
+        if sampling.order == "shuffle":
+            raise ValueError(
+                "order='shuffle' needs any row at any time: shuffle=True shuffles tables as they "
+                "are by windows of row groups; pack them (fastio pack) for any order"
+            )
+        self.dataset = dataset
+        self.sampling = sampling
+        self.settings = settings
+        self._memory = table_memory(settings.memory)
+        self._window_bytes = self._memory * _WINDOW_SIXTEENTHS // 16
+        self._records = Records(dataset.schema, dataset.fixed)
+        self._check_groups()
+        self._transformed = frozenset(transforms.fields)
+        self._collate_steps, self._finish = _place_steps(dataset, transforms, settings, sampling)
+        self._shared = _Shared()
+        self._stats = Stats()
+        self._runs: weakref.WeakSet[TableBatches] = weakref.WeakSet()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_shared": _Shared(), "_runs": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _runs=weakref.WeakSet())
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the files and the filter."""
+        return self.dataset.fingerprint
+
+    @property
+    def random(self) -> bool:
+        """See `Feed`."""
+        return self.sampling.random
+
+    @property
+    def follows_torch(self) -> bool:
+        return False
+
+    @property
+    def finish(self) -> Finish | None:
+        """See `Feed`."""
+        return self._finish
+
+    def order_name(self, ranks: Ranks) -> str:
+        """Returns a description of what an epoch's order depends on besides the seed."""
+        many = "s" * (ranks.world_size != 1)
+        return (
+            f"row groups, windows of {self._window_bytes} bytes, rows of {self._row_bytes}, "
+            f"{ranks.world_size} rank{many}"
+        )
+
+    def adopt_order(self, name: str, ranks: Ranks) -> None:
+        """Uses the window size of a restored state, if `memory` is not given.
+
+        Raises:
+            StateMismatch: If the state has another order.
+        """
+        found = _NAME.fullmatch(name)
+        if name == self.order_name(ranks) or found is None:
+            return
+        window, row, world_size = map(int, found.groups())
+        if row == self._row_bytes and world_size == ranks.world_size and not self.settings.memory:
+            self._window_bytes = window
+            return
+        raise StateMismatch(
+            f"the loader state counts positions in another cut of the tables: {name}; this "
+            f"loader's is: {self.order_name(ranks)}. Give the same memory=, fields and ranks; or "
+            "pack the tables (fastio pack), whose states hold for any number of ranks"
+        )
+
+    def steps(self, ranks: Ranks) -> int:
+        """See `Feed`."""
+        rows = self._share(ranks).rows
+        return -(-rows // (self.sampling.batch_size or 1))
+
+    def run(self, cursor: Cursor, ranks: Ranks) -> TableBatches:
+        """See `Feed`."""
+        share = self._share(ranks)
+        start = -(-cursor.position // ranks.world_size)
+        if cursor.position >= len(self.dataset):
+            start = share.rows
+        cut = windows(
+            self.dataset.groups,
+            share,
+            seed=cursor.of_order(),
+            epoch=cursor.epoch,
+            shuffle=self.sampling.mode != "sequential",
+            row_bytes=self._row_bytes,
+            window_bytes=self._window_bytes,
+        )
+        how = self._run_settings()
+        run = TableRun(
+            self.dataset,
+            cut,
+            start,
+            share.rows,
+            self._records,
+            self._blocks(how.chunk_rows),
+            self._pools(),
+            how,
+            self._stats,
+        )
+        batches = TableBatches(self, run, share, start, cursor.epoch, ranks)
+        self._runs.add(batches)
+        return batches
+
+    def epoch_rows(self) -> int:
+        """See `Feed`."""
+        return len(self.dataset)
+
+    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        """See `Feed`."""
+        if self.sampling.mode != "sequential":
+            raise TypeError(
+                "the order of a shuffled table is only known while its row groups are read, so its "
+                "sampler cannot be iterated over: pack the tables (fastio pack)"
+            )
+        return self.sampling.rows(len(self.dataset), cursor, ranks)
+
+    def augmentation(
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: npt.ArrayLike,
+        occurrences: npt.ArrayLike,
+        field: str | None,
+    ) -> list[Augmentation]:
+        """Raises, because tables have no images.
+
+        Raises:
+            TransformError: Always.
+        """
+        raise TransformError("augmentations are of images, and tables have none")
+
+    @property
+    def ahead(self) -> int:
+        """See `Feed`."""
+        return self.settings.ahead
+
+    def set_threads(self, threads: int) -> int:
+        """Returns 0: the number is fixed, because memory is divided among the threads."""
+        return 0
+
+    def stats(self) -> Stats:
+        """See `Feed`."""
+        return Stats(threads=self.settings.threads) + self._stats
+
+    def close(self) -> None:
+        """Ends all runs and releases the memory."""
+        for run in list(self._runs):
+            run.close()
+        self._shared = _Shared()
+        self.dataset.close()
+
+    # --- Memory -----------------------------------------------------------------------------------
+
+    @property
+    def _row_bytes(self) -> int:
+        return self._records.chunk_bytes(1)
+
+    def _share(self, ranks: Ranks) -> Share:
+        sampling = self.sampling
+        batch_size = sampling.batch_size or 1
+        return Share.of(len(self.dataset), ranks, batch_size, sampling.drop_last)
+
+    def _run_settings(self) -> RunSettings:
+        """Divides the memory among windows, decoders and batches."""
+        batch_size = self.sampling.batch_size or 1
+        wanted = min(_CHUNK_BYTES, max(self._window_bytes // 16, 1))
+        batches = max(1, wanted // (batch_size * self._row_bytes))
+        chunk_rows = batch_size * batches
+        threads = self.settings.threads
+        decoders, slice_rows = self._decoders(threads)
+        per_window = max(1, self._window_bytes // max(self._group_bytes(), 1))
+        return RunSettings(
+            batch_size,
+            batches,
+            threads,
+            decoders,
+            slice_rows,
+            arrow_threads=threads > 1 and 2 * per_window < threads,
+            blocks=max(2, 2 * self._window_bytes // self._records.chunk_bytes(chunk_rows)),
+            ahead=1 + -(-self.settings.ahead // batches),
+            timeout_s=self.settings.timeout_s,
+            ragged=self.settings.ragged,
+        )
+
+    def _decoders(self, threads: int) -> tuple[int, int | None]:
+        """Returns how many row groups are decoded at once, and the rows of a slice or None."""
+        room = self._memory // 4
+        largest = max((group.rows for group in self.dataset.groups), default=1)
+        row = self._group_bytes() / max(largest, 1) * _DECODED
+        if row * largest * threads <= room:
+            return threads, None
+        rows = int(room / (threads * max(row, 1)))
+        if rows >= _LEAST_SLICE:
+            return threads, rows
+        return max(1, min(threads, int(room / (max(row, 1) * _LEAST_SLICE)))), _LEAST_SLICE
+
+    def _group_bytes(self) -> int:
+        """Returns the memory of the largest row group in bytes."""
+        return max(map(self._bytes_of, self.dataset.groups), default=0)
+
+    def _bytes_of(self, group: RowGroup) -> int:
+        return group.rows * self._row_bytes + group.varying_bytes
+
+    def _check_groups(self) -> None:
+        """Checks that each row group fits in the windows' memory; it is shuffled as a whole."""
+        for group in self.dataset.groups if self.sampling.mode != "sequential" else ():
+            nbytes = self._bytes_of(group)
+            if nbytes > 2 * self._window_bytes:
+                where = f"{group.place.file}, row group {group.number}"
+                needed = -(-nbytes * 16 // (2 * _WINDOW_SIXTEENTHS) >> 20)
+                raise SchemaError(
+                    f"{where}: its {group.rows:,} rows take {nbytes / 2**20:,.0f} MiB, and "
+                    f"of {self._memory / 2**20:,.0f} MiB of memory five eighths are for them: give "
+                    f"memory='{needed}MiB', name fewer columns, write smaller row groups, or pack "
+                    "the tables (fastio pack)"
+                )
+
+    def _blocks(self, chunk_rows: int) -> Blocks:
+        nbytes = self._records.chunk_bytes(chunk_rows)
+        return self._shared.blocks.setdefault(nbytes, Blocks(nbytes))
+
+    def _pools(self) -> dict[str, SlotPool]:
+        pools, pinned = self._shared.pools, self.settings.pinned == "slots"
+        allocate = pinned_allocator() if pinned else np.empty
+        for name, kept in self._records.fields.items():
+            if name not in pools:
+                pools[name] = SlotPool(kept.shape, kept.dtype, allocate, keep=8)
+        return pools
+
+    # --- Batches ----------------------------------------------------------------------------------
+
+    def host_batch(self, dealt: Dealt, begin: int, end: int, info: BatchInfo) -> HostBatch:
+        """Returns rows [begin, end) of a chunk as tensors."""
+        batch = begin // (self.sampling.batch_size or 1)
+        values: dict[str, Any] = {n: v[begin:end] for n, v in dealt.fields.items()}
+        values |= dealt.ragged[batch] if dealt.ragged else {}
+        data = _tensors(self.dataset, values)
+        pinned = self.settings.pinned
+        if self.settings.collate_fn is None:
+            if pinned == "slots":
+                return HostBatch(data, info, partial(_released, dealt, end == len(dealt.rows)))
+            return HostBatch(pin(data) if pinned == "fresh" else data, info)
+        if self._collate_steps is not None:
+            data = self._collate_steps(data)
+        samples = self._samples(data, values)
+        collate = self.settings.collate_fn
+        data = collate(samples) if self.sampling.batched else collate(samples[0])
+        return HostBatch(pin(data) if pinned == "fresh" else data, info)
+
+    def _samples(self, data: Mapping[str, Any], values: Mapping[str, Any]) -> list[Any]:
+        """Splits a batch into samples for collate_fn, as indexing the dataset gives them."""
+        columns = {
+            name: field_samples(
+                values[name],
+                data[name],
+                kind,
+                self.settings.samples,
+                transformed=name in self._transformed,
+                channels_last=True,
+            )
+            for name, kind in self.dataset.schema.fields.items()
+        }
+        for kept in [name for name in columns if name.endswith(KEPT_SUFFIX)]:
+            valid, name = columns.pop(kept), kept.removesuffix(KEPT_SUFFIX)
+            columns[name] = [
+                value if there else None for value, there in zip(columns[name], valid, strict=True)
+            ]
+        rows = zip(*columns.values(), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+class TableBatches:
+    """The batches of one run of a feed of tables."""
+
+    def __init__(
+        self, feed: TableFeed, run: TableRun, share: Share, start: int, epoch: int, ranks: Ranks
+    ) -> None:
+        self._feed = feed
+        self._run = run
+        self._share = share
+        self._at = start
+        self._epoch = epoch
+        self._ranks = ranks
+        self._total = len(feed.dataset)
+        # A daemon thread that returns from native code after the interpreter has shut down would
+        # end the process with an error.
+        self._at_exit = partial(_close_at_exit, weakref.ref(run))
+        atexit.register(self._at_exit)
+
+    def __iter__(self) -> TableBatches:
+        return self
+
+    def __next__(self) -> HostBatch:
+        dealt, begin, end = self._run.next()
+        rows = end - begin
+        size = self._feed.sampling.batch_size or 1
+        step, after = self._at // size, self._at + rows
+        position = min(self._total, after * self._ranks.world_size)
+        if after == self._share.rows:
+            position = self._total
+        valid = min(rows, max(0, self._share.valid - self._at))
+        info = BatchInfo(dealt.rows[begin:end], valid, self._epoch, step, position)
+        self._at = after
+        return self._feed.host_batch(dealt, begin, end, info)
+
+    def ready(self) -> bool:
+        """See `HostBatches`."""
+        return self._run.ready()
+
+    def close(self) -> None:
+        """See `HostBatches`."""
+        atexit.unregister(self._at_exit)
+        self._run.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _close_at_exit(reference: weakref.ref[TableRun]) -> None:
+    run = reference()
+    if run is not None:
+        run.close(1.0)
+
+
+def _released(dealt: Dealt, last: bool) -> None:
+    """Releases a chunk after the copy of its last batch; copies end in order."""
+    if last:
+        dealt.release()
+
+
+def _tensors(dataset: TableDataset, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a batch's fields as tensors. The sizes of ragged fields follow their fields."""
+    data: dict[str, Any] = {}
+    for name in dataset.schema.fields:
+        part = values[name]
+        ragged = isinstance(part, RaggedBatch)
+        data |= ragged_parts(name, part) if ragged else {name: value_tensors(part)}
+    return data
+
+
+def _place_steps(
+    dataset: TableDataset, transforms: FieldTransforms, settings: TableSettings, sampling: Sampling
+) -> tuple[Finish | None, Finish | None]:
+    """Returns the steps to run before collate_fn, and those to run on the device."""
+    steps: list[Step] = []
+    for name, compiled in transforms.fields.items():
+        steps += [(name, Tail(compiled.tail))] if compiled.tail else []
+        steps += [(name, function) for function in compiled.batch]
+    whole: list[Step] = [(None, function) for function in transforms.whole]
+    return split_steps(steps, whole, settings.collate_fn is not None, sampling)

@@ -1,0 +1,93 @@
+"""Variable-width fields in shuffled batches: numeric lists are batched, strings become lists."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.engine.ragged import Form, Forms, RaggedBatch, places
+from fastio.schema import Array, Field, Text
+from fastio.sources.table import Ragged
+
+
+class RaggedRows:
+    """The rows of variable-width fields, as runs of consecutive rows. Thread-safe.
+
+    Args:
+        fields: The variable-width fields.
+        forms: The form of each field of lists in batches; "padded" by default.
+    """
+
+    def __init__(self, fields: dict[str, Field], forms: Forms | None = None) -> None:
+        self._fields = fields
+        self._forms = forms or Forms()
+        self._runs: list[tuple[int, dict[str, Ragged]]] = []  # by the first row's number
+
+    def add(self, first: int, rows: dict[str, Ragged]) -> None:
+        """Adds consecutive rows, of which the first has the number `first`."""
+        kept = {name: rows[name] for name in self._fields}
+        bisect.insort(self._runs, (first, kept), key=lambda run: run[0])
+
+    def merged(self, other: RaggedRows) -> RaggedRows:
+        """Returns the rows of both objects together."""
+        both = RaggedRows(self._fields, self._forms)
+        both._runs = sorted([*self._runs, *other._runs], key=lambda run: run[0])
+        return both
+
+    def batch(self, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+        """Returns the fields of a batch.
+
+        Args:
+            rows: int64 (n,), numbers of rows that were added.
+
+        Returns:
+            A list of str or bytes, or a `RaggedBatch` for lists.
+        """
+        firsts = np.array([first for first, _ in self._runs], np.int64)
+        runs = np.searchsorted(firsts, rows, side="right") - 1
+        found: dict[str, Any] = {}
+        for name, kind in self._fields.items():
+            parts = [
+                (np.flatnonzero(runs == run), self._runs[run][1][name], int(firsts[run]))
+                for run in np.unique(runs).tolist()
+            ]
+            if isinstance(kind, Array):
+                found[name] = _lists(parts, rows, kind.dtype, self._forms.get(name, "padded"))
+            else:
+                found[name] = _strings(parts, rows, isinstance(kind, Text))
+        return found
+
+
+_Parts = Sequence[tuple[npt.NDArray[np.int64], Ragged, int]]  # places in the batch; run; its start
+
+
+def _lists(parts: _Parts, rows: npt.NDArray[np.int64], dtype: str, form: Form) -> RaggedBatch:
+    lengths = np.zeros(len(rows), np.int64)
+    for at, ragged, first in parts:
+        local = rows[at] - first
+        lengths[at] = ragged.offsets[local + 1] - ragged.offsets[local]
+    into = places(form, lengths[:, None])
+    flat = (np.zeros if form == "padded" else np.empty)(into.shape, dtype).reshape(-1)
+    for at, ragged, first in parts:
+        counts = lengths[at]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        begins = ragged.offsets[rows[at] - first]
+        targets = np.repeat(into.target[at], counts) + within
+        flat[targets] = ragged.values[np.repeat(begins, counts) + within]
+    return RaggedBatch(form, flat.reshape(into.shape), lengths[:, None])
+
+
+def _strings(parts: _Parts, rows: npt.NDArray[np.int64], is_text: bool) -> list[Any]:
+    found: list[Any] = [None] * len(rows)
+    for at, ragged, first in parts:
+        data = np.ascontiguousarray(ragged.values).data
+        local = rows[at] - first
+        begins, ends = ragged.offsets[local].tolist(), ragged.offsets[local + 1].tolist()
+        for place, begin, end in zip(at.tolist(), begins, ends, strict=True):
+            value = bytes(data[begin:end])
+            found[place] = value.decode() if is_text else value
+    return found

@@ -1,0 +1,492 @@
+"""One run over a table: threads decode row groups into chunks of the stream, and deal the chunks.
+
+    a window opens                       if enough blocks are free for its chunks, or no other is
+      open -> a thread decodes a row group    and appends its rows to the chunks of their positions
+      -> a chunk is full                 when all windows that it has rows of are decoded
+      -> a thread deals it               a few chunks ahead of the consumer; its block becomes free
+      -> the consumer takes its batches
+
+One lock guards the threads' shared state. It is held for bookkeeping only.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio import _native
+from fastio.engine.batch import AnyArray, Lease, SlotPool
+from fastio.engine.ragged import Forms
+from fastio.errors import LoaderTimeout
+from fastio.feed.row_groups.blocks import Block, Blocks
+from fastio.feed.row_groups.cut import Segment, Window
+from fastio.feed.row_groups.ragged import RaggedRows
+from fastio.feed.row_groups.records import Records
+from fastio.runtime.threads import PATIENCE_S
+from fastio.sources.table import Rows, TableDataset
+from fastio.stats import Stats
+
+_JOIN_S = 1.0  # wait for the threads at the interpreter's exit
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of a run.
+
+    Attributes:
+        batch_size: The number of rows in a batch.
+        chunk_batches: The number of batches in a chunk.
+        threads: The number of threads that decode and deal.
+        decoders: The number of them that may decode at the same time.
+        slice_rows: The number of rows that a decoder reads at a time. If None, a row group.
+        arrow_threads: Whether pyarrow may use its own threads too.
+        blocks: The number of memory blocks that chunks may use.
+        ahead: The number of chunks that are dealt ahead of the consumer.
+        timeout_s: The longest wait for a batch in seconds; 0 for no limit.
+        ragged: The forms of lists.
+    """
+
+    batch_size: int
+    chunk_batches: int
+    threads: int
+    decoders: int
+    slice_rows: int | None
+    arrow_threads: bool
+    blocks: int
+    ahead: int
+    timeout_s: float = 0.0
+    ragged: Forms = field(default_factory=Forms)
+
+    @property
+    def chunk_rows(self) -> int:
+        """The number of rows in a chunk."""
+        return self.batch_size * self.chunk_batches
+
+
+@dataclass
+class Dealt:
+    """The rows of a chunk in their final order.
+
+    Attributes:
+        rows: int64 (n,), the row numbers.
+        fields: The fixed-width fields, (n, *shape) each.
+        ragged: The other fields of each batch.
+        leases: The leases of the memory of `fields`.
+    """
+
+    rows: npt.NDArray[np.int64]
+    fields: dict[str, AnyArray]
+    ragged: list[dict[str, Any]]
+    leases: list[Lease]
+    batches_out: int = 0
+
+    def release(self) -> None:
+        """Returns the memory to its pools."""
+        for lease in self.leases:
+            lease.release()
+
+
+@dataclass
+class _Chunk:
+    """A range of positions of the stream that are dealt together, while rows are added.
+
+    Attributes:
+        number: The number of the chunk. It begins at position number * chunk_rows of the run.
+        rows: The number of rows.
+        block: The memory of the rows, which are in any order within their buckets.
+        ragged: The variable-width rows of each window that has rows in the chunk.
+    """
+
+    number: int
+    rows: int
+    block: Block
+    ragged: list[RaggedRows] = field(default_factory=list)
+
+
+@dataclass
+class _OpenWindow:
+    """A window whose row groups are being decoded."""
+
+    window: Window
+    chunks: list[_Chunk]
+    ragged: RaggedRows
+    waiting: deque[Segment]
+    left: int  # segments that are not decoded yet
+
+    @property
+    def end(self) -> int:
+        """The number of the chunk after the last one."""
+        return self.chunks[-1].number + 1
+
+
+class TableRun:
+    """The batches of one rank's stream from a position on.
+
+    For one consumer. The threads start when the first batch is requested.
+
+    Args:
+        dataset: The tables.
+        windows: The windows of the stream.
+        start: The position of the first row.
+        rows: The number of rows of the stream.
+        records: The layout of rows in chunks.
+        blocks: The memory of chunks, which several runs may share.
+        pools: The memory of each fixed-width field.
+        settings: The settings of the run.
+        stats: Its decode_s is increased.
+    """
+
+    def __init__(
+        self,
+        dataset: TableDataset,
+        windows: Iterator[Window],
+        start: int,
+        rows: int,
+        records: Records,
+        blocks: Blocks,
+        pools: dict[str, SlotPool],
+        settings: RunSettings,
+        stats: Stats,
+    ) -> None:
+        self._dataset = dataset
+        self._windows = (w for w in windows if w.first + w.rows > start)
+        self._start = start
+        self._rows = max(rows - start, 0)
+        chunks = -(-self._rows // settings.chunk_rows)
+        # For each chunk: rows with a reserved place in each bucket, and rows that are there.
+        self._reserved = np.zeros((chunks, records.buckets(settings.chunk_rows)), np.int64)
+        self._filled = np.zeros(chunks, np.int64)
+        self._records = records
+        self._blocks = blocks
+        self._pools = pools
+        self._settings = settings
+        self._stats = stats
+        fields = dataset.schema.fields
+        self._ragged_fields = {n: k for n, k in fields.items() if n not in records.fields}
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # threads wait for work
+        self._news = threading.Condition(self._lock)  # the consumer waits for a chunk
+        self._next_window: Window | None = None
+        self._coming: deque[Segment] = deque()  # segments that were not fetched ahead yet, in order
+        self._look_at_next_window()
+        self._open: deque[_OpenWindow] = deque()
+        self._decoding = 0
+        self._blocks_used = 0
+        self._partial: _Chunk | None = None  # the chunk that the next window has rows of too
+        self._full: list[tuple[int, _Chunk]] = []  # a heap, by number
+        self._dealt: dict[int, Dealt] = {}
+        self._failed: tuple[int, Exception] | None = None  # the first chunk that failed, and why
+        self._at = 0  # the consumer's chunk
+        self._batch = 0  # the consumer's next batch in the run
+        self._ended = False
+        self._threads: list[threading.Thread] = []
+        self._pid = os.getpid()
+
+    @property
+    def batches(self) -> int:
+        """The number of batches of the whole run."""
+        return -(-self._rows // self._settings.batch_size)
+
+    def ready(self) -> bool:
+        """Returns whether `next` would return or raise without waiting."""
+        self._start_threads()
+        with self._lock:
+            return self._ended or self._batch >= self.batches or self._outcome() is not None
+
+    def next(self) -> tuple[Dealt, int, int]:
+        """Returns the next batch as a chunk and the range [begin, end) of its rows.
+
+        Raises:
+            StopIteration: If there are no more batches.
+            LoaderTimeout: If it takes too long. A later call continues to wait.
+            ShardCorrupt, SchemaError: If one of its row groups cannot be read. Later calls raise
+                too.
+        """
+        if self._ended or self._batch >= self.batches:
+            raise StopIteration
+        self._start_threads()
+        dealt = self._wait()
+        settings = self._settings
+        begin = (self._batch % settings.chunk_batches) * settings.batch_size
+        end = min(begin + settings.batch_size, len(dealt.rows))
+        self._batch += 1
+        if end == len(dealt.rows):
+            with self._lock:
+                del self._dealt[self._at]
+                self._at += 1
+                self._work.notify_all()
+        return dealt, begin, end
+
+    def close(self, timeout_s: float = PATIENCE_S) -> None:
+        """Ends the threads and returns the memory. Idempotent.
+
+        Args:
+            timeout_s: The longest wait for all threads. If a thread hangs in a read, it and the
+                memory are abandoned.
+        """
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._ended = True
+            self._work.notify_all()
+            self._news.notify_all()
+        end_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, end_s - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
+            self._give_all_back()
+        self._threads = []
+
+    # --- The consumer -----------------------------------------------------------------------------
+
+    def _start_threads(self) -> None:
+        if self._threads or self._ended:
+            return
+        for number in range(self._settings.threads):
+            thread = threading.Thread(target=self._serve, name=f"fastio-table-{number}")
+            thread.daemon = True
+            thread.start()
+            self._threads.append(thread)
+
+    def _wait(self) -> Dealt:
+        limit_s = self._settings.timeout_s
+        deadline = time.monotonic() + limit_s
+        with self._lock:
+            while (outcome := self._outcome()) is None and not self._ended:
+                left_s = deadline - time.monotonic() if limit_s else None
+                if left_s is not None and left_s <= 0:
+                    raise LoaderTimeout(f"no batch of {self._dataset.path} within {limit_s:g} s")
+                self._news.wait(left_s)
+        if outcome is None:
+            raise StopIteration
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _outcome(self) -> Dealt | Exception | None:
+        """Returns the consumer's chunk, or why it failed; None if it is not ready."""
+        dealt = self._dealt.get(self._at)
+        if dealt is None and self._failed is not None and self._failed[0] <= self._at:
+            return self._failed[1]
+        return dealt
+
+    def _give_all_back(self) -> None:
+        with self._lock:
+            chunks = {id(c): c for opened in self._open for c in opened.chunks}
+            chunks |= {id(c): c for _, c in self._full}
+            if self._partial is not None:
+                chunks[id(self._partial)] = self._partial
+            self._open.clear()
+            self._full.clear()
+            self._dealt.clear()
+            self._partial = None
+        for chunk in chunks.values():
+            self._blocks.give(chunk.block)
+
+    # --- The threads ------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Runs in each thread: takes tasks until the run ends."""
+        while True:
+            with self._lock:
+                while (task := self._next_task()) is None and not self._ended:
+                    self._work.wait()
+                if self._ended:
+                    return
+            assert task is not None
+            task()
+            del task
+
+    def _next_task(self) -> Callable[[], None] | None:
+        """Returns the next task. Dealing has priority: it frees memory, and the consumer waits."""
+        if self._full and self._full[0][0] < self._at + self._settings.ahead:
+            _, chunk = heapq.heappop(self._full)
+            return lambda: self._deal(chunk)
+        if self._decoding >= self._settings.decoders:
+            return None
+        opened = next((opened for opened in self._open if opened.waiting), None)
+        opened = opened or self._open_window()
+        if opened is None:
+            return None
+        segment = opened.waiting.popleft()
+        self._decoding += 1
+        if self._coming and self._coming[0] is segment:
+            self._coming.popleft()
+        # Do it before another thread takes one of them, because every fetched segment must be read.
+        while self._coming and self._is_asked_for(self._coming[0]):
+            self._coming.popleft()
+        return lambda: self._decode(opened, segment)
+
+    def _is_asked_for(self, segment: Segment) -> bool:
+        """Fetches a row group ahead. Returns False if there is no memory for it now."""
+        try:
+            return self._dataset.ahead(segment.group)
+        except Exception:  # the thread that reads it will raise the error
+            return True
+
+    def _open_window(self) -> _OpenWindow | None:
+        """Opens the next window if there are enough blocks for its chunks; else returns None."""
+        window, rows = self._next_window, self._settings.chunk_rows
+        if window is None or self._failed is not None:
+            return None
+        first = max(window.first - self._start, 0) // rows
+        last = (window.first + window.rows - 1 - self._start) // rows
+        chunks = [self._partial] if self._partial is not None else []
+        needed = last + 1 - first - len(chunks)
+        # A window that needs more blocks than exist is opened when all others are free. Chunks that
+        # wait to be dealt still hold theirs.
+        others = self._blocks_used > len(chunks)
+        if others and self._blocks_used + needed > self._settings.blocks:
+            return None
+        for number in range(first + len(chunks), last + 1):
+            size = min(rows, self._rows - number * rows)
+            chunks.append(_Chunk(number, size, self._blocks.take()))
+        self._blocks_used += needed
+        ragged = RaggedRows(self._ragged_fields, self._settings.ragged)
+        if self._ragged_fields:
+            for chunk in chunks:
+                chunk.ragged.append(ragged)
+        end = window.first + window.rows - self._start
+        self._partial = chunks[-1] if end % rows and end < self._rows else None
+        opened = _OpenWindow(window, chunks, ragged, deque(window.segments), len(window.segments))
+        self._open.append(opened)
+        self._look_at_next_window()
+        return opened
+
+    def _look_at_next_window(self) -> None:
+        self._next_window = next(self._windows, None)
+        if self._next_window is not None:
+            self._coming += self._next_window.segments
+
+    def _decode(self, opened: _OpenWindow, segment: Segment) -> None:
+        began_s = time.thread_time()
+        try:
+            settings = self._settings
+            taken = None
+            for rows in self._dataset.read(
+                segment.group, settings.slice_rows, settings.arrow_threads
+            ):
+                # Damage of a mapped file is detected after its use, when more is requested.
+                if taken is not None:
+                    self._filled_up(opened, taken)
+                taken = None
+                if rows.begin >= segment.end or self._ended:
+                    break
+                taken = self._take_in(opened, segment, rows)
+            if taken is not None:
+                self._filled_up(opened, taken)
+            error = None
+        except Exception as caught:
+            error = caught
+        with self._lock:
+            self._stats.decode_s += time.thread_time() - began_s
+            self._decoding -= 1
+            opened.left -= 1
+            if error is not None:
+                self._fail(opened.chunks[0].number, error)
+            if not opened.left:
+                self._open.remove(opened)
+            self._work.notify_all()
+
+    def _take_in(
+        self, opened: _OpenWindow, segment: Segment, rows: Rows
+    ) -> npt.NDArray[np.int64] | None:
+        """Appends those of the rows that are in the segment to their chunks.
+
+        Returns:
+            The number of rows that were added to each chunk, int64 (chunks,); None if there are
+            none.
+        """
+        begin, end = max(segment.begin, rows.begin), min(segment.end, rows.begin + rows.count)
+        if begin >= end:
+            return None
+        first_row = segment.group.first_row
+        numbers = np.arange(first_row + begin, first_row + end, dtype=np.int64)
+        columns = self._records.columns(rows.parts, numbers, begin - rows.begin, end - rows.begin)
+        offset = segment.offset + begin - segment.begin
+        positions = opened.window.positions(offset, end - begin)
+        positions -= self._start
+        if rows.ragged:
+            with self._lock:
+                opened.ragged.add(first_row + rows.begin, rows.ragged)
+        chunk_rows, shift = self._settings.chunk_rows, self._records.shift
+        first, chunks = opened.chunks[0].number, slice(opened.chunks[0].number, opened.end)
+        counts = np.empty_like(self._reserved[chunks])
+        _native.count_buckets(positions, chunk_rows, shift, first, counts.reshape(-1))
+        with self._lock:
+            starts = self._reserved[chunks].copy()
+            self._reserved[chunks] += counts
+        memory = [chunk.block for chunk in opened.chunks]
+        _native.interleave(
+            columns,
+            self._records.stride,
+            positions,
+            chunk_rows,
+            shift,
+            first,
+            memory,
+            starts.reshape(-1),
+            counts.reshape(-1),
+        )
+        found: npt.NDArray[np.int64] = counts.sum(axis=1)
+        return found
+
+    def _filled_up(self, opened: _OpenWindow, rows: npt.NDArray[np.int64]) -> None:
+        """Records that rows were added to a window's chunks: int64 (chunks,)."""
+        first = opened.chunks[0].number
+        with self._lock:
+            self._filled[first : opened.end] += rows
+            for place in np.flatnonzero(rows).tolist():
+                chunk = opened.chunks[place]
+                if self._filled[chunk.number] == chunk.rows:
+                    heapq.heappush(self._full, (chunk.number, chunk))
+            self._work.notify_all()
+
+    def _deal(self, chunk: _Chunk) -> None:
+        try:
+            dealt = self._dealt_chunk(chunk)
+            error = None
+        except Exception as caught:
+            error = caught
+        with self._lock:
+            self._blocks_used -= 1
+            if error is None:
+                self._dealt[chunk.number] = dealt
+            else:
+                self._fail(chunk.number, error)
+            self._news.notify_all()
+            self._work.notify_all()
+        self._blocks.give(chunk.block)
+
+    def _dealt_chunk(self, chunk: _Chunk) -> Dealt:
+        out, leases = {}, []
+        for name in self._records.fields:
+            pool = self._pools[name]
+            lease = Lease(pool, pool.acquire(chunk.rows))
+            out[name] = lease.view(chunk.rows)
+            leases.append(lease)
+        settings = self._settings
+        rows = self._records.deal(chunk.block, chunk.rows, settings.chunk_rows, out)
+        ragged: list[dict[str, Any]] = []
+        if chunk.ragged:
+            held = chunk.ragged[0]
+            for more in chunk.ragged[1:]:
+                held = held.merged(more)
+            size = settings.batch_size
+            ragged = [held.batch(rows[b : b + size]) for b in range(0, chunk.rows, size)]
+        return Dealt(rows, out, ragged, leases)
+
+    def _fail(self, chunk: int, error: Exception) -> None:
+        """Records that there are no chunks from a number on, and why."""
+        if self._failed is None or chunk < self._failed[0]:
+            self._failed = chunk, error
+        self._news.notify_all()

@@ -1,0 +1,377 @@
+"""Batches of any torch dataset, loaded by torch's DataLoader and its worker processes.
+
+DataLoader interprets its own arguments. Without a sampler the keys come from fastio's `Order`, so
+that epochs, ranks and resuming work as on the native path.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.device import HostBatch
+from fastio.errors import LoaderClosed, PerformanceWarning, TransformError, warn
+from fastio.feed.native import BatchInfo, HostBatches, as_list
+from fastio.feed.seeds import drawn_by, unchanged, with_order_seed
+from fastio.order.sampling import Ranks, Sampling
+from fastio.order.state import Cursor
+from fastio.sources.torch_dataset import (
+    Slow,
+    TorchReader,
+    WorkerSettings,
+    fingerprint,
+    is_data_pipe,
+    is_iterable_dataset,
+)
+from fastio.stats import Stats
+from fastio.tensors.trees import Finish, Step, Tail, first_tensor
+from fastio.transforms import Augmentation, compile, on_whole_batch
+
+
+class TorchFeed:
+    """Makes batches of a torch dataset.
+
+    Args:
+        dataset: map-style (anything with indexing and a length) or iterable-style.
+        sampling: sampling, which decides the keys of each batch.
+        settings: other arguments of DataLoader.
+        transforms: Normalize, ToDtype and OnBatch, as in `Loader(transforms=)`.
+        slow: why the native path was not possible, and what makes it possible.
+
+    Raises:
+        TransformError: a crop, resize or flip is given, which only the native path applies.
+        TypeError: the argument is not a dataset.
+        ValueError: a sampler is given for an iterable dataset.
+    """
+
+    path: Literal["native", "torch"] = "torch"
+
+    def __init__(
+        self,
+        dataset: Any,
+        sampling: Sampling,
+        settings: WorkerSettings,
+        *,
+        transforms: Any,
+        slow: Slow,
+    ) -> None:
+        self.reason = slow.reason
+        self._remedy = slow.remedy
+        self.dataset = dataset
+        self._shuffle: bool | None = None
+        self._iterable = is_iterable_dataset(dataset)
+        if self._iterable:
+            if is_data_pipe(dataset):  # which DataLoader tells whether to shuffle
+                self._shuffle, sampling = sampling.shuffle, replace(sampling, shuffle=None)
+            _check_iterable(sampling)
+        elif not hasattr(dataset, "__getitem__"):
+            raise TypeError(
+                f"dataset must be a path, a fastio or a torch dataset, got {type(dataset).__name__}"
+            )
+        generator = None if self._iterable else settings.generator
+        self._sampling = drawn_by(generator, sampling)
+        self._settings = settings
+        self._finish = _finish(transforms, slow.reason)
+        self._reader: TorchReader | None = None
+        self.reader()  # DataLoader checks its arguments
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
+
+    def warn(self) -> None:
+        """Warns that this path is slow, why, and what to do; once per process and reason."""
+        processes = self._settings.num_workers
+        where = f"in {processes} worker processes" if processes else "in the calling thread"
+        _warn(
+            f"fastio reads {type(self.dataset).__name__} through torch's DataLoader, {where}, no "
+            f"faster than DataLoader itself: {self.reason}. {self._remedy}"
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.dataset)
+
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling, which decides the keys of each batch."""
+        return self._sampling
+
+    @property
+    def random(self) -> bool:
+        return self._sampling.random and not self._iterable
+
+    @property
+    def follows_torch(self) -> bool:
+        return not self._iterable and self._sampling.permutes(len(self.dataset))
+
+    @property
+    def finish(self) -> Finish | None:
+        return self._finish
+
+    def reader(self) -> TorchReader:
+        """Returns the DataLoader of this process."""
+        if self._reader is None:
+            self._reader = TorchReader(
+                self.dataset,
+                self._settings,
+                batched=self._sampling.batched,
+                batch_size=self._sampling.batch_size,
+                drop_last=self._sampling.drop_last,
+                shuffle=self._shuffle,
+            )
+        return self._reader
+
+    def steps(self, ranks: Ranks) -> int:
+        if self._iterable:
+            return len(self.reader())
+        # A dataset needs a length only where no sampler tells which rows there are.
+        return self._sampling.steps(len(self.dataset) if self._sampling.ours else 0, ranks)
+
+    def run(self, cursor: Cursor, ranks: Ranks) -> HostBatches:
+        if self._iterable:
+            return _IteratedBatches(self.reader(), cursor, self._sampling.batched)
+        if self._sampling.ours:
+            drawn = self._settings.generator is None and not cursor.begun
+            follows_torch = self.follows_torch if drawn else None
+            batches = partial(
+                _planned, self._sampling, len(self.dataset), cursor, ranks, follows_torch
+            )
+        else:
+            batches = partial(_sampled, self._sampling, cursor, ranks)
+        ours = self._sampling.ours and self._settings.generator is None
+        # DataLoader draws a base seed, which an epoch that goes on in the middle did before.
+        with unchanged(None) if ours and cursor.begun else nullcontext():
+            return _IndexedBatches(
+                self.reader(), batches, self._sampling.batched, self._settings.in_order
+            )
+
+    def epoch_rows(self) -> int:
+        return len(self.dataset)
+
+    def rows(self, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        return self._sampling.rows(len(self.dataset), cursor, ranks)
+
+    def augmentation(
+        self,
+        cursor: Cursor,
+        ranks: Ranks,
+        rows: npt.ArrayLike,
+        occurrences: npt.ArrayLike,
+        field: str | None,
+    ) -> list[Augmentation]:
+        raise TransformError(f"augmentations are known on the native path, and here {self.reason}")
+
+    def order_name(self, ranks: Ranks) -> str:
+        return self._sampling.named(ranks)
+
+    def adopt_order(self, name: str, ranks: Ranks) -> None:
+        """Does nothing: torch's orders have no parameters that may differ."""
+
+    @property
+    def ahead(self) -> int:
+        return 0
+
+    def set_threads(self, threads: int) -> int:
+        return 0
+
+    def stats(self) -> Stats:
+        return Stats(path="torch", reason=self.reason)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+@cache
+def _warn(message: str) -> None:
+    """Warns unless this process has already issued the same warning."""
+    warn(message, PerformanceWarning)
+
+
+def _check_iterable(sampling: Sampling) -> None:
+    for name in ("shuffle", "sampler", "batch_sampler"):
+        value = getattr(sampling, name)
+        if value not in (None, False):
+            raise ValueError(
+                f"DataLoader with IterableDataset: expected unspecified {name} option, but got "
+                f"{name}={value}: a dataset that iterates has its own order"
+            )
+    if sampling.mode != "sequential":
+        raise ValueError(f"a dataset that iterates has its own order: not {sampling.mode!r}")
+
+
+def _finish(transforms: Any, reason: str) -> Finish | None:
+    steps: list[Step] = []
+    named = isinstance(transforms, Mapping)
+    for key, given in transforms.items() if named else [(None, transforms)]:
+        if named and key is None:
+            steps += [(None, function) for function in on_whole_batch(as_list(given))]
+            continue
+        compiled = compile(as_list(given), None if key is None else str(key))
+        if compiled.geometry:
+            raise TransformError(
+                f"{compiled.geometry[0]} needs the native path, and here {reason}: do it in the "
+                "dataset, whose samples go through worker processes"
+            )
+        functions: list[Callable[[Any], Any]] = [*compiled.batch]
+        if compiled.tail:
+            functions.insert(0, Tail(compiled.tail))
+        for function in functions:
+            steps.append((key, function) if named else (None, partial(_on_input, function)))
+    return Finish(steps) if steps else None
+
+
+def _on_input(function: Callable[[Any], Any], data: Any) -> Any:
+    """Applies a function to the input of the model: the first part of a batch."""
+    if isinstance(data, Mapping):
+        raise TransformError(
+            f"the batches are mappings: say which part, transforms={{key: [...]}}, of {list(data)}"
+        )
+    return Finish([(0, function)])(data) if isinstance(data, (tuple, list)) else function(data)
+
+
+def _planned(
+    sampling: Sampling, rows: int, cursor: Cursor, ranks: Ranks, follows_torch: bool | None
+) -> Iterator[tuple[Sequence[Any], BatchInfo]]:
+    """Yields the batches of fastio's order, which is drawn when the first key is requested.
+
+    This is not a method: persistent workers keep it, and must end when the feed is garbage.
+
+    Args:
+        sampling: sampling, which decides the rows of each batch.
+        rows: number of rows of the dataset.
+        cursor: where to start.
+        ranks: ranks that share the epoch.
+        follows_torch: as in `with_order_seed`; None if the cursor already has all that is drawn.
+    """
+    order_seed = None
+    if follows_torch is not None:
+        cursor = with_order_seed(cursor, sampling, ranks, follows_torch)
+        order_seed = cursor.order_seed
+    first = sampling.first_step(cursor.position, ranks)
+    for batch in sampling.plan(rows, cursor, ranks):
+        info = BatchInfo(
+            batch.rows,
+            batch.valid,
+            cursor.epoch,
+            first + batch.step,
+            batch.next_position,
+            order_seed=order_seed,
+        )
+        yield batch.rows.tolist(), info
+
+
+def _sampled(
+    sampling: Sampling, cursor: Cursor, ranks: Ranks
+) -> Iterator[tuple[Sequence[Any], BatchInfo]]:
+    first = sampling.first_step(cursor.position, ranks)
+    position = cursor.position
+    for step, keys in enumerate(sampling.keys(position), first):
+        position += len(keys)
+        yield keys, BatchInfo(_as_rows(keys), len(keys), cursor.epoch, step, position)
+
+
+def _as_rows(keys: Sequence[Any]) -> npt.NDArray[np.int64] | None:
+    """Returns keys as row numbers, or None if they are something else."""
+    if not len(keys) or not isinstance(keys[0], (int, np.integer)):
+        return None if len(keys) else np.empty(0, np.int64)
+    try:
+        rows = np.asarray(keys)
+    except (ValueError, OverflowError):  # a list among them
+        return None
+    return rows.astype(np.int64, copy=False) if rows.ndim == 1 and rows.dtype.kind in "iu" else None
+
+
+def _tracked(
+    batches: Callable[[], Iterator[tuple[Sequence[Any], BatchInfo]]],
+    drawn: deque[BatchInfo],
+    batched: bool,
+) -> Iterator[Any]:
+    for keys, info in batches():
+        drawn.append(info)
+        yield keys if batched else keys[0]
+
+
+class _IndexedBatches:
+    """One run over a map-style dataset. Batches have the order in which their keys were drawn."""
+
+    def __init__(
+        self,
+        reader: TorchReader,
+        batches: Callable[[], Iterator[tuple[Sequence[Any], BatchInfo]]],
+        batched: bool,
+        in_order: bool,
+    ) -> None:
+        self._drawn: deque[BatchInfo] = deque()
+        self._in_order = in_order
+        self._closed = False
+        self._batches = reader.read(partial(_tracked, batches, self._drawn, batched))
+
+    def __iter__(self) -> _IndexedBatches:
+        return self
+
+    def __next__(self) -> HostBatch:
+        try:
+            data = next(self._batches)
+        except StopIteration:
+            raise
+        except Exception as error:
+            if self._closed:
+                raise LoaderClosed("closed while a batch was waited for") from error
+            if self._drawn:
+                self._drawn.popleft()
+            raise
+        info = self._drawn.popleft()
+        return HostBatch(data, info if self._in_order else info._replace(rows=None))
+
+    def ready(self) -> bool:
+        return True  # DataLoader does not tell
+
+    def close(self) -> None:
+        self._closed = True
+        self._batches = iter(())  # its workers end with it
+
+
+class _IteratedBatches:
+    """One run over an iterable dataset. Its position counts batches."""
+
+    def __init__(self, reader: TorchReader, cursor: Cursor, batched: bool) -> None:
+        self._batched = batched
+        self._epoch = cursor.epoch
+        self._position = cursor.position
+        self._closed = False
+        self._batches = reader.read(skip=cursor.position)
+
+    def __iter__(self) -> _IteratedBatches:
+        return self
+
+    def __next__(self) -> HostBatch:
+        try:
+            data = next(self._batches)
+        except StopIteration:
+            raise
+        except Exception as error:
+            if self._closed:
+                raise LoaderClosed("closed while a batch was waited for") from error
+            raise
+        step = self._position
+        self._position += 1
+        valid = 1
+        if self._batched and (tensor := first_tensor(data)) is not None and tensor.ndim:
+            valid = len(tensor)
+        return HostBatch(data, BatchInfo(None, valid, self._epoch, step, self._position))
+
+    def ready(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._closed = True
+        self._batches = iter(())

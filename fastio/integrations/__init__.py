@@ -1,0 +1,3 @@
+"""Loaders in Lightning, Accelerate and the Trainer of transformers."""
+
+from __future__ import annotations

@@ -1,0 +1,328 @@
+"""fastio for users of Hugging Face Accelerate, and of the Trainer of transformers.
+
+A prepared `fastio.Loader` delivers each process's part on its device (unless it was made with
+`distributed=False`) and keeps its own position. `Accelerator.prepare` would add the same to a
+DataLoader, and leaves a Loader as it is. This module tells Accelerate which batch is the last of an
+epoch, which gradient accumulation and `gather_for_metrics` need, and resumes from checkpoints.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.data_loader import DataLoaderStateMixin
+from accelerate.state import GradientState
+from accelerate.utils import send_to_device
+
+from fastio import Loader, ShardingWarning
+
+__all__ = ["PreparedLoader", "TrainerLoaders", "prepare"]
+
+_END = object()
+
+
+def prepare(accelerator: Accelerator, loader: Loader) -> PreparedLoader:
+    """Return a loader for a training loop with Accelerate; `save_state` saves its position.
+
+    After `load_state` the next iterator continues at the saved position, so no batches need to be
+    skipped. Make the loader with `device=accelerator.device` to copy batches ahead; without a
+    device they are moved there when they are requested.
+
+    Args:
+        accelerator: made before the loader, because it initialises torch.distributed.
+        loader: loader to prepare; several loaders must be prepared in the same order as in the run
+            that saved the state, each once.
+
+    Raises:
+        TypeError: the argument is not a Loader, or is already prepared.
+        ValueError: the loader delivers to another device, or is sharded for other processes.
+
+    Warns:
+        ShardingWarning: several processes receive the same samples, because the loader's sampler or
+            its iterable dataset gives all of them to each.
+    """
+    _check_kind(loader)
+    prepared = PreparedLoader(accelerator, loader)
+    accelerator.register_for_checkpointing(prepared)
+    return prepared
+
+
+class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
+    """A loader with the attributes that Accelerate expects of a DataLoader.
+
+    Iterating reads one batch ahead, to recognise the last one. `gather_for_metrics` then drops the
+    samples that pad it. `accelerate.skip_first_batches` does not read the batches that it skips,
+    and counts from the beginning of the epoch, regardless of the loader's position.
+
+    Args:
+        accelerator: accelerator on whose device batches are delivered.
+        loader: loader to iterate over.
+
+    Attributes:
+        loader: as given. It is one batch ahead of the batch delivered last.
+        batch: information about the batch delivered last; see `Loader.batch`.
+        end_of_dataloader: whether that batch was the last of the epoch.
+        remainder: number of samples of the last batch without padding, over all processes; -1
+            before it.
+
+    Raises:
+        ValueError: the loader delivers to another device.
+    """
+
+    def __init__(self, accelerator: Accelerator, loader: Loader) -> None:
+        self.loader = loader
+        self.batch: Any = None
+        self.device = accelerator.device
+        self._move = loader.device is None and accelerator.device_placement
+        self._non_blocking = accelerator.non_blocking
+        self._state: dict[str, Any] | None = None
+        if loader.distributed is None and loader.rank is None:
+            loader.distributed = True
+        if loader.device is not None and not _same_device(loader.device, accelerator.device):
+            raise ValueError(
+                f"the loader delivers to {loader.device}, and this process's device is "
+                f"{accelerator.device}: make it with device=accelerator.device"
+            )
+        _check_sharding(accelerator, loader)
+        # What accelerate's functions look for.
+        self.gradient_state = GradientState()
+        self._drop_last = True  # the remainder is found here
+        self.drop_last = loader.drop_last
+        self.batch_size = loader.batch_size
+        self.sampler = self.prefetch_factor = None
+        self.batch_sampler = _Steps(self)
+        self.dataset = _Batches(self)
+        self.collate_fn = _only
+        if accelerator.num_processes > 2 and not loader.drop_last and _pads_each_rank(loader):
+            warnings.warn(
+                "gather_for_metrics can drop only the last process's padding, and of table files "
+                "as they are several processes have some: give drop_last=True, or pack them",
+                stacklevel=3,
+            )
+
+    def __len__(self) -> int:
+        """Returns the number of batches of a whole epoch.
+
+        Raises:
+            TypeError: the number is not known.
+        """
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        loader = self.loader
+        self.begin()
+        try:
+            batches = iter(loader)
+            position = loader.state_dict()["position"]
+            ahead = next(batches, _END)
+            while ahead is not _END:
+                batch, info, state = ahead, loader.batch, loader.state_dict()
+                ahead = next(batches, _END)
+                if ahead is _END:
+                    self.end_of_dataloader = True
+                    padded = info.rows is not None and state["order"] != "sampler"
+                    self.remainder = info.next_position - position if padded else 0
+                    state = loader.state_dict()
+                position = info.next_position
+                self.batch, self._state = info, state
+                if self._move:
+                    batch = send_to_device(batch, self.device, non_blocking=self._non_blocking)
+                yield batch
+        finally:
+            self.end()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch that the next iterator delivers; see `Loader.set_epoch`."""
+        self.loader.set_epoch(epoch)
+        self._state = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the loader's state after the batch that was delivered last."""
+        return self.loader.state_dict() if self._state is None else self._state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes the next iterator continue at a saved state; see `Loader.load_state_dict`."""
+        self.loader.load_state_dict(state)
+        self._state = None
+
+    def from_step(self, step: int) -> Iterator[Any]:
+        """Yields the batches of the loader's current epoch from a step on, counted from 0."""
+        loader = self.loader
+        self.load_state_dict({**loader.state_dict(), "position": 0})
+        if step and (loader.batch_size is not None or loader.batch_sampler is None):
+            next(iter(loader))
+            position = step * loader.batch.next_position
+            self.load_state_dict({**loader.state_dict(), "position": position})
+        elif step:  # batches of any size
+            for _ in zip(range(step), loader, strict=False):
+                pass
+            self.load_state_dict(loader.state_dict())
+        return iter(self)
+
+
+class TrainerLoaders:
+    """Lets the Trainer of transformers take Loaders in place of datasets::
+
+        class MyTrainer(fastio.integrations.accelerate.TrainerLoaders, transformers.Trainer): ...
+
+        trainer = MyTrainer(model, args, train_dataset=loader, eval_dataset=other_loader)
+
+    Make the loaders with `batch_size=args.train_batch_size` (or `args.eval_batch_size`),
+    `device=args.device`, and the `fields` that the model takes, because the Trainer does not remove
+    columns of a Loader. `train(resume_from_checkpoint=...)` continues at the next sample.
+    Evaluation sees the same samples each time. Datasets are passed to the Trainer's own
+    DataLoaders.
+
+    Raises:
+        ValueError: a loader's batch size is not that of the Trainer's arguments, or it delivers to
+            another device.
+    """
+
+    accelerator: Any
+    args: Any
+    train_dataset: Any
+    eval_dataset: Any
+
+    def get_train_dataloader(self) -> Any:
+        loader = self.train_dataset
+        if not isinstance(loader, Loader):
+            return super().get_train_dataloader()  # type: ignore[misc]
+        return self._prepared(loader, "train", self.args.train_batch_size)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        loader = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(loader, str):
+            loader = self.eval_dataset[loader]
+        if not isinstance(loader, Loader):
+            return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
+        return self._prepared(loader, "eval", self.args.eval_batch_size)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        if not isinstance(test_dataset, Loader):
+            return super().get_test_dataloader(test_dataset)  # type: ignore[misc]
+        return self._prepared(test_dataset, "eval", self.args.eval_batch_size)
+
+    def _prepared(self, loader: Loader, kind: str, batch_size: int) -> PreparedLoader:
+        if loader.batch_size != batch_size:
+            raise ValueError(
+                f"the loader's batch_size is {loader.batch_size}, and the Trainer counts with "
+                f"args.{kind}_batch_size, {batch_size}: give both the same"
+            )
+        loader.set_epoch(0)
+        return PreparedLoader(self.accelerator, loader)
+
+
+class _Steps:
+    """The numbers of an epoch's batches, in place of a DataLoader's batch sampler."""
+
+    def __init__(self, prepared: PreparedLoader) -> None:
+        self._prepared = prepared
+        self.batch_size = prepared.batch_size
+        self.drop_last = prepared.drop_last
+
+    def __len__(self) -> int:
+        return len(self._prepared)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        try:
+            return ([step] for step in range(len(self)))
+        except TypeError:  # the batches' end is the end
+            return ([step] for step in itertools.count())
+
+    def set_epoch(self, epoch: int) -> None:
+        self._prepared.set_epoch(epoch)
+
+
+class _Batches:
+    """The batches of an epoch by number, in place of a DataLoader's dataset.
+
+    A DataLoader made from both, as `skip_first_batches` does, gives the loader's batches.
+    """
+
+    def __init__(self, prepared: PreparedLoader) -> None:
+        self._prepared = prepared
+        self._batches: Iterator[Any] = iter(())
+        self._next = 0
+
+    def __len__(self) -> int:
+        """Returns the number of samples over all processes."""
+        return len(self._prepared.loader.dataset)
+
+    def __getitem__(self, step: int) -> Any:
+        if step == 0 or step != self._next:
+            self._batches = self._prepared.from_step(step)
+        self._next = step + 1
+        return next(self._batches)
+
+
+def _only(items: list[Any]) -> Any:
+    [item] = items
+    return item
+
+
+def _same_device(one: torch.device, other: torch.device) -> bool:
+    return one.type == other.type and (one.index or 0) == (other.index or 0)
+
+
+def _check_kind(loader: Any) -> None:
+    if isinstance(loader, PreparedLoader):
+        raise TypeError("the loader is prepared already: use what the first call returned")
+    if not isinstance(loader, Loader):
+        raise TypeError(
+            f"prepare takes a fastio.Loader, got {type(loader).__name__}: others are for "
+            "accelerator.prepare"
+        )
+
+
+def _check_sharding(accelerator: Accelerator, loader: Loader) -> None:
+    """Raises an error or warns if the loader's sharding does not fit Accelerate's processes."""
+    processes, process = accelerator.num_processes, accelerator.process_index
+    how = _sharded_by(loader)
+    if how is not None:
+        said, rank, world_size = how
+        if processes % world_size or (world_size == processes and rank != process):
+            raise ValueError(
+                f"the loader is sharded already, by {said}, as rank {rank} of {world_size}, and "
+                f"this is process {process} of {processes}: leave that out, and prepare gives each "
+                "process its part"
+            )
+    elif processes > 1 and loader.distributed is not False and not _takes_parts(loader):
+        warnings.warn(
+            f"each of the {processes} processes gets all samples of this loader: its sampler, or "
+            "its dataset that iterates, decides what it gives, and fastio follows it. Give each "
+            "process a part there (a DistributedSampler, a dataset split by node), or no sampler; "
+            "distributed=False says that all is wanted",
+            ShardingWarning,
+            stacklevel=4,
+        )
+
+
+def _sharded_by(loader: Loader) -> tuple[str, int, int] | None:
+    """Returns what shards the loader, with its rank and world size; None if it is not sharded."""
+    if loader.rank is not None and loader.world_size is not None:
+        return "rank= and world_size=", loader.rank, loader.world_size
+    shown = vars(loader)  # the properties refuse Accelerate
+    for sampler in (shown["batch_sampler"], shown["sampler"]):
+        for one in (sampler, getattr(sampler, "sampler", None)):
+            rank, world_size = (getattr(one, name, None) for name in ("rank", "num_replicas"))
+            if isinstance(rank, int) and isinstance(world_size, int):
+                return type(one).__name__, rank, world_size
+    return None
+
+
+def _takes_parts(loader: Loader) -> bool:
+    """Returns whether the loader or its dataset gives each process a different part."""
+    split = getattr(loader.dataset, "_distributed", None) is not None  # split_dataset_by_node
+    iterates = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+    ours = type(vars(loader)["sampler"]).__module__.startswith("fastio.")
+    return split or (ours and not iterates)
+
+
+def _pads_each_rank(loader: Loader) -> bool:
+    """Returns whether each process pads its own part of the data, not the last ranks only."""
+    return str(loader.state_dict()["order"]).startswith("row groups")

@@ -1,0 +1,17 @@
+"""`fastio.integrations.lightning` for users of the package `pytorch_lightning`."""
+
+from __future__ import annotations
+
+from pytorch_lightning import Callback, LightningDataModule
+
+from fastio.integrations.lightning_hooks import DataModuleHooks, StatsMonitorHooks
+
+__all__ = ["DataModule", "StatsMonitor"]
+
+
+class DataModule(DataModuleHooks, LightningDataModule):
+    """`fastio.integrations.lightning.DataModule`, for the Trainer of `pytorch_lightning`."""
+
+
+class StatsMonitor(StatsMonitorHooks, Callback):
+    """`fastio.integrations.lightning.StatsMonitor`, for the Trainer of `pytorch_lightning`."""

@@ -1,0 +1,3 @@
+"""Which rows come when, as arithmetic: orders, plans, sampling arguments and states."""
+
+from __future__ import annotations

@@ -1,0 +1,272 @@
+"""Plans divide an order into batches: which rows a rank gets at which step.
+
+A global batch is `batch_size * world_size` consecutive positions of the order; rank r gets its r-th
+part. The samples of a step, taken over all ranks, therefore depend on the global batch size only,
+and every rank makes the same number of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.order.order import AnyOrder, Order, PickedOrder
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class PlannedBatch(NamedTuple):
+    """One batch of one rank, before anything is read.
+
+    Attributes:
+        step: number of the batch in its plan, from 0.
+        rows: int64 (n,), global row numbers.
+        valid: number of rows that count; the others, at the end, repeat rows of the epoch so that
+            every rank has the same number.
+        next_position: samples of the epoch, over all ranks, that are done after this batch.
+        occurrences: int64 (n,), how often each row occurred earlier in the epoch; None if never.
+    """
+
+    step: int
+    rows: npt.NDArray[np.int64]
+    valid: int
+    next_position: int
+    occurrences: npt.NDArray[np.int64] | None = None
+
+
+def draw_keys(
+    rows: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.int64]:
+    """Returns the keys of the samples' random draws, besides seed and epoch: int64 (n,).
+
+    The key of a row that occurs for the first time is its number. Further occurrences have 64 mixed
+    bits (the finaliser of SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
+    generators", OOPSLA 2014), which collide with the key of another row with a probability of
+    2**-64.
+    """
+    if occurrences is None or not occurrences.any():
+        return rows
+    words = rows.astype(np.uint64) ^ occurrences.astype(np.uint64) * np.uint64(_GOLDEN)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+    words ^= words >> np.uint64(31)
+    return np.where(occurrences == 0, rows, words.view(np.int64))
+
+
+class Occurrences:
+    """Counts how often each row has occurred.
+
+    Args:
+        rows: number of rows of the dataset, or of places in `picked`.
+        picked: int64 (rows,), the dataset's rows at the places; None if the counted values are
+            rows.
+    """
+
+    def __init__(self, rows: int, picked: npt.NDArray[np.int64] | None = None) -> None:
+        most = int(picked.max()) + 1 if picked is not None and picked.size else rows
+        self._counts = np.zeros(most, np.uint32)
+        self._picked = picked
+
+    def count(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Counts rows, int64 (n,), and returns how often each had occurred before, int64 (n,)."""
+        rows = rows if self._picked is None else self._picked[rows]
+        turns = np.argsort(rows, kind="stable")
+        ordered = rows[turns]
+        begins = np.flatnonzero(np.diff(ordered, prepend=-1))
+        lengths = np.diff(begins, append=len(rows))
+        within = np.arange(len(rows)) - np.repeat(begins, lengths)
+        found = np.empty(len(rows), np.int64)
+        found[turns] = self._counts[ordered] + within
+        self._counts[ordered[begins]] += lengths.astype(np.uint32)
+        return found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The batches of one rank in one epoch. Iterating yields them in order.
+
+    Args:
+        order: order of the epoch.
+        batch_size: number of rows per batch on each rank.
+        drop_last: drop the last global batch if it is not full. Otherwise its samples are spread
+            evenly over the ranks, and ranks with fewer samples are padded with rows from the
+            beginning of the epoch (`PlannedBatch.valid` excludes them).
+        rank, world_size: of this process.
+        start: first position: number of samples of the epoch, over all ranks, that are done.
+    """
+
+    order: AnyOrder | PickedOrder
+    batch_size: int
+    drop_last: bool = False
+    rank: int = 0
+    world_size: int = 1
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank {self.rank} is not in [0, world_size {self.world_size})")
+        if not 0 <= self.start <= self.order.rows:
+            raise ValueError(f"start {self.start} is not in [0, {self.order.rows}]")
+
+    @property
+    def global_batch(self) -> int:
+        """The number of samples of a full step over all ranks."""
+        return self.batch_size * self.world_size
+
+    def __len__(self) -> int:
+        left = self.order.rows - self.start
+        return left // self.global_batch if self.drop_last else -(-left // self.global_batch)
+
+    def batch(self, step: int) -> PlannedBatch:
+        """Returns the batch of a step in [0, len(self))."""
+        if not 0 <= step < len(self):
+            raise IndexError(f"step {step} is not in [0, {len(self)})")
+        return self._batch(step)
+
+    def _batch(self, step: int) -> PlannedBatch:
+        size = self.batch_size * self.world_size
+        begin = self.start + step * size
+        end = min(begin + size, self.order.rows)
+        share = -(-(end - begin) // self.world_size)
+        first = begin + self.rank * share
+        valid = max(0, min(share, end - first))
+        if valid == share:
+            return PlannedBatch(step, self.order.span(first, share), valid, end)
+        positions = np.arange(first, first + share, dtype=np.int64)
+        positions[valid:] %= self.order.rows  # padded from the epoch's beginning
+        return PlannedBatch(step, self.order.at(positions), valid, end)
+
+    def __iter__(self) -> Iterator[PlannedBatch]:
+        return map(self._batch, range(len(self)))
+
+
+class Lengths(Protocol):
+    """The lengths of rows: an array int32 (rows,), or an object that is indexed like one."""
+
+    def __getitem__(self, rows: npt.NDArray[np.int64], /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Settings for batches with rows of similar lengths.
+
+    Attributes:
+        lengths: lengths of the rows.
+        pool: number of global batches whose rows are sorted together.
+    """
+
+    lengths: Lengths
+    pool: int
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """A plan whose global batches have rows of similar lengths; otherwise like `Plan`.
+
+    The rows of each `buckets.pool` global batches of the order are sorted by length and cut into
+    global batches, which are delivered in shuffled order; a batch that is not full comes last. The
+    samples of a step depend on the global batch size only, as in `Plan`, and an epoch can be
+    resumed exactly with the same global batch size.
+
+    Args:
+        plan: order divided into batches; its start is the beginning of a global batch.
+        buckets: lengths and pool.
+    """
+
+    plan: Plan
+    buckets: Buckets
+
+    def __post_init__(self) -> None:
+        if self.plan.start % self.plan.global_batch and self.plan.start < self.plan.order.rows:
+            raise ValueError(f"start {self.plan.start} is not the beginning of a global batch")
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    @property
+    def pool_rows(self) -> int:
+        """The number of positions per pool; pools start at multiples of it."""
+        return self.buckets.pool * self.plan.global_batch
+
+    def __iter__(self) -> Iterator[PlannedBatch]:
+        plan, pool_rows = self.plan, self.pool_rows
+        step = 0
+        for first in range(plan.start // pool_rows * pool_rows, plan.order.rows, pool_rows):
+            for begin, rows in self._pool(first, min(first + pool_rows, plan.order.rows)):
+                if begin >= plan.start and step < len(plan):
+                    yield self._part(step, begin, rows)
+                    step += 1
+
+    def _pool(self, first: int, last: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """Yields the global batches of positions [first, last): the start of each, and its rows."""
+        order, size = self.plan.order, self.plan.global_batch
+        rows = order.span(first, last - first)
+        rows = rows[np.argsort(self.buckets.lengths[rows], kind="stable")]
+        full = len(rows) // size
+        # Which rows are left over is no matter of their lengths.
+        skipped = len(rows) % size
+        places = Order(len(rows), order.seed, order.epoch + first).span(0, skipped)
+        left = np.zeros(len(rows), np.bool_)
+        left[places] = True
+        kept = rows[~left]
+        turns = Order(full, order.seed, order.epoch + first).span(0, full)
+        for place, batch in enumerate(turns.tolist()):
+            begin = batch * size
+            yield first + place * size, kept[begin : begin + size]
+        if skipped:
+            yield first + full * size, rows[left]
+
+    def _part(self, step: int, begin: int, rows: npt.NDArray[np.int64]) -> PlannedBatch:
+        """Returns this rank's part of a global batch."""
+        plan = self.plan
+        end = begin + len(rows)
+        share = -(-len(rows) // plan.world_size)
+        mine = np.arange(plan.rank * share, (plan.rank + 1) * share)
+        valid = max(0, min(share, len(rows) - plan.rank * share))
+        return PlannedBatch(step, rows[mine % len(rows)], valid, end)
+
+
+def follow(
+    batches: Iterable[Iterable[int]],
+    rows: int,
+    start: int = 0,
+    seen: Occurrences | None = None,
+) -> Iterator[PlannedBatch]:
+    """Yields the batches of a user's batch sampler as planned batches.
+
+    Args:
+        batches: lists of row numbers; negative ones count from the end.
+        rows: number of rows of the dataset.
+        start: number of samples done before, for `PlannedBatch.next_position`.
+        seen: counter of the rows, for `PlannedBatch.occurrences`.
+
+    Raises:
+        IndexError: a row number is out of range.
+    """
+    position = start
+    for step, batch in enumerate(batches):
+        numbers = row_numbers(batch, rows)
+        position += len(numbers)
+        occurrences = None if seen is None else seen.count(numbers)
+        yield PlannedBatch(step, numbers, len(numbers), position, occurrences)
+
+
+def row_numbers(keys: Iterable[int], rows: int) -> npt.NDArray[np.int64]:
+    """Returns the keys of a sampler as row numbers, int64 (n,); negative ones count from the end.
+
+    Raises:
+        IndexError: a row number is out of range.
+    """
+    numbers = np.asarray(list(keys), np.int64).reshape(-1)
+    if numbers.size and not -rows <= int(numbers.min()) <= int(numbers.max()) < rows:
+        raise IndexError(
+            f"the sampler gave a row outside [0, {rows}): "
+            f"{int(numbers.min())} to {int(numbers.max())}"
+        )
+    return np.where(numbers < 0, numbers + rows, numbers)

@@ -1,0 +1,379 @@
+"""Decides the rows of each batch: by torch's sampling arguments, or by an `Order` of fastio.
+
+Without a sampler the order is a function of (seed, epoch), and each rank gets its part of every
+global batch. A sampler or batch sampler is followed exactly, on every rank: as in torch, it must
+shard by itself if sharding is wanted.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.order.order import AnyOrder, DrawnOrder, Mode, Order, Orders, PickedOrder
+from fastio.order.plan import (
+    BucketPlan,
+    Buckets,
+    Occurrences,
+    Plan,
+    PlannedBatch,
+    follow,
+    row_numbers,
+)
+from fastio.order.state import Cursor
+
+MOST_PERMUTED = 1 << 24  # rows; a permutation of more than 64 MiB is not kept in memory
+_SKIPPED = 1 << 16  # keys that are left out at a time
+Skip = Callable[[Sequence[Any]], None]
+Permutation = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+_SHARDS = "shards"  # in place of a block's rows, in the name of an order
+OrderName = Literal["auto", "sequential", "shuffle", "window"]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The rank and world size of this process among those that share an epoch.
+
+    Raises:
+        ValueError: the rank is not in [0, world_size).
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank must be in [0, world_size {self.world_size}), got {self.rank}")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How an epoch is divided into batches. Arguments of `Loader` have their meaning there.
+
+    Attributes:
+        block, window: as in `Order`. If they are set, the loader's state contains them.
+        settle: whether order "auto" shuffles as `Orders` does in the mode "settle".
+        buckets: batches have rows of similar lengths, see `plan.Buckets`; None for any lengths.
+        bounds: windows consist of shards, as in `Orders`; None for blocks.
+        picked: int64 (n,), the rows of the dataset that are loaded; None for all. Everything else
+            counts in places of this list.
+        draw: draws an epoch's permutation of a number of rows, int64 (n,), instead of the shuffle
+            that the seed decides.
+        permute: returns RandomSampler's permutation of a number of rows for a seed that torch's
+            default generator drew.
+
+    Raises:
+        ValueError: arguments are mutually exclusive or out of range.
+    """
+
+    batch_size: int | None = 1
+    shuffle: bool | None = None
+    sampler: Iterable[Any] | None = None
+    batch_sampler: Iterable[Any] | None = None
+    drop_last: bool = False
+    order: OrderName = "auto"
+    block: int | None = None
+    window: int | None = None
+    settle: bool = False
+    buckets: Buckets | None = None
+    bounds: tuple[int, ...] | None = None
+    picked: npt.NDArray[np.int64] | None = field(default=None, compare=False)
+    draw: Callable[[int], Permutation] | None = None
+    permute: Callable[[int, int], Permutation] | None = None
+
+    def __post_init__(self) -> None:
+        if self.sampler is not None and self.shuffle:
+            raise ValueError("sampler option is mutually exclusive with shuffle")
+        if self.batch_sampler is not None:
+            if self.batch_size != 1 or self.shuffle or self.sampler is not None or self.drop_last:
+                raise ValueError(
+                    "batch_sampler option is mutually exclusive with batch_size, shuffle, "
+                    "sampler, and drop_last"
+                )
+        elif self.batch_size is None:
+            if self.drop_last:
+                raise ValueError(
+                    "batch_size=None option disables auto-batching and is mutually exclusive "
+                    "with drop_last"
+                )
+        elif type(self.batch_size) is not int or self.batch_size < 1:
+            raise ValueError(
+                "batch_size should be a positive integer value, but got "
+                f"batch_size={self.batch_size!r}"
+            )
+        self._check_order()
+
+    def _check_order(self) -> None:
+        if self.order not in ("auto", "sequential", "shuffle", "window"):
+            raise ValueError(
+                f"order must be 'auto', 'sequential', 'shuffle' or 'window', got {self.order!r}"
+            )
+        if self.order == "auto":
+            return
+        if not self.ours:
+            raise ValueError(f"order={self.order!r} excludes a sampler, which is an order itself")
+        if self.shuffle is not None and self.shuffle == (self.order == "sequential"):
+            raise ValueError(f"order={self.order!r} contradicts shuffle={self.shuffle}")
+
+    @property
+    def batched(self) -> bool:
+        """Whether samples are collated in batches."""
+        return self.batch_size is not None or self.batch_sampler is not None
+
+    @property
+    def ours(self) -> bool:
+        """Whether the order is an `Order`; otherwise a sampler decides it."""
+        return self.sampler is None and self.batch_sampler is None
+
+    @property
+    def mode(self) -> Mode | Literal["settle"]:
+        """The order's mode."""
+        if self.order != "auto":
+            return self.order
+        if not self.shuffle:
+            return "sequential"
+        if self.settle:
+            return "settle"
+        return "shuffle" if self.window is None else "window"
+
+    def permutes(self, rows: int) -> bool:
+        """Returns whether the order of an epoch this long can be RandomSampler's permutation."""
+        plain = self.ours and self.mode == "shuffle" and self.buckets is None
+        return plain and self.permute is not None and rows <= MOST_PERMUTED
+
+    @property
+    def name(self) -> str:
+        """The name of the kind of order in which positions count, for the loader's state."""
+        if not self.ours:
+            return "sampler"
+        if self.draw is not None:
+            return "generator"
+        if self.mode in ("sequential", "shuffle") or self.window is None:
+            return self.mode
+        return f"{self.mode}:{_SHARDS if self.bounds else self.block}x{self.window}"
+
+    def named(self, ranks: Ranks) -> str:
+        """Returns `name` with the other values on which the order depends."""
+        if self.buckets is None:
+            return self.name
+        return f"{self.name}:{self.buckets.pool}x{(self.batch_size or 1) * ranks.world_size}"
+
+    @property
+    def random(self) -> bool:
+        """Whether an epoch's order depends on a seed."""
+        own = self.ours and self.draw is None
+        return own and (self.mode != "sequential" or self.buckets is not None)
+
+    def adopting(self, name: str) -> Sampling:
+        """Returns this sampling with the block and window of another's name, if both have any."""
+        kind, _, numbers = name.partition(":")
+        block, _, window = numbers.partition("x")
+        by_window = kind == self.mode or (self.order == "auto" and bool(self.shuffle))
+        if block == _SHARDS and window.isdecimal() and self.bounds and self.ours and by_window:
+            return replace(self, window=int(window))
+        known = block.isdecimal() and window.isdecimal()
+        if not known or not self.ours or kind not in ("window", "settle"):
+            return self
+        if kind != self.mode and not (self.order == "auto" and self.shuffle):
+            return self
+        settle = kind == "settle"
+        return replace(self, block=int(block), window=int(window), settle=settle, bounds=None)
+
+    def orders(self, rows: int, seed: int) -> Orders:
+        """Returns the orders of all epochs, if no sampler decides them."""
+        block, window = self.block or 64, self.window or 64
+        bounds = self._picked_bounds if self._by_windows else self.bounds
+        return Orders(rows, seed, self.mode, block, window, bounds)
+
+    def steps(self, rows: int, ranks: Ranks) -> int:
+        """Returns the number of batches of a whole epoch.
+
+        Raises:
+            TypeError: the sampler has no length.
+        """
+        if self.ours:
+            return len(self.cut(Order(rows, mode="sequential"), ranks, 0))
+        source = self.sampler if self.batch_sampler is None else self.batch_sampler
+        length = len(cast(Sized, source))
+        if self.batch_sampler is not None or self.batch_size is None:
+            return length
+        return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
+
+    def first_step(self, position: int, ranks: Ranks) -> int:
+        """Returns the number of the step at a position, if the position determines it."""
+        if self.batch_sampler is not None:
+            return 0
+        return position // ((self.batch_size or 1) * (ranks.world_size if self.ours else 1))
+
+    def plan(
+        self, rows: int, cursor: Cursor, ranks: Ranks, count: bool = False
+    ) -> Iterator[PlannedBatch]:
+        """Yields the batches of rows from the cursor to the end of its epoch, lazily.
+
+        Args:
+            rows: number of rows of the dataset.
+            cursor: where to start.
+            ranks: ranks that share the epoch.
+            count: whether to count how often each row of a sampler occurred earlier. Without a
+                sampler only rows that are picked twice occur twice, and those are always counted.
+        """
+        if self.ours:
+            drawn = self.order_of(rows, cursor)
+            buckets = self.buckets
+            picked, again = self._listed
+            order = drawn if picked is None or again is not None else PickedOrder(drawn, picked)
+            if picked is not None and again is not None and buckets is not None:
+                buckets = Buckets(buckets.lengths[picked], buckets.pool)
+            plan = self.cut(order, ranks, cursor.position)
+            batches = iter(plan if buckets is None else BucketPlan(plan, buckets))
+            if picked is None or again is None:
+                return batches
+            return (
+                batch._replace(rows=picked[batch.rows], occurrences=again[batch.rows])
+                for batch in batches
+            )
+        seen = Occurrences(rows, self.picked) if count else None
+
+        def skip(keys: Sequence[Any]) -> None:
+            if seen is not None:
+                seen.count(row_numbers(keys, rows))
+
+        keys = self.keys(cursor.position, skip)
+        if not self.batched:  # a list in place of a row number would pass for a batch
+            keys = ([operator.index(key)] for (key,) in keys)
+        followed, picked = follow(keys, rows, cursor.position, seen), self.picked
+        if picked is None:
+            return followed
+        return (batch._replace(rows=picked[batch.rows]) for batch in followed)
+
+    def picked_at(
+        self, places: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+        """Returns the picked rows at places, and how often each was picked at an earlier place."""
+        if self.picked is None:
+            return places, None
+        return self.picked[places], None if self._again is None else self._again[places]
+
+    def places(
+        self, rows: npt.NDArray[np.int64], occurrences: npt.NDArray[np.int64] | None
+    ) -> npt.NDArray[np.int64]:
+        """Returns the places of dataset rows among the picked rows, int64 (n,).
+
+        Args:
+            rows: int64 (n,).
+            occurrences: int64 (n,), how often each occurred earlier in the epoch; None if never.
+                With a sampler, a row that is picked several times has the place where it was picked
+                first.
+        """
+        if self.picked is None:
+            return rows
+        by_row, ascending = self._by_row
+        found = np.searchsorted(ascending, rows)
+        return by_row[found if occurrences is None or not self.ours else found + occurrences]
+
+    @cached_property
+    def _by_row(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Returns the places of the picked rows, sorted by row, and these rows."""
+        assert self.picked is not None
+        places = np.argsort(self.picked, kind="stable")
+        return places, self.picked[places]
+
+    @property
+    def _by_windows(self) -> bool:
+        """Whether picked rows are shuffled in windows of the blocks in which they lie."""
+        windows = self.ours and self.draw is None and self.mode in ("window", "settle")
+        return windows and self.picked is not None
+
+    @cached_property
+    def _picked_bounds(self) -> tuple[int, ...]:
+        """Returns the bounds of the dataset's blocks or shards among the sorted picked rows."""
+        _, ascending = self._by_row
+        last = int(ascending[-1]) + 1 if ascending.size else 0
+        block = self.block or 64
+        cuts = np.arange(0, last, block) if self.bounds is None else np.array(self.bounds, np.int64)
+        places = np.searchsorted(ascending, cuts)
+        return tuple(np.unique(np.append(places, [0, len(ascending)])).tolist())
+
+    @cached_property
+    def _listed(
+        self,
+    ) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64] | None]:
+        """The picked rows in the list that an order permutes, and their earlier occurrences."""
+        if not self._by_windows:
+            return self.picked, self._again
+        places, ascending = self._by_row
+        return ascending, None if self._again is None else self._again[places]
+
+    @cached_property
+    def _again(self) -> npt.NDArray[np.int64] | None:
+        """Returns how often each place's row was picked earlier; None if no row is picked twice."""
+        if self.picked is None or not self.picked.size:
+            return None
+        times = Occurrences(int(self.picked.max()) + 1).count(self.picked)
+        return times if times.any() else None
+
+    def rows(self, rows: int, cursor: Cursor, ranks: Ranks) -> Iterator[int]:
+        """Returns the rows of the order from the cursor on, with those that `drop_last` drops."""
+        for batch in replace(self, drop_last=False).plan(rows, cursor, ranks):
+            yield from self.places(batch.rows, batch.occurrences).tolist()
+
+    def order_of(self, rows: int, cursor: Cursor) -> AnyOrder:
+        """Returns the order of the cursor's epoch; a generator may draw it now."""
+        if self.draw is not None:
+            return DrawnOrder(self.draw(rows), cursor.of_order(), cursor.epoch)
+        if cursor.follows_torch and self.permute is not None and self.permutes(rows):
+            return DrawnOrder(self.permute(rows, cursor.of_order()), cursor.of_order())
+        return self.orders(rows, cursor.of_order()).epoch(cursor.epoch)
+
+    def keys(self, position: int, skip: Skip = lambda keys: None) -> Iterator[Sequence[Any]]:
+        """Returns the sampler's batches of keys without the first `position` samples.
+
+        Args:
+            position: number of samples to leave out.
+            skip: function that is called with their keys.
+        """
+        if self.batch_sampler is not None:
+            return _after(iter(self.batch_sampler), position, skip)
+        assert self.sampler is not None
+        keys = _behind(iter(self.sampler), position, skip)
+        return _chunks(keys, self.batch_size or 1, self.drop_last)
+
+    def cut(self, order: AnyOrder | PickedOrder, ranks: Ranks, start: int) -> Plan:
+        """Returns a plan that divides an order into batches from a position on."""
+        start = min(start, order.rows)
+        batch_size = self.batch_size or 1
+        return Plan(order, batch_size, self.drop_last, ranks.rank, ranks.world_size, start)
+
+
+def _chunks(keys: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+    while batch := list(islice(keys, size)):
+        if drop_last and len(batch) < size:
+            return
+        yield batch
+
+
+def _behind(keys: Iterator[Any], position: int, skip: Skip) -> Iterator[Any]:
+    """Yields the keys after the first `position` ones."""
+    while position > 0 and (left_out := list(islice(keys, min(position, _SKIPPED)))):
+        skip(left_out)
+        position -= len(left_out)
+    yield from keys
+
+
+def _after(batches: Iterator[Any], position: int, skip: Skip) -> Iterator[Sequence[Any]]:
+    """Yields the batches after the first ones, which have `position` keys in total."""
+    done = 0
+    for batch in batches:
+        keys = batch if isinstance(batch, Sequence) else list(batch)
+        if done >= position:
+            yield keys
+        else:
+            skip(keys)
+        done += len(keys)

@@ -1,0 +1,178 @@
+"""Every image of a dataset decoded, to find the damaged ones."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from PIL import Image as PillowImage
+
+from fastio import _native
+from fastio.errors import FastioError
+from fastio.packed.packed import Dataset, StoredImage
+from fastio.packed.pixels import decode_image, open_image, to_pixels
+from fastio.runtime.memory import MAX_PIXELS
+from fastio.runtime.threads import DaemonPool
+from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, Image
+
+_ROWS_AT_ONCE = 64
+_JPEG_START = b"\xff\xd8\xff"
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class BadImage:
+    """One image that is not what was packed.
+
+    Attributes:
+        row: its global row number.
+        shard: file name of its shard.
+        local_row: its row there.
+        field: its field.
+        problem: what is wrong with it.
+    """
+
+    row: int
+    shard: str
+    local_row: int
+    field: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class ImagesCheck:
+    """What checking some consecutive rows found.
+
+    Attributes:
+        rows: how many.
+        bad: the damaged images among theirs.
+        not_decoded: how many of their images were not looked at.
+    """
+
+    rows: int
+    bad: list[BadImage] = field(default_factory=list)
+    not_decoded: int = 0
+
+
+def check_images(dataset: Dataset, workers: int = 1) -> Iterator[ImagesCheck]:
+    """Decode every image and compare it with its checksum and its size.
+
+    The images of a shard that cannot be opened are only counted: `Dataset.verify` names it.
+
+    Args:
+        dataset: what to check.
+        workers: threads.
+
+    Returns:
+        What was found, some rows at a time, in order.
+
+    Raises:
+        ManifestInvalid: the codebook is damaged.
+    """
+    _ = dataset.codebook  # if it is not sound, that is said once
+    spans = (
+        (shard, range(begin, min(begin + _ROWS_AT_ONCE, rows)))
+        for shard, rows in enumerate(dataset.manifest.shard_rows.tolist())
+        for begin in range(0, rows, _ROWS_AT_ONCE)
+    )
+    yield from in_order(lambda span: _check_rows(dataset, *span), spans, workers)
+
+
+def in_order(
+    work: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
+) -> Iterator[_Result]:
+    """What threads make of items, some of which are under way at a time."""
+    pending: deque[Future[_Result]] = deque()
+    with DaemonPool(workers, "fastio-verify") as pool:
+        for item in items:
+            pending.append(pool.submit(work, item))
+            if len(pending) > 4 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def check_file(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
+    """Decode all of an image file.
+
+    Args:
+        data: the file's bytes.
+        max_pixels: refuse larger ones.
+
+    Raises:
+        ValueError: it is damaged, or of no kind that can be decoded; the message is a reason.
+    """
+    if data.startswith(_JPEG_START):
+        # Pillow passes over damage inside of a JPEG.
+        *_, components, _, kind = _native.jpeg_probe(np.frombuffer(data, np.uint8), max_pixels)
+        if components in (1, 3) and kind in ("baseline", "progressive"):
+            return
+    with open_image(data, max_pixels) as image:
+        to_pixels(image, "RGB")
+    try:
+        # Decoding alone passes over some damage that a PNG's own checksums tell.
+        with PillowImage.open(io.BytesIO(data)) as image:
+            image.verify()
+    except Exception as error:  # Pillow's plugins let parsers' errors of every kind through
+        raise ValueError(f"it is damaged: {error or type(error).__name__}") from error
+
+
+def _check_rows(dataset: Dataset, shard: int, local_rows: range) -> ImagesCheck:
+    try:
+        dataset.shard(shard)
+    except (FastioError, OSError):
+        not_decoded = len(local_rows) * len(dataset.schema.image_fields)
+        return ImagesCheck(len(local_rows), not_decoded=not_decoded)
+    first = int(dataset.manifest.first_row[shard])
+    name = dataset.manifest.name(shard)
+    bad = []
+    for local in local_rows:
+        for image_field in dataset.schema.image_fields:
+            try:
+                _check_image(dataset, image_field, first + local)
+            except Exception as error:  # MemoryError too: it is the image's
+                problem = str(error) or type(error).__name__
+                bad.append(BadImage(first + local, name, local, image_field, problem))
+    return ImagesCheck(len(local_rows), bad)
+
+
+def _check_image(dataset: Dataset, image_field: str, row: int) -> None:
+    """Raises ValueError, with a reason, unless an image is whole."""
+    stored = dataset.stored_image(image_field, row)
+    stored.check()
+    kind = dataset.schema.fields[image_field]
+    assert isinstance(kind, Image)
+    size = _decoded_size(stored, dataset, kind)
+    if size != (stored.height, stored.width):
+        raise ValueError(f"it is {size[0]} x {size[1]}, expected {stored.height} x {stored.width}")
+    if not 1 <= stored.orientation <= 8:
+        raise ValueError(f"EXIF orientation must be 1 to 8, got {stored.orientation}")
+
+
+def _decoded_size(stored: StoredImage, dataset: Dataset, kind: Image) -> tuple[int, int]:
+    """Height and width, after every part of the image was decoded."""
+    codebook = dataset.codebook
+    if stored.codec == CODEC_BLOCKS and codebook is not None:
+        height, width = _native.blocks_check(stored.data, codebook, dataset.max_pixels)
+        return height, width
+    if stored.codec == CODEC_JPEG:
+        height, width = _native.jpeg_probe(stored.data, dataset.max_pixels)[:2]
+        return height, width
+    pixels = decode_image(
+        stored.data,
+        stored.codec,
+        stored.height,
+        stored.width,
+        1,
+        kind.mode,
+        codebook,
+        max_pixels=dataset.max_pixels,
+    )
+    return pixels.shape[0], pixels.shape[1]

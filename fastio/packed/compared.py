@@ -1,0 +1,135 @@
+"""Verifies shards' columns against their hashes, at once or in the background.
+
+Small columns are verified when a shard is opened. Verifying those of large tables first would delay
+the first batch, so a background thread verifies them during the first epoch, once in a process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from fastio.errors import FastioError
+from fastio.packed.shard import ShardReader
+from fastio.runtime.memory import available_memory, local_ranks
+
+_POLL_S = 0.1  # a waiting thread wakes this often, so that it handles signals
+
+
+class _Known:
+    """The files whose columns were verified in this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._files: set[int] = set()
+
+    def has(self, reader: ShardReader) -> bool:
+        return hash(reader.identity) in self._files
+
+    def add(self, reader: ShardReader) -> None:
+        self._files.add(hash(reader.identity))
+
+
+_known = _Known()
+
+
+def compare(reader: ShardReader) -> None:
+    """Verifies a shard's columns against their hash, unless this process has done so before.
+
+    Raises:
+        ShardCorrupt: If they are not what was written.
+    """
+    if not _known.has(reader):
+        reader.check_columns()
+        reader.check_offsets()
+        _known.add(reader)
+
+
+class Comparisons:
+    """Verifies data in a background thread. Thread-safe; a forked child starts anew.
+
+    Args:
+        nbytes: The size of the dataset in bytes. If it exceeds the available memory, data is read
+            without the page cache, so that the rows needed next are not displaced.
+
+    Attributes:
+        problem: The first error that was found, or None. The next read of rows raises it.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self.problem: FastioError | OSError | None = None
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._busy = False
+
+    def add_shard(self, reader: ShardReader) -> None:
+        """Queues the verification of a shard's columns, unless this process has done it before."""
+        if not _known.has(reader):
+            self.add(lambda: self._compare(reader))
+
+    def add(self, work: Callable[[], None]) -> None:
+        """Queues a function that raises an error if something is wrong."""
+        if self._pid != os.getpid():
+            self._begin()
+        with self._changed:
+            self._waiting.append(work)
+            if self._busy:
+                return
+            self._busy = True
+        # A daemon thread, so that the process can end before a whole table was read.
+        threading.Thread(target=self._work, name="fastio-compare", daemon=True).start()
+
+    def finish(self) -> None:
+        """Waits until everything in the queue was verified.
+
+        Raises:
+            ShardCorrupt, ManifestInvalid, SourceChanged, OSError: If something is wrong.
+        """
+        if self._pid == os.getpid():
+            with self._changed:
+                while self._busy and self.problem is None and not self._closed:
+                    self._changed.wait(_POLL_S)
+        self.raise_problem()
+
+    def raise_problem(self) -> None:
+        """Raises the error that was found, if there is one."""
+        if self.problem is not None:
+            raise self.problem
+
+    def close(self) -> None:
+        """Skips what was not verified yet."""
+        self._closed = True
+
+    def _compare(self, reader: ShardReader) -> None:
+        reader.check_columns(
+            in_file=True,
+            past_cache=self._nbytes > available_memory() // local_ranks(),
+            stopped=lambda: self._closed,
+        )
+        reader.check_offsets()
+        if not self._closed:
+            _known.add(reader)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting or self._closed or self.problem is not None:
+                    self._waiting.clear()
+                    self._busy = False
+                    self._changed.notify_all()
+                    return
+                work = self._waiting.popleft()
+            try:
+                work()
+            except (FastioError, OSError) as error:
+                if not self._closed:
+                    self.problem = error
+            except ValueError:  # the reader was closed meanwhile
+                self._closed = True

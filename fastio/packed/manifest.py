@@ -1,0 +1,542 @@
+"""The manifest: the description of a dataset's shards, in one Arrow file that is mapped.
+
+One row describes one shard, in the order of the dataset's rows:
+
+    name            large_utf8   file name within the dataset's folder
+    rows            int64        rows in the shard, at least 1
+    first_row       int64        global number of its first row
+    bytes           int64        size of the file
+    xxh3            large_utf8   xxh3_64 of the file, 16 hexadecimal digits
+    head_bytes, foot_bytes
+                    int64        bytes before its columns and after them
+    head_xxh3       large_utf8   xxh3_64 of head and foot together
+    columns_xxh3    large_utf8   xxh3_64 of all bytes between them, except the images' bytes
+    FIELD.offset, FIELD.bytes
+                    int64        for each image field: position of its images' bytes in the file
+    FIELD.jpeg, FIELD.raw, FIELD.encoded, FIELD.blocks
+                    int64        for each image field: its rows by codec
+    FIELD.tokens    int64        for each field of tokens: number of tokens in all rows
+
+The schema metadata has two keys. `fastio` is JSON with `format_version`, `schema`, `packing`, the
+`codebook` of the block codec in base64 or null, `statistics` of the columns of a packed table if it
+was one, the sums `rows`, `bytes` and `shards`, and `columns_xxh3`, the hash of the columns above.
+`fastio.xxh3` is the xxh3_64 of that JSON's bytes, 16 hexadecimal digits. It is also the dataset's
+fingerprint: it depends on every byte of the dataset, and its cost does not depend on the number of
+shards. The file is sealed: it contains a hash of all its bytes, see `fastio.packed.ipc`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.errors import (
+    DatasetNotFound,
+    FormatVersionUnsupported,
+    ManifestInvalid,
+    SchemaError,
+    SourceChanged,
+)
+from fastio.packed.ipc import MappedFile, seal_is_whole, stamp
+from fastio.packed.shard import ShardFile, write_sealed
+from fastio.schema import CODEC_NAMES, Schema
+
+FORMAT_VERSION = 1
+CODEBOOK_BYTES = 16_640
+MANIFEST_NAME = "manifest.arrow"
+JOURNAL_NAME = "pack.journal"
+METADATA_KEY = b"fastio"
+HASH_KEY = b"fastio.xxh3"
+
+_TEXTS = ("name", "xxh3", "head_xxh3", "columns_xxh3")
+_COLUMNS = (
+    *("name", "rows", "first_row", "bytes", "xxh3"),
+    *("head_bytes", "foot_bytes", "head_xxh3", "columns_xxh3"),
+)
+_IMAGE_PARTS = ("offset", "bytes", *CODEC_NAMES)
+_COUNTS = (".tokens", *(f".{codec}" for codec in CODEC_NAMES))
+# Errors that parsing a forged description may raise.
+_DAMAGE = (
+    *(ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError),
+    *(SchemaError, pa.ArrowException, MemoryError),
+)
+_MOST = 2**63 - 1
+_SHARDS_AT_ONCE = 8192
+# Manifests up to this size are verified when opened, which takes milliseconds; larger ones later.
+_CHECKED_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """One shard as the manifest describes it.
+
+    Attributes:
+        name: The file name within the dataset's folder.
+        rows: The number of rows, at least 1.
+        file: The parts and hashes of the file.
+        codecs: For each image field, its rows by codec, in the order of `CODEC_NAMES`.
+        tokens: For each field of tokens, the number of tokens in all rows.
+    """
+
+    name: str
+    rows: int
+    file: ShardFile
+    codecs: Mapping[str, tuple[int, ...]]
+    tokens: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the file in bytes."""
+        return self.file.nbytes
+
+
+def write_manifest(
+    folder: str | os.PathLike[str],
+    schema: Schema,
+    packing: Mapping[str, Any],
+    entries: Sequence[ShardEntry],
+    codebook: bytes | None = None,
+    statistics: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Writes a dataset's manifest atomically, which makes the folder a dataset.
+
+    Args:
+        folder: The folder of the shards.
+        schema: The fields of the samples.
+        packing: JSON values that describe how the dataset was made: options and source.
+        entries: The shards in the order of rows; at least one.
+        codebook: The codebook of the block codec, 16,640 bytes, if a row is stored as blocks.
+        statistics: JSON values for each column of the packed table; None if it was not a table.
+
+    Raises:
+        OSError: If it cannot be written. No manifest exists in this case.
+    """
+    files = [entry.file for entry in entries]
+    texts = {
+        "name": [entry.name for entry in entries],
+        "xxh3": [file.xxh3 for file in files],
+        "head_xxh3": [file.head_xxh3 for file in files],
+        "columns_xxh3": [file.columns_xxh3 for file in files],
+    }
+    numbers = {
+        "rows": [entry.rows for entry in entries],
+        "bytes": [file.nbytes for file in files],
+        "head_bytes": [file.head_bytes for file in files],
+        "foot_bytes": [file.foot_bytes for file in files],
+    }
+    for name in schema.image_fields:
+        for number, part in enumerate(("offset", "bytes")):
+            numbers[f"{name}.{part}"] = [file.payloads[name][number] for file in files]
+        for number, codec in enumerate(CODEC_NAMES):
+            numbers[f"{name}.{codec}"] = [entry.codecs[name][number] for entry in entries]
+    for name in schema.token_fields:
+        numbers[f"{name}.tokens"] = [entry.tokens[name] for entry in entries]
+    columns = {name: pa.array(values, pa.large_utf8()) for name, values in texts.items()}
+    columns |= {name: pa.array(values, pa.int64()) for name, values in numbers.items()}
+    batch = manifest_batch(schema, packing, columns, codebook, statistics)
+    write_sealed(Path(folder) / MANIFEST_NAME, batch)
+
+
+def manifest_batch(
+    schema: Schema,
+    packing: Mapping[str, Any],
+    columns: Mapping[str, pa.Array],
+    codebook: bytes | None = None,
+    statistics: Sequence[Mapping[str, Any]] | None = None,
+) -> pa.RecordBatch:
+    """Builds a manifest as a record batch, from all of its columns except `first_row`."""
+    rows = columns["rows"].to_numpy()
+    first_row = np.zeros(len(rows), dtype=np.int64)
+    np.cumsum(rows[:-1], out=first_row[1:])
+    arrays = [
+        pa.array(first_row) if name == "first_row" else columns[name]
+        for name in _column_names(schema)
+    ]
+    description = {
+        "format_version": FORMAT_VERSION,
+        "schema": schema.to_json(),
+        "packing": dict(packing),
+        "codebook": None if codebook is None else base64.b64encode(codebook).decode(),
+        "rows": int(rows.sum()),
+        "bytes": int(columns["bytes"].to_numpy().sum()),
+        "shards": len(rows),
+        "columns_xxh3": _hash_columns(arrays),
+    }
+    if statistics is not None:
+        description["statistics"] = [dict(column) for column in statistics]
+    return pa.RecordBatch.from_arrays(
+        arrays, schema=_arrow_schema(schema).with_metadata(manifest_metadata(description))
+    )
+
+
+def manifest_metadata(description: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """Returns the schema metadata of a manifest: the description and its hash."""
+    text = json.dumps(description).encode()
+    return {METADATA_KEY: text, HASH_KEY: xxhash.xxh3_64(text).hexdigest().encode()}
+
+
+class Manifest:
+    """A memory-mapped manifest. Opening takes the same time and memory for any number of shards.
+
+    Args:
+        folder: The dataset's folder, or its URL.
+        file: A local copy of a remote dataset's manifest. If None, the manifest in the folder.
+
+    Attributes:
+        folder: As given.
+        path: The path or URL of the manifest.
+        stamp: The identity of the opened file.
+        format_version: 1.
+        schema: The fields of the samples.
+        packing: A description of how the dataset was made.
+        codebook: The codebook of the block codec, 16,640 bytes, not validated; None without one.
+        statistics: JSON values for each column of the packed table; empty if it was not a table.
+        fingerprint: 16 hexadecimal digits that identify the dataset's contents.
+        rows: The number of rows of all shards.
+        shards: The number of shards.
+        nbytes: The size of all shards in bytes.
+        shard_rows: int64 (shards,), the number of rows of each shard.
+        first_row: int64 (shards,), the global number of each shard's first row.
+        shard_bytes: int64 (shards,), the size of each shard's file.
+        checked: Whether the whole file was verified.
+
+    Raises:
+        DatasetNotFound: If there is no manifest.
+        ManifestInvalid: If it is truncated, damaged or not a manifest.
+        FormatVersionUnsupported: If a newer fastio wrote it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], file: str | None = None) -> None:
+        self.folder = os.fspath(folder)
+        self.path = os.path.join(self.folder, MANIFEST_NAME)
+        if file is None and not os.path.isfile(self.path):
+            raise DatasetNotFound(_why_no_dataset(self.folder))
+        mapped = MappedFile(file or self.path, ManifestInvalid, self.path)
+        self._file = mapped
+        self.stamp = mapped.stamp
+        self.checked = file is not None or len(mapped.data) <= _CHECKED_BYTES
+        if self.checked and not seal_is_whole(mapped.data.data):
+            self._raise_damaged()
+        text = self._description(mapped.schema().metadata or {})
+        description = self._parse(text)
+        self.rows: int = description["rows"]
+        self.shards: int = description["shards"]
+        self.nbytes: int = description["bytes"]
+        self._columns_xxh3: str = description["columns_xxh3"]
+        self._batch = mapped.batch(self._columns)[0]
+        self.shard_rows = self._integers("rows")
+        self.first_row = self._integers("first_row")
+        self.shard_bytes = self._integers("bytes")
+        if len(self._batch) != self.shards:
+            raise ManifestInvalid(
+                f"{self.path} describes {len(self._batch)} shards, but states {self.shards}; copy "
+                "it again, or pack again"
+            )
+        self._check_shards(0, 1)
+        self._check_shards(self.shards - 1, self.shards)
+        if int(self.first_row[-1]) + int(self.shard_rows[-1]) != self.rows:
+            raise ManifestInvalid(f"{self.path}: its shards do not add up to {self.rows} rows")
+        if self.checked:
+            self._check_rows()
+
+    def check(self) -> None:
+        """Verifies the whole file. Opening does this if the file is at most 16 MiB.
+
+        For a larger file, opening verifies the description, and `file` checks the entry of a shard.
+
+        Raises:
+            ManifestInvalid: If it is not what was written, or has impossible values.
+        """
+        if not seal_is_whole(self._file.data.data):
+            self._raise_damaged()
+        self._check_rows()
+        self.checked = True
+
+    def check_unchanged(self) -> None:
+        """Checks that the folder still holds the manifest that was opened.
+
+        Raises:
+            SourceChanged: If it holds another manifest, or none.
+        """
+        try:
+            found = stamp(self.path)
+        except OSError as error:
+            raise SourceChanged(
+                f"{self.path} was deleted or became unreadable after it was opened ({error}); open "
+                "the dataset again"
+            ) from error
+        if found != self.stamp:
+            raise SourceChanged(
+                f"{self.path} was replaced or written to after it was opened: {self.folder} may "
+                "contain another dataset now; open it again"
+            )
+
+    def name(self, shard: int) -> str:
+        """Returns the file name of a shard.
+
+        Raises:
+            ManifestInvalid: If it is not a plain file name.
+        """
+        name = self._text("name", shard)
+        if name in ("", ".", "..") or os.path.basename(name) != name or "\0" in name:
+            raise ManifestInvalid(f"{self.path}: {name!r} is not the name of a shard")
+        return name
+
+    def xxh3(self, shard: int) -> str:
+        """Returns the xxh3_64 of a shard's file, 16 hexadecimal digits."""
+        return self._text("xxh3", shard)
+
+    def file(self, shard: int) -> ShardFile:
+        """Returns the parts and hashes of a shard's file.
+
+        Raises:
+            ManifestInvalid: If the manifest's values are impossible.
+        """
+        if not self.checked:
+            self._check_shards(shard, min(shard + 2, self.shards))
+        return ShardFile(
+            int(self.shard_bytes[shard]),
+            self.xxh3(shard),
+            int(self._integers("head_bytes")[shard]),
+            int(self._integers("foot_bytes")[shard]),
+            self._text("head_xxh3", shard),
+            self._text("columns_xxh3", shard),
+            {
+                name: (
+                    int(self._integers(f"{name}.offset")[shard]),
+                    int(self._integers(f"{name}.bytes")[shard]),
+                )
+                for name in self.schema.image_fields
+            },
+        )
+
+    def codec_counts(self) -> dict[str, dict[str, int]]:
+        """Returns the rows of each image field by codec: {"image": {"jpeg": 10, ...}}."""
+        return {
+            field: {codec: self._count(f"{field}.{codec}") for codec in CODEC_NAMES}
+            for field in self.schema.image_fields
+        }
+
+    def shard_tokens(self, field: str) -> NDArray[np.int64]:
+        """Returns the number of tokens of a field in each shard: int64 (shards,)."""
+        return self._integers(f"{field}.tokens")
+
+    def _count(self, column: str) -> int:
+        return int(self._integers(column).sum())
+
+    def _text(self, column: str, shard: int) -> str:
+        try:
+            return str(self._batch.column(column)[shard].as_py())
+        except ValueError as error:
+            raise ManifestInvalid(
+                f"{self.path}: {column!r} of shard {shard} is not valid UTF-8: {error}"
+            ) from error
+
+    def _raise_damaged(self) -> None:
+        raise ManifestInvalid(
+            f"{self.path} is damaged, truncated or not a manifest: its {len(self._file.data)} "
+            "bytes do not match the hash that it contains; copy it again, or pack again"
+        )
+
+    def _description(self, metadata: Mapping[bytes, bytes]) -> bytes:
+        """Returns the description after checking its hash, which is the fingerprint."""
+        text = metadata.get(METADATA_KEY)
+        if text is None:
+            raise ManifestInvalid(f"{self.path} is an Arrow file, but not a fastio manifest")
+        self.fingerprint: str = xxhash.xxh3_64(text).hexdigest()
+        expected = metadata.get(HASH_KEY, b"").decode("ascii", "replace")
+        if expected != self.fingerprint:
+            raise ManifestInvalid(
+                f"{self.path} is damaged: its description has the XXH3 hash {self.fingerprint}, "
+                f"expected {expected or 'a hash in its metadata'}; copy it again, or pack again"
+            )
+        return text
+
+    def _parse(self, text: bytes) -> dict[str, Any]:
+        try:
+            description = dict(json.loads(text))
+            version = description["format_version"]
+            if type(version) is not int or version != FORMAT_VERSION:
+                raise FormatVersionUnsupported(
+                    f"{self.path} has the format version {version!r}; this fastio reads version "
+                    f"{FORMAT_VERSION}: update fastio, or pack again with this one"
+                )
+            self.format_version = version
+            self.schema = Schema.from_json(description["schema"])
+            self._columns = _arrow_schema(self.schema)
+            self.schema.arrow_schema()  # raises for numbers that Arrow cannot represent
+            self.packing: dict[str, Any] = dict(description["packing"])
+            for key in ("rows", "shards", "bytes"):
+                if type(description[key]) is not int or not 0 < description[key] <= _MOST:
+                    raise ValueError(f"{key} is {description[key]!r}"[:100])
+            if not isinstance(description["columns_xxh3"], str):
+                raise TypeError("columns_xxh3 is not a string")
+            self.codebook = _parse_codebook(description["codebook"])
+            self.statistics: list[dict[str, Any]] = [
+                dict(each) for each in description.get("statistics", ())
+            ]
+        except FormatVersionUnsupported:
+            raise
+        except _DAMAGE as error:
+            raise ManifestInvalid(
+                f"{self.path}: its description is damaged ({type(error).__name__}: "
+                f"{str(error)[:300]})"
+            ) from error
+        return description
+
+    def _check_rows(self) -> None:
+        for begin in range(0, self.shards, _SHARDS_AT_ONCE):
+            self._check_shards(begin, min(begin + _SHARDS_AT_ONCE, self.shards))
+        found = _hash_columns(self._batch.columns)
+        if found != self._columns_xxh3:
+            raise ManifestInvalid(
+                f"{self.path} is damaged: its columns have the XXH3 hash {found}, expected "
+                f"{self._columns_xxh3}; copy it again, or pack again"
+            )
+
+    def _check_shards(self, begin: int, end: int) -> None:
+        """Checks that the entries of shards [begin, end) have possible values.
+
+        Raises:
+            ManifestInvalid: If they have not.
+        """
+        for problem, wrong in self._rules(slice(begin, end)):
+            if wrong.any():
+                shard = begin + int(np.argmax(wrong))
+                raise ManifestInvalid(f"{self.path}: {problem} (shard {shard} of {self.shards})")
+
+    def _rules(self, some: slice) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Yields each possible problem, and a mask of the shards that have it."""
+        rows, first = self.shard_rows[some], self.first_row[some]
+        yield "it has no rows", rows < 1
+        yield (
+            "its first row does not follow the last row of the shard before",
+            self._ends(some.start, first, rows),
+        )
+        size = self.shard_bytes[some]
+        yield "its size is not possible", (size < 1) | (size > self.nbytes)
+        end = size - self._integers("foot_bytes")[some]
+        at = self._integers("head_bytes")[some]
+        yield (
+            "its head and foot do not lie inside the file",
+            (at < 8) | (end < at) | (end > size - 8),
+        )
+        for name in self.schema.image_fields:
+            offset, nbytes = (
+                self._integers(f"{name}.{part}")[some] for part in ("offset", "bytes")
+            )
+            wrong = (nbytes < 0) | (offset < at) | (offset > end)
+            yield (
+                f"the bytes of {name!r} do not lie inside the file",
+                wrong | (nbytes > end - offset),
+            )
+            at = np.where(nbytes > 0, offset + nbytes, at)
+        for name in _TEXTS:
+            _, buffer, data = self._batch.column(name).buffers()
+            ends = np.frombuffer(buffer, np.int64, self.shards + 1)[some.start : some.stop + 1]
+            wrong = (ends[:-1] < 0) | (ends[1:] < ends[:-1])
+            yield (
+                f"its {name} is not a valid string",
+                wrong | (ends[1:] > (0 if data is None else data.size)),
+            )
+        for name in self._batch.schema.names:
+            if name.endswith(_COUNTS):
+                yield f"{name} is negative", self._integers(name)[some] < 0
+
+    def _ends(
+        self, begin: int, first: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Returns a mask of the shards that do not begin where the one before ends."""
+        before = int(self.first_row[begin - 1]) + int(self.shard_rows[begin - 1]) if begin else 0
+        wrong = first < 0
+        wrong[0] |= int(first[0]) != before
+        wrong[1:] |= first[1:] - first[:-1] != rows[:-1]
+        return wrong
+
+    def _integers(self, column: str) -> NDArray[np.int64]:
+        values: NDArray[np.int64] = self._batch.column(column).to_numpy(zero_copy_only=True)
+        return values
+
+
+def is_dataset(folder: str | os.PathLike[str]) -> bool:
+    """Returns whether a folder holds a manifest."""
+    return os.path.isfile(os.path.join(folder, MANIFEST_NAME))
+
+
+def is_half_written(folder: str | os.PathLike[str]) -> bool:
+    """Returns whether a folder holds an unfinished pack, that is, a journal but no manifest."""
+    return not is_dataset(folder) and os.path.isfile(os.path.join(folder, JOURNAL_NAME))
+
+
+def _why_no_dataset(folder: str) -> str:
+    if not os.path.exists(folder):
+        return f"{folder} does not exist"
+    if not os.path.isdir(folder):
+        return f"{folder} is a file; a packed dataset is the folder that `fastio pack` writes"
+    if is_half_written(folder):
+        return (
+            f"{folder} holds a half-written dataset: finish it with `fastio pack SOURCE {folder} "
+            "--resume`"
+        )
+    return (
+        f"{folder} is not a packed dataset, it has no {MANIFEST_NAME}: make one with `fastio pack "
+        "SOURCE DESTINATION`"
+    )
+
+
+def _parse_codebook(text: Any) -> bytes | None:
+    """Returns a codebook from its base64 form.
+
+    Raises:
+        TypeError, ValueError: If it is not a codebook.
+    """
+    if text is None:
+        return None
+    data = base64.b64decode(text, validate=True)
+    if len(data) != CODEBOOK_BYTES:
+        raise ValueError(f"the codebook has {len(data)} bytes, expected {CODEBOOK_BYTES}")
+    return data
+
+
+def _column_names(schema: Schema) -> list[str]:
+    images = [f"{name}.{part}" for name in schema.image_fields for part in _IMAGE_PARTS]
+    tokens = [f"{name}.tokens" for name in schema.token_fields]
+    return [*_COLUMNS, *images, *tokens]
+
+
+def _arrow_schema(schema: Schema) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field(name, pa.large_utf8() if name in _TEXTS else pa.int64(), nullable=False)
+            for name in _column_names(schema)
+        ]
+    )
+
+
+def _hash_columns(columns: Sequence[pa.Array]) -> str:
+    """Returns the xxh3_64 of the columns' values in order.
+
+    Integers are hashed as little-endian int64. Strings are hashed as their offsets (little-endian
+    int64, one more than rows), followed by their bytes.
+    """
+    digest = xxhash.xxh3_64()
+    for column in columns:
+        if not pa.types.is_large_string(column.type):
+            digest.update(np.ascontiguousarray(column.to_numpy()).data)
+            continue
+        _, offsets, data = column.buffers()
+        offset_bytes = 8 * (len(column) + 1)
+        digest.update(memoryview(offsets)[:offset_bytes])
+        end = int.from_bytes(memoryview(offsets)[offset_bytes - 8 : offset_bytes], "little")
+        digest.update(memoryview(data or b"")[:end])
+    return digest.hexdigest()

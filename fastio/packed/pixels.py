@@ -1,0 +1,262 @@
+"""Stored images to pixels, one at a time: for indexing, thumbnails, checking and packing."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+from PIL import UnidentifiedImageError
+
+from fastio import _native
+from fastio.runtime.memory import MAX_PIXELS, Room
+from fastio.schema import CODEC_BLOCKS, CODEC_NAMES, CODEC_RAW
+
+EXIF_ORIENTATION = 0x0112
+# What an image of the block codec can be shrunk by while it is decoded, and costs less for it.
+_DENOMINATORS = (8, 4, 2, 1)
+# Modes whose pixels have at most 8 bits a channel. The others ("I", "I;16", "F", ...) have more,
+# and Pillow converts them to RGB by cutting off what exceeds 255.
+_EIGHT_BIT_MODES = frozenset(
+    ["1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"]
+)
+# Pillow's raw modes of more than 8 bits a channel, such as "RGB;16B", and PPM's large maxima.
+# "BGR;15" and "BGR;16" are pixels of 16 bits, not channels.
+_DEEP_RAW_MODE = re.compile(r"(?<!BGR);(?:1[0-6]|32)|\b65535\b")
+# What a pixel takes while it is decoded: in Pillow, in another mode, and as an array.
+_PIXEL_BYTES = 12
+_ROOM = Room(freely=16 << 20)
+_PILLOW_LIMIT = threading.Lock()
+_LARGER = "If you trust the data, pass a larger max_pixels to fastio.open or fastio.pack"
+
+
+def decode_image(
+    data: bytes | memoryview | NDArray[np.uint8],
+    codec: int,
+    height: int,
+    width: int,
+    orientation: int,
+    mode: Literal["RGB", "L"],
+    codebook: _native.Codebook | None = None,
+    at_least: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> NDArray[np.uint8]:
+    """The upright pixels of one stored image.
+
+    Args:
+        data: what is stored; uint8 (n,) if it is an array.
+        codec: how it is stored, a `CODEC_...` number of `fastio.schema`.
+        height: of the stored pixels, before orientation; needed for raw pixels only.
+        width: likewise.
+        orientation: EXIF orientation, 1 to 8, that turns the stored pixels upright.
+        mode: the wanted mode.
+        codebook: the dataset's, which the block codec needs.
+        at_least: for thumbnails: the longer side may be smaller than it is stored, but not
+            smaller than so many pixels. Only the block codec makes use of it.
+        max_pixels: refuse larger ones. Raw pixels have no such limit: they are stored.
+
+    Returns:
+        uint8 (H, W, C), C-contiguous.
+
+    Raises:
+        ValueError: the data cannot be decoded; the message is a reason, without a name.
+    """
+    if codec >= len(CODEC_NAMES):
+        raise ValueError(f"it is stored by the codec {codec}, which this fastio does not know")
+    stored = np.frombuffer(data, dtype=np.uint8)
+    channels = 3 if mode == "RGB" else 1
+    if codec == CODEC_BLOCKS:
+        if codebook is None:
+            raise ValueError("it is stored as blocks, but the dataset's manifest has no codebook")
+        denominator = _denominator(height, width, at_least)
+        return _native.blocks_pixels(
+            stored, codebook, orientation, denominator, channels, 0, max_pixels
+        )
+    if codec == CODEC_RAW:
+        expected = height * width * channels
+        if len(stored) != expected:
+            raise ValueError(
+                f"raw image of {height} x {width} x {channels} needs {expected} bytes, "
+                f"found {len(stored)}"
+            )
+        pixels = stored.reshape(height, width, channels)
+        return np.array(turn_upright(pixels, orientation), order="C")
+    return upright_pixels(stored.data, mode, orientation, max_pixels)
+
+
+def _denominator(height: int, width: int, at_least: int | None) -> int:
+    """The most to shrink an image by that leaves its longer side `at_least` pixels."""
+    if at_least is None:
+        return 1
+    longer = max(height, width)
+    return next((n for n in _DENOMINATORS if longer >= n * at_least), 1)
+
+
+def upright_pixels(
+    data: bytes | memoryview,
+    mode: Literal["RGB", "L"],
+    orientation: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> NDArray[np.uint8]:
+    """The upright pixels of an image file, uint8 (H, W, C), C-contiguous.
+
+    Args:
+        data: the file's bytes.
+        mode: the wanted mode.
+        orientation: EXIF orientation that turns it upright; None: as the file says.
+        max_pixels: refuse larger ones.
+
+    Raises:
+        ValueError: as `open_image`.
+    """
+    with open_image(data, max_pixels) as image:
+        turn = exif_orientation(image) if orientation is None else orientation
+        return np.ascontiguousarray(turn_upright(to_pixels(image, mode), turn))
+
+
+@contextmanager
+def open_image(
+    data: bytes | memoryview, max_pixels: int = MAX_PIXELS
+) -> Iterator[PillowImage.Image]:
+    """An image file as a Pillow image, fully decoded; a context, whose end closes it.
+
+    Large images are decoded as many at a time as there is memory for, in all threads together.
+
+    Args:
+        data: the file's bytes.
+        max_pixels: refuse larger ones, before any of their pixels is decoded.
+
+    Raises:
+        ValueError: Pillow does not know the format, the file is damaged or too large, or it has
+            more than 8 bits a channel.
+    """
+    if not len(data):
+        raise ValueError("the file is empty (0 bytes)")
+    with _reasons(data):
+        image = open_header(data, max_pixels)
+    with image:
+        with _reasons(data):
+            pixels = image.width * image.height
+            if pixels > max_pixels:
+                raise _RefusedError(
+                    f"it has {image.width} x {image.height} pixels, more than max_pixels="
+                    f"{max_pixels:,}. {_LARGER}"
+                )
+            check_depth(image)
+        with _ROOM.taken(pixels * _PIXEL_BYTES):
+            with _reasons(data):
+                image.load()
+            yield image
+
+
+@contextmanager
+def _reasons(data: bytes | memoryview) -> Iterator[None]:
+    """Whatever Pillow raises, as a ValueError whose message is a reason."""
+    try:
+        yield
+    except UnidentifiedImageError as error:
+        start = bytes(data[:8]).hex(" ")
+        raise ValueError(f"not an image of a format that Pillow knows (begins {start})") from error
+    except _RefusedError:
+        raise
+    except PillowImage.DecompressionBombError as error:
+        raise ValueError(f"{error} {_LARGER}") from error
+    except Exception as error:  # Pillow's plugins let parsers' errors of every kind through
+        raise ValueError(f"cannot be decoded: {error or type(error).__name__}") from error
+
+
+def open_header(data: bytes | memoryview, max_pixels: int) -> PillowImage.Image:
+    """A file of which the header is read; `max_pixels` counts, and not Pillow's own limit."""
+    own = PillowImage.MAX_IMAGE_PIXELS
+    if own is None or max_pixels <= 2 * own:
+        return PillowImage.open(io.BytesIO(data))
+    with _PILLOW_LIMIT:
+        own, PillowImage.MAX_IMAGE_PIXELS = PillowImage.MAX_IMAGE_PIXELS, None
+        try:
+            return PillowImage.open(io.BytesIO(data))
+        finally:
+            PillowImage.MAX_IMAGE_PIXELS = own
+
+
+def to_pixels(image: PillowImage.Image, mode: Literal["RGB", "L"]) -> NDArray[np.uint8]:
+    """A Pillow image as uint8 (H, W, C), transparency dropped as torchvision does.
+
+    Raises:
+        ValueError: it has more than 8 bits a channel, or a mode that cannot be converted.
+    """
+    check_depth(image)
+    if image.mode != mode:
+        if image.mode == "P" and "transparency" in image.info:
+            # The same pixels as in one step, without Pillow's warning about it.
+            image = image.convert("RGBA")
+        image = image.convert(mode)
+    pixels: NDArray[np.uint8] = np.asarray(image)
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
+def pillow_image(pixels: NDArray[np.uint8]) -> PillowImage.Image:
+    """A Pillow image, in mode RGB or L, with a copy of pixels (H, W, C)."""
+    gray = pixels.shape[2] == 1
+    return PillowImage.fromarray(np.array(pixels[:, :, 0] if gray else pixels, order="C"))
+
+
+class _RefusedError(ValueError):
+    """More bits a channel than 8, or too many pixels."""
+
+
+def check_depth(image: PillowImage.Image) -> None:
+    """Refuse an image that 8 bits a channel cannot hold.
+
+    Some files hide their depth behind an 8-bit mode: Pillow opens 16-bit RGB in mode RGB and
+    drops the lower bytes. Before it is loaded, an image's tiles still tell.
+
+    Raises:
+        ValueError: the image has more bits a channel.
+    """
+    tiles = [str(tile[3]) for tile in getattr(image, "tile", [])]
+    deep = any(_DEEP_RAW_MODE.search(tile) for tile in tiles)
+    if deep or image.mode not in _EIGHT_BIT_MODES:
+        raise _RefusedError(
+            f"it has more than 8 bits a channel (Pillow mode {image.mode!r}, raw mode "
+            f"{', '.join(tiles) or 'unknown'}), which 8-bit pixels cannot hold without loss; "
+            "convert it yourself, or pack its values as an Array"
+        )
+
+
+def exif_orientation(image: PillowImage.Image) -> int:
+    """The EXIF orientation of a Pillow image, 1 to 8; 1 where there is none or it is nonsense."""
+    try:
+        orientation = image.getexif().get(EXIF_ORIENTATION, 1)
+    except Exception:  # damaged EXIF data raises errors of every kind; the pixels are still good
+        return 1
+    return orientation if orientation in range(1, 9) else 1
+
+
+def turn_upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Undo an EXIF orientation.
+
+    Args:
+        pixels: uint8 (H, W, C) as stored.
+        orientation: 1 to 8 (EXIF 2.32, tag 0x0112).
+
+    Returns:
+        uint8 (H, W, C), or (W, H, C) of the stored H and W for 5 to 8; possibly a view.
+
+    Raises:
+        ValueError: the orientation is not 1 to 8.
+    """
+    if not 1 <= orientation <= 8:
+        raise ValueError(f"EXIF orientation must be 1 to 8, got {orientation}")
+    if orientation >= 5:
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels

@@ -1,0 +1,651 @@
+"""Shards: files of rows that are written once and then memory-mapped.
+
+A shard is an Arrow IPC file with one uncompressed record batch. All buffers begin at multiples of
+64 bytes, so that a mapping can be used as arrays directly; `ipc` implements this layout. The
+manifest describes the file (`ShardFile`): a head and a foot, which share one hash, and columns,
+which have another hash. The hash of the columns leaves out the bytes of images, each of which has a
+CRC.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from fastio import _native
+from fastio.errors import ShardCorrupt, SourceChanged, SourceNotFound
+from fastio.packed.ipc import ALIGNMENT, FileStamp, MappedFile, Piece, pieces, sealed, stamp
+from fastio.runtime.files import only_files, whole_file
+from fastio.schema import RECORD_COLUMN, Schema
+
+__all__ = ["ALIGNMENT", "ShardFile", "ShardReader", "checksum", "write_sealed", "write_shard"]
+
+_READ_BYTES = 1 << 20
+_METADATA_KEY = b"fastio"
+_NUMPY_TYPES = {
+    pa.from_numpy_dtype(name): np.dtype(name)
+    for name in (
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """The parts and hashes of a shard's file, as its manifest describes them.
+
+    Attributes:
+        nbytes: The size of the file in bytes.
+        xxh3: The xxh3_64 of the file; like all hashes here, 16 hexadecimal digits.
+        head_bytes: The number of bytes before the columns.
+        foot_bytes: The number of bytes after the columns.
+        head_xxh3: The xxh3_64 of head and foot together.
+        columns_xxh3: The xxh3_64 of all bytes between them, without the payloads.
+        payloads: For each image field, the offset and size of its column's data.
+    """
+
+    nbytes: int
+    xxh3: str
+    head_bytes: int
+    foot_bytes: int
+    head_xxh3: str
+    columns_xxh3: str
+    payloads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def column_ranges(self) -> list[tuple[int, int]]:
+        """Returns the ranges (offset, bytes) that `columns_xxh3` covers, ascending."""
+        return self._without_payloads(self.head_bytes, self.nbytes - self.foot_bytes)
+
+    def described(self) -> list[tuple[int, int]]:
+        """Returns the ranges (offset, bytes) of everything but the payloads, ascending."""
+        return self._without_payloads(0, self.nbytes)
+
+    def _without_payloads(self, begin: int, end: int) -> list[tuple[int, int]]:
+        ranges = []
+        for offset, nbytes in sorted(self.payloads.values()):
+            ranges.append((begin, offset - begin))
+            begin = offset + nbytes
+        ranges.append((begin, end - begin))
+        return [each for each in ranges if each[1]]
+
+
+class _Hashes:
+    """Computes the hashes of a shard while it is written piece by piece."""
+
+    def __init__(self, payloads: Collection[str]) -> None:
+        self._whole, self._head, self._columns = (xxhash.xxh3_64() for _ in range(3))
+        self._bytes = {"head": 0, "column": 0, "payload": 0, "foot": 0}
+        self._payloads = dict.fromkeys(payloads, (0, 0))
+
+    def add(self, piece: Piece) -> None:
+        self._whole.update(piece.data)
+        if piece.part == "payload":
+            self._payloads[piece.column] = (sum(self._bytes.values()), piece.data.nbytes)
+        elif piece.part == "column":
+            self._columns.update(piece.data)
+        else:
+            self._head.update(piece.data)
+        self._bytes[piece.part] += piece.data.nbytes
+
+    def file(self) -> ShardFile:
+        nbytes, head, foot = sum(self._bytes.values()), self._bytes["head"], self._bytes["foot"]
+        # A column without data has no position. The beginning of the columns is a valid one.
+        payloads = {name: at if at[1] else (head, 0) for name, at in self._payloads.items()}
+        digests = self._whole.hexdigest(), self._head.hexdigest(), self._columns.hexdigest()
+        return ShardFile(nbytes, digests[0], head, foot, *digests[1:], payloads)
+
+
+def write_shard(
+    path: str | os.PathLike[str], batch: pa.RecordBatch, payloads: Collection[str] = ()
+) -> ShardFile:
+    """Writes a record batch as an Arrow IPC file atomically.
+
+    The file is written under a temporary name in the same folder, flushed to the disk and renamed;
+    then the folder is flushed. An existing file at `path` is replaced.
+
+    Args:
+        path: The path of the file.
+        batch: At least one row, without nulls and without offsets into larger arrays.
+        payloads: The columns of images' bytes, whose rows have checksums of their own.
+
+    Returns:
+        The parts and hashes of the file.
+
+    Raises:
+        OSError: If the file cannot be written (no space, no permission). The temporary file is
+            deleted.
+    """
+    hashes = _Hashes(payloads)
+    with whole_file(path) as file:
+        for piece in pieces(batch, payloads):
+            file.write(piece.data)
+            hashes.add(piece)
+    return hashes.file()
+
+
+def write_sealed(path: str | os.PathLike[str], batch: pa.RecordBatch) -> None:
+    """Writes a record batch as `write_shard` does, with a hash of the whole file inside it.
+
+    Raises:
+        OSError: As for `write_shard`.
+    """
+    with whole_file(path) as file:
+        for data in sealed(batch):
+            file.write(data)
+
+
+def checksum(path: str | os.PathLike[str]) -> str:
+    """Returns the xxh3_64 of a file as 16 hexadecimal digits. Reads the file once, in parts.
+
+    Raises:
+        SourceNotFound: If there is no such file.
+        OSError: If it cannot be read.
+    """
+    digest = xxhash.xxh3_64()
+    try:
+        with open(path, "rb", buffering=0, opener=only_files) as file:
+            while piece := file.read(_READ_BYTES):
+                digest.update(piece)
+    except FileNotFoundError as error:
+        raise SourceNotFound(f"{os.fspath(path)} does not exist") from error
+    return digest.hexdigest()
+
+
+class ShardReader:
+    """Read-only views of one shard through a memory map. Thread-safe.
+
+    Opening verifies size, head and foot against the manifest before they are parsed.
+    `check_columns` verifies the rest. Views stay valid after `close()`, because they keep the map
+    alive; no file descriptor stays open.
+
+    Args:
+        path: The path of the shard's file.
+        name: The name in messages. If None, the path.
+        schema: The fields of the samples. If None, any columns are accepted.
+        expected: The parts and hashes of the file. If None, nothing is verified.
+        columns_first: Whether to verify the columns too before anything is parsed, as is right for
+            data that has just arrived.
+
+    Raises:
+        SourceNotFound: If there is no such file.
+        SourceChanged: If it was replaced while it was being opened.
+        ShardCorrupt: If it is not a complete Arrow file with one record batch without nulls, or not
+            the expected file.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str | None = None,
+        schema: Schema | None = None,
+        expected: ShardFile | None = None,
+        *,
+        columns_first: bool = False,
+    ) -> None:
+        self._where = os.fspath(path)
+        self.path = self._where if name is None else name
+        self._layout = None if schema is None else schema.record_layout
+        self._expected = expected
+        self._views: dict[str, NDArray[Any]] = {}
+        self._data_offsets: dict[str, int] = {}
+        file = MappedFile(self._where, ShardCorrupt, name)
+        self.stamp: FileStamp = file.stamp
+        self._mapping: _native.Mapping | None = file.mapping
+        self._size = len(file.data)
+        self._address = file.data.ctypes.data
+        if expected is not None:
+            self._check_head(file.data.data, expected)
+            if columns_first:
+                self._check_columns(self._mapped_pieces(file.data.data))
+        columns = None if schema is None else schema.arrow_schema()
+        self._batch, *body = file.batch(columns)
+        if expected is not None:
+            self._check_layout(expected, *body)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return int(self._opened().num_rows)
+
+    @property
+    def column_bytes(self) -> int:
+        """The number of bytes that `check_columns` reads."""
+        assert self._expected is not None
+        return sum(nbytes for _, nbytes in self._expected.column_ranges())
+
+    @property
+    def identity(self) -> tuple[FileStamp, str]:
+        """The identity of the file, and the expected hash of its columns."""
+        assert self._expected is not None
+        return self.stamp, self._expected.columns_xxh3
+
+    def check_columns(
+        self,
+        *,
+        in_file: bool = False,
+        past_cache: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Verifies the columns against the hash in the manifest.
+
+        Args:
+            in_file: Whether to read them with file reads, which map none of the file's pages.
+            past_cache: Whether to read without the page cache (O_DIRECT) if the file system
+                supports it, so that the contents of the page cache do not change.
+            stopped: Called regularly. If it returns True, the check stops without a result.
+
+        Raises:
+            ShardCorrupt: If they are not what was written.
+            SourceChanged: If the file was replaced meanwhile.
+        """
+        pieces = self._mapped_pieces(self.mapping.data.data)
+        if in_file:
+            pieces = self._pieces_in_file(past_cache=past_cache)
+        self._check_columns(pieces, stopped)
+
+    def _check_columns(
+        self, pieces: Iterator[memoryview], stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        assert self._expected is not None
+        digest = xxhash.xxh3_64()
+        for piece in pieces:
+            if stopped():
+                return
+            digest.update(piece)
+        self._compare("its columns have", digest.hexdigest(), self._expected.columns_xxh3)
+
+    def _column_pieces(self) -> Iterator[tuple[int, int]]:
+        assert self._expected is not None
+        for offset, nbytes in self._expected.column_ranges():
+            for at in range(offset, offset + nbytes, _READ_BYTES):
+                yield at, min(_READ_BYTES, offset + nbytes - at)
+
+    def _mapped_pieces(self, data: memoryview) -> Iterator[memoryview]:
+        for at, nbytes in self._column_pieces():
+            yield data[at : at + nbytes]
+
+    def _pieces_in_file(self, *, past_cache: bool) -> Iterator[memoryview]:
+        self.check_unchanged()
+        # O_DIRECT reads whole pages to page-aligned memory.
+        room = memoryview(mmap.mmap(-1, _READ_BYTES + 2 * mmap.PAGESIZE))
+        file = _open_to_read(self._where, past_cache=past_cache)
+        try:
+            for at, nbytes in self._column_pieces():
+                before = at % mmap.PAGESIZE
+                pages = -(-(before + nbytes) // mmap.PAGESIZE)
+                found = os.preadv(file, [room[: pages * mmap.PAGESIZE]], at - before)
+                yield room[before : min(found, before + nbytes)]
+        finally:
+            os.close(file)
+        self.check_unchanged()
+
+    def check_offsets(self) -> None:
+        """Checks the offsets of all variable-width columns.
+
+        Raises:
+            ShardCorrupt: As for `offsets`.
+        """
+        schema = self._opened().schema
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            if pa.types.is_large_list(kind):
+                self.tokens(name)
+            elif pa.types.is_list(kind):
+                self._shape_lists(name)
+            elif pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+                self.offsets(name)
+
+    def check_unchanged(self) -> None:
+        """Checks that the file is still the one that was opened, and was not written to.
+
+        Raises:
+            SourceChanged: If it was replaced, written to or deleted.
+            ShardCorrupt: If it was truncated.
+        """
+        try:
+            found = stamp(self._where)
+        except OSError as error:
+            raise SourceChanged(
+                f"{self.path} was deleted or became unreadable after it was opened ({error}); open "
+                "the data again"
+            ) from error
+        if found == self.stamp:
+            return
+        if found[:2] == self.stamp[:2] and found.nbytes < self.stamp.nbytes:
+            raise ShardCorrupt(
+                f"{self.path} was cut off while it was being read: it had {self.stamp.nbytes} "
+                f"bytes when it was opened, and now has {found.nbytes}; copy it again, or pack "
+                "again"
+            )
+        raise SourceChanged(
+            f"{self.path} was replaced or written to after it was opened; open the data again"
+        )
+
+    def _check_head(self, data: memoryview, expected: ShardFile) -> None:
+        if len(data) != expected.nbytes:
+            raise ShardCorrupt(
+                f"{self.path} has {len(data)} bytes, the manifest says {expected.nbytes}; copy the "
+                "dataset again, or pack again"
+            )
+        digest = xxhash.xxh3_64(data[: expected.head_bytes])
+        digest.update(data[len(data) - expected.foot_bytes :])
+        self._compare("its head and foot have", digest.hexdigest(), expected.head_xxh3)
+
+    def _check_layout(self, expected: ShardFile, begin: int, end: int) -> None:
+        """Checks that hashes and CRCs cover the parts they should, and that nothing is left out."""
+        batch = self._opened()
+        if (begin, end) != (expected.head_bytes, self._size - expected.foot_bytes):
+            raise ShardCorrupt(
+                f"{self.path}: its columns lie at {begin} to {end}, and the manifest says "
+                f"{expected.head_bytes} to {self._size - expected.foot_bytes}"
+            )
+        for name, (offset, nbytes) in expected.payloads.items():
+            data = batch.column(name).buffers()[2]
+            found = (offset, 0) if not _size(data) else (data.address - self._address, data.size)
+            if found != (offset, nbytes) or self.offsets(name)[[0, -1]].tolist() != [0, nbytes]:
+                raise ShardCorrupt(
+                    f"{self.path}: the {nbytes} bytes of {name!r} do not lie at {offset}, where "
+                    "the manifest says"
+                )
+
+    def _compare(self, what: str, found: str, expected: str) -> None:
+        if found != expected:
+            raise ShardCorrupt(
+                f"{self.path} is damaged or another file: {what} the XXH3 hash {found}, expected "
+                f"{expected}; copy it again, or pack again"
+            )
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the file in bytes."""
+        self._opened()
+        return self._size
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the file was found truncated while it was read. Missing parts read as zeros."""
+        return self.mapping.damaged
+
+    @property
+    def mapping(self) -> _native.Mapping:
+        """The memory map of the file, for the engine's threads."""
+        self._opened()
+        assert self._mapping is not None
+        return self._mapping
+
+    def extent(self, column: str) -> tuple[int, int, int | None]:
+        """Returns offset and size of a fixed-width column in the file, and its CRC-32C or None.
+
+        Raises:
+            ShardCorrupt: If there is no such column, or its rows have no fixed width.
+        """
+        if column == RECORD_COLUMN:
+            records = self._records().buffers()[1]
+            nbytes = self.rows * self._records().type.byte_width
+            return int(records.address - self._address), nbytes, self._record_crc32c()
+        view = self.fixed(column)
+        return int(view.ctypes.data - self._address), view.nbytes, None
+
+    def fixed(self, column: str) -> NDArray[Any]:
+        """Returns a fixed-width column as a read-only view of the map.
+
+        Args:
+            column: A numeric column, one of fixed-size lists, or a field in the records.
+
+        Returns:
+            An array of shape (rows,), (rows, length) for lists, or (rows, *shape) for a field in
+            the records, with a stride of one record between rows.
+
+        Raises:
+            ShardCorrupt: If there is no such column, or its rows have no fixed width.
+        """
+        view = self._views.get(column)
+        if view is None:
+            if self._layout is not None and column in self._layout.offsets:
+                view = self._views[column] = self._record_view()[column]
+                return view
+            array = flat = self._column(column)
+            if pa.types.is_fixed_size_list(array.type):
+                flat = array.values
+            if not (pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type)):
+                raise ShardCorrupt(f"{self.path}: {column!r} is {array.type}, not fixed in width")
+            view = _view(flat.buffers()[1], _NUMPY_TYPES[flat.type], len(flat))
+            if flat is not array:
+                view = view.reshape(len(array), array.type.list_size)
+            self._views[column] = view
+        return view
+
+    def offsets(self, column: str) -> NDArray[np.int64]:
+        """Returns the offsets of a variable-width column's rows in the column's data.
+
+        Returns:
+            int64 (rows + 1,), a view of the map. Row i is bytes [offsets[i], offsets[i + 1]).
+
+        Raises:
+            ShardCorrupt: If there is no such column, if its rows have a fixed width, or if its
+                offsets decrease or exceed the column's data.
+        """
+        view = self._views.get(column)
+        if view is None:
+            array = self._variable(column)
+            view = _view(array.buffers()[1], np.int64, len(array) + 1)
+            end = _size(array.buffers()[2])
+            if view[0] < 0 or view[-1] > end or bool((view[1:] < view[:-1]).any()):
+                raise ShardCorrupt(
+                    f"{self.path}: the offsets of column {column!r} do not lie within its {end} "
+                    "bytes of data; run `fastio verify` on the dataset"
+                )
+            self._views[column] = view
+        return view
+
+    def tokens(self, column: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Returns a column of tokens as views of the map.
+
+        Returns:
+            int64 (rows + 1,), the first token of each row; and all tokens, uint8, uint16 or uint32.
+
+        Raises:
+            ShardCorrupt: If there is no such column, if it does not hold tokens, or if its offsets
+                decrease or exceed the tokens.
+        """
+        array = self._column(column)
+        if not pa.types.is_large_list(array.type) or not pa.types.is_integer(array.type.value_type):
+            raise ShardCorrupt(f"{self.path}: {column!r} is {array.type}, not tokens")
+        flat = self._views.get(column)
+        starts = _view(array.buffers()[1], np.int64, len(array) + 1)
+        if flat is None:
+            values = array.values
+            flat = _view(values.buffers()[1], _NUMPY_TYPES[values.type], len(values))
+            if starts[0] != 0 or starts[-1] != len(flat) or bool((starts[1:] < starts[:-1]).any()):
+                raise ShardCorrupt(
+                    f"{self.path}: the offsets of column {column!r} do not lie within its "
+                    f"{len(flat)} tokens; run `fastio verify` on the dataset"
+                )
+            self._views[column] = flat
+        return starts, flat
+
+    def token_extent(self, column: str) -> tuple[int, int, None]:
+        """Returns offset and size of a column's tokens in the file, and None in place of a CRC-32C.
+
+        Raises:
+            ShardCorrupt: As for `tokens`.
+        """
+        flat = self.tokens(column)[1]
+        return (int(flat.ctypes.data - self._address) if flat.size else 0), flat.nbytes, None
+
+    def data_offset(self, column: str) -> int:
+        """Returns the offset of a variable-width column's data in the file, in bytes."""
+        begin = self._data_offsets.get(column)
+        if begin is None:
+            data = self._variable(column).buffers()[2]
+            begin = 0 if data is None else int(data.address - self._address)
+            self._data_offsets[column] = begin
+        return begin
+
+    def buffers(self, columns_without_data: Sequence[str] = ()) -> list[tuple[int, int]]:
+        """Returns the positions of the columns' buffers: (offset in the file, bytes), ascending.
+
+        Args:
+            columns_without_data: Variable-width columns of which only the offsets are included.
+        """
+        batch = self._opened()
+        found = []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            buffers = column.buffers()
+            for buffer in buffers[:-1] if name in columns_without_data else buffers:
+                if buffer is not None and buffer.size:
+                    found.append((int(buffer.address - self._address), int(buffer.size)))
+        return sorted(found)
+
+    def view(self, column: str, local_row: int) -> NDArray[np.uint8]:
+        """Returns a view of the bytes of one row of a variable-width column: uint8 (n,).
+
+        Raises:
+            ShardCorrupt: As for `offsets`.
+        """
+        begin, end = self.offsets(column)[local_row : local_row + 2].tolist()
+        data = self._variable(column).buffers()[2] or b""
+        return np.frombuffer(data, dtype=np.uint8)[begin:end]
+
+    def values(self, column: str, local_rows: Sequence[int] | NDArray[np.int64]) -> list[Any]:
+        """Returns rows of a variable-width column, copied from the map.
+
+        Args:
+            column: A column of strings or bytes.
+            local_rows: Row numbers within this shard.
+
+        Returns:
+            One str (text columns) or bytes (binary columns) for each row.
+
+        Raises:
+            ShardCorrupt: As for `offsets`, or if text is not UTF-8.
+            IndexError: If a row number is out of range.
+        """
+        offsets = self.offsets(column)
+        array = self._variable(column)
+        data = memoryview(array.buffers()[2] or b"")
+        rows = np.asarray(local_rows, dtype=np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(array)):
+            raise IndexError(f"{self.path} has {len(array)} rows, asked for {rows.tolist()}")
+        spans = zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
+        if not pa.types.is_large_string(array.type):
+            return [bytes(data[begin:end]) for begin, end in spans]
+        try:
+            return [str(data[begin:end], "utf-8") for begin, end in spans]
+        except UnicodeDecodeError as error:
+            raise ShardCorrupt(f"{self.path}: text in column {column!r}: {error}") from error
+
+    def shape(self, field: str, local_row: int) -> tuple[int, ...]:
+        """Returns the shape of one row of a variable-shape array field."""
+        extents = self._column(f"{field}.shape")[local_row].as_py()
+        return tuple(int(extent) for extent in extents)
+
+    def shapes(
+        self, field: str, local_rows: NDArray[np.int64]
+    ) -> NDArray[np.int64] | list[tuple[int, ...]]:
+        """Returns the shapes of rows of a variable-shape array field.
+
+        Returns:
+            int64 (n, axes), or a list of n tuples if the rows differ in their number of axes.
+
+        Raises:
+            ShardCorrupt: If there is no such field, or if its shapes are damaged.
+        """
+        ends, lengths = self._shape_lists(f"{field}.shape")
+        begins = ends[local_rows].astype(np.int64)
+        axes = ends[local_rows + 1] - begins
+        if not len(local_rows) or bool((axes != axes[0]).any()):
+            return [self.shape(field, row) for row in local_rows.tolist()]
+        found: NDArray[np.int64] = lengths[begins[:, None] + np.arange(axes[0])]
+        return found
+
+    def _shape_lists(self, name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Returns a column of shapes as offsets, int32 (rows + 1,), and axis lengths, int64."""
+        column = self._column(name)
+        if column.type != pa.list_(pa.field("item", pa.int64(), nullable=False)):
+            raise ShardCorrupt(f"{self.path}: {name!r} is {column.type}, not shapes")
+        lengths = _view(column.values.buffers()[1], np.int64, len(column.values))
+        ends = self._views.get(name)
+        if ends is None:
+            ends = _view(column.buffers()[1], np.int32, len(column) + 1)
+            backwards = bool((ends[1:] < ends[:-1]).any())
+            if ends[0] < 0 or backwards or ends[-1] > len(lengths) or lengths.min(initial=0) < 0:
+                raise ShardCorrupt(
+                    f"{self.path}: the shapes of column {name!r} are damaged; run `fastio verify` "
+                    "on the dataset"
+                )
+            self._views[name] = ends
+        return ends, lengths
+
+    def close(self) -> None:
+        """Releases the map. Existing views keep it alive; the reader cannot be used any more."""
+        self._mapping = self._batch = None
+        self._views, self._data_offsets = {}, {}
+
+    def _opened(self) -> pa.RecordBatch:
+        if self._batch is None:
+            raise ValueError(f"{self.path}: this shard reader was closed")
+        return self._batch
+
+    def _records(self) -> pa.Array:
+        array = self._column(RECORD_COLUMN)
+        nbytes = 0 if self._layout is None else self._layout.nbytes
+        if array.type != pa.binary(nbytes):
+            raise ShardCorrupt(
+                f"{self.path}: its records are {array.type}, expected {nbytes} bytes"
+            )
+        return array
+
+    def _record_view(self) -> NDArray[Any]:
+        assert self._layout is not None
+        array = self._records()
+        return _view(array.buffers()[1], self._layout.dtype, len(array))
+
+    def _record_crc32c(self) -> int:
+        """Returns the CRC-32C of the records, from the shard's metadata."""
+        try:
+            text = json.loads(self._opened().schema.metadata[_METADATA_KEY])["record_crc32c"]
+            return int(text, 16)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ShardCorrupt(f"{self.path}: its description is damaged: {error!r}") from error
+
+    def _column(self, name: str) -> pa.Array:
+        batch = self._opened()
+        position = batch.schema.get_field_index(name)
+        if position < 0:
+            raise ShardCorrupt(
+                f"{self.path} has no column {name!r}; it has {', '.join(batch.schema.names)}"
+            )
+        return batch.column(position)
+
+    def _variable(self, name: str) -> pa.Array:
+        array = self._column(name)
+        if not (pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)):
+            raise ShardCorrupt(f"{self.path}: {name!r} is {array.type}, not variable in width")
+        return array
+
+
+def _view(buffer: pa.Buffer | None, dtype: Any, count: int) -> NDArray[Any]:
+    return np.frombuffer(buffer or b"", dtype=dtype, count=count)
+
+
+def _size(buffer: pa.Buffer | None) -> int:
+    return 0 if buffer is None else int(buffer.size)
+
+
+def _open_to_read(path: str, *, past_cache: bool) -> int:
+    """Opens a file for reading, without the page cache if asked for and supported."""
+    if past_cache and hasattr(os, "O_DIRECT"):
+        with suppress(OSError):
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

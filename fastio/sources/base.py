@@ -1,0 +1,204 @@
+"""What a kind of data is: how it is recognised, opened, checked and described."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from fastio.cache import Cache
+from fastio.packed import BadImage, ImagesCheck, ShardCheck
+from fastio.packed.rows import Rows
+from fastio.shown import without_secrets
+from fastio.sources.table.options import TableOptions
+from fastio.sources.tar.check import LackedField
+from fastio.store import is_remote
+
+# Progress(title, unit, total) is entered while something is counted, and gives what is called with
+# how much more is done.
+Progress = Callable[[str, str, int], AbstractContextManager[Callable[[int], object]]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `fastio.open`, in its meaning; None where one was not given."""
+
+    storage_options: Mapping[str, Any] | None = None
+    cache: Cache | str | os.PathLike[str] | None = None
+    fields: tuple[str, ...] | None = None
+    incomplete: Literal["raise", "skip", "keep"] | None = None
+    columns: Iterable[str] | None = None
+    groups: Mapping[str, Iterable[str]] | None = None
+    dtypes: Mapping[str, str] | None = None
+    nulls: Mapping[str, Any] | None = None
+    filters: Any = None
+    memory: int | str | None = None
+    resident: bool | None = None
+    roots: Iterable[str | os.PathLike[str]] | None = None
+    max_pixels: int | None = None
+    max_unzipped_bytes: int | None = None
+
+    @property
+    def given(self) -> list[str]:
+        """The names of those that were given."""
+        return [each.name for each in fields(self) if getattr(self, each.name) is not None]
+
+    @property
+    def kept(self) -> Cache | None:
+        """The cache, also where its folder was given."""
+        given = self.cache
+        return given if given is None or isinstance(given, Cache) else Cache(given)
+
+    @property
+    def tables(self) -> TableOptions:
+        """What was said of a table's columns.
+
+        Raises:
+            SchemaError: the options are not possible.
+            ValueError: names are a string and no list.
+        """
+        return TableOptions.of(self.columns, self.groups, self.dtypes, self.nulls)
+
+
+# Options that every kind has.
+COMMON = frozenset({"storage_options", "max_pixels", "max_unzipped_bytes"})
+
+
+@dataclass
+class Images:
+    """What decoding all images found.
+
+    Attributes:
+        damaged: those that cannot be decoded.
+        not_decoded: how many could not be reached; None: that cannot be told.
+    """
+
+    damaged: list[BadImage] = field(default_factory=list)
+    not_decoded: int | None = 0
+
+
+@dataclass
+class Findings:
+    """What was checked, and what is wrong with it.
+
+    Attributes:
+        path: of the dataset.
+        files, nbytes, rows: how much was checked.
+        damaged: the files that are.
+        images: None where they were not decoded.
+        lacked: of tars, the fields that not every sample has; None for others.
+        kind: what the files are called: "shard", "tar", or "file" of data that others wrote.
+    """
+
+    path: str
+    files: int
+    nbytes: int
+    rows: int
+    damaged: list[ShardCheck]
+    images: Images | None = None
+    lacked: list[LackedField] | None = None
+    kind: Literal["shard", "tar", "file"] = "shard"
+
+    @property
+    def all_well(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.damaged and not self.lacked and self.images in (None, Images())
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of data. The registry has one of each, in the order in which they are asked.
+
+    Attributes:
+        key: a word for it, for JSON: "packed".
+        name: with its article, for messages: "a packed dataset".
+        classes: of its datasets.
+        options: those of `fastio.open` that it takes beside `COMMON`.
+        sniff: what a source consists of, from its name and as few reads as tell; None: the source
+            is of another kind. Raises errors of what is of this kind and cannot be read.
+        open: the dataset.
+        describe: what it consists of, as JSON values (`fastio info`).
+        check: reads all of it, and decodes its images too where `deep` (`fastio verify`).
+    """
+
+    key: str
+    name: str
+    classes: tuple[type[Rows], ...]
+    options: frozenset[str]
+    sniff: Callable[[Any, Options], Any | None]
+    open: Callable[[Found], Rows]
+    describe: Callable[[Found], dict[str, Any]]
+    check: Callable[[Found, bool, Progress], Findings]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A source whose kind is known.
+
+    Attributes:
+        kind: it.
+        source: as it was given.
+        options: how to open it.
+        parts: what `Kind.sniff` returned.
+    """
+
+    kind: Kind
+    source: Any
+    options: Options
+    parts: Any
+
+    @property
+    def name(self) -> str:
+        """What messages call the source."""
+        source = self.source
+        named = isinstance(source, (str, os.PathLike))
+        return without_secrets(os.fspath(source)) if named else f"a {type(source).__name__}"
+
+    def close(self) -> None:
+        """Closes what was opened to know the source, of one that is not going to be opened."""
+        if self.parts is not self.source and hasattr(self.parts, "close"):
+            self.parts.close()
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is behind a URL."""
+        source = self.source
+        return any(map(is_remote, source if isinstance(source, (list, tuple)) else [source]))
+
+
+def checked_files(
+    checks: Iterable[ShardCheck], unit: str, count: int, progress: Progress
+) -> list[ShardCheck]:
+    """What checking files finds, with progress while it is done."""
+    done = []
+    with progress("checking", unit, count) as advance:
+        for check in checks:
+            done.append(check)
+            advance(1)
+    return done
+
+
+def decoded_images(checks: Iterable[ImagesCheck], rows: int, progress: Progress) -> Images:
+    """What decoding all images finds, with progress while it is done."""
+    damaged: list[BadImage] = []
+    not_decoded = 0
+    with progress("decoding", "samples", rows) as advance:
+        for check in checks:
+            damaged += check.bad
+            not_decoded += check.not_decoded
+            advance(check.rows)
+    return Images(damaged, not_decoded)
+
+
+def files_findings(path: str, checks: list[ShardCheck], rows: int) -> Findings:
+    """Of files that others wrote."""
+    return Findings(
+        path=path,
+        files=len(checks),
+        nbytes=sum(check.nbytes for check in checks),
+        rows=rows,
+        damaged=[check for check in checks if check.problem is not None],
+        kind="file",
+    )

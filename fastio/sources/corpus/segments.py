@@ -1,0 +1,59 @@
+"""Which parts of which documents make up which window."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastio import _native
+from fastio.sources.layout import Segments
+
+
+def contiguous_segments(starts: NDArray[np.int64], windows: int, step: int, span: int) -> Segments:
+    """The parts of documents in windows that follow one another.
+
+    Args:
+        starts: int64 (documents + 1,), where each document begins, and the number of all tokens.
+        windows: how many there are.
+        step: tokens from one window to the next.
+        span: tokens of a window.
+    """
+    first_token = np.arange(windows, dtype=np.int64) * step
+    filled = starts[np.append(np.diff(starts) > 0, True)]  # where documents begin that have tokens
+    first = np.searchsorted(filled, first_token, side="right") - 1
+    last = np.searchsorted(filled, first_token + span, side="left")  # one behind the last document
+    counts = last - first
+    begin = np.zeros(windows + 1, np.int64)
+    np.cumsum(counts, out=begin[1:])
+    window = np.repeat(np.arange(windows), counts)
+    document = np.arange(begin[-1]) - begin[window] + first[window]
+    start = np.maximum(filled[document], first_token[window])
+    end = np.minimum(filled[document + 1], first_token[window] + span)
+    return begin, start, (end - start).astype(np.int32)
+
+
+def best_fit_segments(starts: NDArray[np.int64], length: int) -> Segments:
+    """Whole documents in windows, as few windows as best-fit decreasing takes.
+
+    Documents longer than a window are cut in parts of its length, and what is left. Windows stand
+    in the order of their first documents, and so do the parts within each.
+
+    Args:
+        starts: int64 (documents + 1,), where each document begins, and the number of all tokens.
+        length: tokens of a window.
+    """
+    sizes = np.diff(starts)
+    parts = -(-sizes // length)
+    document = np.repeat(np.arange(len(sizes)), parts)
+    within = np.arange(len(document)) - np.repeat(np.cumsum(parts) - parts, parts)
+    start = starts[:-1][document] + within * length
+    sizes_of_parts = np.minimum(sizes[document] - within * length, length).astype(np.int32)
+    window = _native.best_fit(sizes_of_parts, length)
+    _, first_part, window = np.unique(window, return_index=True, return_inverse=True)
+    rank = np.empty(len(first_part), np.int64)
+    rank[np.argsort(first_part, kind="stable")] = np.arange(len(first_part))
+    window = rank[window]
+    order = np.argsort(window, kind="stable")
+    begin = np.zeros(len(first_part) + 1, np.int64)
+    np.cumsum(np.bincount(window, minlength=len(first_part)), out=begin[1:])
+    return begin, start[order], sizes_of_parts[order]

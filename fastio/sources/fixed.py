@@ -1,0 +1,64 @@
+"""Where the fixed-width fields of a packed dataset lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fastio.packed import Dataset
+from fastio.packed.shard import ShardReader
+from fastio.schema import RECORD_COLUMN, Field, row_shape
+from fastio.sources.layout import Ranges, ShardPlace, TableField
+
+
+class FixedWidth:
+    """The layout of fixed-width fields of a packed dataset; see `fetch.Layout`.
+
+    Args:
+        dataset: packed, local or remote.
+        names: of Scalar fields, and of Array fields with a shape.
+    """
+
+    def __init__(self, dataset: Dataset, names: Sequence[str]) -> None:
+        self.dataset = dataset
+        manifest, kinds = dataset.manifest, dataset.schema.fields
+        layout = dataset.schema.record_layout
+        offsets: Mapping[str, int] = {} if layout is None else layout.offsets
+        columns = {name: _row_bytes(kinds[name]) for name in names if name not in offsets}
+        if layout is not None and len(columns) < len(names):
+            columns[RECORD_COLUMN] = layout.nbytes
+        self._columns = list(columns)
+        self.strides: Sequence[int] = list(columns.values())
+        homes = {name: RECORD_COLUMN if name in offsets else name for name in names}
+        self.fields: Sequence[TableField] = [
+            TableField(
+                name,
+                *row_shape(kinds[name]),
+                self._columns.index(homes[name]),
+                offsets.get(name, 0),
+                _row_bytes(kinds[name]),
+            )
+            for name in names
+        ]
+        self.first_row = np.append(manifest.first_row, manifest.rows).astype(np.int64)
+
+    def shard(self, number: int) -> int:
+        return number
+
+    def place(self, number: int, reader: ShardReader) -> ShardPlace:
+        return ShardPlace([reader.extent(column) for column in self._columns])
+
+    def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
+        """Where rows [first, last) of a shard lie in its file."""
+        found = []
+        for column, stride in zip(self._columns, self.strides, strict=True):
+            offset = reader.extent(column)[0]
+            found.append((offset + first * stride, (last - first) * stride))
+        return found
+
+
+def _row_bytes(kind: Field) -> int:
+    shape, dtype = row_shape(kind)
+    return math.prod(shape) * np.dtype(dtype).itemsize

@@ -1,0 +1,267 @@
+"""A folder of images with a folder for each class, seen as a dataset without packing it.
+
+Classes, order and errors are those of torchvision.datasets.ImageFolder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.errors import ImageError, SchemaError, SourceNotFound
+from fastio.packed.of_sample import of_sample
+from fastio.packed.pixels import upright_pixels
+from fastio.packed.rows import Rows
+from fastio.runtime.files import read_file, walk
+from fastio.schema import Image, Scalar, Schema
+from fastio.shown import without_secrets
+
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+class PathTable(Sequence[str]):
+    """Paths under one folder, kept as one string of bytes: a tenth of what a list would take.
+
+    Args:
+        root: the folder, as it is to stand before each path.
+        relative: the paths below it.
+    """
+
+    def __init__(self, root: str, relative: Iterable[str]) -> None:
+        self.root = root
+        names = [os.fsencode(path) for path in relative]
+        self._ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+        self._data = b"".join(names)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        return os.path.join(self.root, self.relative(index))
+
+    def relative(self, index: int) -> str:
+        """A path without the folder; negative numbers count from the end."""
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} is out of range: there are {len(self)} files")
+        begin = int(self._ends[row - 1]) if row else 0
+        return os.fsdecode(self._data[begin : int(self._ends[row])])
+
+    def digest(self) -> bytes:
+        """A hash of the relative paths and their order."""
+        return xxhash.xxh3_128(self._ends.tobytes() + self._data).digest()
+
+
+class FolderDataset(Rows):
+    """Images in class folders, as (image, label) samples, where label is the number of the class.
+
+    Opening lists file names only: a file is opened when its sample is read.
+
+    Args:
+        path: folder with one folder per class, with images at any depth.
+        extensions: lower-case extensions of the files to include.
+
+    Attributes:
+        path: the folder.
+        schema: a tuple of the fields `image` (RGB) and `label` (int64), with the names of the
+            classes.
+        paths: paths of the files in row order.
+        labels: int64 (rows,), numbers of the classes.
+        upright: whether images are rotated according to their EXIF orientation.
+
+    Raises:
+        SourceNotFound: the folder does not exist, has no class folders, or a class has no images.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], extensions: Sequence[str] = IMG_EXTENSIONS
+    ) -> None:
+        root = os.fspath(path)
+        classes = _find_classes(root, tuple(extensions))
+        relative: list[str] = []
+        counts = []
+        for name in classes:
+            before = len(relative)
+            relative += _find_files(root, name, tuple(extensions))
+            counts.append(len(relative) - before)
+        empty = [name for name, count in zip(classes, counts, strict=True) if not count]
+        if empty:
+            raise SourceNotFound(
+                f"Found no valid file for the classes {', '.join(empty)} in {root}. Supported "
+                f"extensions are: {', '.join(extensions)}"
+            )
+        labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
+        self._fill(root, PathTable(root, relative), labels, tuple(classes))
+
+    @classmethod
+    def from_samples(
+        cls,
+        samples: Sequence[tuple[str, int]],
+        classes: Sequence[str],
+        path: str = "",
+        *,
+        upright: bool = True,
+    ) -> FolderDataset:
+        """A dataset of listed files, as torchvision's ImageFolder has them in `samples`.
+
+        Args:
+            samples: (path, label) of each row.
+            classes: the classes' names.
+            path: folder that the paths begin with, for messages. Where all do, the fingerprint
+                stands for what comes after it, as with an image folder.
+            upright: turn images as their EXIF orientation says; False delivers them as they are
+                stored, as torchvision does.
+
+        Raises:
+            SourceNotFound: the list is empty.
+        """
+        if not samples:
+            raise SourceNotFound("the list of samples is empty")
+        self = cls.__new__(cls)
+        labels = np.array([label for _, label in samples], dtype=np.int64)
+        names = [name for name, _ in samples]
+        below = [name[len(os.path.join(path, "")) :] for name in names]
+        if [os.path.join(path, name) for name in below] == names:
+            paths = PathTable(path, below)
+        else:
+            paths = PathTable("", names)
+        self._fill(path, paths, labels, tuple(classes))
+        self.upright = upright
+        return self
+
+    def _fill(
+        self, path: str, paths: PathTable, labels: NDArray[np.int64], classes: tuple[str, ...]
+    ) -> None:
+        self.path = path
+        self.upright = True
+        self.paths = paths
+        self.labels = labels
+        self.schema = Schema({"image": Image(), "label": Scalar("int64")}, "tuple", classes)
+        digest = xxhash.xxh3_64(paths.digest())
+        digest.update(labels.tobytes())
+        digest.update("\0".join(classes).encode("utf-8", "surrogateescape"))
+        self._fingerprint = digest.hexdigest()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes' names; a label is an index of it."""
+        classes = self.schema.classes
+        assert classes is not None
+        return classes
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """(path, class number) of every row, as torchvision's ImageFolder has them."""
+        return list(zip(self.paths, self.labels.tolist(), strict=True))
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that stand for the files' names, their order and labels."""
+        return self._fingerprint
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        where = without_secrets(self.path)
+        return f"FolderDataset({where!r}, rows={len(self)}, classes={len(self.classes)})"
+
+    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Labels of many rows.
+
+        Args:
+            field: "label".
+            rows: int64 (n,), row numbers in any order.
+
+        Returns:
+            int64 (n,).
+
+        Raises:
+            SchemaError: another field.
+            IndexError: a row number is out of range.
+        """
+        if field != "label":
+            raise SchemaError(f"{field!r} cannot be gathered from an image folder, only 'label'")
+        return self.labels[self._in_range(rows)]
+
+    def gather_all(
+        self, fields: Sequence[str], rows: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.int64]]:
+        """`gather` for several fields, as packed datasets have it."""
+        return {field: self.gather(field, rows) for field in fields}
+
+    def sample_name(self, row: int) -> str:
+        """How messages name a row: its file's path."""
+        return self.paths[row]
+
+    def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
+        """One sample: the image, uint8 (H, W, 3), upright or as stored, and its label.
+
+        Raises:
+            IndexError: the row number is out of range.
+            ImageError: the file cannot be read or decoded.
+        """
+        path = self.paths[index]
+        row = index + len(self) if index < 0 else index
+        with of_sample(self, row, ImageError):
+            data = read_file(path)
+            pixels = upright_pixels(data, "RGB", None if self.upright else 1, self.max_pixels)
+        return pixels, int(self.labels[row])
+
+    def __iter__(self) -> Iterator[tuple[NDArray[np.uint8], int]]:
+        return (self[row] for row in range(len(self)))
+
+    def close(self) -> None:
+        """Nothing is kept open; here so that every dataset can be closed."""
+
+
+def _find_classes(root: str, extensions: tuple[str, ...]) -> list[str]:
+    try:
+        with os.scandir(root) as found:
+            entries = [(entry.name, entry.is_dir()) for entry in found]
+    except NotADirectoryError as error:
+        raise SourceNotFound(
+            f"{root} is a file; a folder with a folder of images for each class is needed, or a "
+            "dataset that `fastio pack` made"
+        ) from error
+    except FileNotFoundError as error:
+        raise SourceNotFound(f"{root} does not exist") from error
+    except OSError as error:
+        raise SourceNotFound(f"{root} cannot be read: {error}") from error
+    classes = sorted(name for name, is_folder in entries if is_folder)
+    if not classes:
+        images = sum(name.lower().endswith(extensions) for name, _ in entries)
+        hint = f"{images} images lie directly in it: move" if images else "Move"
+        raise SourceNotFound(
+            f"Couldn't find any class folder in {root}. {hint} images to one folder for each "
+            "class, or list them in a CSV or JSONL file with a column `path` and pack that"
+        )
+    return classes
+
+
+def _find_files(root: str, name: str, extensions: tuple[str, ...]) -> list[str]:
+    """Files below a class folder, relative to `root`, in torchvision's order."""
+    files = []
+    try:
+        found = sorted(walk(os.path.join(root, name)))
+    except OSError as error:
+        raise SourceNotFound(f"{error.filename}: {error.strerror}: delete the link") from error
+    for folder, _, names in found:
+        relative = os.path.relpath(folder, root)
+        files += [
+            os.path.join(relative, file)
+            for file in sorted(names)
+            if file.lower().endswith(extensions)
+        ]
+    return files

@@ -1,0 +1,262 @@
+"""A dataset of the datasets package that has images, by row number: read where it lies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.errors import ImageError, SchemaError
+from fastio.packed.of_sample import of_sample
+from fastio.packed.pixels import upright_pixels
+from fastio.packed.rows import Rows
+from fastio.schema import Array, Image, Schema, Text
+from fastio.shown import without_secrets
+from fastio.sources.hugging_face.fields import Chosen, choose_fields, wants_rows
+from fastio.sources.hugging_face.groups import HuggingFaceGroups
+from fastio.sources.hugging_face.images import ImageColumn, Places
+from fastio.sources.hugging_face.nested import nested_values
+from fastio.sources.hugging_face.table import HuggingFaceTable
+from fastio.sources.table.columns import Conversion, leaf_array
+from fastio.sources.table.narrowing import narrowed
+from fastio.sources.table.options import TableOptions
+from fastio.sources.table.place import Place
+from fastio.sources.table.samples import listed, sample_value
+from fastio.sources.table.values import Ragged
+
+
+class HuggingFaceDataset(Rows):
+    """The samples of a dataset of the datasets package, as dicts. Safe to use from several threads.
+
+    Args:
+        source: a directory that `save_to_disk` wrote, a `datasets.Dataset`, or one of them opened
+            as a table with these options.
+        options: which columns, as which fields, as of tables.
+        roots: folders, beside its own, that files which it names may lie in.
+
+    Attributes:
+        path: the directory, or what messages call the dataset.
+        schema: the fields.
+
+    Raises:
+        SourceNotFound: there are several splits, or no rows; or a file is missing.
+        ShardCorrupt: a file is damaged.
+        SchemaError: a column that is wanted cannot be a field.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        options: TableOptions | None = None,
+        roots: Iterable[str | os.PathLike[str]] | None = None,
+    ) -> None:
+        self._given = source, options, roots
+        opened = isinstance(source, HuggingFaceTable)
+        self._table: HuggingFaceTable = (
+            source if opened else HuggingFaceTable(source, options, roots)
+        )
+        self.path = self._table.name
+        self._options = options or TableOptions()
+        self._chosen: Chosen = choose_fields(self._table, self._options)
+        self.schema: Schema = self._chosen.schema
+        self._images = {
+            name: ImageColumn(
+                self._table.stored.rows, self._table.images[name][0], self._table.named_files
+            )
+            for name in self.schema.image_fields
+        }
+        self._conversions: dict[tuple[str, ...], Conversion] = {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that stand for the data, and for what is made of them."""
+        about = f"{self._table.stamp} {self.schema.to_json()}"
+        return xxhash.xxh3_64_hexdigest(about.encode("utf-8", "surrogateescape"))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The Arrow files that its rows, and their order, lie in; none where they are in memory."""
+        return self._table.stored.files
+
+    @property
+    def stamp(self) -> str:
+        """What changes when the data do."""
+        return self._table.stamp
+
+    def __len__(self) -> int:
+        return len(self._table.stored.rows)
+
+    def __repr__(self) -> str:
+        return f"HuggingFaceDataset({without_secrets(self.path)!r}, rows={len(self)})"
+
+    def row_groups(
+        self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
+    ) -> HuggingFaceGroups | None:
+        """The same rows as row groups; None where some are not read so: see `wants_rows`.
+
+        Args:
+            fields: names of the fields that are wanted, in this order; None for all.
+            memory: as table files take it; without effect here.
+            threads: without effect here.
+            keep_nulls: as `TableOptions` has it.
+        """
+        if wants_rows(self._table, self._options):
+            return None
+        options = replace(self._options, keep_nulls=keep_nulls)
+        return HuggingFaceGroups(self._table, options, fields=fields)
+
+    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
+        """One field of many rows.
+
+        Args:
+            field: a field that is not an image.
+            rows: int64 (n,), row numbers in any order.
+
+        Returns:
+            An array of shape (n,) for Scalar and (n, *shape) for Array; a list of n str, bytes
+            or arrays for Text, Bytes and Array of differing shapes; of n lists of str for lists
+            of strings.
+
+        Raises:
+            SchemaError: there is no such field, it is an image, or a value cannot be stored.
+            IndexError: a row number is out of range.
+        """
+        return self.gather_all([field], rows)[field]
+
+    def gather_all(
+        self, fields: Sequence[str], rows: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any] | list[Any]]:
+        """`gather` for several fields."""
+        rows = np.asarray(rows, np.int64)
+        for name in fields:
+            if isinstance(self._field(name), Image):
+                raise SchemaError(f"field {name!r} is an image: index the dataset, or use a Loader")
+        nested = {name: self._chosen.nested[name] for name in fields if name in self._chosen.nested}
+        plain = tuple(name for name in fields if name not in nested)
+        conversion = self._conversion(plain) if plain else None
+        columns = [] if conversion is None else list(conversion.reads)
+        columns += [leaf.path[0] for leaf in nested.values()]
+        batch = self._table.take(list(dict.fromkeys(columns)), rows)
+        place = Place(self.path, int(rows[0]) if len(rows) else 0, None, rows)
+        values: dict[str, Any] = {}
+        if conversion is not None:
+            values = self._converted(conversion, batch, place)
+        for name, leaf in nested.items():
+            kind = self._field(name)
+            assert isinstance(kind, (Array, Text))
+            values[name] = nested_values(leaf_array(batch, leaf), leaf, kind, place)
+        return {name: values[name] for name in fields}
+
+    def places(self, field: str, rows: NDArray[np.int64]) -> Places:
+        """Where the images of rows lie.
+
+        Args:
+            field: an image field.
+            rows: int64 (n,), row numbers in any order.
+
+        Raises:
+            IndexError: a row number is out of range.
+            ValueError: after `close`.
+        """
+        return self._images[field].places(rows)
+
+    def files(self, field: str) -> tuple[str, ...]:
+        """The files that `places` have numbered until now."""
+        return self._images[field].files
+
+    def has_jpegs(self, field: str) -> bool:
+        """Whether there is a JPEG among some of a field's images."""
+        return self._images[field].has_jpegs()
+
+    def read(self, field: str, row: int) -> bytes:
+        """The bytes of one image.
+
+        Raises:
+            ValueError: the row has none; or after `close`.
+            OSError: its file cannot be read.
+            IndexError: the row number is out of range.
+        """
+        return self._images[field].read(row)
+
+    def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
+        """One upright image, uint8 (H, W, C), by Pillow.
+
+        Args:
+            field: an image field.
+            row: row number from 0.
+            at_least: as packed datasets have it; of no effect here.
+
+        Raises:
+            SchemaError: there is no such field, or it is no image.
+            IndexError: the row number is out of range.
+            ImageError: it cannot be read or decoded.
+        """
+        kind = self._field(field)
+        if not isinstance(kind, Image):
+            raise SchemaError(f"field {field!r} is no image: use gather")
+        self._in_range(np.array([row], np.int64))
+        with of_sample(self, row, ImageError):
+            return upright_pixels(self.read(field, row), kind.mode, None, self.max_pixels)
+
+    def sample_name(self, row: int) -> str:
+        """How messages name a row."""
+        return f"{self.path} row {row}"
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """One sample, with images as upright uint8 (H, W, C) arrays.
+
+        Args:
+            index: row number; negative ones count from the end.
+
+        Raises:
+            IndexError: it is out of range.
+            ImageError: an image cannot be decoded.
+            SchemaError: a value cannot be stored.
+        """
+        row = self._row(index)
+        others = [name for name in self.schema.fields if name not in self._images]
+        values = self.gather_all(others, np.array([row], np.int64))
+        return {
+            name: self.image(name, row)
+            if name in self._images
+            else sample_value(values[name][0], kind)
+            for name, kind in self.schema.fields.items()
+        }
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[row] for row in range(len(self)))
+
+    def close(self) -> None:
+        """Lets go of images that were copied out of memory; images cannot be read any more."""
+        for column in self._images.values():
+            column.close()
+
+    def __reduce__(self) -> Any:
+        return HuggingFaceDataset, self._given
+
+    def _conversion(self, fields: tuple[str, ...]) -> Conversion:
+        found = self._conversions.get(fields)
+        if found is None:
+            whole = self._chosen.conversion
+            assert whole is not None
+            options = narrowed(self._chosen.options, whole.schema(), fields)
+            found = Conversion(self._chosen.table, options, self.path)
+            self._conversions[fields] = found
+        return found
+
+    def _converted(
+        self, conversion: Conversion, batch: pa.RecordBatch, place: Place
+    ) -> dict[str, Any]:
+        converted = conversion.convert(batch, place).fields
+        return {
+            name: listed(values, self.schema.fields[name]) if isinstance(values, Ragged) else values
+            for name, values in converted.items()
+            if name in self.schema.fields
+        }

@@ -1,0 +1,148 @@
+"""Which columns of a dataset of the datasets package become which fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from fastio.errors import SchemaError
+from fastio.schema import Array, Field, Image, Schema, Text
+from fastio.sources.hugging_face.nested import nested_field
+from fastio.sources.hugging_face.table import HuggingFaceTable
+from fastio.sources.table.columns import Conversion
+from fastio.sources.table.features import with_classes
+from fastio.sources.table.leaves import Leaf, leaves
+from fastio.sources.table.options import VALID_SUFFIX, TableOptions
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is made of a dataset's columns.
+
+    Attributes:
+        schema: all fields, in order.
+        table: the columns of what `conversion` makes.
+        options: of it.
+        conversion: makes all fields but images and nested ones; None where there are no others.
+        nested: the columns of fields that are lists of lists, or of strings, by the fields' names.
+    """
+
+    schema: Schema
+    table: pa.Schema
+    options: TableOptions
+    conversion: Conversion | None
+    nested: Mapping[str, Leaf]
+
+
+def wants_rows(table: HuggingFaceTable, options: TableOptions) -> bool:
+    """Whether what is wanted has what tables are not read with: images, lists of lists, strings."""
+    special = {*table.images, *_nested(table)}
+    if options.columns is not None:
+        special &= {name.replace(".", "_") for name in options.columns}
+    return bool(special)
+
+
+def choose_fields(table: HuggingFaceTable, options: TableOptions) -> Chosen:
+    """The fields of a dataset.
+
+    Args:
+        table: the dataset.
+        options: what is wanted of it.
+
+    Raises:
+        SchemaError: a wanted column is not there or cannot be stored, or two fields have one name.
+    """
+    nested = _nested(table)
+    special: dict[str, Field] = {name: Image(p.mode) for name, (_, p) in table.images.items()}
+    special |= {name: field for name, (_, field) in nested.items()}
+    kept, rest = _without(table.schema, {leaf.path for leaf, _ in nested.values()}), options
+    for name in special:
+        _refuse_options(table.name, name, options)
+    if options.columns is not None:
+        named = tuple(n for n in options.columns if n.replace(".", "_") not in special)
+        rest = replace(options, columns=named)
+        wanted = {n.replace(".", "_") for n in options.columns}
+        special = {name: field for name, field in special.items() if name in wanted}
+    conversion = None
+    if len(kept) and (rest.columns is None or rest.columns or rest.groups):
+        conversion = Conversion(kept, rest, table.name)
+    plain = None if conversion is None else conversion.schema()
+    fields = {} if plain is None else dict(plain.fields)
+    for name in special:
+        if name in fields:
+            raise SchemaError(
+                f"{table.name}: two fields would be called {name!r}: give a group another name, or "
+                "rename a column"
+            )
+    order = _order(table, options, conversion, special)
+    schema = Schema({name: (special | fields)[name] for name in order})
+    kept_nested = {name: leaf for name, (leaf, _) in nested.items() if name in special}
+    return Chosen(with_classes(schema, table.classes), kept, rest, conversion, kept_nested)
+
+
+def _nested(table: HuggingFaceTable) -> dict[str, tuple[Leaf, Array | Text]]:
+    found = {}
+    for name, leaf in leaves(table.schema, table.name).items():
+        field = nested_field(leaf.type)
+        if field is not None:
+            found[name] = leaf, field
+    return found
+
+
+def _without(schema: pa.Schema, paths: set[tuple[str, ...]]) -> pa.Schema:
+    """A table's columns without some, which may be parts of structs."""
+
+    def pruned(kind: pa.DataType, path: tuple[str, ...]) -> pa.DataType | None:
+        if path in paths:
+            return None
+        if not pa.types.is_struct(kind):
+            return kind
+        children = [kind.field(number) for number in range(kind.num_fields)]
+        kept = [(child.name, pruned(child.type, (*path, child.name))) for child in children]
+        kept = [(name, child) for name, child in kept if child is not None]
+        return pa.struct(kept) if kept else None
+
+    found = [(field.name, pruned(field.type, (field.name,))) for field in schema]
+    return pa.schema([(name, kind) for name, kind in found if kind is not None], schema.metadata)
+
+
+def _order(
+    table: HuggingFaceTable,
+    options: TableOptions,
+    conversion: Conversion | None,
+    special: Mapping[str, Field],
+) -> list[str]:
+    """The names of all fields: as `columns` has them, or where their first column stands."""
+    made = [] if conversion is None else list(conversion.schema().fields)
+    if options.columns is not None:
+        listed = [name.replace(".", "_") for name in options.columns]
+        named = {name: place for place, name in enumerate(listed)}
+    else:
+        columns = {name: at for at, name in enumerate(table.stored.rows.schema.names)}
+        sources = [] if conversion is None else conversion.sources()
+        named = {}
+        for field, column in sources:
+            named.setdefault(field, columns[column])
+        for name, (path, _) in table.images.items():
+            named[name] = columns[path[0]]
+        for name, (leaf, _) in _nested(table).items():
+            named[name] = columns[leaf.path[0]]
+    last = len(named)
+
+    def place(name: str) -> int:
+        return named.get(name, named.get(name.removesuffix(VALID_SUFFIX), last))
+
+    return sorted([*special, *made], key=place)
+
+
+def _refuse_options(where: str, name: str, options: TableOptions) -> None:
+    for what, given in (("dtypes", options.dtypes), ("nulls", options.nulls)):
+        if any(key.replace(".", "_") == name for key in given):
+            raise SchemaError(f"{where}: {name!r} has no {what}: it is of images or lists of lists")
+    for group, members in options.groups.items():
+        if any(member.replace(".", "_") == name for member in members):
+            raise SchemaError(
+                f"{where}: {name!r} cannot be in the group {group!r}: groups are of numbers"
+            )

@@ -1,0 +1,246 @@
+"""Finds the images of a struct<bytes, path> column: in mapped files, in memory, or in own files."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fastio.errors import ShardCorrupt
+from fastio.sources.hugging_face.mapped import MappedFiles
+from fastio.sources.hugging_face.plain import bare
+from fastio.sources.hugging_face.rows import Rows
+from fastio.sources.named_files import NamedFiles
+
+OWN_FILE = -1  # in place of a file's number: the row has a path and no bytes
+NOWHERE = -2  # the row has neither, or its path may not be read
+
+_JPEG_BEGINS = b"\xff\xd8"
+_LOOKED_AT = 16  # rows that are sampled to find out the type of the images
+
+
+class Places(NamedTuple):
+    """The positions of images, one entry for each row.
+
+    Attributes:
+        file: int32, index in `ImageColumn.files`, or OWN_FILE or NOWHERE.
+        offset, length: int64, in that file.
+        paths: The paths of the rows with OWN_FILE, by their position among the rows.
+    """
+
+    file: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    paths: dict[int, str]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The images of one record batch.
+
+    Attributes:
+        data: The bytes of all images.
+        offsets: int64 (rows + 1,), the beginning of each image in `data`.
+        missing: bool (rows,), rows without bytes; None if all have bytes.
+        paths: The paths of the rows; None if the column has none.
+        file: The number of the file that contains `data`.
+        begin: The offset of `data` in that file.
+    """
+
+    data: pa.Buffer
+    offsets: NDArray[np.int64]
+    missing: NDArray[np.bool_] | None
+    paths: pa.Array | None
+    file: int
+    begin: int
+
+
+class ImageColumn:
+    """The images of one column. Thread-safe.
+
+    Images in memory that is not mapped from a file are copied once, when they are first asked for,
+    to an unnamed file, so that threads read all images in the same way.
+
+    Args:
+        rows: The rows of the dataset.
+        path: The names of the column and of the struct fields inside it.
+        named: The files that its paths may refer to.
+    """
+
+    def __init__(self, rows: Rows, path: tuple[str, ...], named: NamedFiles) -> None:
+        self._rows = rows
+        self._named = named
+        self._path = path
+        self._mapped = MappedFiles()
+        self._files: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._parts: dict[int, _Part] = {}
+        self._memory: list[int] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._end: Callable[[], Any] = weakref.finalize(self, _close_all, self._memory)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths of the files. More are added as rows are asked for."""
+        return tuple(self._files)
+
+    def places(self, rows: NDArray[np.int64]) -> Places:
+        """Returns the positions of the images of rows, int64 (n,).
+
+        Raises:
+            IndexError: If a row number is out of range.
+            ValueError: After `close`.
+        """
+        n = len(rows)
+        found = Places(np.empty(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int64), {})
+        for batch, places, local in self._rows.by_batch(rows):
+            try:
+                part = self._part(batch)
+            except ShardCorrupt:  # reading one of the images will raise it
+                found.file[places] = NOWHERE
+                continue
+            begin = part.offsets[local]
+            found.file[places] = part.file
+            found.offset[places] = part.begin + begin
+            found.length[places] = part.offsets[local + 1] - begin
+            if part.missing is not None:
+                self._place_missing(found, part, places, local)
+        return found
+
+    def read(self, row: int) -> bytes:
+        """Returns the bytes of one image.
+
+        Raises:
+            ValueError: If the row has neither bytes nor a path; or after `close`.
+            OSError: If its file cannot be read.
+        """
+        ((batch, _, local),) = self._rows.by_batch(np.array([row], np.int64))
+        part, at = self._part(batch), int(local[0])
+        if part.missing is None or not part.missing[at]:
+            begin, end = part.offsets[at : at + 2].tolist()
+            data: bytes = part.data.slice(begin, end - begin).to_pybytes()
+            return data
+        path = None if part.paths is None else part.paths[at].as_py()
+        if not path:
+            raise ValueError("there is no image: the row has neither bytes nor a path")
+        return self._named.read(path)
+
+    def has_jpegs(self) -> bool:
+        """Returns whether any of some sampled images is a JPEG."""
+        for row in np.unique(np.linspace(0, len(self._rows) - 1, _LOOKED_AT, dtype=np.int64)):
+            place = self.places(np.array([row], np.int64))
+            if place.file[0] >= 0 and self.read(int(row))[:2] == _JPEG_BEGINS:
+                return True
+        return False
+
+    def close(self) -> None:
+        """Releases copied images. Results of `places` are invalid from here on."""
+        with self._lock:
+            self._closed = True
+            self._parts.clear()
+            self._files.clear()
+            self._numbers.clear()
+            self._end()
+
+    def _place_missing(
+        self, found: Places, part: _Part, places: NDArray[np.int64], local: NDArray[np.int64]
+    ) -> None:
+        assert part.missing is not None
+        for here in np.flatnonzero(part.missing[local]).tolist():
+            place = int(places[here])
+            path = None if part.paths is None else part.paths[int(local[here])].as_py()
+            with suppress(OSError, ValueError):  # `read` will raise it
+                path = path and self._named.find(path)
+                found.paths.update({place: path} if path else {})
+            found.file[place] = OWN_FILE if place in found.paths else NOWHERE
+            found.offset[place] = found.length[place] = 0
+
+    def _part(self, batch: int) -> _Part:
+        part = self._parts.get(batch)
+        if part is None:
+            with self._lock:
+                if self._closed:  # the descriptors may already belong to other files
+                    raise ValueError("the dataset was closed: open it again")
+                part = self._parts.get(batch)
+                if part is None:
+                    part = self._parts[batch] = self._described(batch)
+        return part
+
+    def _described(self, batch: int) -> _Part:
+        array = bare(self._rows.columns(batch, [self._path[0]]).column(0))
+        nulls = array.is_null()
+        for name in self._path[1:]:
+            array = array.flatten()[array.type.get_field_index(name)]
+            nulls = array.is_null()
+        data, paths = _bytes_and_paths(array)
+        missing = nulls.to_numpy(zero_copy_only=False) | data.is_null().to_numpy(
+            zero_copy_only=False
+        )
+        width = np.int64 if pa.types.is_large_binary(data.type) else np.int32
+        _, offsets, content = data.buffers()
+        ends = np.zeros(len(data) + 1, np.int64)
+        if offsets is not None and len(data):
+            at = data.offset * np.dtype(width).itemsize
+            ends = np.frombuffer(offsets, width, len(data) + 1, at).astype(np.int64)
+        content = pa.py_buffer(b"") if content is None else content
+        if ends[0] < 0 or ends[-1] > content.size or (np.diff(ends) < 0).any():
+            raise ShardCorrupt(
+                f"{'.'.join(self._path)}: the offsets of the images in record batch {batch} are "
+                "damaged; save the dataset again"
+            )
+        file, begin = self._home(content, int(ends[0]), int(ends[-1]))
+        return _Part(content, ends, missing if missing.any() else None, paths, file, begin)
+
+    def _home(self, content: pa.Buffer, begin: int, end: int) -> tuple[int, int]:
+        """Returns the number of the file that contains a buffer, and the buffer's offset in it."""
+        used = content.slice(begin, end - begin)
+        if not used.size:
+            return NOWHERE, 0
+        found = self._mapped.find(used)
+        if found is None:
+            return self._kept_in_memory(used), -begin
+        path, offset = found
+        return self._number(path), offset - begin
+
+    def _kept_in_memory(self, content: pa.Buffer) -> int:
+        descriptor = os.memfd_create("fastio images", os.MFD_CLOEXEC)
+        self._memory.append(descriptor)
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        return self._number(f"/proc/self/fd/{descriptor}")
+
+    def _number(self, path: str) -> int:
+        if path not in self._numbers:
+            self._numbers[path] = len(self._files)
+            self._files.append(path)
+        return self._numbers[path]
+
+
+def _bytes_and_paths(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """Returns the files' bytes, binary or large_binary, and their paths or None."""
+    kind = array.type
+    if not pa.types.is_struct(kind):
+        paths = array if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
+        return (array if paths is None else pa.nulls(len(array), pa.binary())), paths
+    children = dict(
+        zip([kind.field(n).name for n in range(kind.num_fields)], array.flatten(), strict=True)
+    )
+    data = children.get("bytes")
+    if data is None or pa.types.is_null(data.type):
+        data = pa.nulls(len(array), pa.binary())
+    return data, children.get("path")
+
+
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())

@@ -1,0 +1,245 @@
+"""Converts columns as the datasets package stores them to columns of plain Arrow types.
+
+Extension types become their storage types, arrays of one shape fixed-size lists, files their bytes,
+dictionaries their values, and lists of dicts a dict of lists. Images are left out, because they are
+read separately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastio.errors import SchemaError
+from fastio.sources.named_files import NamedFiles
+from fastio.sources.table.features import (
+    Feature,
+    File,
+    FixedArray,
+    Group,
+    Picture,
+    Plain,
+    Several,
+)
+from fastio.sources.table.place import Place
+from fastio.sources.table.values import missing_rows
+
+
+def bare_type(kind: pa.DataType) -> pa.DataType:
+    """Returns the type that a column's values are stored as."""
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def bare(array: pa.Array) -> pa.Array:
+    """Returns an array as it is stored."""
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def plain_type(kind: pa.DataType, feature: Feature) -> pa.DataType | None:
+    """Returns the type of `plain_array`'s result; None for images, lists or structs of images."""
+    kind = bare_type(kind)
+    if isinstance(feature, Picture) or is_list_of_images(feature):
+        return None
+    if isinstance(feature, File) and pa.types.is_struct(kind):
+        return pa.large_binary()
+    if isinstance(feature, FixedArray):
+        return _array_type(_innermost(kind), feature.shape)
+    if isinstance(feature, Group) and pa.types.is_struct(kind):
+        children = [
+            (child.name, plain_type(child.type, feature.children.get(child.name, Plain())))
+            for child in _children(kind)
+        ]
+        kept = [(name, child) for name, child in children if child is not None]
+        return pa.struct(kept) if kept else None
+    if is_list_of_structs(kind, feature):
+        assert isinstance(feature, Several)
+        return plain_type(_turned_type(kind.value_type), _turned(feature.of))
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def plain_array(
+    array: pa.Array, feature: Feature, column: str, place: Place, files: NamedFiles
+) -> pa.Array:
+    """Converts a column's values to the type that `plain_type` returns.
+
+    Args:
+        array: The column.
+        feature: The feature of the column.
+        column, place: Names for messages.
+        files: The files that the column may refer to.
+
+    Raises:
+        SchemaError: If an array does not have its feature's shape, or a file cannot be read.
+    """
+    array = bare(array)
+    if isinstance(feature, File) and pa.types.is_struct(array.type):
+        return _contents(array, column, place, files)
+    if isinstance(feature, FixedArray):
+        return _arrays(array, feature.shape, column, place)
+    if isinstance(feature, Group) and pa.types.is_struct(array.type):
+        return _plain_struct(array, feature, column, place, files)
+    if is_list_of_structs(array.type, feature):
+        assert isinstance(feature, Several)
+        return plain_array(_turned_array(array), _turned(feature.of), column, place, files)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def plain_schema(schema: pa.Schema, features: Mapping[str, Feature]) -> pa.Schema:
+    """Returns the schema of columns after `plain_array`, with the table's metadata."""
+    found = [
+        (field.name, plain_type(field.type, features.get(field.name, Plain()))) for field in schema
+    ]
+    kept = [(name, kind) for name, kind in found if kind is not None]
+    return pa.schema(kept, metadata=schema.metadata)
+
+
+def plain_batch(
+    batch: pa.RecordBatch, features: Mapping[str, Feature], place: Place, files: NamedFiles
+) -> pa.RecordBatch:
+    """Converts rows of columns that are not images, as `plain_array` does."""
+    names = batch.schema.names
+    arrays = [
+        plain_array(batch.column(number), features.get(name, Plain()), name, place, files)
+        for number, name in enumerate(names)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names)
+
+
+def is_list_of_images(feature: Feature) -> bool:
+    """Returns whether a column has a list of images in each row."""
+    return isinstance(feature, Several) and isinstance(feature.of, Picture)
+
+
+def is_list_of_structs(kind: pa.DataType, feature: Feature) -> bool:
+    """Returns whether a column has lists of dicts, which become a dict of lists."""
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    of_structs = isinstance(feature, Several) and isinstance(feature.of, Group)
+    return bool(lists and of_structs and pa.types.is_struct(kind.value_type))
+
+
+def _turned(feature: Feature) -> Group:
+    """Returns the feature of a dict of lists, given that of the dicts in a list."""
+    assert isinstance(feature, Group)
+    return Group({name: Several(child) for name, child in feature.children.items()})
+
+
+def _turned_type(kind: pa.DataType) -> pa.DataType:
+    return pa.struct([(child.name, pa.large_list(child.type)) for child in _children(kind)])
+
+
+def _turned_array(array: pa.Array) -> pa.Array:
+    """Converts lists of structs to structs of lists, null where the list is."""
+    missing = missing_rows(array)
+    mask = None if missing is None else pa.array(missing)
+    counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64))
+    structs = array.flatten()
+    names = [child.name for child in _children(structs.type)]
+    lists = [pa.LargeListArray.from_arrays(offsets, each, mask=mask) for each in structs.flatten()]
+    return pa.StructArray.from_arrays(lists, names, mask=mask)
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def _plain_struct(
+    array: pa.Array, feature: Group, column: str, place: Place, files: NamedFiles
+) -> pa.Array:
+    names, arrays = [], []
+    for number, child in enumerate(_children(array.type)):
+        known = feature.children.get(child.name, Plain())
+        if plain_type(child.type, known) is not None:
+            names.append(child.name)
+            spoken = f"{column}.{child.name}"
+            arrays.append(plain_array(array.field(number), known, spoken, place, files))
+    missing = missing_rows(array)
+    mask = None if missing is None else pa.array(missing)
+    return pa.StructArray.from_arrays(arrays, names, mask=mask)
+
+
+def _arrays(array: pa.Array, shape: Sequence[int | None], column: str, place: Place) -> pa.Array:
+    """Converts lists of lists to fixed-size lists, except for axes of variable length."""
+    if not shape:
+        return array
+    if None not in shape:
+        return _fixed_lists(array, [length or 0 for length in shape], column, place)
+    if shape[0] is not None:  # never happens: in the package only the first axis may vary
+        return array
+    counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+    missing = missing_rows(array)
+    mask = None if missing is None else pa.array(missing)
+    inside = _arrays(array.flatten(), shape[1:], column, place)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), inside, mask=mask)
+
+
+def _fixed_lists(array: pa.Array, lengths: Sequence[int], column: str, place: Place) -> pa.Array:
+    """Converts lists of lists to fixed-size lists, without a copy if none is null."""
+    missing = missing_rows(array)
+    whole = array if missing is None else array.filter(pa.array(~missing))
+    values = whole
+    for length in lengths:
+        counts = np.diff(np.asarray(values.offsets).astype(np.int64))
+        if values.null_count or (counts != length).any():
+            raise SchemaError(
+                f"{place.column(column)}: not all arrays in {place.rows(len(array))} have the "
+                f"shape {tuple(lengths)} that the dataset's features tell: cast the column to what "
+                "it is, or leave it out"
+            )
+        values = values.flatten()
+    result = values
+    for length in reversed(lengths):
+        result = pa.FixedSizeListArray.from_arrays(result, length)
+    if missing is None:
+        return result
+    places = np.cumsum(~missing) - 1
+    return result.take(pa.array(places, mask=missing))
+
+
+def _contents(array: pa.Array, column: str, place: Place, files: NamedFiles) -> pa.Array:
+    """Returns the bytes of files. A file that has only a path is read."""
+    inside = dict(
+        zip([child.name for child in _children(array.type)], array.flatten(), strict=True)
+    )
+    data = inside.get("bytes", pa.nulls(len(array), pa.binary())).cast(pa.large_binary())
+    absent = missing_rows(data)
+    if absent is None or "path" not in inside:
+        return data
+    paths = inside["path"].to_pylist()
+    if not any(paths[row] for row in np.flatnonzero(absent).tolist()):
+        return data
+    values = data.to_pylist()
+    for row in np.flatnonzero(absent).tolist():
+        if paths[row]:
+            values[row] = _read(paths[row], column, place.after(row), files)
+    return pa.array(values, pa.large_binary())
+
+
+def _read(path: str, column: str, place: Place, files: NamedFiles) -> bytes:
+    try:
+        return files.read(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise SchemaError(
+            f"{place.column(column)}, row {place.row(0)}: the file {path} cannot be read: "
+            f"{reason}; save the dataset with its files (save_to_disk), or leave this column out"
+        ) from error
+
+
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _array_type(kind: pa.DataType, shape: Sequence[int | None]) -> pa.DataType:
+    """Returns the type of `_arrays`' result."""
+    if shape and shape[0] is None:
+        return pa.large_list(_array_type(kind, shape[1:]))
+    for length in reversed(shape):
+        kind = pa.list_(kind, length or 0)
+    return kind

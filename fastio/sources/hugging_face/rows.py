@@ -1,0 +1,266 @@
+"""Access to rows of Arrow record batches by number, through indices that select or shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fastio.sources.hugging_face.plain import bare
+from fastio.sources.table.mapped import Mapped
+from fastio.sources.table.trust import Checks
+
+# Rows that are read at a time if indices select them from anywhere; enough to be fast.
+_TAKEN_ROWS = 4096
+# Small batches are combined to groups of up to so many rows or bytes.
+_GROUP_ROWS = 4096
+_GROUP_BYTES = 256 << 10
+# The largest size of string and list data with 32-bit offsets.
+_NARROW_BYTES = 2**31 - 1
+
+
+class BatchRows(NamedTuple):
+    """Those of the requested rows that lie in one record batch.
+
+    Attributes:
+        batch: The number of the record batch.
+        places: int64 (n,), their positions among the requested rows.
+        local: int64 (n,), their numbers within the batch.
+    """
+
+    batch: int
+    places: NDArray[np.int64]
+    local: NDArray[np.int64]
+
+
+class StoredBatch(NamedTuple):
+    """A record batch that was not validated yet.
+
+    Attributes:
+        batch: The record batch as it is stored.
+        number: Its number in the file.
+        checks: Validates the file's columns.
+        file: The mapped file that it lies in; None if it is in memory.
+    """
+
+    batch: pa.RecordBatch
+    number: int
+    checks: Checks
+    file: Mapped | None = None
+
+    def columns(self, names: Sequence[str]) -> pa.RecordBatch:
+        """Returns some of its columns after validating them.
+
+        Raises:
+            ShardCorrupt: If one is damaged, or the file was truncated.
+        """
+        self.checks.check(self.batch, self.number, names)
+        return self.batch.select(list(names))
+
+
+class Rows:
+    """Rows of record batches. Thread-safe.
+
+    Args:
+        schema: The schema of the batches.
+        batches: The batches in order. Empty ones are left out.
+        indices: int64 (n,), the numbers of the selected rows; None for all.
+
+    Attributes:
+        schema, indices: As given.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        batches: Sequence[StoredBatch],
+        indices: NDArray[np.int64] | None,
+    ) -> None:
+        self.schema = schema
+        self._batches = [stored for stored in batches if stored.batch.num_rows]
+        self.indices = indices
+        counts = [stored.batch.num_rows for stored in self._batches]
+        self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return int(self._first[-1]) if self.indices is None else len(self.indices)
+
+    @property
+    def stored(self) -> int:
+        """The number of rows of all batches."""
+        return int(self._first[-1])
+
+    def columns(self, number: int, names: Sequence[str]) -> pa.RecordBatch:
+        """Returns some columns of a record batch after validating them.
+
+        Raises:
+            ShardCorrupt: If one is damaged, or its file was truncated.
+        """
+        stored = self._batches[number]
+        if stored.file is not None:
+            stored.file.check_size()
+        return stored.columns(names)
+
+    def by_batch(self, rows: NDArray[np.int64]) -> list[BatchRows]:
+        """Groups rows by the record batch that they lie in.
+
+        Args:
+            rows: int64 (n,), row numbers from 0.
+
+        Raises:
+            IndexError: If a number is negative or too large.
+        """
+        rows = np.asarray(rows, np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            bad = rows[(rows < 0) | (rows >= len(self))][0]
+            raise IndexError(f"row {bad} is out of range: there are {len(self)} rows")
+        stored = rows if self.indices is None else self.indices[rows]
+        number = np.searchsorted(self._first, stored, side="right") - 1
+        order = np.argsort(number, kind="stable")
+        number, local = number[order], (stored - self._first[number])[order]
+        begins = np.flatnonzero(number[1:] != number[:-1]) + 1
+        bounds = [0, *begins.tolist(), len(order)] if len(order) else []
+        return [
+            BatchRows(int(number[begin]), order[begin:end], local[begin:end])
+            for begin, end in pairwise(bounds)
+        ]
+
+    def take(self, columns: Sequence[str], rows: NDArray[np.int64]) -> pa.RecordBatch:
+        """Returns some columns of some rows, in the order of the rows, as they are stored.
+
+        If the result may be too large for 32-bit offsets, strings and lists get 64-bit offsets.
+
+        Raises:
+            IndexError: If a number is out of range.
+            ShardCorrupt: If a column is damaged, or its file was truncated.
+        """
+        found = self.by_batch(rows)
+        if not found:
+            return _bare(self._empty().select(list(columns)))
+        files = self._files(found)
+        for file in files:
+            file.check_size()
+        parts = [
+            _taken(_bare(self._batches[part.batch].columns(columns)), part.local) for part in found
+        ]
+        for file in files:
+            file.check()
+        if len(parts) > 1 and sum(part.nbytes for part in parts) > _NARROW_BYTES:
+            parts = [_wide(part) for part in parts]
+        if len(parts) == 1 and bool((found[0].places[1:] > found[0].places[:-1]).all()):
+            return parts[0]
+        places = np.concatenate([part.places for part in found])
+        back = np.empty_like(places)
+        back[places] = np.arange(len(places))
+        return _one(pa.Table.from_batches(parts)).take(pa.array(back))
+
+    def groups(self) -> list[range]:
+        """Returns all rows as ranges that are cheap to read; small record batches are combined."""
+        if self.indices is not None:
+            begins = range(0, len(self), _TAKEN_ROWS)
+            return [range(begin, min(begin + _TAKEN_ROWS, len(self))) for begin in begins]
+        found: list[range] = []
+        begin = end = nbytes = 0
+        for stored in self._batches:
+            rows, size = stored.batch.num_rows, stored.batch.get_total_buffer_size()
+            if end > begin and (end - begin + rows > _GROUP_ROWS or nbytes + size > _GROUP_BYTES):
+                found.append(range(begin, end))
+                begin, nbytes = end, 0
+            end += rows
+            nbytes += size
+        return [*found, range(begin, end)] if end > begin else found
+
+    def read(self, run: range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yields some columns of consecutive rows as they are stored; no copy without indices."""
+        if self.indices is not None:
+            for begin in range(run.start, run.stop, _TAKEN_ROWS):
+                end = min(begin + _TAKEN_ROWS, run.stop)
+                yield self.take(columns, np.arange(begin, end, dtype=np.int64))
+            return
+        number = int(np.searchsorted(self._first, run.start, side="right")) - 1
+        done = run.start
+        while done < run.stop:
+            skip = done - int(self._first[number])
+            batch = self.columns(number, columns)
+            part = batch.slice(skip, min(batch.num_rows - skip, run.stop - done))
+            yield _bare(part)
+            file = self._batches[number].file
+            if file is not None:
+                file.check()  # nothing of it was copied before
+            done += part.num_rows
+            number += 1
+
+    def nbytes(self, run: range, columns: Sequence[str]) -> int:
+        """About what some columns take in consecutive rows."""
+        if not columns:
+            return 0
+        if not self.stored:
+            return 0
+        first, last = 0, len(self._batches)
+        rows = self.stored
+        if self.indices is None:
+            first = int(np.searchsorted(self._first, run.start, side="right")) - 1
+            last = int(np.searchsorted(self._first, run.stop, side="left"))
+            rows = int(self._first[last] - self._first[first])
+        # Not `nbytes`, which walks offsets that nobody has checked yet.
+        total = sum(
+            stored.batch.select(list(columns)).get_total_buffer_size()
+            for stored in self._batches[first:last]
+        )
+        return int(total * len(run) // max(rows, 1))
+
+    def _files(self, parts: Sequence[BatchRows]) -> list[Mapped]:
+        """The files that some rows lie in."""
+        files = {id(file): file for p in parts if (file := self._batches[p.batch].file) is not None}
+        return list(files.values())
+
+    def _empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self.schema)
+
+
+def _bare(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose columns are what they are stored as, without metadata."""
+    names = batch.schema.names
+    return pa.RecordBatch.from_arrays([bare(column) for column in batch.columns], names)
+
+
+def _taken(batch: pa.RecordBatch, local: NDArray[np.int64]) -> pa.RecordBatch:
+    """Rows of a batch, which may be there several times."""
+    most = int(np.unique(local, return_counts=True)[1].max())
+    if most > 1 and batch.nbytes * most > _NARROW_BYTES:
+        batch = _wide(batch)
+    return batch.take(pa.array(local))
+
+
+def _wide(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose strings and lists have offsets of 64 bits."""
+    columns = [column.cast(_wide_type(column.type)) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _wide_type(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_string(kind):
+        return pa.large_string()
+    if types.is_binary(kind):
+        return pa.large_binary()
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.large_list(_wide_field(kind.value_field))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_wide_field(kind.value_field), kind.list_size)
+    if types.is_struct(kind):
+        return pa.struct([_wide_field(kind.field(number)) for number in range(kind.num_fields)])
+    return kind
+
+
+def _wide_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_wide_type(field.type))
+
+
+def _one(table: Any) -> pa.RecordBatch:
+    """A table as one record batch."""
+    return table.combine_chunks().to_batches()[0]

@@ -1,0 +1,309 @@
+"""Opens data of the datasets package: directories of `save_to_disk`, and its objects.
+
+The package is never imported. Directories are read without it, and objects are recognised by the
+names of their classes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.errors import ShardCorrupt, SourceNotFound
+from fastio.runtime.files import check_file, only_files
+from fastio.sources.hugging_face.rows import Rows, StoredBatch
+from fastio.sources.table import stamp
+from fastio.sources.table.features import (
+    Feature,
+    features_of,
+    has_pictures,
+    parse_features,
+)
+from fastio.sources.table.mapped import Mapped
+from fastio.sources.table.reading import reading
+from fastio.sources.table.trust import Checks, check_stream
+
+INFO = "dataset_info.json"
+STATE = "state.json"
+SPLITS = "dataset_dict.json"
+_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_INDICES = "indices"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A dataset of the datasets package.
+
+    Attributes:
+        name: The directory, or another name for messages.
+        rows: The rows, without columns that the dataset's format leaves out.
+        features: The features of the columns.
+        stamp: A text that changes when the data does.
+        files: The files that hold the data; none if it is in memory.
+        folder: The folder of the files; None if the user made or opened it with the package.
+    """
+
+    name: str
+    rows: Rows
+    features: Mapping[str, Feature]
+    stamp: str
+    files: tuple[str, ...] = ()
+    folder: str | None = None
+
+
+def is_hugging_face(dataset: Any) -> bool:
+    """Returns whether this is a directory of `save_to_disk` or an object of the datasets package.
+
+    A file of the package's cache, which is an Arrow stream, counts if it has images. Others are
+    read as tables.
+    """
+    if isinstance(dataset, (str, os.PathLike)):
+        folder = Path(dataset)
+        has_both = (folder / STATE).is_file() and (folder / INFO).is_file()
+        return has_both or (folder / SPLITS).is_file() or _has_images(folder)
+    return _class_name(dataset) is not None
+
+
+def is_dataset_object(dataset: Any) -> bool:
+    """Returns whether this is a `datasets.Dataset`, not a path, a stream or several splits."""
+    return _class_name(dataset) == "Dataset"
+
+
+def has_transform(dataset: Any) -> bool:
+    """Returns whether samples are made by a user's function (`set_transform`)."""
+    return is_dataset_object(dataset) and bool(dataset.format["type"] == "custom")
+
+
+def open_hugging_face(dataset: Any) -> Opened:
+    """Opens a directory of `save_to_disk`, or a `datasets.Dataset`.
+
+    Raises:
+        SourceNotFound: If it has several splits or no rows, is a stream, or lacks a file.
+        ShardCorrupt: If a file is damaged.
+    """
+    if isinstance(dataset, (str, os.PathLike)):
+        path = os.fspath(dataset)
+        opened = _open_file(path) if os.path.isfile(path) else _open_folder(path)
+    else:
+        opened = _open_object(dataset)
+    if not len(opened.rows):
+        raise SourceNotFound(f"{opened.name} has no rows")
+    return opened
+
+
+def _class_name(dataset: Any) -> str | None:
+    known = ("Dataset", "DatasetDict", "IterableDataset", "IterableDatasetDict")
+    for base in type(dataset).__mro__:
+        if base.__module__.partition(".")[0] == "datasets" and base.__name__ in known:
+            return str(base.__name__)
+    return None
+
+
+def _has_images(path: Path) -> bool:
+    """Returns whether a file is an Arrow stream whose features include images."""
+    if path.suffix != ".arrow" or not path.is_file():
+        return False
+    try:
+        with Mapped(str(path), pa.ipc.open_stream).reader as reader:
+            return has_pictures(features_of(reader.schema))
+    except Exception:  # what else it is, or lacks, is for others to say
+        return False
+
+
+def _open_file(path: str) -> Opened:
+    schema, batches = record_batches(path)
+    rows = _rows(path, schema, batches, None, None)
+    return Opened(
+        path, rows, features_of(schema), stamp([path]), (path,), os.path.dirname(path) or "."
+    )
+
+
+# --- Directories ----------------------------------------------------------------------------------
+
+
+def _open_folder(folder: str) -> Opened:
+    if os.path.isfile(os.path.join(folder, SPLITS)):
+        splits = _json(os.path.join(folder, SPLITS)).get("splits") or []
+        raise _several(folder, [os.path.join(folder, str(split)) for split in splits])
+    state, info = (_json(os.path.join(folder, name)) for name in (STATE, INFO))
+    paths = _files(folder, state, "_data_files")
+    if not paths and "_data_files" in state:
+        raise SourceNotFound(f"{folder} has no rows")
+    if not paths:
+        raise ShardCorrupt(f"{os.path.join(folder, STATE)} names no data files")
+    batches: list[StoredBatch] = []
+    schema: pa.Schema | None = None
+    for path in paths:
+        found, more = record_batches(path)
+        if schema is not None and not found.equals(schema):
+            raise ShardCorrupt(
+                f"{path} has other columns than {paths[0]}: {found} instead of {schema}; save the "
+                "dataset again"
+            )
+        schema = found
+        batches += more
+    assert schema is not None
+    selected = _files(folder, state, "_indices_data_files")
+    indices = None
+    if selected:
+        indices = _indices(
+            [batch for path in selected for batch in record_batches(path)[1]], selected[0]
+        )
+    features = _folder_features(folder, info, schema)
+    format_columns = None if state.get("_output_all_columns") else state.get("_format_columns")
+    rows = _rows(folder, schema, batches, indices, format_columns)
+    files = (*paths, *selected)
+    return Opened(
+        folder, rows, features, stamp([*files, os.path.join(folder, STATE)]), files, folder
+    )
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8", opener=only_files) as file:
+            found = json.load(file)
+    except OSError as error:
+        raise SourceNotFound(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ShardCorrupt(f"{path} is not JSON: {error}; save the dataset again") from error
+    if not isinstance(found, dict):
+        raise ShardCorrupt(f"{path} is no JSON object; save the dataset again")
+    return found
+
+
+def _files(folder: str, state: Mapping[str, Any], key: str) -> list[str]:
+    """Returns the paths of the files that `state.json` lists under a key; none without it."""
+    listed = state.get(key) or []
+    try:
+        names = [str(item["filename"]) for item in listed]
+    except (TypeError, KeyError) as error:
+        raise ShardCorrupt(
+            f"{os.path.join(folder, STATE)}: {key} is no list of files; save the dataset again"
+        ) from error
+    return [os.path.join(folder, name) for name in names]
+
+
+def record_batches(path: str) -> tuple[pa.Schema, list[StoredBatch]]:
+    """Returns the record batches of an Arrow stream, as views of the mapped file.
+
+    Raises:
+        SourceNotFound: If there is no such file.
+        ShardCorrupt: If it is damaged or truncated.
+    """
+    with reading(path):
+        check_file(path)
+        if os.path.getsize(path) == 0:
+            raise ShardCorrupt(f"{path} is empty: it has 0 bytes; save the dataset again")
+        file = Mapped(path, lambda source: source)
+        if file.view[-len(_STREAM_END) :] != _STREAM_END:
+            raise ShardCorrupt(
+                f"{path} is no Arrow stream, or its end is missing; copy it again, or save the "
+                "dataset again"
+            )
+        check_stream(file.view, path)
+        reader, checks = pa.ipc.open_stream(file.reader), Checks(path)
+        found = [StoredBatch(batch, n, checks, file) for n, batch in enumerate(reader)]
+        file.check()
+        reader.schema.to_string(show_field_metadata=False, show_schema_metadata=False)  # UTF-8?
+        return reader.schema, found
+
+
+def _folder_features(
+    folder: str, info: Mapping[str, Any], schema: pa.Schema
+) -> Mapping[str, Feature]:
+    described = info.get("features")
+    if described is None:
+        return features_of(schema)
+    try:
+        return parse_features(described)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ShardCorrupt(
+            f"{os.path.join(folder, INFO)} has features that cannot be understood: {error}"
+        ) from error
+
+
+# --- Objects --------------------------------------------------------------------------------------
+
+
+def _open_object(dataset: Any) -> Opened:
+    kind = _class_name(dataset)
+    if kind in ("DatasetDict", "IterableDatasetDict"):
+        raise _several(f"a {kind}", [f"dataset[{split!r}]" for split in dataset])
+    if kind == "IterableDataset":
+        raise SourceNotFound(
+            "a datasets.IterableDataset gives its samples one after the other, and fastio reads "
+            "any row at any time: load it without streaming=True, or keep it with save_to_disk and "
+            "give the directory; for its own order, iterate over it or use torch's DataLoader"
+        )
+    name = "datasets.Dataset"
+    table: pa.Table = dataset.data.table
+    stored = dataset._indices
+    indices = (
+        None
+        if stored is None
+        else _indices(_in_memory(stored.table, "the dataset's indices"), "the dataset's indices")
+    )
+    features = parse_features(dataset.features.to_dict())
+    columns = None if dataset.format["output_all_columns"] else dataset.format["columns"]
+    rows = _rows(name, table.schema, _in_memory(table, name), indices, columns)
+    digest = xxhash.xxh3_64(f"{dataset._fingerprint} {len(rows)}".encode())
+    return Opened(name, rows, features, digest.hexdigest())
+
+
+# --- Both -----------------------------------------------------------------------------------------
+
+
+def _several(name: str, splits: Sequence[str]) -> SourceNotFound:
+    choices = ", ".join(splits) or "none"
+    return SourceNotFound(f"{name} has several splits: give one of them: {choices}")
+
+
+def _in_memory(table: pa.Table, name: str) -> list[StoredBatch]:
+    checks = Checks(name)
+    return [StoredBatch(batch, n, checks) for n, batch in enumerate(table.to_batches())]
+
+
+def _indices(batches: Sequence[StoredBatch], where: str) -> NDArray[np.int64]:
+    """Returns the selected row numbers; empty if none, for which Arrow may have no batch."""
+    try:
+        parts = [
+            stored.columns([_INDICES]).column(0).to_numpy(zero_copy_only=False)
+            for stored in batches
+        ]
+        return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
+    except ShardCorrupt:
+        raise
+    except (KeyError, ValueError, TypeError) as error:
+        raise ShardCorrupt(f"{where} cannot be understood: {error}") from error
+
+
+def _rows(
+    name: str,
+    schema: pa.Schema,
+    batches: Sequence[StoredBatch],
+    indices: NDArray[np.int64] | None,
+    columns: Sequence[str] | None,
+) -> Rows:
+    if columns is not None:
+        missing = [column for column in columns if column not in schema.names]
+        if missing:
+            raise ShardCorrupt(f"{name}: its format names the column {missing[0]!r}: there is none")
+        kept = [field for field in schema if field.name in columns]
+        schema = pa.schema(kept, metadata=schema.metadata)
+        batches = [each._replace(batch=each.batch.select(schema.names)) for each in batches]
+    rows = Rows(schema, batches, indices)
+    if indices is not None and indices.size:
+        low, high = int(indices.min()), int(indices.max())
+        if low < 0 or high >= rows.stored:
+            bad = low if low < 0 else high
+            raise ShardCorrupt(f"{name}: its indices name row {bad}, and it has {rows.stored} rows")
+    return rows

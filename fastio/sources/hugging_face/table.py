@@ -1,0 +1,208 @@
+"""A dataset of the datasets package as a table, for all columns that are no images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fastio.errors import SchemaError
+from fastio.sources.hugging_face.plain import is_list_of_images, plain_batch, plain_schema
+from fastio.sources.hugging_face.sources import Opened, open_hugging_face
+from fastio.sources.named_files import NamedFiles
+from fastio.sources.table.features import (
+    Feature,
+    Group,
+    Picture,
+    Plain,
+    Several,
+    Unknown,
+    class_names,
+)
+from fastio.sources.table.options import TableOptions
+from fastio.sources.table.place import Place
+from fastio.sources.table.reading import Batches
+
+
+class HuggingFaceTable:
+    """Rows of a dataset, whose columns have the types that fields are made of. Thread-safe.
+
+    Args:
+        source: a directory of `save_to_disk`, or a `datasets.Dataset`.
+        options: what is wanted of it; only columns that are wanted have to be known.
+        roots: folders, beside its own, that its files may lie in.
+
+    Attributes:
+        name: the directory, or what messages call it.
+        schema: its columns without images.
+        rows: how many it has.
+        is_text: False.
+        stamp: changes when the data do.
+        classes: names of classes, by the path of their column.
+        named_files: the files that its paths may name.
+        images: path and mode of every column of images, by the name of its field.
+
+    Raises:
+        SourceNotFound, ShardCorrupt: as `open_hugging_face`.
+        SchemaError: a wanted column has a feature that is not known.
+    """
+
+    is_text = False
+
+    def __init__(
+        self,
+        source: Any,
+        options: TableOptions | None = None,
+        roots: Iterable[str | os.PathLike[str]] | None = None,
+    ) -> None:
+        self._given = source, options, roots
+        opened = open_hugging_face(source)
+        self.named_files = NamedFiles(opened.folder, roots)
+        self._opened: Opened = opened
+        self.name = opened.name
+        self.stamp = opened.stamp
+        self.rows: int | None = len(opened.rows)
+        self._features = _known(opened, options or TableOptions())
+        whole = plain_schema(opened.rows.schema, self._features)
+        self.schema = whole.remove_metadata()
+        unknown = [n for n, f in self._features.items() if isinstance(f, Unknown)]
+        for name in unknown:
+            if name in self.schema.names:
+                self.schema = self.schema.remove(self.schema.get_field_index(name))
+        self.classes = class_names(self._features)
+        self.images = _images(self._features)
+
+    def __reduce__(self) -> Any:
+        return HuggingFaceTable, self._given
+
+    def batches(
+        self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
+    ) -> Batches:
+        """See `tables.readers.Table`."""
+        for run in self._runs:
+            if run.stop > start:
+                yield from self._placed(range(max(run.start, start), run.stop), columns)
+
+    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
+        """Rows that are read at once, and about the bytes of their columns of varying width."""
+        stored = self._opened.rows
+        return [(len(run), stored.nbytes(run, varying)) for run in self._runs]
+
+    def first_row(self, number: int) -> int:
+        """The number of a group's first row."""
+        return self._runs[number].start
+
+    def read(
+        self, number: int, columns: list[str], rows: int | None, threads: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """The record batches of a group, of at most `rows` rows; None: as it is fastest."""
+        for _, batch in self._placed(self._runs[number], columns):
+            step = rows or batch.num_rows
+            for begin in range(0, batch.num_rows, step):
+                yield batch.slice(begin, step)
+
+    def take(self, columns: Sequence[str], rows: np.ndarray[Any, Any]) -> pa.RecordBatch:
+        """Some columns of some rows, int64 (n,), in that order.
+
+        Raises:
+            IndexError: a row number is out of range.
+            SchemaError: a value is not what the features tell.
+        """
+        batch = self._opened.rows.take(columns, rows)
+        first = int(rows[0]) if len(rows) else 0
+        return plain_batch(batch, self._features, Place(self.name, first), self.named_files)
+
+    @cached_property
+    def _runs(self) -> list[range]:
+        return self._opened.rows.groups()
+
+    @property
+    def stored(self) -> Opened:
+        """The data as they were opened."""
+        return self._opened
+
+    def _placed(self, run: range, columns: Sequence[str]) -> Batches:
+        first = run.start
+        for batch in self._opened.rows.read(run, columns):
+            place = Place(self.name, first)
+            yield place, plain_batch(batch, self._features, place, self.named_files)
+            first += batch.num_rows
+
+
+def _known(opened: Opened, options: TableOptions) -> dict[str, Feature]:
+    """The features of all columns that the dataset has.
+
+    Raises:
+        SchemaError: a wanted one is not known.
+    """
+    found = {name: opened.features.get(name, Plain()) for name in opened.rows.schema.names}
+    for name, feature in found.items():
+        strange = _unknown_in(feature)
+        if strange is not None and _is_wanted(name, options):
+            raise SchemaError(
+                f"{opened.name}: column {name!r} has the feature type {strange!r}, which fastio "
+                "does not know; leave it out by naming the columns that are wanted (columns=..., "
+                "--columns), or cast it to one of the types that Arrow has"
+            )
+        for path in _images_in_lists(feature, (name,)):
+            if _is_named(path, options):
+                raise SchemaError(
+                    f"{opened.name}: column {'.'.join(path)!r} is of lists of images, and fastio "
+                    "reads one image a row: give each image a row of its own (dataset.map with "
+                    "batched=True), or leave the column out by naming those that are wanted "
+                    "(columns=..., --columns)"
+                )
+    return {n: Unknown("") if _unknown_in(f) is not None else f for n, f in found.items()}
+
+
+def _is_wanted(name: str, options: TableOptions) -> bool:
+    if options.columns is None:
+        return True
+    named = [*options.columns, *(n for members in options.groups.values() for n in members)]
+    return any(n == name or n.startswith((f"{name}.", f"{name}_")) for n in named)
+
+
+def _is_named(path: tuple[str, ...], options: TableOptions) -> bool:
+    """Whether a column, or a part of one, is wanted by its name or by that of what it is in."""
+    if options.columns is None:
+        return True
+    above = {"_".join(path[:end]).replace(".", "_") for end in range(1, len(path) + 1)}
+    return any(name.replace(".", "_") in above for name in options.columns)
+
+
+def _images_in_lists(feature: Feature, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The paths of lists of images."""
+    if is_list_of_images(feature):
+        yield path
+    inside = feature.of if isinstance(feature, Several) else feature
+    if isinstance(inside, Group):
+        for name, child in inside.children.items():
+            listed = isinstance(feature, Several)
+            yield from _images_in_lists(Several(child) if listed else child, (*path, name))
+
+
+def _unknown_in(feature: Feature) -> str | None:
+    """The name of a type in it that is not known."""
+    if isinstance(feature, Unknown):
+        return feature.type
+    if isinstance(feature, Several):
+        return _unknown_in(feature.of)
+    if isinstance(feature, Group):
+        return next(filter(None, map(_unknown_in, feature.children.values())), None)
+    return None
+
+
+def _images(features: Mapping[str, Feature]) -> dict[str, tuple[tuple[str, ...], Picture]]:
+    found: dict[str, tuple[tuple[str, ...], Picture]] = {}
+    for name, feature in features.items():
+        plain = name.replace(".", "_")
+        if isinstance(feature, Picture):
+            found[plain] = ((name,), feature)
+        elif isinstance(feature, Group):
+            for below, (path, picture) in _images(feature.children).items():
+                found[f"{plain}_{below}"] = ((name, *path), picture)
+    return found

@@ -1,0 +1,67 @@
+"""Files that data name by a path: which of them are read."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+
+from fastio.runtime.files import read_file
+
+
+class NamedFiles:
+    """The files that a dataset or a list may name: those below its own folder, and no others.
+
+    Who made the data is not always who reads them, and a path in them may name any file of the
+    reader's: a key, a mail. So a path, with its links followed, has to stay below the folder that
+    the data lie in, or below one that the user names. Paths that are not absolute are taken from
+    the data's folder, then from those.
+
+    Args:
+        folder: that the data lie in; None: the user made them in this process, and may name any.
+        roots: further folders.
+    """
+
+    def __init__(
+        self, folder: str | None, roots: Iterable[str | os.PathLike[str]] | None = None
+    ) -> None:
+        if isinstance(roots, (str, bytes, os.PathLike)):
+            raise ValueError(
+                f"roots must be a list of folders, got one path: write roots=[{roots!r}]"
+            )
+        self._folder = folder
+        folders = [] if folder is None else [folder, *(os.fspath(root) for root in roots or ())]
+        self._roots = [os.path.realpath(each) for each in folders]
+
+    def find(self, path: str) -> str:
+        """Where a file lies, without links.
+
+        Raises:
+            PermissionError: that is in none of the folders.
+            ValueError: the path has a NUL.
+        """
+        if self._folder is None:
+            return path
+        found = [os.path.realpath(os.path.join(root, path)) for root in self._roots]
+        inside = [real for real in found if self._is_inside(real)]
+        there = next(filter(os.path.exists, inside), None)
+        if there is not None or inside:
+            return there or inside[0]
+        raise PermissionError(
+            errno.EACCES,
+            f"it lies outside {self._folder}, and data may only name files below their own folder. "
+            "If you trust the data, allow other folders with roots=[...] (--root)",
+            path,
+        )
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file.
+
+        Raises:
+            OSError: it may not be read, or cannot be.
+            ValueError: as `find`.
+        """
+        return read_file(self.find(path))
+
+    def _is_inside(self, real: str) -> bool:
+        return any(real.startswith(os.path.join(root, "")) for root in self._roots)

@@ -1,0 +1,109 @@
+"""Packed datasets as a kind of data: folders and URLs with a manifest."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import xxhash
+
+from fastio.errors import DatasetNotFound
+from fastio.packed import Dataset, check_images, is_dataset, is_half_written
+from fastio.packed.remote import RemoteDataset
+from fastio.runtime.cores import available_cores
+from fastio.sources.base import (
+    Findings,
+    Found,
+    Kind,
+    Options,
+    Progress,
+    checked_files,
+    decoded_images,
+)
+from fastio.sources.table.files import table_kind
+from fastio.sources.tar.remote import is_tar_url
+from fastio.store import is_remote
+
+
+def _sniff(source: Any, options: Options) -> Dataset | str | None:
+    """The path; of a URL the dataset, which has to be opened to be known."""
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    if not is_remote(source):
+        return os.fspath(source) if is_dataset(source) or is_half_written(source) else None
+    url = str(source)
+    if table_kind(url) is not None or is_tar_url(url):
+        return None
+    try:
+        return RemoteDataset(url, options.storage_options, options.kept)
+    except DatasetNotFound:
+        return None
+
+
+def _open(found: Found) -> Dataset:
+    dataset = Dataset(found.parts) if isinstance(found.parts, str) else found.parts
+    dataset.resident = found.options.resident
+    return dataset
+
+
+def _describe(found: Found) -> dict[str, Any]:
+    with _open(found) as dataset:
+        schema = dataset.schema.to_json()
+        codecs = dataset.manifest.codec_counts()
+        for field in schema["fields"]:
+            if field["name"] in codecs:
+                field["codecs"] = codecs[field["name"]]
+            if field["type"] == "tokens":
+                count = int(dataset.manifest.shard_tokens(field["name"]).sum())
+                field |= {"tokens": count, "tokens_per_document": count / len(dataset)}
+        return {
+            "path": dataset.path,
+            "rows": len(dataset),
+            "shards": dataset.num_shards,
+            "bytes": dataset.manifest.nbytes,
+            "bytes_per_sample": dataset.manifest.nbytes / len(dataset),
+            "format_version": dataset.manifest.format_version,
+            "codebook": _codebook(dataset),
+            **schema,
+            "packing": dataset.manifest.packing,
+            "statistics": dataset.manifest.statistics,
+            "fingerprint": dataset.fingerprint,
+        }
+
+
+def _codebook(dataset: Dataset) -> dict[str, Any] | None:
+    """Where the block codec's codebook came from and which it is; None where there is none."""
+    data = dataset.manifest.codebook
+    if data is None:
+        return None
+    origin = dataset.manifest.packing.get("codebook")
+    return {"origin": origin, "xxh3": xxhash.xxh3_64(data).hexdigest()}
+
+
+def _check(found: Found, deep: bool, progress: Progress) -> Findings:
+    with _open(found) as dataset:
+        dataset.limit(found.options.max_pixels, None)
+        checks = checked_files(dataset.verify(), "shards", dataset.num_shards, progress)
+        findings = Findings(
+            path=dataset.path,
+            files=dataset.num_shards,
+            nbytes=dataset.manifest.nbytes,
+            rows=len(dataset),
+            damaged=[check for check in checks if check.problem is not None],
+        )
+        if deep:
+            images = check_images(dataset, available_cores())
+            findings.images = decoded_images(images, len(dataset), progress)
+    return findings
+
+
+PACKED = Kind(
+    "packed",
+    "a packed dataset",
+    (Dataset,),
+    frozenset({"cache", "resident"}),
+    _sniff,
+    _open,
+    _describe,
+    _check,
+)

@@ -1,0 +1,295 @@
+"""Which kind of data a path, a URL or an object is. Nothing else decides it.
+
+    source -> find: the first of KINDS that knows it -> Found -> open, describe, check
+
+To add a kind of data, write a module with a `Kind`, and name it in `KINDS`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from fastio.cache import Cache
+from fastio.errors import DatasetNotFound, OptionError
+from fastio.packed.rows import Rows
+from fastio.shown import without_secrets
+from fastio.sources.base import COMMON, Findings, Found, Kind, Options, Progress
+from fastio.sources.folders import IMAGE_FOLDER, SOUND_FOLDER
+from fastio.sources.hugging_face.kind import HUGGING_FACE
+from fastio.sources.packed import PACKED
+from fastio.sources.table.files import table_kind
+from fastio.sources.table.kind import TABLES
+from fastio.sources.tar.kind import TARS
+from fastio.sources.tar.names import is_tar_name
+from fastio.store import is_remote
+
+__all__ = [
+    "HUGGING_FACE",
+    "IMAGE_FOLDER",
+    "KINDS",
+    "PACKED",
+    "SOUND_FOLDER",
+    "TABLES",
+    "TARS",
+    "check",
+    "describe",
+    "find",
+    "find_data",
+    "is_named",
+    "kind_of",
+    "open",
+    "open_found",
+    "takers",
+]
+
+# The first that knows a source has it.
+KINDS = (PACKED, HUGGING_FACE, TARS, TABLES, SOUND_FOLDER, IMAGE_FOLDER)
+
+
+def find(source: Any, options: Options | None = None) -> Found | None:
+    """The kind of a source, and what it consists of; None where no kind knows it.
+
+    Args:
+        source: a path, a URL, a pattern, a list of these, or an object.
+        options: as for `open`; they do not decide what it is.
+
+    Raises:
+        SourceNotFound: a file that it names does not exist.
+        SchemaError: it names files of several kinds.
+        StoreError: a store does not answer.
+        ManifestInvalid, FormatVersionUnsupported: it is a packed dataset that cannot be read.
+    """
+    options = options or Options()
+    if isinstance(source, os.PathLike):
+        source = os.fsdecode(source)
+    for kind in KINDS:
+        parts = kind.sniff(source, options)
+        if parts is not None:
+            return Found(kind, source, options, parts)
+    return None
+
+
+def is_named(source: Any) -> bool:
+    """Whether a source is a path or a list of them: a list of other strings is one of samples."""
+    if not isinstance(source, (list, tuple)):
+        return isinstance(source, (str, os.PathLike))
+    if not source or not all(isinstance(each, (str, os.PathLike)) for each in source):
+        return False
+    first = source[0]
+    return not isinstance(first, str) or table_kind(first) is not None or is_tar_name(first)
+
+
+def kind_of(dataset: Rows) -> Kind | None:
+    """The kind of a dataset that is open; None of what is made of others."""
+    return next((kind for kind in KINDS if isinstance(dataset, kind.classes)), None)
+
+
+def find_data(source: Any, options: Options | None = None) -> Found:
+    """As `find`, of what has to be data of some kind, with options that this kind has.
+
+    Raises:
+        DatasetNotFound: no kind knows it.
+        OptionError: an option is one of another kind.
+        As `find`.
+    """
+    found = find(source, options)
+    if found is None:
+        raise DatasetNotFound(_why_nothing(source))
+    try:
+        _check_options(found)
+    except OptionError:
+        found.close()
+        raise
+    return found
+
+
+def open_found(found: Found) -> Rows:
+    """The dataset of a source whose kind is known."""
+    dataset = found.kind.open(found)
+    dataset.limit(found.options.max_pixels, found.options.max_unzipped_bytes)
+    return dataset
+
+
+def open(
+    source: Any,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: Cache | str | os.PathLike[str] | None = None,
+    fields: Iterable[str] | None = None,
+    incomplete: Literal["raise", "skip", "keep"] | None = None,
+    columns: Iterable[str] | None = None,
+    groups: Mapping[str, Iterable[str]] | None = None,
+    dtypes: Mapping[str, str] | None = None,
+    nulls: Mapping[str, Any] | None = None,
+    filters: Any = None,
+    memory: int | str | None = None,
+    resident: bool | None = None,
+    roots: Iterable[str | os.PathLike[str]] | None = None,
+    max_pixels: int | None = None,
+    max_unzipped_bytes: int | None = None,
+) -> Any:
+    """Open data of any kind that fastio reads, local or behind a URL.
+
+    Args:
+        source: one of these, each of which may also be a URL but for folders of images and of
+            sound files, and data of the datasets package:
+
+            - the folder that `fastio.pack` or `fastio.Writer` wrote;
+            - a tar, a folder of tars, a pattern such as "train-{000000..000009}.tar", or a list;
+            - table files (Parquet, Arrow, CSV, JSONL): one, a folder, a pattern, or a list;
+            - a directory that `save_to_disk` of the datasets package wrote, or a
+              `datasets.Dataset`;
+            - a folder with a folder of images, or of sound files, for each class.
+        storage_options: for a URL: options of its file system (keys, endpoint, ...), as in fsspec.
+        cache: for a packed dataset or tars behind a URL: a folder on a local disk that caches the
+            data, or a `fastio.Cache`. None caches nothing.
+        fields: for tars: names of the fields to read. A sample may lack other fields.
+        incomplete: of tars: what a sample that lacks a field does: "raise" an error when the tars
+            are opened (the default), "skip" it, or "keep" it and raise when it is read.
+        columns, groups, dtypes, nulls: of table files and data of the datasets package: which
+            columns become which fields, as in `fastio.pack`.
+        filters: of the same: the rows to read, as in pyarrow: [("day", ">", 7), ...], or an
+            expression of pyarrow.dataset. The rows are counted when a Loader is made, by reading
+            the filter's columns of the row groups that statistics do not rule out.
+        memory: of the same: bytes, or a string such as "512MiB", that a Loader may use to shuffle
+            and decode. None: an eighth of the memory that is available, at most 1 GiB.
+        resident: of a packed table (no images): copy it to memory of this process, whose huge pages
+            can make shuffled reads faster. Its records are checked meanwhile. None: copy it where
+            it is shuffled and takes at most half of the memory that is available.
+        roots: of data of the datasets package: folders, besides its own, in which the images and
+            other files that it names may lie. Without them a path that leads elsewhere is an
+            error: data of others could name any of your files.
+        max_pixels: of an image, as its file or record says. A larger image is an error of its
+            sample, before memory is allocated for it. None: 178,956,970.
+        max_unzipped_bytes: of a compressed file in a tar. A larger one is an error of its sample.
+
+    Returns:
+        The dataset: `Dataset`, `TarDataset`, `FolderDataset`, `AudioFolder`, or another one of
+        rows with a `schema`, a length and indexing. Close it, or use it in a `with` statement, to
+        close its files.
+
+    Raises:
+        DatasetNotFound: there is nothing at the path, or nothing that fastio reads.
+        OptionError: an option is one of another kind of data.
+        SourceNotFound, ShardCorrupt, SchemaError: the data cannot be read.
+        ManifestInvalid: the manifest of a packed dataset is damaged.
+        FormatVersionUnsupported: a newer fastio packed it.
+    """
+    if isinstance(fields, str):
+        raise ValueError(f"fields is a list of names: fields=[{fields!r}]")
+    options = Options(
+        storage_options,
+        cache,
+        None if fields is None else tuple(fields),
+        incomplete,
+        columns,
+        groups,
+        dtypes,
+        nulls,
+        filters,
+        memory,
+        resident,
+        roots,
+        max_pixels,
+        max_unzipped_bytes,
+    )
+    if isinstance(source, Rows):
+        if options.given:
+            raise OptionError(
+                f"{source!r} is open already: pass {', '.join(options.given)} where it is opened"
+            )
+        return source
+    dataset = open_found(find_data(source, options))
+    try:
+        len(dataset)  # what is read lazily is read now, so that errors come from here
+    except BaseException:
+        dataset.close()
+        raise
+    return dataset
+
+
+def describe(source: Any, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a source consists of, as JSON values; see `fastio info`.
+
+    Raises:
+        As `open`.
+    """
+    found = find_data(source, Options(storage_options))
+    return {"dataset": found.kind.key} | found.kind.describe(found)
+
+
+def check(source: Any, options: Options | None, deep: bool, progress: Progress) -> Findings:
+    """Read all of a source, and say what is damaged; see `fastio verify`.
+
+    Args:
+        source: as for `open`.
+        options: likewise.
+        deep: decode images too.
+        progress: shows what is done.
+
+    Raises:
+        As `open`.
+    """
+    found = find_data(source, options)
+    return found.kind.check(found, deep, progress)
+
+
+def takers(option: str) -> str:
+    """The kinds that take an option of `open`, in words."""
+    names = [kind.name for kind in KINDS if option in kind.options]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _check_options(found: Found) -> None:
+    """See to it that all options are those of the kind, and of URLs where it is one."""
+    for option in found.options.given:
+        if option not in found.kind.options | COMMON:
+            raise OptionError(
+                f"{option} is an option of {takers(option)}, and not of {found.kind.name}: leave "
+                f"it out for {found.name}"
+            )
+        if option in ("storage_options", "cache") and not found.remote:
+            raise OptionError(
+                f"{option} is only for URLs, and {found.name} is not one; leave it out"
+            )
+
+
+def _why_nothing(source: Any) -> str:
+    """Why no kind knows a source, and what to do."""
+    if isinstance(source, (list, tuple)):
+        return (
+            "the list is neither one of tars nor one of table files (Parquet, Arrow, CSV, JSONL); "
+            "pack lists of images and other samples (fastio.pack)"
+        )
+    if isinstance(source, bytes):
+        return f"paths are text, and {source!r} is bytes: give os.fsdecode(path)"
+    if not isinstance(source, (str, os.PathLike)):
+        return (
+            f"fastio.open does not read a {type(source).__name__}; give it to fastio.Loader, or "
+            "pack it (fastio.pack)"
+        )
+    source = os.fsdecode(source)
+    name = without_secrets(source)
+    if source.startswith(("http://", "https://")):
+        return (
+            f"{name} has no manifest.arrow, and web servers do not list folders: check the URL, or "
+            "name the files (folder/train-{000..009}.tar, a list of table files)"
+        )
+    if is_remote(source):
+        return (
+            f"{name} has no manifest.arrow, and is neither tars nor table files: pack the data "
+            "with `fastio pack SOURCE URL`, or check the URL"
+        )
+    if not os.path.exists(source):
+        return f"{name} does not exist"
+    if not os.path.isdir(source):
+        return (
+            f"{name} is a file, but not a tar or a table (Parquet, Arrow, CSV, JSONL); text is "
+            "packed with a tokenizer (fastio pack --tokenizer)"
+        )
+    return (
+        f"{name} is not a packed dataset, it has no manifest.arrow; and it has no tars, table "
+        "files, images or sound files"
+    )

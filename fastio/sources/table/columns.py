@@ -1,0 +1,493 @@
+"""Converts a table's columns to fields: the plan is made once, then applied to each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fastio.errors import SchemaError
+from fastio.schema import Array, Field, Scalar, Schema
+from fastio.sources.table.leaves import (
+    Leaf,
+    field_of,
+    find_leaf,
+    is_vocabulary,
+    leaves,
+    value_type,
+)
+from fastio.sources.table.options import KEPT_SUFFIX, MASK, VALID_SUFFIX, TableOptions
+from fastio.sources.table.place import Place
+from fastio.sources.table.values import (
+    Ragged,
+    cast_numbers,
+    filled,
+    list_values,
+    missing_rows,
+    number_values,
+    ragged_bytes,
+    ragged_lists,
+)
+from fastio.sources.table.words import Words
+
+# Rows that are copied at a time, so that the strided target stays in the CPU cache.
+_TILE_ROWS = 1024
+_NO_POLICY = object()
+_KEPT = object()  # like MASK, but for nulls that samples keep as None
+
+
+@dataclass(frozen=True)
+class Column:
+    """The values of one source column in converted rows.
+
+    Attributes:
+        field: The name of the field that the column belongs to.
+        name: The name of the column.
+        values: (rows, ...) in the field's dtype; Ragged for lists; None for text and bytes.
+        missing: Where the source had nulls, bool (rows, ...), or (values,) for Ragged; None if it
+            had none.
+        nulls: bool (rows,), rows of Ragged, text and bytes that are null; None if there are none.
+    """
+
+    field: str
+    name: str
+    values: NDArray[Any] | Ragged | None
+    missing: NDArray[np.bool_] | None = None
+    nulls: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Rows converted to fields.
+
+    Attributes:
+        fields: For each field an array (rows, *shape), or Ragged rows.
+        columns: The source columns of the fields.
+    """
+
+    fields: Mapping[str, NDArray[Any] | Ragged]
+    columns: Sequence[Column]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The values that one source column contributes to a fixed-width field.
+
+    Attributes:
+        field: The name of the field.
+        first: The first position in the field's values.
+        values: (rows, ...) in the field's dtype.
+    """
+
+    field: str
+    first: int
+    values: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A column as a member of a field.
+
+    Attributes:
+        leaf: The column.
+        kind: The field that the column would be by itself.
+        policy: What replaces nulls: a value, MASK, _KEPT or _NO_POLICY.
+        first: The first position on the group's axis.
+        width: The number of positions on that axis.
+    """
+
+    leaf: Leaf
+    kind: Field
+    policy: Any
+    first: int = 0
+    width: int = 1
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a field is made of columns.
+
+    Attributes:
+        name: The name of the field.
+        kind: The field.
+        members: The columns; one, unless the field is a group.
+        grouped: Whether the field is a group.
+        valid: The name of the bool field that tells where values are, or None.
+    """
+
+    name: str
+    kind: Field
+    members: list[_Member] = field(default_factory=list)
+    grouped: bool = False
+    valid: str | None = None
+
+
+class Conversion:
+    """Converts a table's columns to fields. Thread-safe.
+
+    Nulls in floats become NaN. Other nulls are an error unless the options say what replaces them.
+
+    Args:
+        schema: The schema of the table.
+        options: The columns, groups, dtypes and nulls that are wanted.
+        where: The table's path, for messages.
+
+    Attributes:
+        reads: The names of the table's columns that are needed.
+        dictionaries: The column of each field with a vocabulary.
+
+    Raises:
+        SchemaError: If a column is missing or cannot be stored, or if two fields have one name.
+    """
+
+    def __init__(self, schema: pa.Schema, options: TableOptions, where: str) -> None:
+        self._where = where
+        self._options = options
+        self._leaves = leaves(schema, where)
+        self._check_names()
+        self._plans = [self._plan(name) for name in self._wanted()]
+        used = {member.leaf.path[0] for plan in self._plans for member in plan.members}
+        self.reads = [name for name in schema.names if name in used]
+        self.dictionaries = {
+            plan.name: plan.members[0].leaf
+            for plan in self._plans
+            if is_vocabulary(plan.members[0].leaf.type)
+        }
+        self.words = {name: Words() for name in self.dictionaries}
+        self._fields = self._all_fields()
+
+    def schema(self) -> Schema:
+        """Returns the schema of the fields, with the vocabularies that `words` hold."""
+        words = {name: tuple(found.all) for name, found in self.words.items()}
+        return Schema(self._fields, "dict", None, True, words)
+
+    def columns(self) -> list[tuple[str, str]]:
+        """Returns field and name of every source column, in the order of `Converted.columns`."""
+        return [(plan.name, member.leaf.name) for plan in self._plans for member in plan.members]
+
+    def sources(self) -> list[tuple[str, str]]:
+        """Returns pairs of a field and a column of the table that the field is made of."""
+        return [(plan.name, member.leaf.path[0]) for plan in self._plans for member in plan.members]
+
+    def convert(
+        self, batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> Converted:
+        """Converts rows to fields.
+
+        Args:
+            batch: Rows with the columns `reads`, in types that the table's schema can hold.
+            place: Where the rows come from, for messages.
+            out: For each fixed-width field an array (rows, *shape) of its dtype to write to. If
+                None, arrays are allocated.
+
+        Raises:
+            SchemaError: If a field cannot hold a null or a number, or if a string is not UTF-8. The
+                message names file, column and rows.
+        """
+        rows = batch.num_rows
+        fields: dict[str, NDArray[Any] | Ragged] = {}
+        columns: list[Column] = []
+        copies: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        for plan in self._plans:
+            shape = _fixed_shape(plan.kind)
+            if shape is None:
+                fields[plan.name] = self._ragged(plan, batch, place, columns)
+            else:
+                target = _target(out, plan.name, rows, shape, plan.kind)
+                fields[plan.name] = target
+                for member in plan.members:
+                    column = self._fixed(plan, member, batch, place)
+                    columns.append(column)
+                    copies.append((_part(target, plan, member), column.values))  # type: ignore[arg-type]
+            if plan.valid is not None:
+                valid = _target(out, plan.valid, rows, shape or (), Scalar("bool"))
+                fields[plan.valid] = valid
+                _mark_valid(valid, plan, columns[-len(plan.members) :])
+        _copy_tiled(copies, rows)
+        return Converted(fields, columns)
+
+    def parts(self, batch: pa.RecordBatch, place: Place) -> tuple[list[Part], dict[str, Ragged]]:
+        """Converts rows to the parts of fields, without copies where possible.
+
+        Args:
+            batch, place: As for `convert`.
+
+        Returns:
+            The parts of fixed-width fields, and the other fields.
+
+        Raises:
+            SchemaError: As for `convert`.
+        """
+        parts: list[Part] = []
+        ragged: dict[str, Ragged] = {}
+        for plan in self._plans:
+            columns: list[Column] = []
+            shape = _fixed_shape(plan.kind)
+            if shape is None:
+                ragged[plan.name] = self._ragged(plan, batch, place, columns)
+            else:
+                for member in plan.members:
+                    column = self._fixed(plan, member, batch, place)
+                    columns.append(column)
+                    parts.append(Part(plan.name, member.first, column.values))  # type: ignore[arg-type]
+            if plan.valid is not None:
+                valid = np.empty((batch.num_rows, *(shape or ())), np.bool_)
+                _mark_valid(valid, plan, columns)
+                parts.append(Part(plan.valid, 0, valid))
+        return parts, ragged
+
+    # --- Planning ---------------------------------------------------------------------------------
+
+    def _check_names(self) -> None:
+        """Checks that every name in the options is a column of the table or a group."""
+        options = self._options
+        names = [name for members in options.groups.values() for name in members]
+        names += [n for n in (*options.dtypes, *options.nulls) if n not in options.groups]
+        names += [n for n in options.columns or () if n not in options.groups]
+        for name in names:
+            find_leaf(self._leaves, name, self._where)
+
+    def _wanted(self) -> list[str]:
+        """Returns the names of the fields, columns and groups, in order."""
+        groups = self._options.groups
+        if self._options.columns is not None:
+            listed = list(self._options.columns)
+            return listed + [name for name in groups if name not in listed]
+        group_of = {
+            self._leaf(member).name: name for name, members in groups.items() for member in members
+        }
+        for name in groups:
+            if name in self._leaves and name not in group_of:
+                raise self._same_name(name)
+        return list(dict.fromkeys(group_of.get(name, name) for name in self._leaves))
+
+    def _plan(self, name: str) -> _Plan:
+        if name in self._options.groups:
+            return self._group_plan(name, self._options.groups[name])
+        leaf = self._leaf(name)
+        kind = self._cast_kind(leaf, field_of(leaf, self._where), self._option("dtypes", name))
+        policy = self._option("nulls", name, _NO_POLICY)
+        suffix = VALID_SUFFIX if _is_mask(policy) else None
+        if policy is _NO_POLICY and self._options.keep_nulls and _has_no_null(kind):
+            policy, suffix = _KEPT, KEPT_SUFFIX
+        valid = None if suffix is None else leaf.name + suffix
+        return _Plan(leaf.name, kind, [_Member(leaf, kind, policy)], valid=valid)
+
+    def _group_plan(self, name: str, names: Sequence[str]) -> _Plan:
+        members: list[_Member] = []
+        first = 0
+        for column in names:
+            leaf = self._leaf(column)
+            kind = field_of(leaf, self._where)
+            shape = _fixed_shape(kind)
+            if shape is None or len(shape) > 1 or is_vocabulary(leaf.type):
+                raise SchemaError(
+                    f"{self._where}: column {leaf.spoken!r} is {leaf.type} and cannot be in the "
+                    f"group {name!r}: groups are of numbers and of fixed-size lists of them"
+                )
+            kind = self._cast_kind(leaf, kind, self._option("dtypes", column))
+            nulls = self._options.nulls
+            policy = self._option("nulls", column, nulls.get(name, _NO_POLICY))
+            members.append(_Member(leaf, kind, policy, first, shape[0] if shape else 1))
+            first += members[-1].width
+        dtype = self._options.dtypes.get(name)
+        dtype = dtype or np.result_type(*(_dtype_of(m.kind) for m in members)).name
+        masked = any(_is_mask(member.policy) for member in members)
+        valid = name + VALID_SUFFIX if masked else None
+        return _Plan(name, Array(dtype, (first,)), members, True, valid)
+
+    def _cast_kind(self, leaf: Leaf, kind: Field, dtype: str | None) -> Field:
+        if dtype is None:
+            return kind
+        if not isinstance(kind, (Scalar, Array)) or is_vocabulary(leaf.type):
+            raise SchemaError(
+                f"{self._where}: column {leaf.spoken!r} is {leaf.type} and cannot become {dtype}"
+            )
+        return Scalar(dtype) if isinstance(kind, Scalar) else Array(dtype, kind.shape)
+
+    def _all_fields(self) -> dict[str, Field]:
+        fields: dict[str, Field] = {}
+        for plan in self._plans:
+            added: list[tuple[str, Field]] = [(plan.name, plan.kind)]
+            if plan.valid is not None:
+                shape = _fixed_shape(plan.kind)
+                added.append((plan.valid, Array("bool", shape) if shape else Scalar("bool")))
+            for name, kind in added:
+                if name in fields:
+                    raise self._same_name(name)
+                fields[name] = kind
+        return fields
+
+    def _same_name(self, name: str) -> SchemaError:
+        return SchemaError(
+            f"{self._where}: two fields would be called {name!r}: give a group another name, or "
+            "rename a column"
+        )
+
+    def _leaf(self, name: str) -> Leaf:
+        return find_leaf(self._leaves, name, self._where)
+
+    def _option(self, which: str, name: str, default: Any = None) -> Any:
+        """Returns the option given for a column, in any of the spellings of its name."""
+        given: Mapping[str, Any] = getattr(self._options, which)
+        leaf = self._leaf(name)
+        for spelling in (name, leaf.name, leaf.spoken):
+            if spelling in given:
+                return given[spelling]
+        return default
+
+    # --- Converting rows --------------------------------------------------------------------------
+
+    def _fixed(self, plan: _Plan, member: _Member, batch: pa.RecordBatch, place: Place) -> Column:
+        """Converts one member of a fixed-width field to the field's dtype."""
+        spoken = member.leaf.spoken
+        array = leaf_array(batch, member.leaf)
+        if pa.types.is_fixed_size_list(array.type):
+            values, missing = list_values(array)
+        elif is_vocabulary(member.leaf.type):
+            values, missing = self.words[plan.name].codes(array)
+        else:
+            values, missing = number_values(array), missing_rows(array)
+        dtype = _dtype_of(plan.kind)
+        if missing is not None:
+            fill = self._fill(plan, member, values, missing, place)
+            values = cast_numbers(filled(values, missing, 0), dtype, spoken, place)
+            values = filled(values, missing, fill)
+        else:
+            values = cast_numbers(values, dtype, spoken, place)
+        return Column(plan.name, member.leaf.name, values, missing)
+
+    def _fill(
+        self,
+        plan: _Plan,
+        member: _Member,
+        values: NDArray[Any],
+        missing: NDArray[np.bool_],
+        place: Place,
+    ) -> Any:
+        """Returns the value that replaces nulls of a fixed-width field."""
+        policy, dtype = member.policy, _dtype_of(plan.kind)
+        if _is_mask(policy):
+            return 0
+        if policy is _NO_POLICY:
+            if np.dtype(dtype).kind == "f":
+                return np.nan
+            raise self._null_error(member, int(missing.sum()), len(values), dtype, place)
+        if is_vocabulary(member.leaf.type):
+            return self.words[plan.name].code(str(policy))
+        try:
+            return cast_numbers(np.array([policy]), dtype, member.leaf.spoken, place)[0]
+        except (SchemaError, ValueError, TypeError) as error:
+            raise SchemaError(
+                f"{place.column(member.leaf.spoken)}: {policy!r}, which its nulls are to become, "
+                f"is no {dtype}"
+            ) from error
+
+    def _ragged(
+        self, plan: _Plan, batch: pa.RecordBatch, place: Place, columns: list[Column]
+    ) -> Ragged:
+        """Converts the rows of a variable-width field."""
+        (member,) = plan.members
+        spoken = member.leaf.spoken
+        array = leaf_array(batch, member.leaf)
+        nulls = missing_rows(array)
+        if nulls is not None and member.policy is _NO_POLICY:
+            raise self._null_error(member, int(nulls.sum()), len(array), "", place)
+        if not isinstance(plan.kind, Array):
+            if nulls is not None and not _is_mask(member.policy):
+                array = array.fill_null(member.policy)
+            columns.append(Column(plan.name, member.leaf.name, None, None, nulls))
+            return ragged_bytes(array, spoken, place)
+        rows, missing = ragged_lists(array)
+        dtype = plan.kind.dtype
+        values = filled(rows.values, missing, 0)
+        values = cast_numbers(values, dtype, spoken, place)
+        if missing is not None:
+            if member.policy is _KEPT:  # only null rows are kept, not null numbers in them
+                member = replace(member, policy=_NO_POLICY)
+            values = filled(values, missing, self._fill(plan, member, values, missing, place))
+        rows = Ragged(values, rows.offsets)
+        columns.append(Column(plan.name, member.leaf.name, rows, missing, nulls))
+        return rows
+
+    def _null_error(
+        self, member: _Member, count: int, rows: int, dtype: str, place: Place
+    ) -> SchemaError:
+        spoken = member.leaf.spoken
+        what = dtype or str(value_type(member.leaf.type))
+        return SchemaError(
+            f"{place.column(spoken)} has {count} null{'s' * (count != 1)} in {place.rows(rows)}, "
+            f"and {what} has none: say what they are to become with nulls={{{spoken!r}: 0}} "
+            f"(--null {spoken}=0), or {{{spoken!r}: 'mask'}} for a field {member.leaf.name}"
+            f"{VALID_SUFFIX} that tells where values are"
+        )
+
+
+def leaf_array(batch: pa.RecordBatch, leaf: Leaf) -> pa.Array:
+    """Returns a leaf's array, null where its struct is. Decodes dictionaries of numbers."""
+    array = batch.column(leaf.path[0])
+    for name in leaf.path[1:]:
+        array = array.flatten()[array.type.get_field_index(name)]
+    if pa.types.is_dictionary(array.type) and not is_vocabulary(array.type):
+        array = array.dictionary_decode()
+    return array
+
+
+def _target(
+    out: Mapping[str, NDArray[Any]] | None, name: str, rows: int, shape: tuple[int, ...], kind: Any
+) -> NDArray[Any]:
+    return np.empty((rows, *shape), _dtype_of(kind)) if out is None else out[name]
+
+
+def _part(target: NDArray[Any], plan: _Plan, member: _Member) -> NDArray[Any]:
+    """Returns the view of the field's array that a member's values are copied to."""
+    if not plan.grouped:
+        return target
+    if isinstance(member.kind, Scalar):
+        part: NDArray[Any] = target[:, member.first]
+        return part
+    return target[:, member.first : member.first + member.width]
+
+
+def _mark_valid(valid: NDArray[Any], plan: _Plan, columns: Sequence[Column]) -> None:
+    valid[...] = True
+    for member, column in zip(plan.members, columns, strict=True):
+        of_rows = column.values is None or isinstance(column.values, Ragged)
+        missing = column.nulls if of_rows else column.missing
+        if missing is None or not _is_mask(member.policy):
+            continue
+        _part(valid, plan, member)[...] = ~missing
+
+
+def _copy_tiled(copies: Sequence[tuple[NDArray[Any], NDArray[Any]]], rows: int) -> None:
+    """Copies arrays (rows, ...) to strided ones, a tile of rows of all of them at a time."""
+    for begin in range(0, rows, _TILE_ROWS):
+        end = begin + _TILE_ROWS
+        for target, values in copies:
+            target[begin:end] = values[begin:end]
+
+
+def _fixed_shape(kind: Field) -> tuple[int, ...] | None:
+    """Returns the shape of one row of a fixed-width field; None for other fields."""
+    if isinstance(kind, Scalar):
+        return ()
+    return kind.fixed_shape if isinstance(kind, Array) else None
+
+
+def _dtype_of(kind: Any) -> str:
+    return str(kind.dtype)
+
+
+def _has_no_null(kind: Field) -> bool:
+    """Returns whether a field cannot represent a null. Floats can, as NaN."""
+    if isinstance(kind, Scalar):
+        return np.dtype(kind.dtype).kind != "f"
+    return _fixed_shape(kind) is None
+
+
+def _is_mask(policy: Any) -> bool:
+    return policy is _KEPT or (isinstance(policy, str) and policy == MASK)

@@ -1,0 +1,268 @@
+"""Reads tables in place: row groups in any order, by any thread.
+
+Parquet and Arrow files have row groups that can be read separately. CSV, JSONL and Arrow streams
+have none: they are read into memory once, if they fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from fastio.errors import ShardCorrupt
+from fastio.runtime.threads import DaemonPool
+from fastio.schema import Array, Scalar, is_fixed_width
+from fastio.sources.table.columns import Part
+from fastio.sources.table.filters import Filter
+from fastio.sources.table.narrowing import narrowed, selected
+from fastio.sources.table.objects import TableFile, stamp
+from fastio.sources.table.opening import Opened, open_all
+from fastio.sources.table.options import TableOptions
+from fastio.sources.table.place import Place
+from fastio.sources.table.readers import reading
+from fastio.sources.table.row_groups import Source
+from fastio.sources.table.sources import sources
+from fastio.sources.table.tables import Tables
+from fastio.sources.table.values import Ragged
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Rows that are read together.
+
+    Attributes:
+        file: The number of the file.
+        number: The number of the row group in its file.
+        first_row: The number of its first row in all files together, counting matching rows.
+        rows: The number of rows that match the filter.
+        place: The origin of its first row.
+        varying_bytes: The approximate size of its strings, byte strings and lists.
+    """
+
+    file: int
+    number: int
+    first_row: int
+    rows: int
+    place: Place
+    varying_bytes: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive rows of a row group.
+
+    Attributes:
+        begin: The number of the first row in the row group.
+        count: The number of rows.
+        parts: The values of fixed-width fields.
+        ragged: The other fields.
+    """
+
+    begin: int
+    count: int
+    parts: Sequence[Part]
+    ragged: dict[str, Ragged]
+
+
+class TableDataset:
+    """Table files as rows of fields, unconverted.
+
+    Args:
+        files: all of one kind, here or in stores; see `find_tables`.
+        options: what is wanted of them.
+        fields: names of the fields that are wanted, in this order; None for all.
+        filters: rows that are wanted; None for all.
+        memory: bytes that files without row groups may take; and row groups of files in stores,
+            before they are read, half of it.
+        threads: for opening.
+        like: the same files and filter, opened before: they are not opened and counted again.
+
+    Attributes:
+        path: the first file's.
+        schema: of the fields.
+        groups: the row groups, files in order.
+        fingerprint: stands for the files, as they were when they were opened, and the filter.
+
+    Raises:
+        SourceNotFound, ShardCorrupt: a file cannot be read.
+        SchemaError: a column cannot be a field, or a file needs more memory.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[TableFile | str],
+        options: TableOptions,
+        *,
+        fields: Sequence[str] | None = None,
+        filters: Any = None,
+        memory: int,
+        threads: int,
+        like: TableDataset | None = None,
+    ) -> None:
+        opened = open_all(files, filters, threads=threads) if like is None else like._opened
+        self._opened: Opened = opened
+        self._names = [file.name for file in opened.files]
+        self.path = self._names[0]
+        self._filter = opened.wanted
+        if self._filter is not None:
+            for table in opened.tables:
+                self._filter.check(table.schema, table.name)
+        stamped = stamp(opened.files)
+        self.fingerprint = xxhash.xxh3_64_hexdigest(f"{stamped} {self._filter}".encode())
+        tables = Tables(opened.tables, options, find_words=fields is None)
+        if fields is not None:
+            tables = Tables(opened.tables, narrowed(options, tables.schema, fields))
+        self._conversion = tables.conversion
+        self.schema = selected(tables.schema, fields)
+        with DaemonPool(threads, "fastio-table-groups") as pool:
+            self._sources = sources(tables, memory, pool, self._filter)
+            self.groups = self._find_groups(pool, None if like is None else like._counts)
+
+    def __len__(self) -> int:
+        """Returns the number of rows that match the filter."""
+        return self.groups[-1].first_row + self.groups[-1].rows if self.groups else 0
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row's fixed-width fields in bytes."""
+        return sum(width for _, width in self.fixed.values())
+
+    @cached_property
+    def fixed(self) -> dict[str, tuple[tuple[int, ...], int]]:
+        """The shape and size in bytes of a row of each fixed-width field."""
+        found = {}
+        for name, kind in self.schema.fields.items():
+            shape = kind.fixed_shape if isinstance(kind, Array) else ()
+            if isinstance(kind, (Scalar, Array)) and shape is not None:
+                found[name] = (
+                    shape,
+                    int(np.prod(shape, dtype=np.int64)) * np.dtype(kind.dtype).itemsize,
+                )
+        return found
+
+    def read(self, group: RowGroup, rows: int | None, threads: bool) -> Iterator[Rows]:
+        """Yields the rows of a row group in order. Thread-safe.
+
+        Args:
+            group: One of `groups`.
+            rows: The largest number of rows at a time. If None, the fastest size is chosen.
+            threads: Whether pyarrow may use several threads.
+
+        Raises:
+            ShardCorrupt: If it is damaged, or has changed since it was opened.
+            SchemaError: If a value does not fit its field.
+        """
+        place, done = group.place, 0
+        where = place.file if place.row_group is None else f"{place.file}, row group {group.number}"
+        batches = self._batches(group, rows, threads)
+        while True:
+            with reading(where):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            at = Place(place.file, place.first_row + done, place.row_group)
+            parts, ragged = self._conversion.parts(batch, at)
+            if self._sources[group.file].lends:  # copy strings, which outlive the file's check
+                ragged = {name: each.copied() for name, each in ragged.items()}
+            if done + batch.num_rows > group.rows:
+                break
+            yield Rows(done, batch.num_rows, parts, ragged)
+            done += batch.num_rows
+        if done != group.rows or batch is not None:
+            raise ShardCorrupt(
+                f"{where} has not the {group.rows} rows that it had when it was opened: it has "
+                "changed meanwhile"
+            )
+
+    def ahead(self, group: RowGroup) -> bool:
+        """Starts to fetch a row group from a store before it is read.
+
+        Args:
+            group: One of `groups`. It must be read later, or it takes memory until `close`.
+
+        Returns:
+            False if there is no memory for it now.
+        """
+        return self._sources[group.file].ahead(group.number, self._columns())
+
+    def close(self) -> None:
+        """Closes the files that this thread has open, and releases memory."""
+        for source in self._sources:
+            source.close()
+
+    def _batches(
+        self, group: RowGroup, rows: int | None, threads: bool
+    ) -> Iterator[pa.RecordBatch]:
+        wanted = self._filter
+        source = self._sources[group.file]
+        for batch in source.read(group.number, self._columns(), rows, threads):
+            if wanted is not None:
+                batch = wanted.of_batch(batch)
+            if batch.num_rows:
+                yield batch
+
+    def _columns(self) -> list[str]:
+        """Returns the names of the columns to read."""
+        reads, wanted = self._conversion.reads, self._filter
+        return reads if wanted is None else [*dict.fromkeys([*reads, *wanted.columns])]
+
+    def _find_groups(self, pool: DaemonPool, kept: list[int] | None) -> list[RowGroup]:
+        kinds = self._conversion.schema().fields
+        sources = self._conversion.sources()
+        varying = sorted({column for field, column in sources if _varies(kinds[field])})
+        counted = list(pool.map(lambda source: source.groups(varying), self._sources))
+        self._counts: list[int] = list(self._count(counted, pool)) if kept is None else kept
+        matches = iter(self._counts)
+        found: list[RowGroup] = []
+        first = 0
+        for file, groups in enumerate(counted):
+            in_file = 0
+            for number, (rows, nbytes) in enumerate(groups):
+                match = next(matches)
+                has_groups = self._sources[file].has_groups
+                place = Place(self._names[file], in_file, number if has_groups else None)
+                if match:
+                    share = nbytes * match // rows
+                    found.append(RowGroup(file, number, first, match, place, share))
+                in_file += rows
+                first += match
+        return found
+
+    def _count(self, counted: list[list[tuple[int, int]]], pool: DaemonPool) -> Iterator[int]:
+        """Yields the number of matching rows of each row group."""
+        wanted = self._filter
+        if wanted is None:
+            return (rows for groups in counted for rows, _ in groups)
+        jobs: list[Callable[[], int]] = []
+        every = pool.map(lambda source: source.possible(wanted), self._sources)
+        for file, (groups, possible) in enumerate(zip(counted, every, strict=True)):
+            source = self._sources[file]
+            for number in range(len(groups)):
+                name = f"{self._names[file]}, row group {number}"
+                skipped = possible is not None and number not in possible
+                jobs.append(_counting(wanted, source, number, name, skipped))
+        return pool.map(lambda job: job(), jobs)
+
+
+def _counting(
+    wanted: Filter, source: Source, number: int, name: str, skipped: bool
+) -> Callable[[], int]:
+    def count() -> int:
+        if skipped:
+            return 0
+        with reading(name):
+            batches = source.read(number, list(wanted.columns), None, False)
+            return sum(wanted.of_batch(batch).num_rows for batch in batches)
+
+    return count
+
+
+def _varies(kind: Any) -> bool:
+    """Returns whether the rows of a field differ in size."""
+    return not is_fixed_width(kind)

@@ -1,0 +1,261 @@
+"""Table files as a dataset with access by row number."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastio.packed.rows import Rows
+from fastio.runtime.cores import available_cores
+from fastio.schema import Schema
+from fastio.shown import without_secrets
+from fastio.sources.table.direct import RowGroup, TableDataset
+from fastio.sources.table.options import TableOptions
+from fastio.sources.table.samples import listed, sample_value
+from fastio.sources.table.values import Ragged
+
+_LEAST_GROUPS = 2  # row groups that are kept in memory, the most recently read ones
+_MOST_IN_MEMORY = 4 << 30  # bytes of files without row groups (CSV, JSONL, Arrow streams)
+
+Values = NDArray[Any] | Ragged
+
+
+class TableSamples(Rows):
+    """The rows of table files as dicts. Thread-safe.
+
+    Reading a row reads its whole row group. The most recently read row groups are kept in memory.
+    Files are opened when a row, the schema or the length is first asked for.
+
+    Args:
+        make: Opens the row groups: `TableDataset` with the files already bound, or a callable that
+            takes its other arguments.
+        options: Which columns are read, as which fields.
+        filters: The filter on rows, in pyarrow's form. If None, all rows.
+        memory: The memory that a Loader may use, in bytes or as text such as "512MiB". If None, the
+            Loader decides.
+        remote: Whether the files are in a store.
+
+    Attributes:
+        path: The path of the first file.
+        schema: The schema of the fields.
+        memory, remote: As given.
+
+    Raises:
+        SourceNotFound, ShardCorrupt, StoreError: If a file cannot be read.
+        SchemaError: If a column cannot be a field, or if a file needs more memory.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., TableDataset],
+        options: TableOptions | None = None,
+        filters: Any = None,
+        memory: int | str | None = None,
+        remote: bool = False,
+    ) -> None:
+        self._make = make
+        self._options = options or TableOptions()
+        self._filters = filters
+        self.memory = memory
+        self.remote = remote
+        self._read: OrderedDict[int, Mapping[str, Values]] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+        self._opening = threading.Lock()
+
+    def row_groups(
+        self, fields: Sequence[str] | None, memory: int, threads: int, keep_nulls: bool = False
+    ) -> TableDataset:
+        """Opens the same rows as row groups, for a Loader.
+
+        Args:
+            fields: The names of the fields to read, in this order. If None, all.
+            memory: The memory that the row groups may take, in bytes.
+            threads: The number of threads that open files.
+            keep_nulls: As for `TableOptions`.
+
+        Raises:
+            SourceNotFound, ShardCorrupt, StoreError, SchemaError: As above.
+        """
+        options = replace(self._options, keep_nulls=keep_nulls)
+        return self._make(
+            options=options,
+            fields=fields,
+            filters=self._filters,
+            memory=memory,
+            threads=threads,
+            like=self.__dict__.get("_opened"),
+        )
+
+    @cached_property
+    def _opened(self) -> TableDataset:
+        return self.row_groups(None, _MOST_IN_MEMORY, available_cores())
+
+    @property
+    def _dataset(self) -> TableDataset:
+        if "_opened" not in self.__dict__:
+            with self._opening:  # cached_property has no lock from Python 3.12 on
+                return self._opened
+        return self._opened
+
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        """The dataset's name in messages."""
+        return self._dataset.path
+
+    @property
+    def schema(self) -> Schema:  # type: ignore[override]
+        """The schema of the fields."""
+        return self._dataset.schema
+
+    @cached_property
+    def _first(self) -> NDArray[np.int64]:
+        return np.array([group.first_row for group in self._dataset.groups], np.int64)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that identify the files' contents and the filter."""
+        return self._dataset.fingerprint
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __repr__(self) -> str:
+        return f"TableSamples({without_secrets(self.path)!r}, rows={len(self)})"
+
+    def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
+        """Reads one field of many rows.
+
+        Args:
+            field: The name of the field.
+            rows: int64 (n,), row numbers in any order.
+
+        Returns:
+            An array of shape (n,) for Scalar and (n, *shape) for Array; a list of n str, bytes
+            or arrays for Text, Bytes and Array of differing shapes.
+
+        Raises:
+            SchemaError: If there is no such field, or if a value does not fit it.
+            ShardCorrupt: If a row group is damaged.
+            IndexError: If a row number is out of range.
+        """
+        return self.gather_all([field], rows)[field]
+
+    def gather_all(
+        self, fields: Sequence[str], rows: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any] | list[Any]]:
+        """Reads several fields of many rows; see `gather`."""
+        kinds = {name: self._field(name) for name in fields}
+        rows = self._in_range(rows)
+        number = np.searchsorted(self._first, rows, side="right") - 1
+        found = {name: self._room(name, len(rows)) for name in fields}
+        for group in np.unique(number).tolist():
+            there = np.flatnonzero(number == group)
+            local = rows[there] - self._first[group]
+            read = self._group(group)
+            for name, kind in kinds.items():
+                values = read[name]
+                if not isinstance(values, Ragged):
+                    found[name][there] = values[local]
+                    continue
+                for place, row in zip(there.tolist(), local.tolist(), strict=True):
+                    found[name][place] = listed(values.slice(row, row + 1), kind)[0]
+        fixed = self._dataset.fixed
+        return {n: values if n in fixed else list(values) for n, values in found.items()}
+
+    def keep(self, nbytes: int) -> None:
+        """Sets the memory for row groups that were read. The last two are kept in any case."""
+        self._kept_bytes = nbytes
+
+    @property
+    def group_bounds(self) -> NDArray[np.int64]:
+        """The first row of each row group, and the number of rows: int64 (groups + 1,)."""
+        return np.append(self._first, len(self))
+
+    @property
+    def group_bytes(self) -> int:
+        """The approximate size in memory of the largest row group, in bytes."""
+        row = self._dataset.row_bytes
+        return max((g.rows * row + g.varying_bytes for g in self._dataset.groups), default=0)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Returns one sample.
+
+        Args:
+            index: The row number. Negative numbers count from the end.
+
+        Raises:
+            IndexError: If it is out of range.
+            SchemaError: If a value does not fit its field.
+            ShardCorrupt: If the row group is damaged.
+        """
+        row = self._row(index)
+        at = np.array([row], np.int64)
+        return {
+            name: sample_value(self.gather(name, at)[0], kind)
+            for name, kind in self.schema.fields.items()
+        }
+
+    def sample_name(self, row: int) -> str:
+        """Returns the name of a row in messages."""
+        return f"{self.path} row {row}"
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[row] for row in range(len(self)))
+
+    def close(self) -> None:
+        """Releases row groups in memory and open files."""
+        with self._lock:
+            self._read.clear()
+        if "_opened" in self.__dict__:
+            self._opened.close()
+
+    def __reduce__(self) -> Any:
+        given = self._make, self._options, self._filters, self.memory, self.remote
+        return TableSamples, given
+
+    def _group(self, number: int) -> Mapping[str, Values]:
+        """Returns all fields of a row group, from memory or from the file."""
+        with self._lock:
+            found = self._read.pop(number, None)
+            if found is None:
+                found = self._whole(self._dataset.groups[number])
+            self._read[number] = found
+            most = self._kept_bytes // max(1, self.group_bytes)
+            if len(self._read) > max(_LEAST_GROUPS, most):
+                self._read.popitem(last=False)
+            return found
+
+    def _room(self, field: str, rows: int) -> NDArray[Any]:
+        """Allocates an array for a field of `rows` rows."""
+        fixed = self._dataset.fixed.get(field)
+        if fixed is None:
+            return np.empty(rows, object)
+        return np.empty((rows, *fixed[0]), self.schema.fields[field].dtype)  # type: ignore[union-attr]
+
+    def _whole(self, group: RowGroup) -> dict[str, Values]:
+        kinds = self.schema.fields
+        found: dict[str, Values] = {
+            name: np.empty((group.rows, *shape), kinds[name].dtype)  # type: ignore[union-attr]
+            for name, (shape, _) in self._dataset.fixed.items()
+        }
+        ragged: dict[str, list[Ragged]] = {name: [] for name in kinds if name not in found}
+        for rows in self._dataset.read(group, None, True):
+            for part in rows.parts:
+                target = found[part.field]
+                assert not isinstance(target, Ragged)
+                target = target[rows.begin : rows.begin + rows.count]
+                if target.shape != part.values.shape:
+                    width = part.values.shape[1] if part.values.ndim > 1 else 1
+                    target = target[:, part.first : part.first + width]
+                target[...] = part.values.reshape(target.shape)
+            for name, each in rows.ragged.items():
+                ragged[name].append(each)
+        return found | {name: Ragged.joined(parts) for name, parts in ragged.items()}

@@ -1,0 +1,240 @@
+"""The files of a table, on this machine or in a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+import xxhash
+
+from fastio.errors import ShardCorrupt, SourceChanged, SourceNotFound, StoreError
+from fastio.shown import without_secrets
+from fastio.sources.table.spans import Span, SpanFile, StreamFile, fetch, python_file
+from fastio.store import Stamp, Store, join
+from fastio.store.ranges import parallel
+
+T = TypeVar("T")
+
+TAIL_BYTES = 64 << 10  # read from the end of a file, which usually includes the whole footer
+_ATTEMPTS = 6  # requests to get the same bytes twice
+_WINDOW_BYTES = 16 << 20  # of a text file, fetched at a time
+
+# The partition values in a path such as a=1/b=2/file; None stands for a null.
+Values = Mapping[str, str | None]
+
+
+class TableFile(Protocol):
+    """A file that holds a table.
+
+    Attributes:
+        name: The path or URL, for messages.
+        values: The partition values in the file's path.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def values(self) -> Values: ...
+
+    def size(self) -> int:
+        """Returns the size in bytes.
+
+        Raises:
+            SourceNotFound: If there is no such file.
+        """
+        ...
+
+    def stamp(self) -> str:
+        """Returns a text that changes when the file does."""
+        ...
+
+    def check(self) -> None:
+        """Checks that the file has not changed since it was opened.
+
+        Raises:
+            SourceChanged: If it was replaced or written to.
+        """
+        ...
+
+    def whole(self) -> Any:
+        """Returns what pyarrow opens for random access."""
+        ...
+
+    def stream(self) -> Any:
+        """Opens the contents as an Arrow stream. Decompresses them if the name ends so."""
+        ...
+
+
+@dataclass
+class LocalFile:
+    """A file on this machine. Its version is recorded when it is first used."""
+
+    name: str
+    values: Values = field(default_factory=dict)
+    _status: tuple[int, int, int] | None = field(default=None, compare=False, repr=False)
+
+    def size(self) -> int:
+        """See `TableFile`."""
+        return self._first()[0]
+
+    def stamp(self) -> str:
+        """Returns the file's name, size and time of modification."""
+        size, time_ns, _ = self._first()
+        return f"{os.path.basename(self.name)}\0{size}\0{time_ns}"
+
+    def check(self) -> None:
+        """Checks that the file has not changed since it was first used.
+
+        Raises:
+            SourceChanged: If it was replaced or written to.
+        """
+        try:
+            now = _status(self.name)
+        except OSError:
+            return  # an open file stays readable, and opening it reports the error
+        if now != self._first():
+            raise SourceChanged(
+                f"{self.name} was replaced or written to while it was being read. Open it again, "
+                "and do not write to files that are being read"
+            )
+
+    def _first(self) -> tuple[int, int, int]:
+        if self._status is None:
+            try:
+                self._status = _status(self.name)
+            except OSError as error:
+                raise SourceNotFound(f"{self.name} cannot be read: {error}") from error
+        return self._status
+
+    def whole(self) -> str:
+        """Returns the path."""
+        return self.name
+
+    def stream(self) -> Any:
+        """See `TableFile`."""
+        return pa.input_stream(self.name, compression="detect")
+
+
+class StoreFile:
+    """An object of a store. Thread-safe; can be forked and pickled.
+
+    Args:
+        store: The store of the object's bucket.
+        key: The object's name in the store.
+        values: The partition values in the object's path.
+        stamp: The object's version. If None, it is requested when it is needed.
+    """
+
+    def __init__(self, store: Store, key: str, values: Values, stamp: Stamp | None = None) -> None:
+        self.store = store
+        self.key = key
+        self.values = values
+        self.name = without_secrets(join(store.url, key))
+        self._stamp = stamp
+        self._mark = ""
+        self._twice = False
+
+    def size(self) -> int:
+        """See `TableFile`."""
+        return self.version().size
+
+    def version(self) -> Stamp:
+        """Returns the version that is read, which is requested once."""
+        if self._stamp is None:
+            self._stamp = self.store.stat(self.key)
+        return self._stamp
+
+    def stamp(self) -> str:
+        """Returns the name, the version, and a hash of the footer if that was read."""
+        return f"{self.key.rpartition('/')[2]}\0{self.version().key}\0{self._mark}"
+
+    def check(self) -> None:
+        """See `LocalFile.check`. Does nothing, because every request here checks the version."""
+
+    def opened(self, read: Callable[[], T]) -> T:
+        """Calls a function that opens the file and reads footers, which have no checksums.
+
+        Without TLS (plain http) each range is fetched twice and both results must be equal. With
+        TLS, ranges are fetched twice only if the first result cannot be parsed.
+
+        Raises:
+            ShardCorrupt: As raised by `read`.
+        """
+        plain = self.store.is_plain
+        try:
+            self._twice = plain
+            return read()
+        except ShardCorrupt:
+            if plain:
+                raise
+            self.store.transfers.note_refetch()
+            self._twice = True
+            return read()
+        finally:
+            self._twice = False
+
+    def tail(self) -> list[Span]:
+        """Fetches the last 64 KiB."""
+        count = min(TAIL_BYTES, self.size())
+        tail = self.fetch([(self.size() - count, count)])
+        self._mark = xxhash.xxh3_64_hexdigest(tail[0][1])
+        return tail
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Span]:
+        """Fetches ranges; see `spans.fetch`. Errors name the object."""
+        if not self._twice:
+            return self._fetched(ranges)
+        *seen, found = parallel([lambda _: self._fetched(ranges)] * 2)
+        while found not in seen:
+            if len(seen) == _ATTEMPTS - 1:
+                raise StoreError(
+                    f"{self.name}: each of {_ATTEMPTS} requests for the same bytes returned "
+                    "different ones; check the proxies and caches between this machine and its "
+                    "server"
+                )
+            seen.append(found)
+            self.store.transfers.note_refetch()
+            found = self._fetched(ranges)
+        return found
+
+    def _fetched(self, ranges: Sequence[tuple[int, int]]) -> list[Span]:
+        try:
+            return fetch(self.store, self.key, self.version(), ranges)
+        except ShardCorrupt as error:
+            raise ShardCorrupt(f"{self.name}: {error}") from error.__cause__
+
+    def whole(self, spans: Sequence[Span] = ()) -> Any:
+        """Returns a file with the fetched spans. Reads outside of them send a request each."""
+        return python_file(SpanFile(self, spans))
+
+    def stream(self) -> Any:
+        """See `TableFile`."""
+        file = python_file(StreamFile(self, _WINDOW_BYTES))
+        return pa.CompressedInputStream(file, "gzip") if self.key.endswith(".gz") else file
+
+
+def _status(path: str) -> tuple[int, int, int]:
+    """Returns size, time of modification in ns and inode, which change with the file's version."""
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def as_file(file: TableFile | str) -> TableFile:
+    """Returns a file object for a path."""
+    return LocalFile(file) if isinstance(file, str) else file
+
+
+def stamp(files: Sequence[TableFile | str]) -> str:
+    """Returns a hash of the files' stamps and partition values, which changes when a file does.
+
+    Raises:
+        OSError: If a file does not exist.
+    """
+    digest = xxhash.xxh3_64()
+    for file in map(as_file, files):
+        said = "".join(f"\0{name}={value}" for name, value in file.values.items())
+        digest.update((file.stamp() + said).encode("utf-8", "surrogateescape") + b"\n")
+    return digest.hexdigest()

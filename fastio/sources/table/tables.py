@@ -1,0 +1,229 @@
+"""Several tables with the same columns as one sequence of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from fastio.errors import SchemaError
+from fastio.runtime.threads import DaemonPool
+from fastio.schema import Schema
+from fastio.sources.table.columns import Conversion, leaf_array
+from fastio.sources.table.features import class_names, features_of, with_classes
+from fastio.sources.table.leaves import widest
+from fastio.sources.table.options import MASK, TableOptions
+from fastio.sources.table.place import Place
+from fastio.sources.table.reading import Table
+from fastio.sources.table.wrapped import unwrapped
+
+# What is read from a file at a time: enough that reading is fast, and not much memory.
+_READ_ROWS = 65536
+_READ_AT_ONCE = 8  # files, for their dictionaries
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows from one or more tables.
+
+    Attributes:
+        first_row: The number of the first row in all tables together.
+        parts: The record batches and where they come from.
+    """
+
+    first_row: int
+    parts: Sequence[tuple[Place, pa.RecordBatch]]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return sum(int(batch.num_rows) for _, batch in self.parts)
+
+
+class Tables:
+    """Tables with the same columns, one after another.
+
+    Columns may be in a different order, and numbers may be narrower than in another file (int32 and
+    int64, float32 and float64): all are converted to the widest type.
+
+    Args:
+        tables: The tables; at least one.
+        options: Which columns are read, as which fields.
+        find_words: Whether to read all dictionaries of strings. If False, only the names and types
+            of the fields are right.
+
+    Attributes:
+        name: The name of the first table.
+        tables: As given.
+        conversion: The conversion of columns to fields.
+        types: The types of the columns that are read, which can hold the values of all tables.
+        schema: The schema of the fields.
+        total: The number of rows of all tables; None if only reading them tells.
+
+    Raises:
+        SchemaError: If a wanted column is missing in a table, differs in type, or cannot be stored.
+        ShardCorrupt: If a file is damaged.
+    """
+
+    def __init__(
+        self, tables: Sequence[Table], options: TableOptions, find_words: bool = True
+    ) -> None:
+        self.tables = list(tables)
+        self.name = self.tables[0].name
+        wanted = _agreed(self.tables[:1], None, options)
+        # What is wanted is decided by the first; then all have to have it.
+        reads = Conversion(wanted, options, self.name).reads
+        if options.columns is None:
+            _check_no_more(self.tables)
+        agreed = _agreed(self.tables, reads, options)
+        self.types: Mapping[str, pa.DataType] = dict(zip(agreed.names, agreed.types, strict=True))
+        self.conversion = Conversion(agreed, options, self.name)
+        if find_words:
+            self._find_words(options)
+        self.schema: Schema = with_classes(self.conversion.schema(), _class_names(self.tables))
+        counts = [table.rows for table in self.tables]
+        known = [count for count in counts if count is not None]
+        self.total: int | None = sum(known) if len(known) == len(counts) else None
+
+    def pieces(self, start: int, rows: int) -> Iterator[Piece]:
+        """Yields all rows from number `start` on, cut at multiples of `rows`.
+
+        Raises:
+            ShardCorrupt: If a file is damaged.
+            SchemaError: If a column's values have another type than earlier ones.
+        """
+        parts: list[tuple[Place, pa.RecordBatch]] = []
+        first, count = start, 0
+        for place, batch in self._batches(start):
+            done = 0
+            while done < batch.num_rows:
+                room = rows - (first + count) % rows
+                part = batch.slice(done, min(room, batch.num_rows - done))
+                parts.append((place.after(done), part))
+                done += part.num_rows
+                count += part.num_rows
+                if part.num_rows == room:
+                    yield Piece(first, parts)
+                    parts, first, count = [], first + count, 0
+        if parts:
+            yield Piece(first, parts)
+
+    def _batches(self, start: int) -> Iterator[tuple[Place, pa.RecordBatch]]:
+        reads = self.conversion.reads
+        before = 0  # rows of the tables before
+        for table in self.tables:
+            if table.rows is not None and before + table.rows <= start:
+                before += table.rows
+                continue
+            # A table of unknown length is read whole, to know where the next one begins.
+            skip = max(start - before, 0) if table.rows is not None else 0
+            at = before + skip
+            for place, batch in table.batches(reads, self.types, skip, _READ_ROWS):
+                cut = min(max(start - at, 0), batch.num_rows)
+                at += batch.num_rows
+                if cut < batch.num_rows:
+                    yield place.after(cut), batch.slice(cut)
+            before = at if table.rows is None else before + table.rows
+
+    def _find_words(self, options: TableOptions) -> None:
+        """Reads the dictionaries of all tables. Words are numbered in order of first occurrence."""
+        conversion = self.conversion
+        if conversion.dictionaries:
+            with DaemonPool(_READ_AT_ONCE, "fastio-table-words") as pool:
+                for found in pool.map(self._dictionaries, self.tables):
+                    for name, dictionary in found:
+                        conversion.words[name].add(dictionary)
+        for name, leaf in conversion.dictionaries.items():
+            for spelling in (leaf.name, leaf.spoken):
+                value = options.nulls.get(spelling, MASK)
+                if value != MASK:
+                    conversion.words[name].add_word(str(value))
+            conversion.words[name].seal()
+
+    def _dictionaries(self, table: Table) -> list[tuple[str, pa.Array]]:
+        """Returns the dictionaries of a table's columns, with the fields' names."""
+        file, constants = unwrapped(table)
+        given = {} if constants is None else constants.words
+        leaves = self.conversion.dictionaries
+        found = [(n, given[leaf.path[0]]) for n, leaf in leaves.items() if leaf.path[0] in given]
+        read = {name: leaf for name, leaf in leaves.items() if leaf.path[0] not in given}
+        if not read:
+            return found
+        last: dict[str, pa.Array] = {}
+        columns = sorted({leaf.path[0] for leaf in read.values()})
+        for _, batch in file.batches(columns, self.types, 0, _READ_ROWS):
+            for name, leaf in read.items():
+                dictionary = leaf_array(batch, leaf).dictionary
+                if name not in last or not dictionary.equals(last[name]):
+                    found.append((name, dictionary))
+                    last[name] = dictionary
+        return found
+
+
+def _class_names(tables: Sequence[Table]) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Returns the class names on which the metadata of all tables agree, by column path."""
+    found = [class_names(features_of(unwrapped(table)[0].schema)) for table in tables]
+    return {
+        path: names
+        for path, names in found[0].items()
+        if all(each.get(path) == names for each in found)
+    }
+
+
+def _agreed(
+    tables: Sequence[Table], columns: Sequence[str] | None, options: TableOptions
+) -> pa.Schema:
+    """Returns a schema whose types can hold the values of all tables."""
+    first = tables[0]
+    found: dict[str, pa.DataType] = {}
+    for name in columns or first.schema.names:
+        agreed, from_table = first.schema.field(name).type, first
+        for table in tables[1:]:
+            if name not in table.schema.names:
+                raise SchemaError(
+                    f"{table.name} has no column {name!r}, which {first.name} has; it has "
+                    f"{', '.join(table.schema.names)}"
+                )
+            kind = table.schema.field(name).type
+            both = widest(agreed, kind) or _as_text(table, agreed, kind)
+            if both is None:
+                raise SchemaError(
+                    f"column {name!r} is {kind} in {table.name}, and {agreed} in "
+                    f"{from_table.name}: give all files one type"
+                )
+            if both != agreed:
+                agreed, from_table = both, table
+        found[name] = _told(first, agreed, options.dtypes.get(name))
+    return pa.schema(list(found.items()))
+
+
+def _as_text(table: Table, first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    """Returns float64 for a text column with integers in one file and floats in another."""
+    numbers = all(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (first, second)
+    )
+    return pa.float64() if table.is_text and numbers else None
+
+
+def _told(table: Table, found: pa.DataType, dtype: str | None) -> pa.DataType:
+    """Returns the type to read a text column as, given the dtype that it is converted to."""
+    if not table.is_text or dtype is None:
+        return found
+    if dtype.startswith("float") and (pa.types.is_integer(found) or pa.types.is_null(found)):
+        return pa.float64()
+    if pa.types.is_null(found):
+        return pa.bool_() if dtype == "bool" else pa.int64()
+    return found
+
+
+def _check_no_more(tables: Sequence[Table]) -> None:
+    """Checks that no table has more columns than the first, if all columns are wanted."""
+    first = tables[0]
+    for table in tables[1:]:
+        more = [name for name in table.schema.names if name not in first.schema.names]
+        if more:
+            raise SchemaError(
+                f"{table.name} has the column {more[0]!r}, which {first.name} does not have; name "
+                "the columns that are wanted (columns=..., --columns)"
+            )

@@ -1,0 +1,218 @@
+"""Converts Arrow arrays to NumPy arrays, without copies where possible, with checked casts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fastio.errors import SchemaError
+from fastio.sources.table.leaves import is_binary, is_text
+from fastio.sources.table.place import Place
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of differing lengths in one array.
+
+    Attributes:
+        values: (n,), the values of all rows; uint8 for text and byte strings.
+        offsets: int64 (rows + 1,): row i is values[offsets[i]:offsets[i + 1]]; the first is 0.
+    """
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def slice(self, begin: int, end: int) -> Ragged:
+        """Returns rows [begin, end) as views."""
+        first, last = self.offsets[begin], self.offsets[end]
+        return Ragged(self.values[first:last], self.offsets[begin : end + 1] - first)
+
+    def copied(self) -> Ragged:
+        """Returns a copy."""
+        return Ragged(self.values.copy(), self.offsets.copy())
+
+    @staticmethod
+    def of_lengths(values: NDArray[Any], lengths: NDArray[np.int64]) -> Ragged:
+        """Creates an object from the lengths of the rows, int64 (rows,)."""
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return Ragged(values, offsets)
+
+    @staticmethod
+    def joined(parts: list[Ragged]) -> Ragged:
+        """Concatenates parts; at least one."""
+        if len(parts) == 1:
+            return parts[0]
+        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+        return Ragged.of_lengths(np.concatenate([part.values for part in parts]), lengths)
+
+
+def missing_rows(array: pa.Array) -> NDArray[np.bool_] | None:
+    """Returns which rows are null, bool (rows,); None if none is."""
+    if not array.null_count:
+        return None
+    found: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def number_values(array: pa.Array) -> NDArray[Any]:
+    """Returns the values of an array of single numbers, (rows,); undefined where null.
+
+    Args:
+        array: Booleans, numbers, decimals or times.
+    """
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        return number_values(array.cast(pa.uint8())).view(np.bool_)
+    if pa.types.is_decimal(kind):
+        return number_values(array.cast(pa.float64()))
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        dtype = np.dtype(kind.to_pandas_dtype())
+    else:
+        dtype = np.dtype(np.int32 if kind.bit_width == 32 else np.int64)
+    data = array.buffers()[1]
+    if data is None or not len(array):
+        return np.zeros(len(array), dtype)
+    values = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+    return values.astype(np.int64) if pa.types.is_time32(kind) else values
+
+
+def list_values(array: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Returns the numbers in fixed-size lists, and which are missing: (rows, *shape) both.
+
+    Returns:
+        The values, and a mask of numbers that are null or in a null list; None without nulls.
+    """
+    rows, shape = len(array), []
+    missing = None
+    while pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        missing = _either(missing, missing_rows(array))
+        missing = None if missing is None else missing.repeat(size)
+        shape.append(size)
+        array = array.values.slice(array.offset * size, len(array) * size)
+    missing = _either(missing, missing_rows(array))
+    values = number_values(array).reshape(rows, *shape)
+    return values, None if missing is None else missing.reshape(rows, *shape)
+
+
+def ragged_lists(array: pa.Array) -> tuple[Ragged, NDArray[np.bool_] | None]:
+    """Returns the numbers in lists, and which are missing. Null lists become empty rows.
+
+    Returns:
+        The rows, and a mask bool (n,) of their values; None without nulls.
+    """
+    offsets = np.asarray(array.offsets).astype(np.int64)
+    lengths = offsets[1:] - offsets[:-1]
+    missing = missing_rows(array)
+    if missing is not None:
+        lengths[missing] = 0
+    flat = array.flatten()
+    return Ragged.of_lengths(number_values(flat), lengths), missing_rows(flat)
+
+
+def ragged_bytes(array: pa.Array, column: str, place: Place) -> Ragged:
+    """Returns strings or byte strings as rows of bytes. Nulls become empty rows.
+
+    Raises:
+        SchemaError: If a string is not UTF-8.
+    """
+    if is_text(array.type):
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise SchemaError(
+                f"{place.column(column)} is not UTF-8 in {place.rows(len(array))}: {error}"
+            ) from error
+    if array.null_count:
+        array = array.fill_null("" if is_text(array.type) else bytes(_fixed_bytes(array.type)))
+    assert is_text(array.type) or is_binary(array.type)
+    array = array.cast(pa.large_binary())
+    offsets = np.zeros(1, np.int64)
+    if len(array):
+        offsets = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, 8 * array.offset)
+    data = np.frombuffer(array.buffers()[2] or b"", np.uint8)
+    return Ragged(data[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def filled(values: NDArray[Any], missing: NDArray[np.bool_] | None, value: Any) -> NDArray[Any]:
+    """Returns a copy with missing values replaced; the same array if none is missing."""
+    if missing is None:
+        return values
+    values = values.copy()
+    values[missing] = value
+    return values
+
+
+def cast_numbers(values: NDArray[Any], dtype: str, column: str, place: Place) -> NDArray[Any]:
+    """Casts numbers to another type. Floats may be rounded; other changes are errors.
+
+    Args:
+        values: (rows, ...).
+        dtype: One of `fastio.schema.DTYPES`.
+        column, place: Names for messages.
+
+    Raises:
+        SchemaError: If a number does not fit.
+    """
+    target = np.dtype(dtype)
+    if values.dtype == target:
+        return values
+    with np.errstate(all="ignore"):
+        found = values.astype(target)
+    wrong = _changed(values, found)
+    if wrong is not None and wrong.any():
+        where = int(wrong.reshape(len(values), -1).any(axis=1).argmax())
+        number = values[where][wrong[where]].flat[0] if values.ndim > 1 else values[where]
+        raise SchemaError(
+            f"{place.column(column)}, row {place.row(where)}: {number} does not fit {dtype}"
+        )
+    return found
+
+
+def _changed(values: NDArray[Any], found: NDArray[Any]) -> Any:
+    """Returns a mask of numbers that a cast has changed; None if the cast is always exact."""
+    source, target = values.dtype, found.dtype
+    # NumPy calls the cast from int64 to float64 safe, but it may round.
+    if not values.size or (np.can_cast(source, target, "safe") and source.itemsize < 8):
+        return None
+    if source.kind == "f" and target.kind == "f":
+        return np.isinf(found) & np.isfinite(values)
+    if target.kind == "b":
+        return (values != 0) & (values != 1)
+    if source.kind == "f":
+        # 2**63 is not an int64, but it is the float closest to the largest int64.
+        info = np.iinfo(target)
+        return ~((values >= float(info.min)) & (values < float(info.max + 1)) & (values == found))
+    if target.kind == "f":
+        if np.isfinite(found).all() and _within(values, 2 ** (np.finfo(target).nmant + 1)):
+            return None
+        # Compare as Python integers, because a cast back could overflow.
+        return ~np.isfinite(found) | (found.astype(object) != values.astype(object))
+    info = np.iinfo(target)
+    return (values < max(info.min, np.iinfo(source).min)) | (
+        values > min(info.max, np.iinfo(source).max)
+    )
+
+
+def _within(values: NDArray[Any], limit: int) -> bool:
+    return -limit <= int(values.min()) and int(values.max()) <= limit
+
+
+def _either(
+    first: NDArray[np.bool_] | None, second: NDArray[np.bool_] | None
+) -> NDArray[np.bool_] | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first | second
+
+
+def _fixed_bytes(kind: pa.DataType) -> int:
+    return int(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else 0

@@ -1,0 +1,340 @@
+"""Reads the members of a tar in one pass over its headers (POSIX.1-2001 pax and ustar; GNU; v7).
+
+File contents are skipped, so the pass takes one small read for each member. Names, and the end of
+the tar, are interpreted as by Python's tarfile. A damaged or truncated archive, which tarfile
+accepts silently, is an error here.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+from fastio.errors import ShardCorrupt
+from fastio.sources.tar.reader import Buffer, TarReader
+
+BLOCK = 512
+T = TypeVar("T")
+# The fields of a ustar header (POSIX.1-2001, "pax"): name, size, checksum, type, magic, prefix.
+_HEADER = struct.Struct("<100s24x12s12x8sB100x6s82x155s12x")
+_REGULAR = b"0\x007"  # file, old file, contiguous file
+_NO_BODY = b"123456"  # links, devices, folders, pipes: they have no body, whatever their size field
+_ZEROS = bytes(BLOCK)
+_BLANKS = 8 * ord(" ")
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+# Long names and pax records are read whole, so their size is limited.
+_MOST_EXTRA_BYTES = 16 << 20
+_ATTEMPTS = 6  # reads of data that seems damaged
+_END_BYTES = 1 << 20  # of the zeros at the end, read at a time
+
+
+# A file in a tar: its name as in the archive (bytes that are not UTF-8 become surrogates), and its
+# offset and length in bytes. A plain tuple, because there may be millions.
+Member = tuple[str, int, int]
+
+
+class Window:
+    """A view of a tar through a buffer that is refilled when other bytes are requested.
+
+    Args:
+        reader: Reads the tar.
+        name: The name of the tar.
+        window_bytes: The size of the buffer: small if seeking is cheap, large if requests are slow.
+
+    Attributes:
+        end: The byte after the last member, once `read_members` has reached it.
+    """
+
+    def __init__(self, reader: TarReader, name: str, window_bytes: int) -> None:
+        self.name = name
+        self.size = reader.size(name)
+        self.end = 0
+        self._reader = reader
+        self._window_bytes = window_bytes
+        self._data = b""
+        self._begin = 0
+
+    def get(self, offset: int, length: int) -> bytes:
+        """Returns the bytes [offset, offset + length).
+
+        Raises:
+            ShardCorrupt: If the tar is shorter.
+        """
+        at = offset - self._begin
+        if at < 0 or at + length > len(self._data):
+            wanted = min(max(length, self._window_bytes), self.size - offset)
+            found: Buffer = self._reader.read(self.name, offset, max(wanted, 0))
+            self._data = bytes(found)
+            self._begin = offset
+            at = 0
+            if len(self._data) < length:
+                raise _truncated(self.name, f"{offset + length:,} bytes are needed", self.size)
+        return self._data[at : at + length]
+
+    def settled(self, offset: int, length: int, check: Callable[[bytes, int], T]) -> T:
+        """Returns the result of a check on some bytes, which are read again if they are damaged.
+
+        If the second read returns the same bytes, they are damaged at the source and not on the
+        way.
+
+        Args:
+            offset, length: The range of the bytes.
+            check: Called with the bytes and their offset. Raises ShardCorrupt if they are damaged.
+
+        Raises:
+            ShardCorrupt: As raised by `check`, or if the tar is shorter.
+        """
+        data = self.get(offset, length)
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return check(data, offset)
+            except ShardCorrupt:
+                self._begin, self._data = offset, b""
+                fresh = self.get(offset, length)
+                if fresh == data:
+                    raise
+                self._reader.note_refetch()
+                data = fresh
+        return check(data, offset)
+
+
+def read_members(window: Window) -> Iterator[Member]:
+    """Yields the files of a tar in order. Folders, links and other members are skipped.
+
+    Raises:
+        ShardCorrupt: If it is not a tar, is compressed, truncated or damaged, or has sparse files.
+    """
+    size, tar = window.size, window.name
+    checked = partial(_checked_header, window)
+    offset = 0
+    extra = _Extra()
+    while offset + BLOCK <= size:
+        header = window.settled(offset, BLOCK, checked)
+        short_name, octal, _, kind, magic, prefix = _HEADER.unpack(header)
+        if not kind and header == _ZEROS:
+            window.end = offset
+            return
+        begin = offset + BLOCK
+        length = _size(octal, window, offset)
+        if kind in b"xgLKX":
+            extra.take(kind, window, begin, length)
+            offset = begin + length + -length % BLOCK
+            continue
+        if prefix[0] and magic == b"ustar\0":  # in GNU's "ustar  " this field has another meaning
+            short_name = prefix.partition(b"\0")[0] + b"/" + short_name
+        name = short_name.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+        if extra.is_any:
+            name, length = extra.applied(tar, name, length)
+        if kind in _NO_BODY or (not kind and name.endswith("/")):  # v7 writes folders like this
+            length = 0
+        elif kind == ord("S"):
+            raise _sparse(tar, name)
+        elif kind in _REGULAR:
+            if begin + length > size:
+                raise _truncated(tar, f"{name} ends at byte {begin + length:,}", size)
+            yield name, begin, length
+        offset = begin + length + -length % BLOCK
+    if offset < size and any(window.get(offset, size - offset)):
+        if not offset:
+            raise _no_tar(window, offset)
+        raise _truncated(tar, f"its last header ends at byte {offset + BLOCK:,}", size)
+    if offset > size + BLOCK:
+        raise _truncated(tar, f"its last part ends at byte {offset:,}", size)
+    if not size:
+        raise ShardCorrupt(f"{tar} is no tar: it is empty (0 bytes)")
+    window.end = offset
+
+
+def check_end(window: Window) -> None:
+    """Checks that a tar ends properly. Call it after all members were read.
+
+    Readers accept a tar without this check: one that was cut between two members just has fewer
+    of them, and data after the end is ignored.
+
+    Raises:
+        ShardCorrupt: If the two blocks of zeros are missing, or if data follows them.
+    """
+    behind = window.end + 2 * BLOCK
+    if behind > window.size:
+        needed = f"its end, two blocks of zeros, belongs at byte {window.end:,}"
+        raise _truncated(window.name, needed, window.size)
+    for begin in (window.end, *range(behind, window.size, _END_BYTES)):
+        length = 2 * BLOCK if begin == window.end else min(_END_BYTES, window.size - begin)
+        if window.get(begin, length).strip(b"\0"):
+            raise ShardCorrupt(
+                f"{window.name} goes on behind its end at byte {window.end:,}, which readers do "
+                "not see: are these several tars in one?"
+            )
+
+
+class _Extra:
+    """The extended headers that apply to the next file, and the global ones."""
+
+    def __init__(self) -> None:
+        self._global_name = ""
+        self._global_length: int | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._name = ""
+        self._length: int | None = None
+        self._is_sparse = False
+        self.is_any = bool(self._global_name) or self._global_length is not None
+
+    def applied(self, tar: str, name: str, length: int) -> tuple[str, int]:
+        """Returns the name and size of a file, with the extended headers applied."""
+        name = self._name or self._global_name or name
+        for given in (self._global_length, self._length):  # pax has sizes of 8 GiB and more
+            length = length if given is None else given
+        if self._is_sparse:
+            raise _sparse(tar, name)
+        self._forget()
+        return name, length
+
+    def take(self, kind: int, window: Window, offset: int, length: int) -> None:
+        """Reads a GNU long name or the records of a pax header."""
+        if length > _MOST_EXTRA_BYTES:
+            raise ShardCorrupt(
+                f"{window.name}: the header at byte {offset - BLOCK} announces a name or records "
+                f"of {length:,} bytes: damaged"
+            )
+        self.is_any = True
+        if kind == ord("L"):
+            # If there are several, the first one applies.
+            self._name = self._name or _text(window.get(offset, length).split(b"\0", 1)[0])
+        elif kind != ord("K"):
+
+            def take(data: bytes, offset: int) -> None:
+                try:
+                    self._take_records(_pax_records(data), is_global=kind == ord("g"))
+                except ValueError as error:
+                    raise ShardCorrupt(
+                        f"{window.name}: the pax header at byte {offset - BLOCK} is damaged: "
+                        f"{error}"
+                    ) from error
+
+            window.settled(offset, length, take)
+
+    def _take_records(self, records: dict[bytes, bytes], is_global: bool) -> None:
+        self._is_sparse |= b"GNU.sparse.major" in records or b"GNU.sparse.map" in records
+        self._is_sparse |= b"GNU.sparse.size" in records
+        name = _text(records.get(b"path", b"")).rstrip("/")
+        length = int(records[b"size"]) if b"size" in records else None
+        if length is not None and length < 0:
+            raise ValueError(f"its size is {length}")
+        if is_global:
+            self._global_name = name or self._global_name
+            self._global_length = self._global_length if length is None else length
+        else:
+            self._name = self._name or name
+            self._length = self._length if length is None else length
+
+
+def _pax_records(data: bytes) -> dict[bytes, bytes]:
+    """Returns the records "LENGTH KEY=VALUE\\n" of a pax header.
+
+    Raises:
+        ValueError: If it does not consist of such records.
+    """
+    records: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(data) and data[at]:
+        space = data.index(b" ", at, at + 20)
+        end = at + int(data[at:space])
+        key, equals, value = data[space + 1 : end - 1].partition(b"=")
+        if not equals or not at < end <= len(data) or data[end - 1] != ord("\n"):
+            raise ValueError(f"no record at its byte {at}")
+        records[key] = value
+        at = end
+    return records
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _size(field: bytes, window: Window, offset: int) -> int:
+    """Returns the size in a header; usually eleven octal digits."""
+    if field[11] in b" \0" and field[:11].isdigit():
+        try:
+            return int(field, 8) if field[11] == ord(" ") else int(field[:11], 8)
+        except ValueError:
+            pass
+    length = _number(field)
+    if length < 0:
+        raise ShardCorrupt(f"{window.name}: the header at byte {offset:,} has an impossible size")
+    return length
+
+
+def _number(field: bytes) -> int:
+    """Returns a number from a header field: octal digits, or base 256 for large numbers.
+
+    Returns -1 if it is not a number.
+    """
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    try:
+        return int(field.partition(b"\0")[0].strip() or b"0", 8)
+    except ValueError:
+        return -1
+
+
+def _checked_header(window: Window, header: bytes, offset: int) -> bytes:
+    """Returns a header if its checksum is right, which is the sum of its bytes with that field
+    blank.
+
+    Blocks of zeros have no checksum and are returned. Raises ShardCorrupt for a wrong checksum.
+
+    The low half of Adler-32 is 1 plus this sum modulo 65521, and 50 times faster than `sum`.
+    """
+    if header == _ZEROS:
+        return header
+    field = header[148:156]
+    found = (zlib.adler32(header) & 0xFFFF) - (zlib.adler32(field) & 0xFFFF) + _BLANKS
+    if b"%06o\0 " % found == field:  # the usual form
+        return header
+    expected = _number(field)
+    if found == expected:
+        return header
+    # Sums of 65521 and more, and sums of signed bytes, which some old programs wrote.
+    unsigned = sum(header) - sum(field) + _BLANKS
+    high = sum(byte > 127 for byte in header[:148] + header[156:])
+    if expected not in (unsigned, unsigned - 256 * high):
+        raise _no_tar(window, offset)
+    return header
+
+
+def _sparse(tar: str, name: str) -> ShardCorrupt:
+    return ShardCorrupt(
+        f"{tar}: {name} is a sparse file, which cannot be read in place; make the tar without "
+        "--sparse"
+    )
+
+
+def _no_tar(window: Window, offset: int) -> ShardCorrupt:
+    if offset:
+        return ShardCorrupt(
+            f"{window.name} is damaged: there is no tar header at byte {offset:,} of "
+            f"{window.size:,}; copy or make it again"
+        )
+    start = window.get(0, min(8, window.size))
+    for magic, name in _COMPRESSED.items():
+        if start.startswith(magic):
+            return ShardCorrupt(
+                f"{window.name} is compressed ({name}), and samples of compressed tars cannot be "
+                "read in any order: decompress it"
+            )
+    return ShardCorrupt(f"{window.name} is no tar")
+
+
+def _truncated(tar: str, needed: str, size: int) -> ShardCorrupt:
+    return ShardCorrupt(f"{tar} is truncated: {needed}, and it has {size:,}; copy or make it again")

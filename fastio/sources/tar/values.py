@@ -1,0 +1,228 @@
+"""Decodes the files of a sample by their extensions, as the webdataset package does.
+
+Only the part of an extension after its last dot matters ("seg.png" is an image). A final "gz" is
+decompressed first. Nothing is unpickled: what is not an image, number, text, JSON or array stays
+bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastio.runtime.memory import MAX_UNZIPPED_BYTES
+from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Bytes, Field, Image, Scalar, Text
+from fastio.sources.npy import array_of
+
+Category = Literal["image", "int", "text", "json", "array", "bytes"]
+
+JPEG_EXTENSIONS = frozenset(["jpg", "jpeg", "jpe", "jfif"])
+_CATEGORIES: dict[str, Category] = {
+    **dict.fromkeys(JPEG_EXTENSIONS, "image"),
+    **dict.fromkeys(("png", "apng", "webp", "gif", "bmp", "dib", "tif", "tiff"), "image"),
+    **dict.fromkeys(("ppm", "pgm", "pbm", "pnm", "jp2", "j2k", "jpx", "tga"), "image"),
+    **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), "int"),
+    **dict.fromkeys(("txt", "text", "transcript"), "text"),
+    **dict.fromkeys(("json", "jsn"), "json"),
+    "npy": "array",
+}
+_INT64 = range(-(2**63), 2**63)
+MOST_DIGITS = 64  # longest file with an int64, including whitespace
+
+
+def category(extension: str) -> Category:
+    """Returns what files of an extension hold. Images in gz files count as bytes."""
+    *before, last = extension.split(".")
+    if last == "gz":
+        inner = category(".".join(before))
+        return "bytes" if inner == "image" else inner
+    return _CATEGORIES.get(last, "bytes")
+
+
+def is_integer(extension: str) -> bool:
+    """Returns whether the index stores the values of an extension, such as class numbers."""
+    return _CATEGORIES.get(extension.rpartition(".")[2]) == "int"
+
+
+def parse_integer(data: bytes) -> int | None:
+    """Returns the number in a file of an `is_integer` extension; None if it is not an int64."""
+    if len(data) > MOST_DIGITS:
+        return None
+    try:
+        number = int(data)
+    except ValueError:
+        return None
+    return number if number in _INT64 else None
+
+
+def infer_field(extension: str, examples: Sequence[bytes], same_length: bool) -> Field:
+    """Infers the field for the files of an extension.
+
+    Args:
+        extension: The extension.
+        examples: The contents of some files.
+        same_length: Whether all files, not only the examples, have the same size in bytes.
+
+    Returns:
+        For JSON, a Scalar if the examples are numbers or booleans, else Text with the whole
+        document. For arrays, an Array, with a shape if all files can have the same one. Bytes if
+        the examples cannot be read as their extension says.
+    """
+    kind = category(extension)
+    if kind == "image":
+        return Image()
+    if kind == "int":
+        return Scalar("int64")
+    if kind == "text":
+        return Text()
+    if kind not in ("json", "array"):
+        return Bytes()
+    found = list(_readable(extension, examples))
+    if len(found) <= len(examples) // 2:
+        return Bytes()
+    if kind == "json":
+        return _json_field(found)
+    return _array_field(found, same_length and len(found) == len(examples))
+
+
+def may_be_field(extension: str, field: Field) -> bool:
+    """Whether `infer_field` can give a field for the files of an extension."""
+    kind = category(extension)
+    if kind == "image":
+        return field == Image()
+    if kind == "int":
+        return field == Scalar("int64")
+    if kind == "text":
+        return field == Text()
+    if field == Bytes():
+        return True
+    if kind == "json":
+        return field in (Scalar("bool"), Scalar("int64"), Scalar("float64"), Text())
+    if kind != "array":
+        return False
+    if isinstance(field, Array):
+        return field.shape is None or field.fixed_shape is not None
+    return isinstance(field, Scalar)
+
+
+def _readable(extension: str, examples: Sequence[bytes]) -> Iterator[Any]:
+    """Yields the contents of the readable examples. Others will be errors of their samples."""
+    is_array = category(extension) == "array"
+    for data in examples:
+        with suppress(Exception):  # MemoryError and RecursionError too
+            whole = unzipped(extension, data)
+            yield _load_array(whole) if is_array else json.loads(whole)
+
+
+def decode(
+    extension: str, field: Field, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED_BYTES
+) -> Any:
+    """Returns the value of a file that is not an image.
+
+    Args:
+        extension: The extension of the file.
+        field: The field that the value must fit.
+        data: The bytes of the file.
+        max_unzipped_bytes: The largest decompressed size of a gz file.
+
+    Raises:
+        ValueError: If the contents do not fit the field. The message gives only the reason.
+    """
+    data = unzipped(extension, data, max_unzipped_bytes)
+    if isinstance(field, Text):
+        return data.decode("utf-8")
+    if isinstance(field, Bytes):
+        return data
+    if isinstance(field, Array):
+        return _checked_array(field, _load_array(data))
+    assert isinstance(field, Scalar)
+    kind = category(extension)
+    if kind == "array":
+        return _checked_array(Array(field.dtype), _load_array(data))[()]
+    if kind == "int":
+        number = parse_integer(data)
+        if number is None:
+            raise ValueError(f"it holds {data[:40]!r}, and no int64")
+        return number
+    return _checked_number(field.dtype, json.loads(data))
+
+
+def unzipped(extension: str, data: bytes, max_unzipped_bytes: int = MAX_UNZIPPED_BYTES) -> bytes:
+    """Returns the decompressed contents of a gz file; other files unchanged.
+
+    Raises:
+        ValueError: If it is not a gzip file, or decompresses to more than the limit. Decompression
+            stops there.
+    """
+    if extension.rpartition(".")[2] != "gz":
+        return data
+    inflater = zlib.decompressobj(wbits=31)
+    try:
+        found = inflater.decompress(data, max_unzipped_bytes + 1)
+    except zlib.error as error:
+        raise ValueError(f"it is no gzip file: {error}") from error
+    if len(found) > max_unzipped_bytes:
+        del found  # the traceback would keep it in memory
+        raise ValueError(
+            f"its {len(data):,} bytes decompress to more than max_unzipped_bytes="
+            f"{max_unzipped_bytes:,}. If you trust the data, pass a larger "
+            "max_unzipped_bytes to fastio.open or fastio.pack"
+        )
+    if not inflater.eof:
+        raise ValueError("it is not a complete gzip file: it is truncated")
+    return found
+
+
+def _json_field(values: list[Any]) -> Field:
+    if all(isinstance(value, bool) for value in values):
+        return Scalar("bool")
+    if any(isinstance(value, bool) for value in values):
+        return Text()
+    if all(isinstance(value, int) and value in _INT64 for value in values):
+        return Scalar("int64")
+    if all(isinstance(value, (int, float)) for value in values):
+        return Scalar("float64")
+    return Text()
+
+
+def _checked_number(dtype: str, value: Any) -> Any:
+    fits = {
+        "bool": isinstance(value, bool),
+        "int64": isinstance(value, int) and not isinstance(value, bool) and value in _INT64,
+        "float64": isinstance(value, (int, float)) and not isinstance(value, bool),
+    }
+    if not fits[dtype]:
+        raise ValueError(f"it holds {json.dumps(value)[:40]}, and the first ones hold {dtype}")
+    return float(value) if dtype == "float64" else value
+
+
+def _load_array(data: bytes) -> NDArray[Any]:
+    array = array_of(data)
+    if array.dtype.name not in ARRAY_DTYPES:
+        raise ValueError(f"its dtype is {array.dtype}; possible are {', '.join(ARRAY_DTYPES)}")
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)
+
+
+def _array_field(arrays: list[NDArray[Any]], same_length: bool) -> Field:
+    first = arrays[0]
+    same_shape = all(array.shape == first.shape for array in arrays)
+    if not first.ndim and same_shape and first.dtype.name in DTYPES:
+        return Scalar(first.dtype.name)
+    return Array(
+        first.dtype.name,
+        first.shape if same_shape and same_length and first.ndim and first.size else None,
+    )
+
+
+def _checked_array(field: Array, array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.name != field.dtype:
+        raise ValueError(f"its dtype is {array.dtype.name}, and that of the first {field.dtype}")
+    if not field.fits(array.shape):
+        raise ValueError(f"its shape is {array.shape}, and that of the first {field.shape}")
+    return array

@@ -1,0 +1,356 @@
+"""torch's own datasets: an ImageFolder seen as files, and any other read by torch's DataLoader.
+
+torchvision is never imported: its classes are recognised by name and module.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    IterableDataset,
+    IterDataPipe,
+    Sampler,
+    Subset,
+)
+from torch.utils.data.dataloader import _DatasetKind, _InfiniteConstantSampler
+
+from fastio.shown import without_addresses
+from fastio.sources.folder import FolderDataset
+
+_FOLDER_MODULE = "torchvision.datasets.folder"
+Rows = npt.NDArray[np.int64]
+_WORKERS_S = 5.0  # for all workers to end, as DataLoader has it for one;
+_TERMINATED_S = 0.2  # and for each to go once it was terminated
+_PACK = (
+    "Pack the dataset once with fastio.pack(dataset, 'packed/'), and load the result with "
+    "fastio.Loader('packed/')."
+)
+
+
+class Slow(NamedTuple):
+    """Why samples go through torch's DataLoader.
+
+    Attributes:
+        reason: a clause.
+        remedy: a sentence that says what to do for native speed.
+    """
+
+    reason: str
+    remedy: str = _PACK
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """What a torchvision ImageFolder, or a Subset or ConcatDataset of some, consists of.
+
+    Attributes:
+        samples: (path, class index) of each row, in the dataset's order.
+        classes: the class names.
+        transform: the ImageFolder's transform, or None.
+        root: the ImageFolder's folder.
+    """
+
+    samples: list[tuple[str, int]]
+    classes: list[str]
+    transform: Any
+    root: str
+
+    def as_dataset(self) -> FolderDataset:
+        """The same rows as a dataset of the native path, images as stored: not turned by EXIF."""
+        return FolderDataset.from_samples(self.samples, self.classes, self.root, upright=False)
+
+
+def parts_of(dataset: object) -> tuple[list[Any], Rows | None]:
+    """What a torch Subset or ConcatDataset is made of, also one of others of them.
+
+    Returns:
+        The datasets, each once; and which rows of these, one after the other, int64 (n,), None for
+        all. Of what is neither, or has indices that are no row numbers: itself, and None.
+
+    Raises:
+        IndexError: an index is out of range.
+    """
+    if type(dataset) is Subset:
+        parts, rows = parts_of(dataset.dataset)
+        indices = _row_numbers(dataset.indices)
+        if indices is None or not all(isinstance(part, Sized) for part in parts):
+            return [dataset], None
+        count = sum(map(len, parts)) if rows is None else len(rows)
+        if indices.size and not -count <= int(indices.min()) <= int(indices.max()) < count:
+            raise IndexError(
+                f"the Subset has an index outside [0, {count}): {indices.min()} to {indices.max()}"
+            )
+        indices = np.where(indices < 0, indices + count, indices)
+        return parts, indices if rows is None else rows[indices]
+    if type(dataset) is ConcatDataset:
+        found = [parts_of(part) for part in dataset.datasets]
+        if all(isinstance(part, Sized) for parts, _ in found for part in parts):
+            return _one_after_the_other(found)
+    return [dataset], None
+
+
+def _row_numbers(indices: Any) -> Rows | None:
+    """Indices as int64 (n,); None where they are no row numbers."""
+    try:
+        numbers = np.asarray(indices)
+    except ValueError:  # lists of unequal lengths
+        return None
+    if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
+        return None
+    return numbers.astype(np.int64, copy=False)
+
+
+def _one_after_the_other(
+    found: Sequence[tuple[list[Any], Rows | None]],
+) -> tuple[list[Any], Rows | None]:
+    """Results of `parts_of` as one."""
+    every = [part for parts, _ in found for part in parts]
+    distinct = list({id(part): part for part in every}.values())
+    if len(distinct) == len(every) and all(rows is None for _, rows in found):
+        return distinct, None
+    sizes = [len(part) for part in distinct]
+    ends = np.cumsum(sizes)
+    begins = {id(part): int(end) - n for part, end, n in zip(distinct, ends, sizes, strict=True)}
+    numbers = []
+    for parts, rows in found:
+        own = [np.arange(begins[id(part)], begins[id(part)] + len(part)) for part in parts]
+        joined = np.concatenate(own)
+        numbers.append(joined if rows is None else joined[rows])
+    return distinct, np.concatenate(numbers)
+
+
+def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:
+    """The files of ImageFolders one after the other, which are read alike."""
+    parts = []
+    for part in dataset.datasets:
+        files = image_files(part)
+        if isinstance(files, Slow):
+            return files
+        parts.append(files)
+    first = parts[0]
+    if any(part.transform is not first.transform for part in parts):
+        return Slow("the ImageFolders of the ConcatDataset have different transform objects")
+    samples = [sample for part in parts for sample in part.samples]
+    classes = max((part.classes for part in parts), key=len)
+    roots = [part.root for part in parts]
+    alike = len({os.path.isabs(root) for root in roots}) == 1
+    root = os.path.commonpath(roots) if alike else ""
+    return ImageFiles(samples, classes, first.transform, root)
+
+
+def image_files(dataset: object) -> ImageFiles | Slow:
+    """The files behind a torchvision ImageFolder, or a torch Subset or ConcatDataset of some.
+
+    Returns:
+        The files; or why `dataset` cannot be read as files.
+    """
+    if type(dataset) is Subset:
+        inner = image_files(dataset.dataset)
+        if isinstance(inner, Slow):
+            return inner
+        samples = [inner.samples[int(index)] for index in dataset.indices]
+        return ImageFiles(samples, inner.classes, inner.transform, inner.root)
+    if type(dataset) is ConcatDataset:
+        return _joined_files(dataset)
+    kind = type(dataset)
+    if (kind.__module__, kind.__qualname__) != (_FOLDER_MODULE, "ImageFolder"):
+        return Slow(f"fastio has no native reader for {kind.__qualname__}")
+    folder: Any = dataset
+    if folder.target_transform is not None:
+        return Slow(
+            "the ImageFolder has a target_transform",
+            "Pass it to the loader instead, as transforms={'label': fastio.OnBatch(function)}; it "
+            "then gets the labels of a batch as a tensor.",
+        )
+    loader = folder.loader
+    name = getattr(loader, "__qualname__", without_addresses(repr(loader)))
+    standard = name in ("default_loader", "pil_loader")
+    if not standard or getattr(loader, "__module__", None) != _FOLDER_MODULE:
+        return Slow(
+            f"the ImageFolder has a loader of its own, {name}",
+            f"Leave the loader out if it only decodes files. {_PACK}",
+        )
+    samples, classes = list(folder.samples), list(folder.classes)
+    return ImageFiles(samples, classes, folder.transform, os.fspath(folder.root))
+
+
+def image_folders(dataset: object) -> list[Any]:
+    """The torchvision ImageFolders that a dataset, a torch Subset or ConcatDataset is made of."""
+    if type(dataset) is Subset:
+        return image_folders(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return [folder for part in dataset.datasets for folder in image_folders(part)]
+    kind = type(dataset)
+    is_folder = (kind.__module__, kind.__qualname__) == (_FOLDER_MODULE, "ImageFolder")
+    return [dataset] if is_folder else []
+
+
+def is_iterable_dataset(dataset: object) -> bool:
+    """Whether torch would iterate over it rather than index it."""
+    return isinstance(dataset, IterableDataset)
+
+
+def is_data_pipe(dataset: object) -> bool:
+    """Whether it is an IterDataPipe, which DataLoader tells whether to shuffle."""
+    return isinstance(dataset, IterDataPipe)
+
+
+def fingerprint(dataset: object) -> str:
+    """What can be said of a torch dataset's identity: its class, and its length if it has one."""
+    kind = type(dataset)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    indexed = isinstance(dataset, Sized) and not is_iterable_dataset(dataset)
+    return f"{name}[{len(dataset)}]" if indexed else name  # type: ignore[arg-type]
+
+
+def dataset_kind(dataset: object) -> int:
+    """DataLoader's number for datasets that are indexed, or that are iterated over."""
+    return _DatasetKind.Iterable if is_iterable_dataset(dataset) else _DatasetKind.Map
+
+
+def endless_sampler() -> Sampler[None]:
+    """The sampler that DataLoader shows for a dataset that iterates."""
+    return _InfiniteConstantSampler()
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """Arguments of torch's DataLoader that are its own business, in its own meaning."""
+
+    num_workers: int = 0
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    pin_memory: bool = False
+    timeout: float = 0
+    worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: Any = None
+    generator: Any = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    pin_memory_device: str = ""
+    in_order: bool = True
+
+
+Keys = Callable[[], Iterator[Any]]
+
+
+class TorchReader:
+    """Reads a torch dataset with torch's DataLoader: its workers, collation and timeouts.
+
+    For an indexed dataset the caller gives the keys of every batch, epoch by epoch, so that any
+    sampler, sharding and resuming can be had. A dataset that iterates decides by itself.
+
+    Args:
+        dataset: a map-style or iterable-style dataset.
+        settings: DataLoader's other arguments.
+        batched: whether keys come as lists, whose samples are collated (an indexed dataset).
+        batch_size, drop_last: how an iterable-style dataset is batched; ignored for others.
+        shuffle: whether an IterDataPipe shuffles; None: as it says itself.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        settings: WorkerSettings,
+        *,
+        batched: bool,
+        batch_size: int | None = None,
+        drop_last: bool = False,
+        shuffle: bool | None = None,
+    ) -> None:
+        self._latest: Callable[[], Any] = lambda: None
+        self._keys: _Sampler | None = None if is_iterable_dataset(dataset) else _Sampler()
+        if self._keys is None:
+            batching: dict[str, Any] = {
+                "batch_size": batch_size,
+                "drop_last": drop_last,
+                "shuffle": shuffle,
+            }
+        elif batched:
+            batching = {"batch_sampler": self._keys}
+        else:
+            batching = {"sampler": self._keys, "batch_size": None}
+        arguments = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+        if settings.in_order:
+            del arguments["in_order"]  # older DataLoaders have no such argument
+        self._loader: DataLoader[Any] = DataLoader(dataset, **batching, **arguments)
+
+    def __len__(self) -> int:
+        """Batches of an epoch of an iterable-style dataset, as DataLoader estimates them."""
+        return len(self._loader)
+
+    def read(self, keys: Keys | None = None, skip: int = 0) -> Iterator[Any]:
+        """One epoch: what collate_fn returned for each batch.
+
+        Args:
+            keys: for an indexed dataset, gives the keys of a sample, or of a batch as a list, one
+                after the other. Called once, from which keys are drawn as far ahead as the
+                workers prefetch.
+            skip: for an iterable-style dataset, batches to read and leave out at the beginning.
+
+        Returns:
+            The batches; its workers end with it, unless they are persistent.
+        """
+        if self._keys is not None and keys is not None:
+            self._keys.source = keys
+        batches = iter(self._loader)
+        _end_together(batches)
+        self._latest = weakref.ref(batches)
+        for _ in range(skip):
+            if next(batches, self) is self:
+                break
+        return batches
+
+    def close(self) -> None:
+        """Ends the workers, also where another thread waits for a batch of theirs.
+
+        The reader cannot be used afterwards.
+        """
+        del self._loader
+        batches = self._latest()
+        if getattr(batches, "_workers", None):
+            batches._shutdown_workers()
+            batches._worker_result_queue.close()  # of which the other thread is told
+
+
+def _end_together(batches: Any) -> None:
+    """Has DataLoader wait for all of its workers as long as it waits for one.
+
+    It waits five seconds for each that does not end by itself, one after the other, before it
+    terminates them: workers whose reads hang would keep `close` for minutes.
+    """
+    deadlines_s: list[float] = []
+
+    def join(process_join: Callable[[float | None], None], timeout: float | None = None) -> None:
+        deadlines_s.append(time.monotonic() + _WORKERS_S)
+        left_s = max(_TERMINATED_S, deadlines_s[0] - time.monotonic())
+        process_join(left_s if timeout is None else min(left_s, timeout))
+
+    for worker in getattr(batches, "_workers", ()):
+        if not isinstance(worker.join, partial):  # those that persist have it from before
+            worker.join = partial(join, worker.join)
+
+
+class _Sampler:
+    """The sampler that DataLoader sees: every epoch is given its own source."""
+
+    def __init__(self) -> None:
+        self.source: Keys = lambda: iter(())
+
+    def __iter__(self) -> Iterator[Any]:
+        return _drawn(self.source)
+
+
+def _drawn(source: Keys) -> Iterator[Any]:
+    # A generator, which starts with its first key: DataLoader makes two and uses the second.
+    yield from source()

@@ -1,0 +1,24 @@
+"""From rows that will be needed to local files that have them: blocks of remote datasets."""
+
+from __future__ import annotations
+
+from fastio.stage.blocks import Blocks
+from fastio.stage.choice import Cut, cut
+from fastio.stage.forecast import Forecast
+from fastio.stage.lookahead import Lookahead
+from fastio.stage.setup import ahead_bytes, staged
+from fastio.stage.stager import Stager
+from fastio.stage.warming import WarmReport, warm
+
+__all__ = [
+    "Blocks",
+    "Cut",
+    "Forecast",
+    "Lookahead",
+    "Stager",
+    "WarmReport",
+    "ahead_bytes",
+    "cut",
+    "staged",
+    "warm",
+]

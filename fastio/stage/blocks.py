@@ -1,0 +1,202 @@
+"""A remote dataset as blocks of consecutive rows, which are fetched and cached as units.
+
+Block b has the rows from b * block_rows on. Its bytes are those of `RemoteDataset.extents`: ordered
+by shard, then by field, then by row.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.packed.shard import ShardReader
+from fastio.store import Stamp
+
+Numbers = npt.NDArray[np.int64]
+_ATTEMPTS = 6  # data that arrives damaged each time is damaged at the source
+_KEPT_STARTS = 65536
+
+
+class Range(NamedTuple):
+    """A range of an object in the store.
+
+    Attributes:
+        name: The name of the object.
+        offset: The first byte.
+        length: The number of bytes.
+        expect: The version of the object. None if the bytes are verified in another way.
+    """
+
+    name: str
+    offset: int
+    length: int
+    expect: Stamp | None = None
+
+
+class Places(NamedTuple):
+    """The positions of rows' images in their blocks: (n,) each.
+
+    Attributes:
+        block: int64, the number of the block.
+        offset, length: int64, the image's bytes in the block.
+    """
+
+    block: Numbers
+    offset: Numbers
+    length: Numbers
+
+
+class Blocks:
+    """The blocks of a dataset. Thread-safe.
+
+    Args:
+        dataset: The dataset. It is not closed by this object.
+        block_rows: The number of rows in a block.
+        images: Whether images are wanted. If False, blocks are empty, because heads suffice.
+    """
+
+    def __init__(self, dataset: Any, block_rows: int, images: bool = True) -> None:
+        self.dataset = dataset
+        self.images = images
+        self.block_rows = block_rows
+        self.mean_bytes = max(1, dataset.nbytes * block_rows // max(1, len(dataset)))
+        self._starts: dict[tuple[int, int], dict[str, int]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, rows: Numbers) -> Numbers:
+        """Returns the blocks that rows need: int64, unique, in the order of their first rows."""
+        blocks, first = np.unique(rows // self.block_rows, return_index=True)
+        return blocks[np.argsort(first, kind="stable")].astype(np.int64)
+
+    def rows(self, block: int) -> tuple[int, int]:
+        """Returns the rows [first, last) of a block."""
+        first = block * self.block_rows
+        return first, min(first + self.block_rows, len(self.dataset))
+
+    def size(self, block: int) -> int:
+        """Returns the size of a block in bytes. Fetches heads.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
+        """
+        extents = self.dataset.extents(*self.rows(block))
+        return sum(extent.length for extent in extents) if self.images else 0
+
+    def describes(self, rows: Numbers) -> bool:
+        """Returns whether the heads of the rows' shards are in memory."""
+        shards = np.unique(self.dataset.locate(rows)[0])
+        return all(self.dataset.has_head(shard) for shard in shards.tolist())
+
+    def whole_shards(self, block: int) -> list[ShardReader]:
+        """Returns the shards of a block that are fetched whole: none in this class.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
+        """
+        return []
+
+    def ranges(self, block: int) -> list[Range]:
+        """Returns the ranges of a block's bytes in the store. Fetches heads.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
+        """
+        name = self.dataset.manifest.name
+        extents = self.dataset.extents(*self.rows(block))
+        return [Range(name(extent.shard), extent.offset, extent.length) for extent in extents]
+
+    def check(self, block: int, parts: Sequence[Any]) -> str | None:
+        """Returns what is wrong with the parts of a block's bytes; None if nothing is."""
+        problem: str | None = self.dataset.check_rows(*self.rows(block), parts)
+        return problem
+
+    def fetch(self, block: int) -> tuple[list[Any], str | None]:
+        """Fetches the parts of a block's bytes, and returns them with what is wrong with them, or
+        None.
+
+        Damaged data is fetched again. If it is damaged each time, it is damaged at the source.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
+            SourceChanged: If they are damaged and the dataset was replaced.
+        """
+        ranges, store = self.ranges(block), self.dataset.store
+        problem = None
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                store.transfers.note_refetch()
+            parts: list[Any] = [
+                store.read(name, offset, length, expect=expect) if length else b""
+                for name, offset, length, expect in ranges
+            ]
+            problem = self.check(block, parts)
+            if problem is None:
+                break
+        else:
+            self.check_source()
+        return parts, problem
+
+    def check_source(self) -> None:
+        """Checks whether the dataset was replaced, after bytes were wrong each time.
+
+        Raises:
+            SourceChanged: If it was replaced.
+        """
+        self.dataset.check_manifest()
+
+    def places(self, field: str, rows: Numbers) -> Places:
+        """Returns the positions of the images of global rows in their blocks."""
+        block = rows // self.block_rows
+        shards, local = self.dataset.locate(rows)
+        # The row in its shard at which the block begins; negative if that is in an earlier shard.
+        begins = block * self.block_rows - self.dataset.manifest.first_row[shards]
+        wanted = np.stack((local, local + 1, np.maximum(begins, 0)))
+        found = np.empty_like(wanted)
+        for shard, places, _ in self.dataset.by_shard(rows):
+            found[:, places] = self.dataset.shard(shard).offsets(field)[wanted[:, places]]
+        starts = self._part_starts(shards, field, block, begins < 0)
+        return Places(block, found[0] - found[2] + starts, found[1] - found[0])
+
+    def _part_starts(
+        self, shards: Numbers, field: str, blocks: Numbers, across: npt.NDArray[np.bool_]
+    ) -> Numbers:
+        """Returns where the parts of a field in the rows' shards begin in their blocks' bytes.
+
+        Args:
+            across: Mask of the rows whose blocks begin in an earlier shard.
+        """
+        starts = np.zeros(len(blocks), np.int64)
+        if len(self.dataset.schema.image_fields) > 1:
+            across = np.ones(len(blocks), np.bool_)
+        if across.any():
+            for shard, block in {
+                *zip(shards[across].tolist(), blocks[across].tolist(), strict=True)
+            }:
+                starts[(shards == shard) & (blocks == block)] = self._start(block, shard, field)
+        return starts
+
+    def _start(self, block: int, shard: int, field: str) -> int:
+        """Returns where a shard's part of a field begins in a block's bytes."""
+        starts = self._starts.get((block, shard))
+        if starts is None:
+            starts = self._find_starts(block, shard)
+            with self._lock:
+                if len(self._starts) >= _KEPT_STARTS:
+                    self._starts.clear()
+                self._starts[block, shard] = starts
+        return starts[field]
+
+    def _find_starts(self, block: int, shard: int) -> dict[str, int]:
+        at, found = 0, {}
+        for number, begin, end in self.dataset.spans(*self.rows(block)):
+            reader = self.dataset.shard(number)
+            for field in self.dataset.schema.image_fields:
+                if number == shard:
+                    found[field] = at
+                offsets = reader.offsets(field)
+                at += int(offsets[end]) - int(offsets[begin])
+        return found

@@ -1,0 +1,271 @@
+"""The blocks of one loader in the cache: finds them there, or claims and fetches them.
+
+If the cache fails for any reason (disk full, not writable, deleted, all of it in use), blocks are
+kept in memory instead: nobody waits for space. Used blocks and the run's position are recorded, so
+that all processes know what may be evicted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from fastio.cache import Cache, CacheFolder, MemoryFile, Run, Source, memory_file
+from fastio.errors import CacheError
+from fastio.packed.remote import HEADS
+from fastio.stage.blocks import Blocks
+from fastio.stage.forecast import Forecast, next_use
+from fastio.stage.resident import Resident
+
+_OTHERS_S = 0.5  # between two checks whether the process that fetches a block is alive
+_OTHERS_DEADLINE_S = 120.0  # after this wait, a block that others fetch is fetched here too
+_TELL_S = 0.5
+_HITS_TELL_S = 5.0
+_WITHOUT_CACHE_S = 5.0  # the cache is not used for so long after it has failed
+_MOST_SHARDS = 8192  # orders of larger datasets are not recorded: eviction is by last use
+
+# The bytes of a block, and what is wrong with it at the source, as `Blocks.fetch` returns them.
+Fetched = tuple[list[Any], str | None]
+
+
+@dataclass
+class Waiting:
+    """The wait for a block that another process fetches.
+
+    Attributes:
+        since_s: When the wait began, by time.monotonic(); 0 if it has not.
+        asked_s: When the index was last queried.
+    """
+
+    since_s: float = 0.0
+    asked_s: float = 0.0
+
+
+class CachedBlocks:
+    """A stager's blocks in the cache. Thread-safe within one process.
+
+    Args:
+        blocks: The blocks of the dataset.
+        cache: The cache. If None, all blocks go through memory.
+        run: The number of the loader's run in this process.
+    """
+
+    def __init__(self, blocks: Blocks, cache: Cache | None, run: int) -> None:
+        self._blocks = blocks
+        self._cache = cache
+        self._run = run
+        self._lock = threading.RLock()
+        self._resident = Resident()
+        self._hits: Counter[int] = Counter()
+        self._source: tuple[CacheFolder, Source] | None = None
+        self._told: dict[int, Run] = {}
+        self._position: tuple[Forecast, int, int] | None = None
+        self._told_s = self._hits_told_s = 0.0
+        self._without_until_s = 0.0
+
+    def resident(self, number: int) -> str | None:
+        """Returns the path of a block known to be in the cache, and counts a hit; else None."""
+        with self._lock:
+            if self._source is None:
+                return None
+            folder, source = self._source
+            path = folder.path_of(source, number)
+            return self._found(path, number) if self._resident.has(path, number) else None
+
+    def stage(
+        self,
+        number: int,
+        size: int,
+        waiting: Waiting,
+        keep: Callable[[], Collection[int]],
+        fetch: Callable[[], Fetched],
+    ) -> str | MemoryFile | None:
+        """Finds a block in the cache, or fetches it there, or to memory if the cache fails.
+
+        Args:
+            number, size: The block and its size in bytes.
+            waiting: The wait for this block. The caller keeps it until the block is there.
+            keep: Returns the blocks that must not be evicted for it.
+            fetch: Fetches the block from the source.
+
+        Returns:
+            A path in the cache, a file in memory, or None while others fetch the block.
+
+        Raises:
+            Exception: Whatever `fetch` raises.
+        """
+        try:
+            opened = self._opened()
+            if opened is None:
+                return memory_file(fetch()[0])
+            folder, source = opened
+            found = folder.look(source, number, size)
+            if found == "whole":
+                return self._found(folder.path_of(source, number), number)
+            if found == "damaged":
+                self._blocks.dataset.store.transfers.note_refetch()
+            now_s = time.monotonic()
+            if waiting.since_s and now_s - waiting.asked_s < _OTHERS_S:
+                return None
+            waiting.asked_s = now_s
+            outcome = self._claim(folder, source, number, size, keep())
+        except CacheError as error:
+            self._give_up(error)
+            return memory_file(fetch()[0])
+        if outcome == "others":
+            waiting.since_s = waiting.since_s or now_s
+            if now_s - waiting.since_s < _OTHERS_DEADLINE_S:
+                return None
+        if outcome == "ready":
+            return self._found(folder.path_of(source, number), number)
+        if outcome == "mine":
+            return self._fetch_to_cache(folder, source, number, fetch)
+        return memory_file(fetch()[0])
+
+    def drop(self, number: int, path: str) -> None:
+        """Deletes a block whose file is damaged or gone."""
+        with self._lock:
+            self._resident.discard(path, number)
+            opened = self._source
+        if opened is not None:
+            folder, source = opened
+            with suppress(CacheError):
+                folder.drop(source, [number])
+
+    def tell(self, forecast: Forecast, position: int, ahead: int) -> None:
+        """Records the position of the run, for evictions by all processes."""
+        with self._lock:
+            self._position = forecast, position, ahead
+            if time.monotonic() - self._told_s < _TELL_S:
+                return
+        if self._source is None and not self._opens_shards(forecast):
+            return
+        with self._lock:
+            if self._source is None:
+                return
+            self._told_s = time.monotonic()
+            (folder, source), told, hits = self._source, self._runs(), Counter[int]()
+            if self._told_s - self._hits_told_s > _HITS_TELL_S:
+                self._hits_told_s = self._told_s
+                hits, self._hits = self._hits, hits
+        with suppress(CacheError):
+            for run, at in told.items():
+                folder.tell(run, at)
+            if hits:
+                folder.note_use(source, hits, hits.total())
+
+    def _opens_shards(self, forecast: Forecast) -> bool:
+        """Opens the cache for blocks that are shards, which do not use `stage`. Returns success."""
+        orders = forecast.orders
+        if self._blocks.block_rows or orders is None or orders.bounds is None:
+            return False
+        if len(orders.bounds) > _MOST_SHARDS:
+            return False
+        try:
+            return self._opened() is not None
+        except CacheError as error:
+            self._give_up(error)
+            return False
+
+    def end_run(self) -> None:
+        """Records that the run has ended. Fetched blocks stay in the cache."""
+        with self._lock:
+            opened, hits = self._source, self._hits
+            self._hits = Counter()
+        if opened is None:
+            return
+        folder, source = opened
+        with suppress(CacheError):
+            if hits:
+                folder.note_use(source, hits, hits.total())
+            folder.end_run(self._run)
+            folder.end_run(self._run + 1)
+
+    def _claim(
+        self,
+        folder: CacheFolder,
+        source: Source,
+        number: int,
+        size: int,
+        keep: Collection[int],
+    ) -> str:
+        with self._lock:
+            told = self._runs()
+        for _ in range(3):
+            outcome = folder.claim(source, {number: size}, keep, told)[number]
+            if outcome != "ready" or folder.has(source, number, size):
+                return outcome
+            folder.drop(source, [number])  # the index lists it, but the file is missing
+        return "no room"
+
+    def _fetch_to_cache(
+        self, folder: CacheFolder, source: Source, number: int, fetch: Callable[[], Fetched]
+    ) -> str | MemoryFile:
+        parts: list[Any] = []
+        try:
+            parts, damaged = fetch()
+            if damaged is None and folder.store(source, number, parts):
+                path = folder.path_of(source, number)
+                with self._lock:
+                    self._resident.add(path, number)
+                return path
+            folder.abandon(source, [number])
+        except (OSError, CacheError) as error:
+            with suppress(CacheError):
+                folder.abandon(source, [number])
+            if not parts:
+                raise
+            self._give_up(error)
+        except BaseException:
+            with suppress(CacheError):
+                folder.abandon(source, [number])
+            raise
+        return memory_file(parts)
+
+    def _found(self, path: str, number: int) -> str:
+        with self._lock:
+            self._resident.add(path, number)
+            self._hits[number] += 1
+        return path
+
+    def _opened(self) -> tuple[CacheFolder, Source] | None:
+        """The cache's folder and the dataset's part of it; None for now or for ever."""
+        if self._cache is None or time.monotonic() < self._without_until_s:
+            return None
+        folder = self._cache.folder(next_use)
+        with self._lock:
+            if self._source is not None and self._source[0] is folder:
+                return self._source
+        dataset = self._blocks.dataset
+        source = folder.source(
+            dataset.store.url,
+            dataset.fingerprint,
+            len(dataset),
+            self._blocks.block_rows,
+            dataset.nbytes,
+        )
+        heads = dataset.head_source()
+        with self._lock:
+            self._resident.clear()
+            self._source = folder, source
+            if heads is not None and heads[1].number != source.number:  # blocks are no shards
+                at = Forecast(None, 0, HEADS).to_json()
+                self._told = {self._run + 1: Run(heads[1].number, at, 0, 0)}
+        return self._source
+
+    def _runs(self) -> dict[int, Run]:
+        if self._position is None or self._source is None:
+            return dict(self._told)
+        forecast, position, ahead = self._position
+        run = Run(self._source[1].number, forecast.to_json(), position, ahead)
+        return {**self._told, self._run: run}
+
+    def _give_up(self, error: Exception) -> None:
+        assert self._cache is not None
+        self._without_until_s = time.monotonic() + _WITHOUT_CACHE_S
+        self._cache.give_up(error)

@@ -1,0 +1,144 @@
+"""Predicts when a block is needed next, which is arithmetic because the order is known.
+
+Runs record in the cache's index the parameters of their order and their position. From these, any
+process can rank any block. Evicting what is needed furthest in the future is optimal (L. Belady, "A
+study of replacement algorithms for a virtual-storage computer", IBM Systems Journal, 1966).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.cache import Run
+from fastio.order.order import Order, Orders, ShardOrder
+
+Numbers = npt.NDArray[np.int64]
+Distances = npt.NDArray[np.float64]
+_LOOKED_AT = 64  # sampled rows of a shard whose rows may be needed at any time
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The parameters from which a run's next uses are computed.
+
+    Attributes:
+        orders: The orders of all epochs; None if a user's sampler decides.
+        epoch: The current epoch of the run.
+        block_rows: The number of rows in a block of the cache. If 0, the pieces are shards, whose
+            bounds are in the orders, or heads of shards.
+    """
+
+    orders: Orders | None
+    epoch: int
+    block_rows: int
+
+    def to_json(self) -> str:
+        """Returns JSON that other processes read."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Forecast:
+        """Parses the result of `to_json`.
+
+        Raises:
+            ValueError, KeyError, TypeError: If it is something else.
+        """
+        parsed = json.loads(text)
+        orders = parsed["orders"]
+        return cls(
+            None if orders is None else Orders(**orders),
+            int(parsed["epoch"]),
+            int(parsed["block_rows"]),
+        )
+
+    def next_use(self, position: int, ahead: int, numbers: Numbers) -> Distances:
+        """Returns the number of samples until blocks are needed; -1: in use; infinite: unknown.
+
+        Args:
+            position: The number of samples of the epoch that are done.
+            ahead: Blocks that are needed before this position count as in use.
+            numbers: int64 (n,), the blocks.
+        """
+        by_shard = self.orders is not None and self.orders.bounds is not None
+        if not self.block_rows and not by_shard:
+            return np.full(len(numbers), -1.0)
+        if self.orders is None or not self.orders.rows:
+            return np.full(len(numbers), np.inf)
+        rows = self.orders.rows
+        known = self._has_rows(self.orders, numbers)
+        inside = np.where(known, numbers, 0)
+        at = self._from(self.orders.epoch(self.epoch), position, inside)
+        later = ~np.isfinite(at)
+        if later.any():
+            following = self.orders.epoch(self.epoch + 1)
+            at[later] = rows + self._from(following, 0, inside[later])
+        distance = np.where(at < max(ahead, position + 1), -1.0, at - position)
+        return np.where(known, distance, np.inf)
+
+    def _from(self, order: Order | ShardOrder, position: int, numbers: Numbers) -> Distances:
+        """Returns the first position from `position` on that needs each block; infinite if none."""
+        if isinstance(order, ShardOrder):
+            begins, ends = order.window_of(numbers)
+        elif not self.block_rows:
+            return self._by_shards(order, position, numbers)
+        elif order.mode == "shuffle" or order.block != self.block_rows:
+            return self._by_rows(order, position, numbers)
+        else:
+            begins, ends = order.window_of(numbers)
+        at = np.maximum(begins, position).astype(np.float64)
+        at[ends <= position] = np.inf
+        return at
+
+    def _has_rows(self, orders: Orders, numbers: Numbers) -> npt.NDArray[np.bool_]:
+        if self.block_rows or orders.bounds is None:
+            return numbers * self.block_rows < orders.rows
+        bounds = np.array(orders.bounds, np.int64)
+        inside = np.minimum(numbers, len(bounds) - 2)
+        there: npt.NDArray[np.bool_] = np.logical_and(
+            bounds[inside] < bounds[inside + 1], inside == numbers
+        )
+        return there
+
+    def _by_shards(self, order: Order, position: int, numbers: Numbers) -> Distances:
+        """Estimates the next use of shards in an order not by shards, from evenly spaced rows."""
+        assert self.orders is not None
+        assert self.orders.bounds is not None
+        bounds = np.array(self.orders.bounds, np.int64)
+        first, last = bounds[numbers], bounds[numbers + 1] - 1
+        if order.mode == "sequential":
+            at = np.maximum(first, position).astype(np.float64)
+            at[last < position] = np.inf
+            return at
+        steps = np.arange(_LOOKED_AT) / (_LOOKED_AT - 1)
+        rows = first[:, None] + ((last - first)[:, None] * steps).astype(np.int64)
+        return _first_after(order, np.clip(rows, 0, order.rows - 1), position)
+
+    def _by_rows(self, order: Order, position: int, numbers: Numbers) -> Distances:
+        rows = numbers[:, None] * self.block_rows + np.arange(self.block_rows)
+        return _first_after(order, np.minimum(rows, order.rows - 1), position)
+
+
+def _first_after(order: Order, rows: Numbers, position: int) -> Distances:
+    """Returns, for each line of rows (n, m), the first position from `position` on: (n,)."""
+    at = order.positions(rows.reshape(-1)).reshape(rows.shape).astype(np.float64)
+    at[at < position] = np.inf
+    least: Distances = at.min(axis=1)
+    return least
+
+
+def next_use(runs: Sequence[Run], numbers: Numbers) -> Distances:
+    """Returns the number of samples until any run needs each piece; see `Forecast`."""
+    least = np.full(len(numbers), np.inf)
+    for run in runs:
+        try:
+            forecast = Forecast.from_json(run.forecast)
+            until = forecast.next_use(run.position, run.ahead, numbers)
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError):
+            continue  # written by another version of fastio: ignore it
+        least = np.minimum(least, until)
+    return least

@@ -1,0 +1,88 @@
+"""Shards of a remote dataset without images as blocks, which are fetched and verified whole.
+
+Rows are the dataset's own, or windows of its tokens. A block has the number of its shard, under
+which the cache keeps it (see `packed.heads`). A block has no bytes besides the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastio.packed.remote import RemoteDataset
+from fastio.packed.shard import ShardReader
+from fastio.sources import Loadable, PaddedDataset, TokenDataset
+from fastio.stage.blocks import Blocks, Numbers, Places, Range
+
+
+class ShardBlocks(Blocks):
+    """The shards of a dataset as its blocks. Thread-safe; see `Blocks`.
+
+    Args:
+        dataset: A packed dataset without images.
+        bounds: int64 (shards + 1,), the loader's first row in each shard, and the number of rows.
+            If None, the dataset's own rows.
+    """
+
+    def __init__(self, dataset: RemoteDataset, bounds: Numbers | None = None) -> None:
+        super().__init__(dataset, 0, images=False)
+        self._remote = dataset
+        self.bounds = _row_bounds(dataset) if bounds is None else bounds
+        self.mean_bytes = max(1, dataset.nbytes // max(1, dataset.num_shards))
+
+    def of(self, rows: Numbers) -> Numbers:
+        """Returns the shards that rows need: int64, unique, in the order of their first rows."""
+        shards, first = np.unique(
+            np.searchsorted(self.bounds, rows, side="right") - 1, return_index=True
+        )
+        return shards[np.argsort(first, kind="stable")].astype(np.int64)
+
+    def rows(self, block: int) -> tuple[int, int]:
+        """Returns the rows [first, last) of a block."""
+        return int(self.bounds[block]), int(self.bounds[block + 1])
+
+    def size(self, block: int) -> int:
+        """Returns 0, because a block has no bytes besides the shard."""
+        return 0
+
+    def describes(self, rows: Numbers) -> bool:
+        """Returns whether all shards of the rows are in memory."""
+        return all(self._remote.has_head(shard) for shard in self.of(rows).tolist())
+
+    def whole_shards(self, block: int) -> list[ShardReader]:
+        """Returns the shard, which stays in memory while it is referenced.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: If it cannot be read.
+        """
+        return [self._remote.shard(block)]
+
+    def ranges(self, block: int) -> list[Range]:
+        """Returns no ranges, because a block has no bytes besides the shard."""
+        return []
+
+    def check(self, block: int, parts: Sequence[Any]) -> None:
+        """Does nothing, because shards are verified when they arrive."""
+
+    def places(self, field: str, rows: Numbers) -> Places:
+        """Raises NotImplementedError, because there are no images."""
+        raise NotImplementedError
+
+
+def shard_bounds(dataset: Loadable) -> Numbers:
+    """Returns the first row of each shard, and the number of rows: int64 (shards + 1,).
+
+    Args:
+        dataset: A dataset without images, or windows of its tokens, or its padded documents.
+    """
+    if isinstance(dataset, TokenDataset):
+        return dataset.shard_bounds()
+    packed = dataset.dataset if isinstance(dataset, PaddedDataset) else dataset
+    assert isinstance(packed, RemoteDataset)
+    return _row_bounds(packed)
+
+
+def _row_bounds(dataset: RemoteDataset) -> Numbers:
+    return np.append(dataset.manifest.first_row, dataset.manifest.rows).astype(np.int64)

@@ -1,0 +1,375 @@
+"""Makes blocks available to the engine, as files in the cache or in memory.
+
+Blocks are fetched in the order of the requests, several at once. A block that nobody in this
+process wants any more is released from memory at once, and evicted from the cache when space is
+needed. This module tracks who wants and who fetches which block; `cached` works with the cache.
+"""
+
+from __future__ import annotations
+
+import atexit
+import heapq
+import itertools
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.cache import Cache, MemoryFile, memory_file
+from fastio.packed.shard import ShardReader
+from fastio.stage.blocks import Blocks
+from fastio.stage.cached import CachedBlocks, Fetched, Waiting
+from fastio.stage.forecast import Forecast
+from fastio.store import Transfers
+
+Numbers = npt.NDArray[np.int64]
+_PARALLEL = 16
+_POLL_S = 0.005
+_JOIN_S = 1.0
+
+
+@dataclass(eq=False)
+class _Unit:
+    """A block that is wanted."""
+
+    number: int
+    turn: int
+    refs: int = 0
+    state: Literal["queued", "working", "others", "ready", "failed"] = "queued"
+    path: str = ""
+    memory: MemoryFile | None = None
+    error: BaseException | None = None
+    heads: list[ShardReader] = field(default_factory=list)  # shards that hold all of its bytes
+    in_memory: bool = False  # bypass the cache, because the cached file turned out unusable
+    began_s: float = 0.0  # when it was last taken from the queue
+    waiting: Waiting = field(default_factory=Waiting)
+    looked_s: float = 0.0  # when its file was last looked for
+
+
+class Stager:
+    """Stages blocks of one dataset for one loader. Thread-safe; a forked child starts anew.
+
+    Args:
+        blocks: The blocks of the dataset.
+        cache: The cache. If None, blocks stay in memory while they are wanted.
+        parallel: The number of blocks that are fetched in parallel.
+    """
+
+    def __init__(self, blocks: Blocks, cache: Cache | None, parallel: int = _PARALLEL) -> None:
+        self.blocks = blocks
+        self.cache = cache
+        self._parallel = parallel
+        self._run = int.from_bytes(os.urandom(4), "little")
+        self._bytes_fetched = 0
+        self._at_exit = partial(_close_at_exit, weakref.ref(self))
+        self._begin()
+
+    @property
+    def bytes_fetched(self) -> int:
+        """The number of bytes fetched over the network, of blocks and of heads of shards."""
+        return self._bytes_fetched + int(self.blocks.dataset.head_bytes_fetched)
+
+    @property
+    def transfers(self) -> Transfers:
+        """Counters of retries and of data that was fetched again, since the dataset was opened."""
+        found: Transfers = self.blocks.dataset.store.transfers
+        return found
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        # A thread that returns from a request after the interpreter has shut down would end the
+        # process with an error.
+        atexit.register(self._at_exit)
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)  # signals a change of a unit's state
+        self._wanted = threading.Condition(lock)  # signals new work to the staging threads
+        # Requests from before a fork or a reopening have another generation: they are not released.
+        self.generation = object()
+        self._elsewhere: dict[int, _Unit] = {}  # units that other processes fetch
+        self._looking = False
+        self._units: dict[int, _Unit] = {}
+        self._queue: list[tuple[int, int]] = []
+        self._turns = itertools.count()
+        self._threads: list[threading.Thread] = []
+        self._busy: set[threading.Thread] = set()
+        self._carried: list[Numbers] = []
+        self._cached = CachedBlocks(self.blocks, self.cache, self._run)
+        self._closed = False
+
+    def __del__(self) -> None:
+        atexit.unregister(self._at_exit)
+
+    # --- For readers ------------------------------------------------------------------------------
+
+    def want(self, numbers: Numbers) -> None:
+        """Requests blocks. Each call has to be undone by a call of `done`."""
+        if self._pid != os.getpid():
+            self._begin()
+        with self._changed:
+            for number in numbers.tolist():
+                unit = self._units.get(number)
+                if unit is None:
+                    unit = self._units[number] = _Unit(number, next(self._turns))
+                    path = self._cached.resident(number)
+                    if path is not None:
+                        unit.path, unit.state = path, "ready"
+                    else:
+                        self._enqueue(unit)
+                unit.refs += 1
+            self._start_threads()
+
+    def done(self, numbers: Numbers) -> None:
+        """Releases blocks that were requested once by `want`."""
+        if self._pid != os.getpid():
+            return  # they belong to the parent, whose thread may hold the lock
+        with self._changed:
+            for number in numbers.tolist():
+                unit = self._units.get(number)
+                if unit is None:
+                    continue
+                unit.refs -= 1
+                if unit.refs <= 0:
+                    del self._units[number]
+                    if unit.memory is not None:
+                        unit.memory.close()
+
+    def wait(self, numbers: Numbers, timeout_s: float) -> bool:
+        """Waits for requested blocks. Returns whether all of them are there within the timeout.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: If one cannot be fetched; `retry` tries again.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            while not self.has(numbers):
+                for unit in self._failed(numbers):
+                    assert unit.error is not None
+                    raise unit.error
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0 or self._closed:
+                    return False
+                self._changed.wait(left_s)
+            return True
+
+    def has(self, numbers: Numbers) -> bool:
+        """Returns whether all of these requested blocks are there."""
+        with self._changed:
+            units = (self._units.get(number) for number in numbers.tolist())
+            return all(unit is None or unit.state == "ready" for unit in units)
+
+    def retry(self, numbers: Numbers) -> None:
+        """Fetches those of the blocks again that have failed."""
+        with self._changed:
+            for unit in self._failed(numbers):
+                unit.error = None
+                self._enqueue(unit)
+            self._start_threads()
+
+    def failed_since_s(self, numbers: Numbers) -> float:
+        """Returns when the earliest failed attempt at these blocks began, by time.monotonic().
+
+        Returns -inf if none is in the failed state, because it is being fetched again already.
+        """
+        with self._changed:
+            return min((unit.began_s for unit in self._failed(numbers)), default=-math.inf)
+
+    def path(self, number: int) -> str:
+        """Returns the path of a block that is there."""
+        with self._changed:
+            return self._units[number].path
+
+    def staged_path(self, number: int) -> str | None:
+        """Returns the path of a block if it is wanted and there, else None."""
+        with self._changed:
+            unit = self._units.get(number)
+            return unit.path if unit is not None and unit.state == "ready" else None
+
+    def restage(self, numbers: Iterable[int], *, in_memory: bool = False) -> None:
+        """Fetches blocks again whose files are damaged or gone.
+
+        Args:
+            numbers: Requested blocks. Those in memory are skipped, because they cannot change.
+            in_memory: Whether to bypass the cache, in which other processes may evict them at once.
+        """
+        with self._changed:
+            for number in numbers:
+                unit = self._units.get(number)
+                if unit is None or unit.state != "ready" or unit.memory is not None:
+                    continue
+                self._cached.drop(number, unit.path)
+                unit.in_memory = in_memory
+                self._enqueue(unit)
+            self._start_threads()
+
+    def tell(self, forecast: Forecast, position: int, ahead: int) -> None:
+        """Records the position of the run, for evictions by all processes."""
+        self._cached.tell(forecast, position, ahead)
+
+    def carry(self, numbers: list[Numbers]) -> None:
+        """Takes over the release of blocks that were already requested for the next epoch."""
+        with self._changed:
+            before, self._carried = self._carried, numbers
+        for blocks in before:
+            self.done(blocks)
+
+    def close(self) -> None:
+        """Ends the threads. Fetched blocks stay in the cache. Idempotent."""
+        if self._pid != os.getpid():
+            return
+        atexit.unregister(self._at_exit)
+        with self._changed:
+            self._closed = True
+            self._queue.clear()
+            self._changed.notify_all()
+            self._wanted.notify_all()
+            threads, self._threads = self._threads, []
+        deadline_s = time.monotonic() + _JOIN_S
+        for thread in threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        self._cached.end_run()
+        with self._changed:
+            for unit in self._units.values():
+                if unit.memory is not None:
+                    unit.memory.close()
+            self._units.clear()
+
+    def reopen(self) -> None:
+        """Makes a closed stager usable again."""
+        if self._closed or self._pid != os.getpid():
+            self._begin()
+
+    # --- Threads ----------------------------------------------------------------------------------
+
+    def _failed(self, numbers: Numbers) -> list[_Unit]:
+        units = (self._units.get(number) for number in numbers.tolist())
+        return [unit for unit in units if unit is not None and unit.state == "failed"]
+
+    def _enqueue(self, unit: _Unit) -> None:
+        unit.state, unit.path = "queued", ""
+        if unit.memory is not None:
+            unit.memory.close()
+            unit.memory = None
+        heapq.heappush(self._queue, (unit.turn, unit.number))
+        self._wanted.notify()
+
+    def _start_threads(self) -> None:
+        if not self._queue or self._closed:
+            return
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        idle = sum(thread not in self._busy for thread in self._threads)
+        free = self._parallel - len(self._threads)
+        for _ in range(min(free, len(self._queue) + 1 - idle)):
+            thread = threading.Thread(
+                target=_work, args=(weakref.ref(self),), name="fastio-fetch", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def _next(self) -> _Unit | None:
+        """Returns a unit to stage; None if there is none after a short wait."""
+        with self._changed:
+            look = bool(self._elsewhere) and not self._looking  # one thread at a time looks
+            if not self._queue:
+                self._looking = self._looking or look
+                self._wanted.wait(_POLL_S if look else 0.2)
+                self._looking = self._looking and not look
+            while self._queue:
+                _, number = heapq.heappop(self._queue)
+                unit = self._units.get(number)
+                if unit is not None and unit.state == "queued":
+                    unit.state, unit.began_s = "working", time.monotonic()
+                    self._busy.add(threading.current_thread())
+                    return unit
+            return self._next_elsewhere() if look else None
+
+    def _next_elsewhere(self) -> _Unit | None:
+        """Returns a unit that others fetch and that was not checked just now."""
+        now_s = time.monotonic()
+        for number, unit in list(self._elsewhere.items()):
+            if self._units.get(number) is not unit or unit.state != "others":
+                del self._elsewhere[number]
+            elif now_s - unit.looked_s >= _POLL_S:
+                unit.looked_s = now_s
+                unit.state = "working"
+                self._busy.add(threading.current_thread())
+                del self._elsewhere[number]
+                return unit
+        return None
+
+    def _is_idle(self) -> None:
+        """Marks this thread as idle."""
+        with self._changed:
+            self._busy.discard(threading.current_thread())
+
+    def _stage(self, unit: _Unit) -> None:
+        """Stages one block, or records why that failed."""
+        memory, path, error, others = None, "", None, False
+        try:
+            size = self.blocks.size(unit.number)  # fetches the heads
+            unit.heads = self.blocks.whole_shards(unit.number)
+            found = self._brought(unit, size) if size else os.devnull
+            if isinstance(found, str):
+                path = found
+            elif found is None:
+                others = True
+            else:
+                memory = found
+                path = memory.path
+        except BaseException as caught:
+            error = caught
+        with self._changed:
+            if self._units.get(unit.number) is not unit:
+                if memory is not None:
+                    memory.close()
+                return
+            unit.error, unit.memory, unit.path = error, memory, path
+            unit.state = "failed" if error else "others" if others else "ready"
+            if others:
+                self._elsewhere[unit.number] = unit
+            else:
+                self._changed.notify_all()
+
+    def _brought(self, unit: _Unit, size: int) -> str | MemoryFile | None:
+        """Returns a path in the cache or a file in memory; None while others fetch the block."""
+        fetch = partial(self._fetch, unit.number)
+        if unit.in_memory:
+            return memory_file(fetch()[0])
+        return self._cached.stage(unit.number, size, unit.waiting, self._numbers, fetch)
+
+    def _fetch(self, number: int) -> Fetched:
+        parts, damaged = self.blocks.fetch(number)
+        with self._changed:
+            self._bytes_fetched += sum(memoryview(part).nbytes for part in parts)
+        return parts, damaged
+
+    def _numbers(self) -> set[int]:
+        """Returns the blocks that are wanted."""
+        with self._changed:
+            return set(self._units)
+
+
+def _close_at_exit(reference: weakref.ref[Stager]) -> None:
+    stager = reference()
+    if stager is not None:
+        stager.close()
+
+
+def _work(reference: weakref.ref[Stager]) -> None:
+    """Runs in each thread until the stager is closed or garbage-collected."""
+    while True:
+        stager = reference()
+        if stager is None or stager._closed:
+            return
+        unit = stager._next()
+        if unit is not None:
+            stager._stage(unit)
+            stager._is_idle()
+        del stager, unit

@@ -1,0 +1,413 @@
+"""Staging a whole remote dataset ahead of its first epoch, as fast as the network and disk allow.
+
+Blocks are received into memory that the disk writes from, checked row by row, and written as the
+pieces that a Loader looks for; small neighbours come by one request. What is there is not fetched
+again, so a warming that was interrupted goes on where it was; what others fetch is left to them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Run, Source, Written, aligned_size
+from fastio.packed.remote import HEADS, RemoteDataset
+from fastio.runtime.cores import available_cores
+from fastio.runtime.threads import DaemonPool
+from fastio.sources import Remote, RemoteTars
+from fastio.sources import open as open_data
+from fastio.stage.blocks import Blocks
+from fastio.stage.choice import cut
+from fastio.stage.forecast import Distances, Forecast, Numbers
+from fastio.stage.forecast import next_use as forecast_next_use
+from fastio.stage.heads_ahead import HEADS_AHEAD, HeadsAhead
+from fastio.stage.pace import Pace
+from fastio.stage.receive import receive
+from fastio.stage.tar_blocks import TarBlocks
+
+# Of blocks that are claimed, and said to be ready, together.
+_TOGETHER_BYTES = 64 << 20
+_REQUEST_BYTES = 4 << 20
+_PUBLISH_S = 0.25  # between two publications, so that readers soon see what is slow to come
+_OTHERS_S = 0.2  # between two looks at what others fetch
+_OTHERS_DEADLINE_S = 120.0  # for them to be done with it
+
+
+@dataclass(frozen=True)
+class WarmReport:
+    """The result of `warm`.
+
+    Attributes:
+        url: URL of the dataset.
+        rows: number of rows of the dataset.
+        rows_staged: number of rows that are in the cache now, from the first on.
+        bytes: size of the images, or of the tars' samples, that are in the cache now.
+        bytes_fetched: the part of `bytes` that this call fetched.
+        damaged: descriptions of data that is damaged at the source and was not kept.
+        seconds: duration.
+    """
+
+    url: str
+    rows: int
+    rows_staged: int
+    bytes: int
+    bytes_fetched: int
+    damaged: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole dataset is in the cache."""
+        return self.rows_staged == self.rows
+
+
+def warm(
+    url: str,
+    cache: Cache | str | os.PathLike[str],
+    *,
+    fields: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    parallel: int | None = None,
+    advance: Callable[[int], object] | None = None,
+) -> WarmReport:
+    """Fetch a remote dataset, or as much of its beginning as fits, into a cache.
+
+    To make room, data that no running loader is known to need is deleted. Loaders may use the cache
+    at the same time. Pieces are written without filling the page cache if the file system allows
+    it: see `fastio.cache.direct`.
+
+    Args:
+        url: URL of a packed dataset, a tar, a folder of tars, or a pattern of tars.
+        cache: a folder, or a `fastio.Cache`, whose budget applies.
+        fields: for tars, the fields that the Loader will read, in its order: what it looks up
+            depends on them. Packed datasets are fetched whole.
+        storage_options: options of the store, as in `fastio.open`.
+        parallel: maximum number of concurrent requests, each of up to 4 MiB or one block. None
+            chooses it by the number of cores.
+        advance: function that is called with the number of bytes staged since its last call.
+
+    Returns:
+        A report of what is staged.
+
+    Raises:
+        DatasetNotFound, SourceNotFound, StoreError: the dataset cannot be read.
+        ShardCorrupt, ManifestInvalid: the description of its rows is damaged.
+        SchemaError: there is no such field, or samples of tars lack one.
+        CacheError, OSError: the cache cannot be written.
+    """
+    start_s = time.monotonic()
+    given = cache if isinstance(cache, Cache) else Cache(cache)
+    own = Cache(
+        given.path, given.budget, shared=given.shared
+    )  # with an idea of its own of what may go
+    try:
+        folder = own.folder(_needed_by_none)
+        with open_data(url, storage_options=storage_options, cache=own, fields=fields) as dataset:
+            warming = _Warming(
+                dataset, folder, parallel or _parallel(), advance or (lambda nbytes: None)
+            )
+            warming.run()
+            return warming.report(time.monotonic() - start_s)
+    finally:
+        own.close()
+
+
+def _parallel() -> int:
+    """Requests that keep the network busy where an answer takes a tenth of a second to begin."""
+    return max(16, min(64, 2 * available_cores()))
+
+
+def _needed_by_none(runs: Sequence[Run], numbers: Numbers) -> Distances:
+    """Pieces that a run needs at any time count as in use."""
+    until = forecast_next_use(runs, numbers)
+    return np.where(np.isfinite(until), -1.0, until)
+
+
+@dataclass
+class _Stretch:
+    """Neighbouring blocks, claimed, that are fetched together."""
+
+    first: int
+    sizes: list[int]
+
+    @property
+    def numbers(self) -> range:
+        """The blocks."""
+        return range(self.first, self.first + len(self.sizes))
+
+    def takes(self, number: int, size: int) -> bool:
+        """Whether a block is the next one, and a request has room for it."""
+        return number == self.numbers.stop and sum(self.sizes) + size <= _REQUEST_BYTES
+
+
+class _Warming:
+    """One call of `warm`: a thread that claims in order, and threads that fetch and write."""
+
+    def __init__(
+        self,
+        dataset: Remote,
+        folder: CacheFolder,
+        parallel: int,
+        advance: Callable[[int], object],
+    ) -> None:
+        self._dataset = dataset
+        self._folder = folder
+        self._advance = advance
+        self._parallel = parallel
+        rows, nbytes = len(dataset), dataset.nbytes
+        block_rows = cut(rows, nbytes, folder.room).block_rows
+        self._blocks = (
+            TarBlocks(dataset, block_rows)
+            if isinstance(dataset, RemoteTars)
+            else Blocks(dataset, block_rows)
+        )
+        self._count = 0 if dataset.whole else -(-rows // block_rows)
+        self._source: Source = folder.source(
+            dataset.store.url, dataset.fingerprint, rows, block_rows, nbytes
+        )
+        self._buffers = Buffers()
+        self._pace = Pace(parallel)
+        self._lock = threading.Lock()
+        self._staged: set[int] = set()
+        self._damaged: list[str] = []
+        self._bytes = self._fetched = 0
+        self._written: dict[int, Written] = {}
+        self._published_s = time.monotonic()
+
+    def run(self) -> None:
+        """Stages heads and blocks."""
+        self._tell()
+        with DaemonPool(self._parallel, "fastio-warm") as pool:
+            if isinstance(self._dataset, RemoteDataset) and self._dataset.whole:
+                self._heads_only(self._dataset, pool)
+            else:
+                others = self._stage(pool)
+                self._publish(at_least=1)
+                self._wait_for(others)
+                self._publish(at_least=1)
+
+    def report(self, seconds: float) -> WarmReport:
+        """What was done."""
+        rows = (self._blocks.rows(number) for number in self._staged)
+        if isinstance(self._dataset, RemoteDataset) and self._dataset.whole:
+            shard_rows = self._dataset.manifest.shard_rows
+            rows = ((0, int(shard_rows[shard])) for shard in self._staged)
+        return WarmReport(
+            url=self._dataset.store.url,
+            rows=len(self._dataset),
+            rows_staged=sum(last - first for first, last in rows),
+            bytes=self._bytes,
+            bytes_fetched=self._fetched,
+            damaged=sorted(self._damaged),
+            seconds=seconds,
+        )
+
+    def _tell(self) -> None:
+        """Heads are in use: this process, and others, are not to evict them for blocks."""
+        heads = self._dataset.head_source()
+        if heads is not None:
+            self._folder.tell(0, Run(heads[1].number, Forecast(None, 0, HEADS).to_json(), 0, 0))
+
+    # --- What is fetched --------------------------------------------------------------------------
+
+    def _stage(self, pool: DaemonPool) -> list[int]:
+        """Fetches what is not there; returns the blocks that others are fetching."""
+        pending: list[Future[None]] = []
+        others: list[int] = []
+        with DaemonPool(min(self._parallel, HEADS_AHEAD), "fastio-heads") as heads:
+            for group in self._groups(heads):
+                stretches, left, full = self._claim(group)
+                others += left
+                for stretch in stretches:
+                    pending = _going_on(pending, 2 * self._parallel)
+                    pending.append(pool.submit(self._fetch, stretch))
+                if full:
+                    break
+            for future in pending:
+                future.result()
+        return others
+
+    def _groups(self, heads: DaemonPool) -> Iterator[dict[int, int]]:
+        """Blocks and their sizes in order, some at a time."""
+        ahead = HeadsAhead(self._dataset, heads)
+        group: dict[int, int] = {}
+        nbytes = 0
+        for number in range(self._count):
+            ahead.need(*self._blocks.rows(number))
+            size = self._blocks.size(number)
+            if group and nbytes + size > _TOGETHER_BYTES:
+                yield group
+                group, nbytes = {}, 0
+            group[number] = size
+            nbytes += size
+        if group:
+            yield group
+
+    def _claim(self, sizes: Mapping[int, int]) -> tuple[list[_Stretch], dict[int, str], bool]:
+        """Stretches to fetch, blocks that others fetch, and whether there is no more room.
+
+        The others are "others", or "stopped" ones, which are not worth waiting for.
+        """
+        wanted = {number: size for number, size in sizes.items() if size}
+        for number in sizes.keys() - wanted.keys():
+            self._note(number, 0)
+        stretches: list[_Stretch] = []
+        others: dict[int, str] = {}
+        for number, outcome in self._claimed(wanted).items():
+            if outcome == "ready":
+                self._note(number, sizes[number])
+            elif outcome in ("others", "stopped"):
+                others[number] = outcome
+            elif outcome == "mine":
+                if not (stretches and stretches[-1].takes(number, sizes[number])):
+                    stretches.append(_Stretch(number, []))
+                stretches[-1].sizes.append(sizes[number])
+            else:
+                return stretches, others, True
+        return stretches, others, False
+
+    def _claimed(self, sizes: Mapping[int, int]) -> dict[int, str]:
+        """What each block's claim came to, in order; those said to be there are there."""
+        folder, source = self._folder, self._source
+        claim = partial(folder.claim, source, keep=range(self._count), if_stopped="stopped")
+        found: dict[int, str] = dict(claim(sizes))
+        missing = [
+            n
+            for n, how in found.items()
+            if how == "ready" and not folder.exists(source, n, sizes[n])
+        ]
+        if missing:
+            folder.drop(source, missing)
+            found.update(claim({number: sizes[number] for number in missing}))
+        # Of what does not fit, nothing behind it is wanted either.
+        ordered = {number: found[number] for number in sorted(found)}
+        full = next((n for n, how in ordered.items() if how == "no room"), None)
+        if full is not None:
+            late = [n for n, how in ordered.items() if n > full and how == "mine"]
+            folder.abandon(source, late)
+            ordered = {n: how for n, how in ordered.items() if n <= full}
+        return ordered
+
+    def _wait_for(self, numbers: list[int]) -> None:
+        """Waits for what others fetch, unless they are stopped; fetches what they give up."""
+        sizes = {number: self._blocks.size(number) for number in numbers}
+        deadline_s = time.monotonic() + _OTHERS_DEADLINE_S
+        while sizes and time.monotonic() < deadline_s:
+            time.sleep(_OTHERS_S)
+            stretches, others, full = self._claim(sizes)
+            for stretch in stretches:
+                self._fetch(stretch)
+            if full:
+                break
+            sizes = {number: sizes[number] for number, how in others.items() if how == "others"}
+
+    # --- One stretch ------------------------------------------------------------------------------
+
+    def _fetch(self, stretch: _Stretch) -> None:
+        """Fetches, checks and writes blocks."""
+        nbytes = sum(map(aligned_size, stretch.sizes))
+        with ExitStack() as until_written:
+            with self._pace.request():
+                memory = until_written.enter_context(self._buffers.take(nbytes))
+                files: dict[int, Aligned] = {}
+                for number, size in zip(stretch.numbers, stretch.sizes, strict=True):
+                    files[number] = Aligned(memory[: aligned_size(size)], size)
+                    memory = memory[aligned_size(size) :]
+                self._receive(files)
+            with self._pace.write():
+                tried = {number: self._write(number, file) for number, file in files.items()}
+        written = {number: file for number, file in tried.items() if file is not None}
+        damaged = [number for number in tried if number not in written]
+        if damaged:
+            self._folder.abandon(self._source, damaged)
+        with self._lock:
+            self._written.update(written)
+        for number, file in written.items():
+            self._note(number, file.size, fetched=True)
+        self._publish(at_least=_TOGETHER_BYTES // self._blocks.mean_bytes)
+
+    def _publish(self, at_least: int) -> None:
+        """Puts written blocks in their places, once there are so many, or some time has passed."""
+        now_s = time.monotonic()
+        with self._lock:
+            late = now_s - self._published_s >= _PUBLISH_S
+            if len(self._written) < (1 if late else max(1, at_least)):
+                return
+            written, self._written = self._written, {}
+            self._published_s = now_s
+        self._folder.publish(self._source, written, misses=False)
+
+    def _receive(self, files: Mapping[int, Aligned]) -> None:
+        """Fetches the bytes of blocks."""
+        parts = (
+            zip(self._blocks.ranges(number), self._parts(number, file), strict=True)
+            for number, file in files.items()
+        )
+        receive(self._dataset.store, itertools.chain.from_iterable(parts))
+
+    def _parts(self, number: int, file: Aligned) -> list[memoryview]:
+        """Where in memory the parts of a block are."""
+        lengths = [each.length for each in self._blocks.ranges(number)]
+        ends = itertools.accumulate(lengths)
+        return [file.data[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+    def _write(self, number: int, file: Aligned) -> Written | None:
+        """A block that was written; None for one that is damaged at the source."""
+        problem = self._blocks.check(number, self._parts(number, file))
+        if problem is None:
+            return self._folder.write(self._source, number, file)
+        parts, problem = self._blocks.fetch(number)  # again, as it may come undamaged
+        if problem is None:
+            return self._folder.write(self._source, number, parts)
+        with self._lock:
+            self._damaged.append(problem)
+        return None
+
+    def _note(self, number: int, size: int, fetched: bool = False) -> None:
+        with self._lock:
+            self._staged.add(number)
+            self._bytes += size
+            self._fetched += size if fetched else 0
+        self._advance(size)
+
+    # --- Datasets without images ------------------------------------------------------------------
+
+    def _heads_only(self, dataset: RemoteDataset, pool: DaemonPool) -> None:
+        """Shards that are heads altogether: opening one keeps it."""
+        kept = dataset.head_source()
+        assert kept is not None
+        folder, source = kept
+        sizes = [int(size) for size in dataset.manifest.shard_bytes]
+        there = [folder.exists(source, shard, size) for shard, size in enumerate(sizes)]
+        missing = [shard for shard, found in enumerate(there) if not found]
+        opened = iter(pool.map(dataset.shard, missing))
+        for shard, size in enumerate(sizes):
+            if not there[shard]:
+                next(opened)
+                if not folder.exists(source, shard, size):
+                    break  # no room
+            self._note(shard, size, fetched=not there[shard])
+
+
+def _going_on(futures: list[Future[None]], most: int) -> list[Future[None]]:
+    """Those of some tasks that are not done, once they are fewer than `most`.
+
+    Raises:
+        Exception: what one of the others failed with.
+    """
+    if len(futures) >= most:
+        wait(futures, return_when=FIRST_COMPLETED)
+    for future in futures:
+        if future.done():
+            future.result()
+    return [future for future in futures if not future.done()]

@@ -1,0 +1,3 @@
+"""Arrays as tensors, and trees of tensors."""
+
+from __future__ import annotations

@@ -1,0 +1,138 @@
+"""Batches of rows that differ in size as tensors, and torch's nested tensors on their way."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastio.engine.ragged import (
+    LENGTH_SUFFIX,
+    OFFSETS_SUFFIX,
+    SHAPE_SUFFIX,
+    Form,
+    RaggedBatch,
+    of_field,
+)
+from fastio.schema import Field
+
+# torch before 2.5 looks for them in the offsets, which waits for the device.
+_TAKES_LENGTHS = (
+    "max_seqlen" in inspect.signature(torch.nested.nested_tensor_from_jagged).parameters
+)
+
+
+def ragged_parts(name: str, batch: RaggedBatch) -> dict[str, Any]:
+    """A field of a batch as tensors that share its memory, where that is possible.
+
+    Returns:
+        The field under its name, and behind it:
+        "padded": `NAME_length`, int64 (n,), where only one axis is open; else `NAME_shape`, int64
+        (n, axes).
+        "flat": `NAME_offsets`, int64 (n + 1,): row i is [offsets[i], offsets[i + 1]) of the open
+        axis.
+        "list" and "nested": nothing.
+    """
+    if batch.form == "list":
+        return {name: [torch.from_numpy(row) for row in batch.rows()]}
+    values = torch.from_numpy(batch.values)
+    if batch.form == "nested":
+        return {name: nested(values, _offsets(batch), batch.axis + 1)}
+    if batch.form == "flat":
+        return {name: values, name + OFFSETS_SUFFIX: _offsets(batch)}
+    assert not isinstance(batch.shapes, list)
+    if batch.shapes.shape[1] == 1 or batch.declared:
+        return {name: values, name + LENGTH_SUFFIX: torch.from_numpy(batch.lengths)}
+    return {name: values, name + SHAPE_SUFFIX: torch.from_numpy(batch.shapes)}
+
+
+def ragged_of_list(name: str, rows: Sequence[Tensor], form: Form, kind: Field) -> dict[str, Any]:
+    """`ragged_parts` of rows that are tensors on the CPU; copies them."""
+    return ragged_parts(name, of_field([row.numpy() for row in rows], form, kind))
+
+
+def ragged_of_lists(data: Any, forms: Mapping[str, Form], kinds: Mapping[str, Field]) -> Any:
+    """A batch, some of whose fields are lists of rows, with these fields in their forms.
+
+    Args:
+        data: a dict, a tuple, or what the only field has.
+        forms: of the fields that are lists.
+        kinds: of all fields of the batch, in order.
+    """
+    parts = data if isinstance(data, dict) else dict(zip(kinds, as_tuple(data), strict=True))
+    made = {
+        name: ragged_of_list(name, part, forms[name], kinds[name])
+        if name in forms
+        else {name: part}
+        for name, part in parts.items()
+    }
+    if isinstance(data, dict):
+        return {key: value for found in made.values() for key, value in found.items()}
+    joined = tuple(one_part(found) for found in made.values())
+    return joined if isinstance(data, tuple) else joined[0]
+
+
+def as_tuple(data: Any) -> tuple[Any, ...]:
+    """A batch of samples that are tuples or single values, as a tuple."""
+    return data if isinstance(data, tuple) else (data,)
+
+
+def one_part(found: dict[str, Any]) -> Any:
+    """What stands in the place of a field of a tuple: itself, or it and its sizes."""
+    values = tuple(found.values())
+    return values if len(values) > 1 else values[0]
+
+
+def _offsets(batch: RaggedBatch) -> Tensor:
+    lengths = batch.lengths
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return torch.from_numpy(offsets)
+
+
+# Nested tensors
+
+
+def nested(values: Tensor, offsets: Tensor, jagged_dim: int, lengths_of: Any = None) -> Tensor:
+    """A nested tensor of the jagged layout over rows that lie beside each other.
+
+    Args:
+        values: rows along the axis jagged_dim - 1.
+        offsets: int64 (n + 1,), where they begin there.
+        jagged_dim: which axis of the result has the rows' lengths; from 1.
+        lengths_of: offsets that can be read now, where these are still being copied.
+    """
+    if not _TAKES_LENGTHS:
+        return torch.nested.nested_tensor_from_jagged(values, offsets, jagged_dim=jagged_dim)
+    lengths = (offsets if lengths_of is None else lengths_of).diff()
+    few, many = (int(lengths.min()), int(lengths.max())) if lengths.numel() else (0, 0)
+    return torch.nested.nested_tensor_from_jagged(
+        values, offsets, jagged_dim=jagged_dim, min_seqlen=few, max_seqlen=many
+    )
+
+
+def is_jagged(leaf: Any) -> bool:
+    """Whether a value is a nested tensor of the jagged layout, made of rows without holes."""
+    jagged = isinstance(leaf, Tensor) and leaf.is_nested and leaf.layout == torch.jagged
+    return bool(jagged and leaf.lengths() is None)
+
+
+def map_jagged(function: Callable[[Tensor], Tensor], leaf: Any) -> Tensor:
+    """A nested tensor of `function` of its values and of its offsets.
+
+    They are tensors of their own: what holds for one (pinned, copied, in use on a stream) has to be
+    done for both.
+    """
+    values, offsets = function(leaf.values()), leaf.offsets()
+    known = offsets if offsets.device.type == "cpu" else None
+    moved = function(offsets)
+    return nested(values, moved, leaf._ragged_idx, known)
+
+
+def dense(leaf: Any) -> tuple[Tensor, ...]:
+    """The tensors that a tensor consists of: of a nested one, its values and offsets."""
+    return (leaf.values(), leaf.offsets()) if is_jagged(leaf) else (leaf,)

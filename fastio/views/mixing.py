@@ -1,0 +1,339 @@
+"""Mixes several datasets into one: which row of which dataset stands at which position.
+
+The order of a mix is a function of (seed, epoch), computed without state. Positions are divided
+into cycles of `CYCLE`. In each cycle every source has a number of places proportional to its
+weight, in an order of the cycle's own. The k-th place of a source, counted over all epochs, has
+position k of that source's own epochs, which follow one another, each in its own order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio.order.order import Order
+from fastio.order.plan import BucketPlan, Lengths, Plan, PlannedBatch
+from fastio.order.sampling import Sampling
+
+CYCLE = 10_000  # places; weights are rounded to multiples of 1 / CYCLE
+_WORD = 0xFFFFFFFFFFFFFFFF
+_KEPT_CYCLES = 4
+
+Stop = Literal["all", "first"]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Several datasets that are loaded as one; returned by `fastio.mix`.
+
+    Attributes:
+        sources: datasets as the loader takes them: paths, URLs, or dataset objects.
+        weights: weight of each source; they add up to 1.
+        seed: seed of the order in which sources alternate; None uses the loader's seed.
+        stop: where an epoch ends, as in `fastio.mix`.
+    """
+
+    sources: tuple[Any, ...]
+    weights: tuple[float, ...]
+    seed: int | None = None
+    stop: Stop | int = "all"
+
+
+def mix(
+    sources: Mapping[Any, float] | Iterable[tuple[Any, float]],
+    *,
+    seed: int | None = None,
+    stop: Stop | int = "all",
+) -> Mix:
+    """Return several datasets with the same fields as one dataset for `Loader`.
+
+    Samples come from each source in proportion to its weight: exactly in each run of 10,000 samples
+    of an epoch, in random order within it. A source that ends starts again, with the order and the
+    augmentations of its next epoch. At the start of the mix's next epoch each source continues
+    where it was. The order is a function of the seeds: it is the same for any number of ranks and
+    threads, and a resumed run continues exactly.
+
+    Windows of tokens have the `cu_seqlens` of the whole batch. Documents (`TokenPad`) are padded to
+    the longest of the batch, whichever dataset it comes from. With `pool`, batches of similar
+    lengths are made from the samples of the mix, so that each batch has samples of all sources.
+
+        loader = fastio.Loader(
+            fastio.mix({"web": 0.7, "books": 0.3}), 64, shuffle=True,
+            transforms={"tokens": fastio.TokenWindows(2048)},
+        )
+
+    Args:
+        sources: {path: weight, ...}, or pairs of a dataset (or path) and its weight. A torch Subset
+            or ConcatDataset of such datasets is possible too. Weights are positive and may have any
+            sum.
+        seed: seed of the order in which sources alternate, also in loaders that do not shuffle;
+            None uses the loader's seed, which always decides the order within each source.
+        stop: where an epoch ends: "all", when every source has been read once (small sources are
+            read several times); "first", when the first source would start again; or a number of
+            samples.
+
+    Raises:
+        ValueError: there are no sources, or a weight or `stop` is not possible.
+    """
+    pairs = list(sources.items() if isinstance(sources, Mapping) else sources)
+    if not pairs:
+        raise ValueError("there is nothing to mix: give {path: weight, ...}")
+    weights = np.array([float(weight) for _, weight in pairs])
+    if not np.isfinite(weights).all() or weights.min() <= 0:
+        raise ValueError(f"weights are above 0, got {weights.tolist()}")
+    shares = weights / weights.sum()
+    if shares.min() < 1 / CYCLE:
+        raise ValueError(
+            f"a weight below 1/{CYCLE} of the sum gives a source no place: {weights.tolist()}"
+        )
+    if stop not in ("all", "first") and (type(stop) is not int or stop < 1):
+        raise ValueError(f"stop is 'all', 'first' or a number of samples, got {stop!r}")
+    return Mix(tuple(source for source, _ in pairs), tuple(shares.tolist()), seed, stop)
+
+
+class Part(NamedTuple):
+    """The positions of a request that belong to one epoch of one source, with their rows.
+
+    Attributes:
+        source: number of the source.
+        epoch: epoch of the source.
+        places: int64 (n,), indices of the rows among the requested positions.
+        rows: int64 (n,), row numbers in the source.
+        occurrences: int64 (n,), how often each row occurred earlier in the epoch; None if never.
+    """
+
+    source: int
+    epoch: int
+    places: Indices
+    rows: Indices
+    occurrences: Indices | None = None
+
+
+class Chain:
+    """Several datasets one after the other, of which some rows may be picked.
+
+    Args:
+        rows: number of rows of each dataset.
+        sampling: sampling whose `picked` says which rows are picked.
+    """
+
+    def __init__(self, rows: Sequence[int], sampling: Sampling) -> None:
+        self._bounds = np.append(0, np.cumsum(rows)).astype(np.int64)
+        self._sampling = sampling
+
+    def __len__(self) -> int:
+        picked = self._sampling.picked
+        return int(self._bounds[-1]) if picked is None else len(picked)
+
+    @property
+    def datasets(self) -> int:
+        """The number of datasets."""
+        return len(self._bounds) - 1
+
+    def parts_at(self, part: Part, first: int = 0) -> list[Part]:
+        """Splits a part by dataset; its rows are places among the picked rows.
+
+        Args:
+            part: part of one source.
+            first: number of the first dataset.
+        """
+        rows, occurrences = self._sampling.picked_at(part.rows)
+        return self.parts(part._replace(rows=rows, occurrences=occurrences), first)
+
+    def parts(self, part: Part, first: int = 0) -> list[Part]:
+        """Splits a part by dataset; its rows count all datasets together."""
+        numbers = np.searchsorted(self._bounds, part.rows, side="right") - 1
+        found = []
+        for number in np.unique(numbers).tolist():
+            here = np.flatnonzero(numbers == number)
+            rows = part.rows[here] - self._bounds[number]
+            often = None if part.occurrences is None else part.occurrences[here]
+            found.append(Part(first + number, part.epoch, part.places[here], rows, often))
+        return found
+
+    def places(self, dataset: int, rows: Indices, occurrences: Indices | None) -> Indices:
+        """Returns the places of a dataset's rows among the picked rows; see `Sampling.places`."""
+        return self._sampling.places(rows + self._bounds[dataset], occurrences)
+
+
+class MixOrder:
+    """The order of a mix.
+
+    Args:
+        rows: number of rows of each source.
+        weights: weight of each source; they add up to 1.
+        seed: seed of the order in which sources alternate.
+        order_seed: seed of the order within sources.
+        shuffle: whether the rows of each source are shuffled.
+        stop: where an epoch ends, as in `mix`.
+
+    Attributes:
+        samples: number of samples of an epoch.
+
+    Raises:
+        ValueError: a source has no rows.
+    """
+
+    def __init__(
+        self,
+        rows: list[int],
+        weights: tuple[float, ...],
+        *,
+        seed: int,
+        order_seed: int,
+        shuffle: bool,
+        stop: Stop | int,
+    ) -> None:
+        if min(rows) < 1:
+            raise ValueError(f"a source of the mix has no samples: {rows}")
+        self._rows = np.array(rows, np.int64)
+        self._quota = _quota(np.array(weights))
+        self._bounds = np.cumsum(self._quota)
+        self._seed = seed
+        self._cycles: dict[int, tuple[Indices, Indices]] = {}
+        self._order_seed = order_seed
+        self._mode: Literal["shuffle", "sequential"] = "shuffle" if shuffle else "sequential"
+        self.samples = self._samples(stop)
+
+    def parts(self, epoch: int, positions: Indices) -> list[Part]:
+        """Returns the rows at positions of an epoch, int64 (n,) in [0, samples), as parts.
+
+        Parts are ordered by source, then by the source's epoch.
+        """
+        # Epochs follow one another, and so do the sources' places in them.
+        cycle, place = np.divmod(positions + epoch * self.samples, CYCLE)
+        source, nth = np.empty_like(place), np.empty_like(place)
+        for each in np.unique(cycle).tolist():
+            here = cycle == each
+            sources, before = self._cycle(each)
+            source[here], nth[here] = sources[place[here]], before[place[here]]
+        nth += cycle * self._quota[source]
+        own_epoch, own_position = np.divmod(nth, self._rows[source])
+        found = []
+        for number in np.unique(source).tolist():
+            for own in np.unique(own_epoch[source == number]).tolist():
+                places = np.flatnonzero((source == number) & (own_epoch == own))
+                rows = self._of(number, own).at(own_position[places])
+                found.append(Part(number, own, places, rows))
+        return found
+
+    def _cycle(self, cycle: int) -> tuple[Indices, Indices]:
+        """Returns each cycle place's source, and how many earlier places that source has."""
+        kept = self._cycles.get(cycle)
+        if kept is None:
+            turns = Order(CYCLE, self._seed, cycle).span(0, CYCLE)
+            sources = np.searchsorted(self._bounds, turns, side="right")
+            before = np.empty_like(sources)
+            by_source = np.argsort(sources, kind="stable")
+            before[by_source] = np.arange(CYCLE) - (self._bounds - self._quota)[sources[by_source]]
+            while len(self._cycles) >= _KEPT_CYCLES:
+                del self._cycles[next(iter(self._cycles))]
+            kept = self._cycles[cycle] = sources, before
+        return kept
+
+    def _of(self, number: int, epoch: int) -> Order:
+        key = (self._order_seed + 0x9E3779B97F4A7C15 * number) & _WORD
+        return Order(int(self._rows[number]), key, epoch, self._mode)
+
+    def _samples(self, stop: Stop | int) -> int:
+        if isinstance(stop, int):
+            return stop
+        needed = -(-self._rows * CYCLE // self._quota)
+        return int(needed.max() if stop == "all" else max(1, needed.min()))
+
+
+@dataclass(frozen=True)
+class MixLengths:
+    """The lengths of the rows at positions of an epoch; see `plan.Lengths`.
+
+    Args:
+        order: order of the mix.
+        epoch: epoch, from 0.
+        lengths: lengths of each source's rows.
+    """
+
+    order: MixOrder
+    epoch: int
+    lengths: Sequence[Lengths]
+
+    def __getitem__(self, positions: Indices, /) -> npt.NDArray[np.int32]:
+        found = np.empty(len(positions), np.int32)
+        for part in self.order.parts(self.epoch, positions):
+            found[part.places] = self.lengths[part.source][part.rows]
+        return found
+
+
+class MixedBatch(NamedTuple):
+    """One batch of one rank, with the attributes of `plan.PlannedBatch` and `pool`.
+
+    A source's epochs follow one another from pool to pool, but may alternate within one.
+    """
+
+    step: int
+    parts: list[Part]
+    size: int
+    valid: int
+    next_position: int
+    pool: int
+
+
+@dataclass(frozen=True)
+class MixPlan:
+    """The batches of one rank in one epoch of a mix.
+
+    Args:
+        order: order of the mix.
+        epoch: epoch, from 0.
+        positions: plan of the epoch's positions, in order or by lengths; its rows are positions.
+        chains: the datasets of each source; they are numbered one after the other.
+    """
+
+    order: MixOrder
+    epoch: int
+    positions: Plan | BucketPlan
+    chains: Sequence[Chain]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __iter__(self) -> Iterator[MixedBatch]:
+        positions = self.positions
+        first = np.cumsum([0, *(chain.datasets for chain in self.chains)]).tolist()
+        for planned in self.positions:
+            parts = [
+                part
+                for whole in self.order.parts(self.epoch, planned.rows)
+                for part in self.chains[whole.source].parts_at(whole, first[whole.source])
+            ]
+            size, valid, after = len(planned.rows), planned.valid, planned.next_position
+            pool = planned.step
+            if isinstance(positions, BucketPlan):
+                pool = (after - 1) // positions.pool_rows
+            yield MixedBatch(planned.step, parts, size, valid, after, pool)
+
+
+def concatenated(chain: Chain, epoch: int, plan: Iterable[PlannedBatch]) -> Iterator[MixedBatch]:
+    """Yields batches of a chain of datasets, split into parts by dataset."""
+    for planned in plan:
+        size = len(planned.rows)
+        whole = Part(0, epoch, np.arange(size), planned.rows, planned.occurrences)
+        yield MixedBatch(
+            planned.step, chain.parts(whole), size, planned.valid, planned.next_position, 0
+        )
+
+
+def _quota(shares: npt.NDArray[np.float64]) -> Indices:
+    """Returns the places of each source in a cycle, by largest remainders and at least one each."""
+    exact = shares * CYCLE
+    quota = np.maximum(1, np.floor(exact)).astype(np.int64)
+    by_remainder = np.argsort(np.floor(exact) - exact, kind="stable")
+    for place in range(CYCLE - int(quota.sum())):
+        quota[by_remainder[place % len(quota)]] += 1
+    while quota.sum() > CYCLE:
+        quota[np.argmax(quota)] -= 1
+    return quota

@@ -30,6 +30,14 @@ def simd_force(level: Simd) -> None:
     Makes kernels use `level`, or the best of this machine where that is less. For tests and benchmarks: it holds for the whole process.
     """
 
+TRUNCATED: int = 3
+
+CORRUPT: int = 4
+
+FOREIGN: int = 6
+
+MAX_ROWS: int = 281474976710656
+
 def mix_key(a: int, b: int) -> int:
     """Mixes two 64-bit words into a key."""
 
@@ -95,6 +103,14 @@ class Geometry:
         What the chain does to images of heights x widths (upright): int32 rows of crop y, x, height, width; resampled height, width; window y, x, height, width; flips horizontal, vertical.
         """
 
+CODEC_JPEG: int = 0
+
+CODEC_RAW: int = 1
+
+CODEC_ENCODED: int = 2
+
+CODEC_BLOCKS: int = 3
+
 def crc32c(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
     """CRC-32C (Castagnoli) of the bytes of a uint8 array."""
 
@@ -156,6 +172,23 @@ def train_codebook(jpegs: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(N
     """
     The 16,640 bytes of a codebook for JPEG files (uint8 arrays). Damaged ones are left out; ValueError where none is left. Ctrl-C ends it.
     """
+
+class FieldKind(enum.IntEnum):
+    """What a batch has of a field of a Table; see table.h."""
+
+    BYTES = 0
+
+    NUMBERS = 1
+
+    INPUTS = 2
+
+    TARGETS = 3
+
+    POSITIONS = 4
+
+    DOCUMENTS = 5
+
+    MASK = 6
 
 class Mapping:
     """A file in memory; see mapping.h."""
@@ -235,6 +268,10 @@ class ColumnDecoder:
         """
         The pages in `data` to `rows` numbers of `width` bytes, and Arrow's bitmap where they are nullable. Returns how many are null; -1: not decoded, as pages are of a kind that this does not know. Raises ValueError: they are damaged, which with `checked` their checksums tell too.
         """
+
+WHOLE_FILE: int = -1
+
+PATIENCE_S: float = 2.0
 
 class FileSet:
     """Local files by number; see read.h."""

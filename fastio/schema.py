@@ -22,13 +22,14 @@ from typing import Any, Literal, TypeGuard, cast
 import numpy as np
 import pyarrow as pa
 
+from fastio import _native
 from fastio.errors import SchemaError
 
 # What an image column holds, row by row. These numbers are part of the disk format.
-CODEC_JPEG = 0  # a JPEG file, byte for byte
-CODEC_RAW = 1  # uint8 pixels (H, W, C), row-major
-CODEC_ENCODED = 2  # any other image file, byte for byte; Pillow decodes it
-CODEC_BLOCKS = 3  # a JPEG's coefficients as a block record
+CODEC_JPEG = _native.CODEC_JPEG  # a JPEG file, byte for byte
+CODEC_RAW = _native.CODEC_RAW  # uint8 pixels (H, W, C), row-major
+CODEC_ENCODED = _native.CODEC_ENCODED  # any other image file, byte for byte; Pillow decodes it
+CODEC_BLOCKS = _native.CODEC_BLOCKS  # a JPEG's coefficients as a block record
 CODEC_NAMES = ("jpeg", "raw", "encoded", "blocks")
 
 # The column of the fields that lie side by side.

@@ -52,7 +52,10 @@ COMMON = {"train": {"runtime"}}
 OWNERS = {
     "fastio._native": {
         "runtime.build",
+        "runtime.threads",
+        "schema",
         "packed",
+        "sources.layout",
         "sources.table.parquet_columns",
         "sources.table.mapped",
         "sources.table.row_groups",

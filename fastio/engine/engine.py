@@ -50,8 +50,7 @@ OnError = Literal["raise", "skip", "replace"]
 _SMALL_BYTES = 64 << 10  # fields of a batch below this size, such as labels, get new memory
 _ATTEMPTS = 3  # at fetching a damaged shard again
 _END_S = 1.0  # time that the feeder's thread has to end when the interpreter exits
-_FOREIGN = 6  # status.h: Pillow must decode it
-_DAMAGED = (3, 4)  # status.h: truncated, corrupt
+_DAMAGED = (_native.TRUNCATED, _native.CORRUPT)
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
@@ -529,7 +528,9 @@ class Engine:
         These are foreign formats that are recognised only when read, such as a PNG named .jpg, and
         truncated files if Pillow is set to load them (`ImageFile.LOAD_TRUNCATED_IMAGES`).
         """
-        wanted = (_FOREIGN, *_DAMAGED) if ImageFile.LOAD_TRUNCATED_IMAGES else (_FOREIGN,)
+        wanted = (
+            (_native.FOREIGN, *_DAMAGED) if ImageFile.LOAD_TRUNCATED_IMAGES else (_native.FOREIGN,)
+        )
         for name, slot in pending.slots.items():
             image, futures = self._images[name], pending.foreign[name]
             for index, code, _ in slot.failures():
@@ -643,7 +644,7 @@ class Engine:
         broken = {
             i: message
             for i, code, message in slot.failures()
-            if code != _FOREIGN and i not in futures
+            if code != _native.FOREIGN and i not in futures
         }
         images: list[AnyArray | None] = []
         if own_size:

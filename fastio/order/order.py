@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fastio import _native
 
 Mode = Literal["sequential", "shuffle", "window"]
-MAX_ROWS = 2**48
+MAX_ROWS = _native.MAX_ROWS
 Indices = npt.NDArray[np.int64]
 _WORD = 0xFFFFFFFFFFFFFFFF
 

@@ -11,7 +11,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-PATIENCE_S = 2.0  # for what is in hand when something is closed; as native/core/crew.h has it
+from fastio import _native
+
+PATIENCE_S = _native.PATIENCE_S  # for what is in hand when something is closed
 
 T = TypeVar("T")
 P = ParamSpec("P")

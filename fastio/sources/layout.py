@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+
+from fastio._native import FieldKind
 
 # Offset in the file, bytes, CRC-32C of them or None.
 Extent = tuple[int, int, int | None]
 # int64 (rows + 1,), where each row's segments begin; int64 and int32, each segment's first token in
 # its shard, and how many it has.
 Segments = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]
-
-
-class FieldKind(IntEnum):
-    """What a batch has of a field; see native/core/table.h."""
-
-    BYTES = 0
-    NUMBERS = 1
-    INPUTS = 2
-    TARGETS = 3
-    POSITIONS = 4
-    DOCUMENTS = 5
-    MASK = 6
 
 
 @dataclass(frozen=True)
@@ -57,7 +46,7 @@ class TableField:
     def native(self) -> tuple[int, int, int, int, int, int, int]:
         """What `fastio._native.Table` takes."""
         to = 1 if self.kind == FieldKind.BYTES else np.dtype(self.dtype).itemsize
-        return (self.column, self.offset, self.nbytes, int(self.kind), self.item, to, self.fill)
+        return (self.column, self.offset, self.nbytes, self.kind.value, self.item, to, self.fill)
 
 
 Ranges = list[tuple[int, int]]  # offset in the file, bytes

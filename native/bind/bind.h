@@ -100,6 +100,7 @@ StoreSpec store_spec(bool channels_last, const Normalize& normalize, int channel
 void check_rows(const Table& table, const std::vector<std::int64_t>& rows);
 
 void bind_cpu(nb::module_& m);
+void bind_status(nb::module_& m);
 void bind_order(nb::module_& m);
 void bind_geometry(nb::module_& m);
 void bind_image(nb::module_& m);

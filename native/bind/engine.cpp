@@ -367,6 +367,8 @@ nb::tuple counters(const HeldEngine& held) {
 }  // namespace
 
 void bind_engine(nb::module_& m) {
+  m.attr("WHOLE_FILE") = FileSet::kWholeFile;
+  m.attr("PATIENCE_S") = std::chrono::duration<double>(kPatience).count();
   nb::class_<SharedFiles>(m, "FileSet", "Local files by number; see read.h.")
       .def(
           "__init__",

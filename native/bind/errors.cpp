@@ -33,6 +33,13 @@ void raise_for(const Status& status) {
   throw nb::python_error();
 }
 
+void bind_status(nb::module_& m) {
+  // Codes of the rows that a slot could not fill, on which Python acts.
+  m.attr("TRUNCATED") = static_cast<int>(Code::truncated);
+  m.attr("CORRUPT") = static_cast<int>(Code::corrupt);
+  m.attr("FOREIGN") = static_cast<int>(Code::foreign);
+}
+
 void check_length(const char* name, std::size_t given, std::size_t wanted) {
   if (given == wanted) return;
   const std::string text = std::string(name) + " has " + std::to_string(given) +

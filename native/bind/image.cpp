@@ -116,6 +116,10 @@ StoreSpec store_spec(bool channels_last, const Normalize& normalize, int channel
 }
 
 void bind_image(nb::module_& m) {
+  m.attr("CODEC_JPEG") = static_cast<int>(Codec::jpeg);
+  m.attr("CODEC_RAW") = static_cast<int>(Codec::raw);
+  m.attr("CODEC_ENCODED") = static_cast<int>(Codec::encoded);
+  m.attr("CODEC_BLOCKS") = static_cast<int>(Codec::blocks);
   m.def(
       "crc32c",
       [](const Bytes& data) {

@@ -5,6 +5,7 @@ NB_MODULE(_native, m) {
   // A daemon thread that the interpreter's exit ends keeps what it held: nothing to warn users of.
   nanobind::set_leak_warnings(false);
   fastio::bind_cpu(m);
+  fastio::bind_status(m);
   fastio::bind_order(m);
   fastio::bind_geometry(m);
   fastio::bind_image(m);

@@ -117,6 +117,7 @@ void bound_windows_of(std::uint64_t n, std::uint64_t block, std::uint64_t window
 }  // namespace
 
 void bind_order(nb::module_& m) {
+  m.attr("MAX_ROWS") = kMaxRows;
   m.def("mix_key", &mix_key, nb::arg("a"), nb::arg("b"), "Mixes two 64-bit words into a key.");
   m.def("permute", &bound<permute>, nb::arg("n"), nb::arg("key"), nb::arg("positions"),
         nb::arg("rows").noconvert(),

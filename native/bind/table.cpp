@@ -105,6 +105,15 @@ void check_rows(const Table& table, const std::vector<std::int64_t>& rows) {
 }
 
 void bind_table(nb::module_& m) {
+  nb::enum_<FieldKind>(m, "FieldKind", nb::is_arithmetic(),
+                       "What a batch has of a field of a Table; see table.h.")
+      .value("BYTES", FieldKind::bytes)
+      .value("NUMBERS", FieldKind::numbers)
+      .value("INPUTS", FieldKind::inputs)
+      .value("TARGETS", FieldKind::targets)
+      .value("POSITIONS", FieldKind::positions)
+      .value("DOCUMENTS", FieldKind::documents)
+      .value("MASK", FieldKind::mask);
   nb::class_<SharedMapping>(m, "Mapping", "A file in memory; see mapping.h.")
       .def("__init__", &open_mapping, nb::arg("path"))
       .def_prop_ro("data", &data, nb::rv_policy::automatic, "Its bytes: uint8 (n,), read-only.")

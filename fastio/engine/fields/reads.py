@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fastio import _native
 
 Rows = npt.NDArray[np.int64]
-WHOLE_FILE = -1
+WHOLE_FILE = _native.WHOLE_FILE
 LOOK_INTO_FILE = 0  # an orientation, height or width that only the file's header tells
 AS_STORED = 1  # an orientation: not to be turned, whatever the header says
 

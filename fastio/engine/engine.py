@@ -528,9 +528,8 @@ class Engine:
         These are foreign formats that are recognised only when read, such as a PNG named .jpg, and
         truncated files if Pillow is set to load them (`ImageFile.LOAD_TRUNCATED_IMAGES`).
         """
-        wanted = (
-            (_native.FOREIGN, *_DAMAGED) if ImageFile.LOAD_TRUNCATED_IMAGES else (_native.FOREIGN,)
-        )
+        damaged = _DAMAGED if ImageFile.LOAD_TRUNCATED_IMAGES else ()
+        wanted = (_native.FOREIGN, *damaged)
         for name, slot in pending.slots.items():
             image, futures = self._images[name], pending.foreign[name]
             for index, code, _ in slot.failures():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fastio._native import FieldKind
+from fastio._native import FieldKind as FieldKind
 
 # Offset in the file, bytes, CRC-32C of them or None.
 Extent = tuple[int, int, int | None]

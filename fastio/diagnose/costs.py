@@ -25,20 +25,19 @@ _RESIDENT = 0.9  # of the available memory: a dataset that is smaller stays in t
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds a sample, each stage alone.
+    """The seconds that a sample takes in each stage when the stage runs alone.
 
     Attributes:
-        prep_s: the loader's threads, the data in memory, Python transforms left out.
-        fetch_s: storage, which the threads wait for, decoding included: the loader alone, cold.
-            0.0 where that was not measured.
-        transform_s: transforms written in Python, on the loop's thread.
-        copy_s: to the device.
+        prep_s: the loader's threads, with the data in memory, without Python transforms.
+        fetch_s: the loader alone, cold: waiting for storage, and decoding. 0.0 if not measured.
+        transform_s: Python transforms, on the thread of the training loop.
+        copy_s: copies to the device.
         compute_s: the model, or the emulated accelerator.
-        prep_cpu_s: processor seconds that the loader takes, on all cores together.
-        compute_cpu_s: processor seconds that a model on the CPU takes; 0.0 for a device.
-        cores: that both have.
-        asynchronous: the device computes beside the loop's thread.
-        blocking_copies: the loop's thread waits for each copy.
+        prep_cpu_s: processor seconds of the loader, summed over all cores.
+        compute_cpu_s: processor seconds of a model on the CPU; 0.0 for a device.
+        cores: cores that loader and model share.
+        asynchronous: whether the device computes in parallel with the training loop.
+        blocking_copies: whether the training loop waits for each copy.
     """
 
     prep_s: float
@@ -54,7 +53,7 @@ class Costs:
 
     @property
     def loop_s(self) -> float:
-        """The loop, if batches were always there.
+        """The seconds of the training loop if it never waits for a batch.
 
         A blocking copy stands in the device's queue: it waits for the step before, and the next
         step for it.
@@ -67,29 +66,29 @@ class Costs:
 
     @property
     def cpu_s(self) -> float:
-        """All processor time, spread over the cores."""
+        """The processor seconds of all stages, divided by the cores."""
         return (self.prep_cpu_s + self.transform_s + self.compute_cpu_s) / self.cores
 
     def supply_s(self, cold: bool = False) -> float:
-        """The loader without the loop."""
+        """Returns the seconds of the loader without the training loop."""
         return max(self.prep_s, self.fetch_s if cold else 0.0)
 
     def sample_s(self, cold: bool = False) -> float:
-        """Loader and loop together."""
+        """Returns the seconds of loader and training loop together."""
         return max(self.loop_s, self.supply_s(cold), self.cpu_s)
 
     def samples_per_s(self, cold: bool = False) -> float:
-        """Loader and loop together; 0.0 where nothing costs anything."""
+        """Returns the samples per second of loader and loop together; 0.0 if nothing has a cost."""
         seconds = self.sample_s(cold)
         return 1 / seconds if seconds else 0.0
 
     def gain_of(self, after: Costs) -> float:
-        """An epoch's time that reads from storage / its time with other costs."""
+        """Returns the speed-up of a cold epoch with other costs."""
         seconds = after.sample_s(cold=True)
         return self.sample_s(cold=True) / seconds if seconds else 1.0
 
     def rates(self) -> dict[Stage, float]:
-        """Samples a second of each stage alone; those that cost nothing are left out."""
+        """Returns the samples per second of each stage alone. Stages without cost are left out."""
         stages: dict[Stage, float] = {
             "fetch": self.fetch_s,
             "decode": self.prep_s,
@@ -100,7 +99,7 @@ class Costs:
         return {stage: 1 / seconds for stage, seconds in stages.items() if seconds}
 
     def waits_for(self, cold: bool = False) -> Stage:
-        """The stage that decides `sample_s`; of several that take turns, the longest."""
+        """Returns the stage that limits the rate; of stages that run in turn, the longest."""
         if self.supply_s(cold) >= self.loop_s:
             return "fetch" if cold and self.fetch_s > _SLOWER * self.prep_s else "decode"
         stages: dict[Stage, float] = {
@@ -116,7 +115,7 @@ _SLOWER = 1.1
 
 
 def costs(measured: Measured) -> Costs:
-    """What a sample costs in the runs of a bench.
+    """Returns the costs of a sample, from the runs of a bench.
 
     Phases that are missing cost nothing. The loader's rate without Python transforms is that of
     the curve over threads where there is one.
@@ -155,7 +154,8 @@ def costs(measured: Measured) -> Costs:
 
 
 def expected(facts: Facts, use: Use) -> Costs | None:
-    """What a sample costs in an epoch that is not the first; None where no rate is known.
+    """Returns the costs of a sample in later epochs, from the probes' facts; None if no rate is
+    known.
 
     What memory or a cache does not hold is fetched in each of them.
     """
@@ -178,17 +178,17 @@ def expected(facts: Facts, use: Use) -> Costs | None:
 
 
 def threads_of(facts: Facts, use: Use) -> int:
-    """That the user's loader works with."""
+    """Returns the number of threads of the user's loader."""
     return use.threads or (facts.machine.cores if facts.machine else 1)
 
 
 def decode_rate(facts: Facts, use: Use, threads: int | None = None) -> float | None:
-    """Samples a second of the loader from memory.
+    """Returns the samples per second that the loader decodes from memory.
 
     Args:
         facts, use: see there.
-        threads: that it has; None: as used. Between numbers that were measured the rate is taken
-            to rise evenly, and not beyond.
+        threads: number of threads; None for the user's. Rates between measured numbers of threads
+            are interpolated linearly; there is no extrapolation.
     """
     if facts.tables is not None:
         return facts.tables.rate
@@ -205,7 +205,7 @@ def decode_rate(facts: Facts, use: Use, threads: int | None = None) -> float | N
 
 
 def cold_rate(facts: Facts) -> float | None:
-    """Samples a second from the disk, nothing of them in memory."""
+    """Returns the samples per second from disk, with nothing in the page cache."""
     storage, data = facts.storage, facts.data
     if storage is None or data is None:
         return None
@@ -219,7 +219,7 @@ def cold_rate(facts: Facts) -> float | None:
 
 
 def network_rate(facts: Facts) -> float | None:
-    """Samples a second from the store."""
+    """Returns the samples per second from the store."""
     bandwidth = network_bytes_s(facts)
     if bandwidth is None or facts.data is None or not facts.data.sample_bytes:
         return None
@@ -227,7 +227,9 @@ def network_rate(facts: Facts) -> float | None:
 
 
 def network_bytes_s(facts: Facts) -> float | None:
-    """Bytes a second from the store: those of a loader, or else at best."""
+    """Returns the bytes per second from the store, of a loader if measured, else the best stream
+    rate.
+    """
     if facts.remote is None:
         return None
     if facts.remote.loader_bytes_s:
@@ -237,7 +239,7 @@ def network_bytes_s(facts: Facts) -> float | None:
 
 
 def cached_share(facts: Facts, use: Use) -> float:
-    """The part of a remote dataset that a cache, or the loader's memory, has room for."""
+    """Returns the share of a remote dataset that fits into the cache or the loader's memory."""
     if facts.data is not None and 0 < facts.data.nbytes <= _HELD_BYTES:
         return 1.0
     if use.cache is None or facts.data is None or not facts.data.nbytes:
@@ -247,14 +249,14 @@ def cached_share(facts: Facts, use: Use) -> float:
 
 
 def copy_rate(facts: Facts, use: Use) -> float | None:
-    """Images a second to the GPU, as uint8 from pinned memory."""
+    """Returns the images per second that are copied to the GPU, as uint8 from pinned memory."""
     if facts.gpu is None or facts.images is None or not facts.gpu.pinned_bytes_s:
         return None
     return facts.gpu.pinned_bytes_s / (3 * use.crop * use.crop)
 
 
 def stays_in_memory(facts: Facts) -> bool:
-    """Whether every epoch but the first reads from the page cache."""
+    """Returns whether every epoch but the first reads from the page cache."""
     if facts.data is None or facts.machine is None or facts.data.remote:
         return False
     if not facts.data.complete:

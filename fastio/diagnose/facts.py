@@ -1,4 +1,4 @@
-"""What the probes found out: plain frozen values, ready for JSON. Unknown is None."""
+"""The facts that the probes find, as frozen JSON-ready values. Unknown values are None."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ Storage = Literal["disk", "memory", "network"]
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """The machine, or the container, and what computes on it.
+    """Facts of the machine, or of the container.
 
     Attributes:
         cpu: the processor's name.
-        cores: that this process may use, by affinity and quota.
-        simd: the instruction set that the native code takes: "avx512", "avx2" or "portable".
-        memory_bytes: of the machine, or of the container's limit.
-        torch: its version.
-        device: where batches go: "cpu", or the name of the GPU.
-        date: when this was found out, ISO 8601, UTC.
-        allowed_cores: by affinity alone; 0: not known.
-        available_bytes: of memory, that could be had now; 0: not known.
-        quota: cores' worth of time that the container's quota allows.
-        throttled_share: of the quota's periods, those in which it was used up.
-        others_cores: cores that other processes kept busy meanwhile, on average.
-        swapped_bytes: of all processes, in swap space.
+        cores: cores that this process may use, by affinity and quota.
+        simd: instruction set of the native code: "avx512", "avx2" or "portable".
+        memory_bytes: memory of the machine, or the container's limit.
+        torch: version of torch.
+        device: destination of batches: "cpu", or the name of the GPU.
+        date: date of the measurement, ISO 8601, UTC.
+        allowed_cores: cores by affinity alone; 0 if unknown.
+        available_bytes: memory that is available now; 0 if unknown.
+        quota: CPU quota of the container, in cores.
+        throttled_share: share of the quota's periods that were throttled.
+        others_cores: mean number of cores that other processes used during the measurement.
+        swapped_bytes: swap space in use, by all processes.
         shm_bytes: size of /dev/shm.
-        open_files, most_open_files: the limit, and what a process may raise it to.
-        huge_pages: "always", "madvise" or "never".
-        container: whether it looks like one.
+        open_files, most_open_files: soft and hard limit of open files.
+        huge_pages: transparent huge pages: "always", "madvise" or "never".
+        container: whether the process seems to run in a container.
     """
 
     cpu: str
@@ -54,16 +54,16 @@ class MachineFacts:
 
 @dataclass(frozen=True)
 class SettingsFacts:
-    """What torch and the environment are set to, in this process.
+    """Settings of torch and of the environment in this process.
 
     Attributes:
-        torch_cuda: the CUDA version that torch was built for; None: it has none.
-        torch_threads: that operators on the CPU use.
-        omp_threads: OMP_NUM_THREADS, where it is set.
-        allocator: "malloc", "jemalloc", "tcmalloc" or "mimalloc".
-        other_allocator: path of a library of another one on this machine.
+        torch_cuda: CUDA version that torch was built for; None for a CPU build.
+        torch_threads: threads of operators on the CPU.
+        omp_threads: OMP_NUM_THREADS; None if it is not set.
+        allocator: memory allocator: "malloc", "jemalloc", "tcmalloc" or "mimalloc".
+        other_allocator: path of another allocator that is installed.
         local_ranks: processes of the job on this machine.
-        nvidia: whether there is an NVIDIA device, whatever torch knows of it.
+        nvidia: whether the machine has an NVIDIA device, even if torch does not see it.
     """
 
     torch_cuda: str | None
@@ -77,17 +77,17 @@ class SettingsFacts:
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """The first CUDA device.
+    """Facts of the first CUDA device.
 
     Attributes:
-        name, count: of the devices.
+        name, count: name and number of the devices.
         capability: compute capability, (major, minor).
-        memory_bytes: of one.
-        tf32, cudnn_benchmark: torch's settings, as they are without a program's own.
-        pinned_bytes_s, pageable_bytes_s: copies to it, bytes a second.
-        link, best_link: PCIe generation and lanes, (now under load, possible).
-        flops: measured rates of a matrix product by "float32", "tf32", "bfloat16", a second.
-        channels_last_gain: a convolution's time in the contiguous layout / in channels_last.
+        memory_bytes: memory of one device.
+        tf32, cudnn_benchmark: torch's settings in this process.
+        pinned_bytes_s, pageable_bytes_s: copies to the device, in bytes per second.
+        link, best_link: PCIe generation and lanes, under load and at most.
+        flops: operations per second of a matrix product, by "float32", "tf32", "bfloat16".
+        channels_last_gain: speed-up of a convolution by channels-last memory.
     """
 
     name: str
@@ -106,21 +106,21 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What the data is.
+    """Facts of a dataset.
 
     Attributes:
-        path: as given.
-        kind: what a loader takes it for: "packed", "folder", "tars", "tables" (also packed ones,
+        path: path as given.
+        kind: kind of data: "packed", "folder", "tars", "tables" (also packed ones,
             see `packed`), "tokens", "sounds", "hugging_face", or another word.
-        codecs: of the images, rows by codec; empty where there are none, or none is known.
-        rows: samples; of a part where `complete` is False.
-        nbytes: of the files, likewise.
-        read_bytes: measured bytes read for a sample; 0.0: not measured.
-        storage: where the files are.
+        codecs: number of images by codec; empty if there are none or the codec is unknown.
+        rows: number of samples; of those that were listed if `complete` is False.
+        nbytes: bytes of the files, likewise.
+        read_bytes: measured bytes read per sample; 0.0 if not measured.
+        storage: where the files are stored.
         packed: whether `fastio pack` wrote it.
-        files: how many there are.
-        complete: False: there was no time to look at all files.
-        remote: whether it is behind a URL.
+        files: number of files.
+        complete: False if there was no time to list all files.
+        remote: whether the data is behind a URL.
     """
 
     path: str
@@ -137,31 +137,31 @@ class DataFacts:
 
     @property
     def sample_bytes(self) -> float:
-        """Bytes of a sample, on average: those read, or else those stored."""
+        """The mean bytes per sample: bytes read if measured, else bytes stored."""
         return self.read_bytes or (self.nbytes / self.rows if self.rows else 0.0)
 
     @property
     def codec(self) -> str:
-        """How most images are stored; "" where there are none."""
+        """The codec of most images; "" if there are none."""
         return max(self.codecs, key=lambda codec: self.codecs[codec], default="")
 
 
 @dataclass(frozen=True)
 class StorageFacts:
-    """How the dataset's own files are read.
+    """How fast the dataset's files are read.
 
     Attributes:
-        file_system: its type: "ext4", "nfs4", "overlay", ...
-        network: whether it is another machine's.
-        rotating: whether the disk is one that turns.
-        resident_share: of the dataset's pages, those that are in memory.
-        read_bytes: of a read of the random ones: about a sample.
-        cold_reads_s, cold_reads_parallel_s: such reads a second from the disk, one at a time and
-            eight at a time.
-        sequential_bytes_s: a large file from its beginning, from the disk.
-        warm_reads_s: such reads a second from memory, one at a time.
-        write_bytes_s: to the scratch folder, where one was given.
-        cold_loader_s: images a second of a loader whose images come from the disk.
+        file_system: type of the file system: "ext4", "nfs4", "overlay", ...
+        network: whether it is a network file system.
+        rotating: whether the disk is a rotating one.
+        resident_share: share of the dataset's pages that are in the page cache.
+        read_bytes: size of a random read, about one sample.
+        cold_reads_s, cold_reads_parallel_s: random reads per second from disk, one and eight at
+            a time.
+        sequential_bytes_s: bytes per second of a sequential read from disk.
+        warm_reads_s: random reads per second from the page cache, one at a time.
+        write_bytes_s: bytes per second written to the scratch folder, if one was given.
+        cold_loader_s: images per second of a loader that reads from disk.
     """
 
     file_system: str
@@ -179,16 +179,16 @@ class StorageFacts:
 
 @dataclass(frozen=True)
 class Trial:
-    """A part of the data, packed as a trial.
+    """A part of the data that was packed as a trial.
 
     Attributes:
-        codec: "blocks" or "raw"; "" of tables.
-        max_side: that images were shrunk to; None: they were not.
-        samples: how many.
-        rate: samples a second of a loader with `threads`.
-        bytes_share: size / that of the same samples as they were.
-        before_rate: samples a second of the same samples as they are, measured in turns with
-            `rate`; None: they were not.
+        codec: "blocks" or "raw"; "" for tables.
+        max_side: longer side that images were resized to; None if they were not.
+        samples: number of samples.
+        rate: samples per second of a loader with `threads`.
+        bytes_share: packed size relative to the original size.
+        before_rate: samples per second of the same samples unpacked, measured in turns with
+            `rate`; None if not measured.
     """
 
     codec: str
@@ -201,21 +201,21 @@ class Trial:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What images there are, by a sample, and how fast they are decoded from memory.
+    """Facts of a dataset's images, from a sample, and how fast they are decoded from memory.
 
     Attributes:
-        sampled: images looked at.
-        formats: share of each format, as Pillow names them ("JPEG", "PNG", ...).
-        progressive, cmyk, rotated: share of all that are progressive JPEGs, that are CMYK, that
-            EXIF turns.
-        mean_bytes, mean_pixels: of an image.
-        short_side, long_side: pixels, medians.
-        threads: that the loader was measured with.
+        sampled: number of images in the sample.
+        formats: share of each format, by Pillow's names ("JPEG", "PNG", ...).
+        progressive, cmyk, rotated: share of progressive JPEGs, of CMYK images, and of images that
+            EXIF rotates.
+        mean_bytes, mean_pixels: means per image.
+        short_side, long_side: medians, in pixels.
+        threads: threads of the loader that was measured.
         rate, one_thread_rate: images a second of fastio.Loader, cropped and resized, with
             `threads` and with one.
-        used: (threads, rate) of a loader as the user has it, where that has other threads or not.
-        pillow_rate: images a second of one process that opens, crops and resizes with Pillow.
-        trials: of parts packed.
+        used: (threads, rate) of a loader with the user's number of threads.
+        pillow_rate: images per second of one process that decodes, crops and resizes with Pillow.
+        trials: parts of the data packed as trials.
     """
 
     sampled: int
@@ -237,18 +237,18 @@ class ImageFacts:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What tables there are, by their first files, and how fast rows come.
+    """Facts of tables, from their first files, and how fast their rows are loaded.
 
     Attributes:
         format: "parquet", "arrow", "csv", "jsonl", "packed".
-        columns: how many.
-        row_groups: of the files looked at.
-        group_rows, group_bytes: of a row group, medians; bytes decoded.
-        compressions: of Parquet: of its columns.
-        text_columns: of strings that are not dictionary-encoded.
-        threads: that the loader was measured with.
-        rate: rows a second of fastio.Loader.
-        trial: a part packed.
+        columns: number of columns.
+        row_groups: number of row groups in the files that were read.
+        group_rows, group_bytes: rows and decoded bytes of a row group, medians.
+        compressions: compressions of the columns, for Parquet.
+        text_columns: number of string columns that are not dictionary-encoded.
+        threads: threads of the loader that was measured.
+        rate: rows per second of fastio.Loader.
+        trial: a part of the data packed as a trial.
     """
 
     format: str
@@ -265,18 +265,18 @@ class TableFacts:
 
 @dataclass(frozen=True)
 class RemoteFacts:
-    """How a store answers.
+    """How fast a store answers.
 
     Attributes:
-        backend: the library that asks: "obstore" or "fsspec".
-        latency_s: of a request for a kilobyte, median.
-        stream_bytes_s: one request at a time.
-        parallel_bytes_s: eight at a time.
-        decode_rate: samples a second that the threads manage when bytes are there.
-        cache_bytes: room for the cache: what it holds and what is free on its disk; None: no cache.
-        cache_file_system: the type of the file system that it is on.
-        loader_bytes_s: that a loader fetched which waited for nothing else; None: it did, or too
-            little came to tell.
+        backend: client library: "obstore" or "fsspec".
+        latency_s: median latency of a request for one kilobyte.
+        stream_bytes_s: bytes per second with one request at a time.
+        parallel_bytes_s: bytes per second with eight requests at a time.
+        decode_rate: samples per second of the loader once the data has been fetched.
+        cache_bytes: bytes that the cache holds and that are free on its disk; None without a cache.
+        cache_file_system: type of the cache's file system.
+        loader_bytes_s: bytes per second of a loader that only waits for the network; None if it
+            waited for something else, or fetched too little to measure.
     """
 
     backend: str
@@ -291,12 +291,12 @@ class RemoteFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that was found out.
+    """All facts that the probes found.
 
     Attributes:
-        machine, settings, gpu, data, storage, images, tables, remote: of each family of probes;
-            None where there is nothing of it, or where it failed.
-        notes: what failed, or was left out for want of time: a sentence each.
+        machine, settings, gpu, data, storage, images, tables, remote: facts of each family of
+            probes; None if it does not apply or has failed.
+        notes: what failed or was left out for lack of time, one sentence each.
     """
 
     machine: MachineFacts | None = None
@@ -310,9 +310,9 @@ class Facts:
     notes: tuple[str, ...] = ()
 
     def replaced(self, **parts: Any) -> Facts:
-        """The same with other parts."""
+        """Returns a copy with other parts."""
         return replace(self, **parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
+        """Returns JSON-ready values."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""What a diagnosis says: who is to blame, what to do, what it would bring."""
+"""Findings of a diagnosis: the cause of a delay, the remedy, and the predicted gain."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Culprit = Literal[
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that costs time, and its remedy.
+    """One cause of lost time, and its remedy.
 
     Attributes:
-        culprit: who is to blame.
-        waits_for: what is waited for, a sentence without a full stop: "the model waits 62% of
+        culprit: the cause.
+        waits_for: what is waited for, as a sentence without a full stop: "the model waits 62% of
             an epoch for threads that decode".
-        advice: what to do, as an instruction that can be followed: a command, an argument.
-        gain: predicted epoch time before / after, 1.0 or more; None: it cannot be told.
-        evidence: short lines with the numbers behind it.
+        advice: what to do: a command or an argument.
+        gain: predicted speed-up of an epoch, 1.0 or more; None if unknown.
+        evidence: short lines with the measurements.
     """
 
     culprit: Culprit
@@ -41,10 +41,10 @@ class Finding:
     evidence: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
+        """Returns JSON-ready values."""
         return asdict(self)
 
 
 def by_gain(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings, the largest gain first; those without one last; else in the order given."""
+    """Returns the findings sorted by gain, the largest first; those without a gain come last."""
     return tuple(sorted(findings, key=lambda one: -(one.gain or 0.0)))

@@ -1,4 +1,4 @@
-"""What a bench measured: plain frozen values, ready for JSON.
+"""The results of a bench, as frozen JSON-ready values.
 
 A run of `fastio bench` ends in one `Measured`. The diagnosis and the report are functions of it
 alone, so that a file of JSON from another machine is diagnosed and drawn like a run of one's own.
@@ -30,25 +30,25 @@ Stage = Literal["fetch", "decode", "transform", "copy", "compute"]
 
 @dataclass(frozen=True)
 class Settings:
-    """How it was run.
+    """The settings of a bench.
 
     Attributes:
-        batch_size: samples a step.
-        threads: of the loader.
-        transforms: as their specifications print.
-        model: its name; "" where an accelerator was emulated.
-        accelerator: the preset's name, or "" where a rate was given or nothing was emulated.
-        accelerator_rate: samples/s of the emulated accelerator; None: a model computed.
-        device: batches' device as given to the loader.
-        seed: of the order and of all augmentations.
-        asynchronous: the device computes beside the loop (a GPU, an emulated accelerator); False:
-            the loop's own cores compute, as with a model on the CPU.
-        blocking_copies: the loop waits for each copy to the device; False: copies run on a
-            stream, ahead of the step that needs them.
-        au_target: the least AU that MLPerf Storage asks of the accelerator, 0.0 to 1.0.
-        amp: the type that the model was autocast to, "bf16" or "fp16"; "" for float32.
-        compile: the model went through torch.compile.
-        channels_last: weights and images lay in channels-last memory.
+        batch_size: samples per step.
+        threads: threads of the loader.
+        transforms: transforms, as text.
+        model: name of the model; "" if an accelerator was emulated.
+        accelerator: name of the preset; "" if a rate was given or nothing was emulated.
+        accelerator_rate: samples per second of the emulated accelerator; None with a model.
+        device: device of the batches, as given to the loader.
+        seed: seed of the order and of all augmentations.
+        asynchronous: whether the device computes in parallel with the loop (a GPU or an emulated
+            accelerator); False for a model on the CPU, which uses the loop's own cores.
+        blocking_copies: whether the loop waits for each copy to the device; False if copies run
+            on a stream, ahead of the step that needs them.
+        au_target: accelerator utilisation that MLPerf Storage requires, 0.0 to 1.0.
+        amp: type of autocast, "bf16" or "fp16"; "" for float32.
+        compile: whether the model was compiled with torch.compile.
+        channels_last: whether weights and images were in channels-last memory.
     """
 
     batch_size: int
@@ -69,15 +69,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Busy:
-    """Busy seconds of each stage, summed over the threads that did it.
+    """Busy seconds of each stage, summed over the threads that worked on it.
 
     Attributes:
-        read_s: threads waited for bytes.
-        decode_s: threads decoded.
-        resample_s: threads cropped, resized and wrote rows.
+        read_s: threads wait for bytes.
+        decode_s: threads decode.
+        resample_s: threads crop, resize and write rows.
         copy_s: copies to the device, on their stream.
-        transform_s: transforms written in Python, which run between two batches.
-        compute_s: the model (or emulated accelerator) computed.
+        transform_s: Python transforms, which run between two batches.
+        compute_s: the model (or emulated accelerator) computes.
     """
 
     read_s: float = 0.0
@@ -90,21 +90,22 @@ class Busy:
 
 @dataclass(frozen=True)
 class Phase:
-    """One of the runs whose differences are the diagnosis.
+    """One of the runs of a bench. The diagnosis compares their rates.
 
     Attributes:
-        name: which.
-        samples: handed over in it; of a part of an epoch read cold over a network, those fetched.
-        seconds: that it took, from the first batch asked for to the last step's end; starting
-            threads and worker processes is left out.
-        busy: what each stage did meanwhile.
-        wait_s: the caller waited for a batch, Python transforms left out.
-        steps: batches.
-        bytes_read: from files or mapped memory.
-        bytes_fetched: over the network.
+        name: name of the phase.
+        samples: samples that were delivered; for a part of an epoch that is read cold over a
+            network, those that were fetched.
+        seconds: duration from the request of the first batch to the end of the last step, without
+            the start of threads and worker processes.
+        busy: busy seconds of each stage.
+        wait_s: seconds in which the caller waited for a batch, without Python transforms.
+        steps: number of batches.
+        bytes_read: bytes read from files or mapped memory.
+        bytes_fetched: bytes fetched over the network.
         cpu_s: processor seconds of this process and its workers.
         au: accelerator utilisation as MLPerf Storage defines it, compute time / run time, 0.0
-            to 1.0; None where nothing was computed.
+            to 1.0; None if nothing was computed.
     """
 
     name: PhaseName
@@ -120,33 +121,33 @@ class Phase:
 
     @property
     def samples_per_s(self) -> float:
-        """Samples a second (0.0 of an empty phase)."""
+        """Samples per second; 0.0 for an empty phase."""
         return self.samples / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def wait_share(self) -> float | None:
-        """The part of the time in which the caller waited for a batch, 0.0 to 1.0."""
+        """The share of the time in which the caller waited for a batch, 0.0 to 1.0."""
         return self.wait_s / self.seconds if self.seconds > 0 else None
 
     @property
     def cores_busy(self) -> float | None:
-        """Processor time / time: how many cores the process and its workers kept busy."""
+        """The number of cores that the process and its workers kept busy on average."""
         return self.cpu_s / self.seconds if self.seconds > 0 else None
 
 
 @dataclass(frozen=True)
 class Split:
-    """What one epoch's seconds go to, where the loop stands: the parts add up to the epoch.
+    """The seconds of one epoch by stage; the parts add up to the epoch.
 
     Work that is hidden behind another stage is in none of them.
 
     Attributes:
         name: "warm" or "cold".
-        fetch_s: waited for storage or network: what the cold run takes longer than the warm one.
-        decode_s: waited for the loader's threads: reading from memory, decoding, resizing.
+        fetch_s: waiting for storage or network: what the cold run takes longer than the warm one.
+        decode_s: waiting for the loader's threads: reading from memory, decoding, resizing.
         transform_s: Python transforms.
-        copy_s: waited for copies to the device.
-        compute_s: the model computed.
+        copy_s: waiting for copies to the device.
+        compute_s: the model computes.
     """
 
     name: Literal["warm", "cold"]
@@ -158,11 +159,11 @@ class Split:
 
     @property
     def epoch_s(self) -> float:
-        """Seconds of the epoch."""
+        """The seconds of the epoch."""
         return self.fetch_s + self.decode_s + self.transform_s + self.copy_s + self.compute_s
 
     def parts(self) -> dict[Stage, float]:
-        """The parts by stage, in the order in which the data goes."""
+        """Returns the parts by stage, in the order of the data flow."""
         return {
             "fetch": self.fetch_s,
             "decode": self.decode_s,
@@ -174,13 +175,13 @@ class Split:
 
 @dataclass(frozen=True)
 class Span:
-    """A stage's time in one step of the timeline, in seconds from the timeline's beginning.
+    """The time of one stage in one step, in seconds from the beginning of the timeline.
 
     Attributes:
-        step: of the together run, from 0.
+        step: number of the step, from 0.
         stage: "fetch", "decode", "copy" are the loop's waits for them; "transform" and "compute"
             are the work itself. Spans of the stages may overlap where the device works on its own.
-        start_s, end_s: the span.
+        start_s, end_s: begin and end of the span.
         run: "warm" or "cold".
     """
 
@@ -193,11 +194,11 @@ class Span:
 
 @dataclass(frozen=True)
 class ThreadRate:
-    """A point of the loader's curve over threads, warm.
+    """The warm rate of the loader with a number of threads.
 
     Attributes:
         threads: of the loader.
-        samples_per_s: that it handed over alone, without transforms written in Python.
+        samples_per_s: rate of the loader alone, without Python transforms.
     """
 
     threads: int
@@ -206,11 +207,11 @@ class ThreadRate:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory while loader and model ran together, in bytes.
+    """Memory use while loader and model ran together, in bytes.
 
     Attributes:
-        peak_rss_bytes: resident set of this process, highest.
-        available_bytes: what was left to take when the bench began.
+        peak_rss_bytes: largest resident set of this process.
+        available_bytes: available memory when the bench began.
     """
 
     peak_rss_bytes: int
@@ -219,12 +220,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Prediction:
-    """An epoch's time, as it is or after a change.
+    """The predicted time of an epoch, now or after a change.
 
     Attributes:
         name: the change in a few words: "now, warm", "threads: 4", "packed as blocks", ...
-        epoch_s: predicted (of "now": measured) seconds of an epoch.
-        measured_s: seconds of an epoch that was then measured so; None: it was not.
+        epoch_s: predicted seconds of an epoch; measured ones for "now".
+        measured_s: seconds of an epoch that was measured with the change; None if it was not.
     """
 
     name: str
@@ -234,14 +235,14 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Training:
-    """Epochs trained for the accuracy beside the time.
+    """The time and the accuracy of a training.
 
     Attributes:
         name: "fastio" or "DataLoader".
-        epochs: trained.
-        seconds: in all, evaluation left out.
+        epochs: number of epochs.
+        seconds: duration without evaluation.
         accuracy: top-1 after the last epoch, 0.0 to 1.0.
-        loss: mean training loss of the last epoch; None: it was no finite number.
+        loss: mean training loss of the last epoch; None if it was not finite.
     """
 
     name: str
@@ -253,23 +254,23 @@ class Training:
 
 @dataclass(frozen=True)
 class Measured:
-    """All that a bench measured.
+    """Everything that a bench measured.
 
     Attributes:
-        machine, dataset, settings: where, what, how.
-        phases: the runs, in the order of `PhaseName`; those that were not asked for are missing.
-        splits: an epoch's seconds by stage, warm, and cold where it was measured.
+        machine, dataset, settings: facts of the machine and the data, and the settings.
+        phases: the runs, in the order of `PhaseName`; those that were not requested are missing.
+        splits: seconds of an epoch by stage, warm, and cold if it was measured.
         timeline: spans of a few dozen steps.
-        threads: the loader's curve, ascending; () where it was not measured.
-        predictions: epochs as they are, then after each change, the largest gain first.
-        trainings: () unless epochs were asked for.
-        memory: None where it is not known.
-        accelerators_fed: how many accelerators of `Settings.accelerator_rate` the loader alone,
-            warm, keeps at the AU that MLPerf Storage asks for; None without an emulated one.
-        notes: what a reader must know of this run, a sentence each.
-        baseline: path of the folder that DataLoader read; "" without a baseline.
-        packed_samples_per_s: what the loader handed over alone of a part of the data packed with
-            the block codec as a trial, with the same threads; None: not tried.
+        threads: rates by number of threads, ascending; () if not measured.
+        predictions: epochs now, then after each change, the largest gain first.
+        trainings: trainings for accuracy; () unless epochs were requested.
+        memory: memory use; None if unknown.
+        accelerators_fed: number of accelerators of `Settings.accelerator_rate` that the loader
+            alone, warm, keeps at the required utilisation; None without an emulated one.
+        notes: remarks on this run, one sentence each.
+        baseline: path of the folder that DataLoader reads; "" without a baseline.
+        packed_samples_per_s: rate of the loader alone on a part of the data that was packed with
+            the block codec as a trial, with the same threads; None if not tried.
     """
 
     machine: MachineFacts
@@ -288,20 +289,20 @@ class Measured:
     packed_samples_per_s: float | None = None
 
     def phase(self, name: PhaseName) -> Phase | None:
-        """The run of that name, None where it was not made."""
+        """Returns the run of that name, or None if it was not made."""
         return next((phase for phase in self.phases if phase.name == name), None)
 
     def split(self, name: Literal["warm", "cold"]) -> Split | None:
-        """The split of that name, None where it was not made."""
+        """Returns the split of that name, or None if it was not measured."""
         return next((split for split in self.splits if split.name == name), None)
 
     def epoch_s(self, phase: Phase) -> float:
-        """Seconds of a whole epoch at a phase's rate (0.0 of an empty phase)."""
+        """Returns the seconds of a whole epoch at a phase's rate; 0.0 for an empty phase."""
         return phase.seconds / phase.samples * self.dataset.rows if phase.samples else 0.0
 
     @property
     def ceiling(self) -> float | None:
-        """Samples a second on batches that are in place: no loader makes a loop faster.
+        """Samples per second of the model on resident batches, which no loader can exceed.
 
         None where that was not measured, or in too few steps to compare with.
         """
@@ -311,14 +312,14 @@ class Measured:
         return alone.samples_per_s or None
 
     def reach(self, name: PhaseName) -> float | None:
-        """The part of the ceiling that a loop with a loader comes to; None where not measured."""
+        """Returns a phase's rate relative to the ceiling, or None if it was not measured."""
         phase = self.phase(name)
         if phase is None or not phase.samples_per_s or not self.ceiling:
             return None
         return phase.samples_per_s / self.ceiling
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values that `from_dict` takes.
+        """Returns JSON-ready values that `from_dict` accepts.
 
         Beside what was measured each phase has what follows from it: `samples_per_s`, `wait_share`,
         `cores_busy`, and `of_ceiling` where loader and model ran together.
@@ -337,7 +338,7 @@ class Measured:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Measured:
-        """The value that `to_dict` gave; keys that are not known are left out.
+        """Returns the value that `to_dict` converted. Unknown keys are ignored.
 
         Raises:
             MeasuredInvalid: it is none, or of another format.

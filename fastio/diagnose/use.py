@@ -9,18 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Use:
-    """How the user loads and trains.
+    """How the user loads data and trains.
 
     Attributes:
-        batch_size: samples a step.
-        threads: `num_workers` of the loader; None: one for each core, fastio's default.
-        crop: edge of the square that images are cropped to, in pixels.
-        model_rate: samples a second that the model takes when data is there; None: not known.
-        cache: folder that a remote dataset is kept in; None: none is.
-        storage_options: for a URL.
-        scratch: a folder in which files may be written and deleted again; None: only small ones,
-            where temporary files go.
-        epochs: that are trained; None: so many that the first one does not count.
+        batch_size: samples per step.
+        threads: `num_workers` of the loader; None for one per core, the default.
+        crop: height and width of the crops, in pixels.
+        model_rate: samples per second of the model when it never waits; None if unknown.
+        cache: cache folder of a remote dataset; None if there is none.
+        storage_options: options of the store of a URL.
+        scratch: folder for temporary files; None writes only small ones, to the system's folder.
+        epochs: planned epochs; None for many, so that the first one does not matter.
     """
 
     batch_size: int = 256

@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 def from_json(kind: type[_T], values: Any, where: str) -> _T:
-    """A dataclass of JSON values; keys that are not known are left out.
+    """Returns a dataclass made of JSON values. Unknown keys are ignored.
 
     Args:
         kind: the dataclass.

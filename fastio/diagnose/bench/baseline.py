@@ -31,7 +31,7 @@ _ENDLESS = 1 << 40  # samples
 
 
 class PillowFolder(Dataset[tuple[torch.Tensor, int]]):
-    """Samples (image, label) of a folder of images for each class; image (C, H, W).
+    """Samples (image, label) of an image folder, decoded with Pillow; images have shape (C, H, W).
 
     Args:
         folder: has a folder for each class.
@@ -66,7 +66,7 @@ class PillowFolder(Dataset[tuple[torch.Tensor, int]]):
 
 
 def image_folder(folder: str) -> FolderDataset:
-    """The images of class folders, numbered as a Loader numbers them.
+    """Returns the images of class folders, with the labels that a Loader gives them.
 
     Raises:
         BenchError: it is no folder, or there are none.
@@ -80,7 +80,7 @@ def image_folder(folder: str) -> FolderDataset:
 
 
 def random_crop(image: Image.Image, size: int) -> Image.Image:
-    """RandomResizedCrop(size), then RandomHorizontalFlip(), as torchvision draws them."""
+    """Applies RandomResizedCrop(size) and RandomHorizontalFlip() as torchvision draws them."""
     image = image.crop(random_box(image.width, image.height))
     image = image.resize((size, size), Image.Resampling.BILINEAR)
     if random.random() < 0.5:
@@ -89,7 +89,7 @@ def random_crop(image: Image.Image, size: int) -> Image.Image:
 
 
 def random_box(width: int, height: int) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) of a crop."""
+    """Returns (left, top, right, bottom) of a random crop."""
     for _ in range(10):
         area = width * height * random.uniform(0.08, 1.0)
         ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -103,7 +103,7 @@ def random_box(width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def middle(image: Image.Image, size: int) -> Image.Image:
-    """Resize(evaluation_edge(size)), then CenterCrop(size)."""
+    """Applies Resize(evaluation_edge(size)) and CenterCrop(size)."""
     edge, shorter = evaluation_edge(size), min(image.width, image.height)
     width, height = edge * image.width // shorter, edge * image.height // shorter
     image = image.resize((width, height), Image.Resampling.BILINEAR)
@@ -112,12 +112,12 @@ def middle(image: Image.Image, size: int) -> Image.Image:
 
 
 def evaluation_edge(size: int) -> int:
-    """The shorter edge before the middle is cut out: 256 for 224, and so in proportion."""
+    """Returns the shorter edge before the centre crop: 256 for 224, and in proportion."""
     return size * 8 // 7
 
 
 class _Collate:
-    """A batch of samples, with callables on its images: in the worker processes, as is usual."""
+    """Collates samples and applies callables to the images, in the worker processes."""
 
     def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
         self._transforms = transforms
@@ -131,7 +131,7 @@ class _Collate:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Takes batches (images, labels) from a DataLoader to where a model is.
+    """Moves batches (images, labels) from a DataLoader to the model's device.
 
     Attributes:
         device: of the model; copies to a GPU are put on its stream, and not waited for.
@@ -154,7 +154,7 @@ _NORMALIZED = Tail([Normalize(MEAN, STD)])
 
 
 class BaselineBatches:
-    """A DataLoader's epochs as (batch, samples), its workers kept over epochs.
+    """The epochs of a DataLoader as (batch, samples), with persistent workers.
 
     The last batch of an epoch is left out if it is not full, unless it is the only one.
 
@@ -199,12 +199,12 @@ class BaselineBatches:
         return _Samples(iter(self.loader), self._delivery)
 
     def stats(self) -> Stats:
-        """Nothing is counted."""
+        """Returns empty statistics: nothing is counted."""
         return Stats()
 
 
 class _Samples:
-    """Holds no batch; see `run_loop`."""
+    """Iterates without holding a batch; see `run_loop`."""
 
     def __init__(self, batches: Iterator[Any], delivery: Delivery | None) -> None:
         self._batches = batches

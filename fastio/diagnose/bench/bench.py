@@ -64,7 +64,7 @@ def bench(options: Options, progress: Progress = lambda _: None) -> Measured:
 
 @contextmanager
 def _temporary(where: str | None) -> Iterator[str]:
-    """A new folder within another, which is made if need be; gone afterwards."""
+    """Returns a new temporary folder inside another, which is made if necessary."""
     if where is not None:
         Path(where).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
@@ -74,7 +74,7 @@ def _temporary(where: str | None) -> Iterator[str]:
 
 
 def _measure(runs: Runs) -> Measured:
-    """All runs, one after the other."""
+    """Makes all runs, one after the other."""
     subject, compute, options = runs.subject, runs.compute, runs.subject.options
     available, began = available_memory(), CoreTimes.now()
     cold = runs.can_be_cold()
@@ -146,7 +146,7 @@ def _settings(subject: Subject, compute: Compute) -> Settings:
 
 
 def _about(subject: Subject, compute: Compute) -> list[str]:
-    """What a reader must know of what was asked for, and what not."""
+    """Returns notes on the options that were used and on those that were not."""
     options = subject.options
     found = []
     if compute.preset is not None and options.preset is None:
@@ -177,7 +177,7 @@ def _splits(measured: Measured, warm: list[Run]) -> tuple[Split, ...]:
 
 
 def split_of(runs: list[Run], rows: int) -> Split:
-    """What a warm epoch's seconds go to, of the runs together.
+    """Returns the split of a warm epoch, from the runs of loader and model together.
 
     Args:
         runs: warm ones.
@@ -192,7 +192,7 @@ def split_of(runs: list[Run], rows: int) -> Split:
 
 
 def _timeline(measured: Measured, warm: list[Run], cold: list[Run]) -> tuple[Span, ...]:
-    """A few dozen steps of the longest run of each."""
+    """Returns a few dozen steps of the longest warm and cold run."""
     found = timeline(max(warm, key=_steps), "decode", "warm")
     if cold:
         waits_for = costs(measured).waits_for(cold=True)
@@ -207,7 +207,7 @@ def _steps(run: Run) -> int:
 
 
 def _fed(measured: Measured) -> float | None:
-    """How many of the emulated accelerators the loader alone would keep at their utilisation."""
+    """Returns how many emulated accelerators the loader alone could keep at their utilisation."""
     rate, now = measured.settings.accelerator_rate, costs(measured)
     slowest = max(now.prep_s, now.transform_s)
     if rate is None or not slowest:

@@ -24,7 +24,7 @@ _WARM_UP_STEPS = 4
 
 
 def model_device(options: Options) -> torch.device:
-    """Where a model computes; if nothing was asked for, on the GPU where there is one.
+    """Returns the device of the model: the one asked for, else the GPU if there is one.
 
     Raises:
         BenchError: torch finds no such device.
@@ -40,7 +40,7 @@ def model_device(options: Options) -> torch.device:
 
 @dataclass(frozen=True)
 class Compute:
-    """Makes devices, all alike.
+    """Makes devices with the same settings.
 
     Attributes:
         options: what was asked for.
@@ -58,7 +58,7 @@ class Compute:
 
     @classmethod
     def of(cls, options: Options, subject: Subject) -> tuple[Compute, Subject]:
-        """What computes, and the data as it wants it.
+        """Returns the compute and the subject, with the transforms and layout that the model needs.
 
         Raises:
             BenchError: there is no such model, or no such device.
@@ -76,7 +76,7 @@ class Compute:
         return cls(options, device=device, step=load_step(subject, device)), subject
 
     def warm_up(self, batches: list[tuple[Any, int]]) -> None:
-        """Steps of which nothing is read off: code is compiled, kernels and memory are chosen.
+        """Runs steps that are not measured, in which code is compiled and kernels are chosen.
 
         Args:
             batches: (batch, samples), on the device.
@@ -91,7 +91,7 @@ class Compute:
 
     @contextmanager
     def backends(self) -> Iterator[None]:
-        """PyTorch's settings for speed, as fastio.train has them, while a model computes."""
+        """Sets PyTorch's backends for speed, as fastio.train does, while a model computes."""
         if self.device is None:
             yield
             return
@@ -105,16 +105,16 @@ class Compute:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether the device computes beside the loop."""
+        """Whether the device computes in parallel with the loop."""
         return self.rate is not None or self.on_gpu
 
     @property
     def au_target(self) -> float:
-        """The least utilisation that MLPerf Storage asks for."""
+        """The accelerator utilisation that MLPerf Storage requires."""
         return 0.9 if self.preset is None else self.preset.au
 
     def new(self, *, resident: bool = False, blocking: bool | None = None) -> Device:
-        """A device that has done nothing yet.
+        """Returns a new device.
 
         Args:
             resident: its batches are on it already.

@@ -15,7 +15,7 @@ from fastio.tensors.trees import map_leaves, to_device
 
 
 class Device(Protocol):
-    """Takes batches, one step each.
+    """A consumer of batches, one step each.
 
     Attributes:
         asynchronous: it computes beside the loop's thread.
@@ -36,11 +36,11 @@ class Device(Protocol):
         """Returns when all steps have ended."""
 
     def reset(self) -> None:
-        """Forgets the intervals."""
+        """Clears the intervals."""
 
 
 class Intervals:
-    """The lists of a device."""
+    """The busy intervals of a device."""
 
     def __init__(self) -> None:
         self.computing: list[Interval] = []
@@ -48,24 +48,24 @@ class Intervals:
         self.blocked: list[Interval] = []
 
     def reset(self) -> None:
-        """Forgets the intervals; lists that were handed out stay as they are."""
+        """Clears the intervals; lists that were returned before keep their values."""
         self.computing, self.copying, self.blocked = [], [], []
 
     def wait(self) -> None:
-        """Nothing is under way between two steps."""
+        """Returns at once: no work is pending between two steps."""
 
 
 class Nothing(Intervals):
-    """No device: the loader alone."""
+    """No device, to measure the loader alone."""
 
     asynchronous = True
 
     def step(self, batch: Any, samples: int) -> None:
-        """Lets go of the batch."""
+        """Drops the batch."""
 
 
 class EmulatedAccelerator(Intervals):
-    """Computes nothing, in the time that an accelerator would take.
+    """Takes the time that an accelerator would take, without computing.
 
     As on a GPU, steps run one after the other beside the loop: a step begins when its batch is
     there and the step before has ended, on a schedule of absolute times, so that a thread that
@@ -103,7 +103,7 @@ class EmulatedAccelerator(Intervals):
         _sleep_until(self._free_s)
 
     def _copied(self, now: float, seconds: float) -> float:
-        """When a copy that may begin now has ended."""
+        """Returns when a copy that may begin now has ended."""
         start = max(now, self._free_s if self._blocking else self._bus_free_s)
         end = self._bus_free_s = start + seconds
         self.copying.append((start, end))
@@ -119,7 +119,7 @@ def _sleep_until(moment: float) -> None:
 
 
 def tree_bytes(batch: Any) -> int:
-    """Bytes of a batch's tensors."""
+    """Returns the bytes of a batch's tensors."""
     sizes: list[int] = []
     map_leaves(lambda leaf: sizes.append(leaf.nbytes) if isinstance(leaf, Tensor) else None, batch)
     return sum(sizes)
@@ -129,7 +129,7 @@ TrainStep = Callable[[Any], Any]  # takes a batch: forward, backward, update
 
 
 class CpuModel(Intervals):
-    """A model that the loop's own cores compute."""
+    """A model that is computed on the loop's own cores."""
 
     asynchronous = False
 
@@ -144,7 +144,7 @@ class CpuModel(Intervals):
 
 
 class CudaModel(Intervals):
-    """A model on a CUDA device. The loop is one step ahead of it at most.
+    """A model on a CUDA device. The loop runs at most one step ahead of it.
 
     Args:
         train_step: puts a step on the current stream; what it waits for itself is loop time.
@@ -193,7 +193,7 @@ class CudaModel(Intervals):
 
 
 def _copied_now(batch: Any, device: torch.device) -> Any:
-    """A batch copied as plain training loops do it: from pageable memory, waiting for the copy."""
+    """Returns a batch copied as plain training loops do: from pageable memory, blocking."""
     return map_leaves(
         lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf,
         batch,
@@ -201,13 +201,13 @@ def _copied_now(batch: Any, device: torch.device) -> Any:
 
 
 def resident(batch: Any, device: torch.device | None) -> Any:
-    """A copy of a batch that stays: in memory of its own, on a device."""
+    """Returns a copy of a batch in its own memory on a device."""
     kept = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
     return kept if device is None else to_device(kept, device)
 
 
 class Resident:
-    """Batches that are there already, over and over: what a step takes without any loader.
+    """Repeats resident batches, to measure a step without a loader.
 
     Args:
         batches: (batch, samples) of each.

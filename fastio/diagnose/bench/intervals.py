@@ -8,18 +8,18 @@ Interval = tuple[float, float]  # begin and end, in seconds of time.perf_counter
 
 
 def total(intervals: list[Interval]) -> float:
-    """Seconds of intervals that do not overlap."""
+    """Returns the seconds of intervals that do not overlap."""
     return sum(end - start for start, end in intervals)
 
 
 def within(intervals: list[Interval], begin: float, stop: float) -> list[Interval]:
-    """The parts of intervals that lie between two moments."""
+    """Returns the parts of intervals that lie between two moments."""
     cut = ((max(start, begin), min(end, stop)) for start, end in intervals)
     return [(start, end) for start, end in cut if end > start]
 
 
 def subtract(intervals: list[Interval], others: list[Interval]) -> list[Interval]:
-    """Intervals (ascending, apart from each other) without what others cover."""
+    """Returns intervals (ascending, disjoint) without the parts that others cover."""
     left = []
     holes = sorted(others)
     at = 0

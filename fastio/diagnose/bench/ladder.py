@@ -30,7 +30,7 @@ _END_S = 10.0  # that an interrupted rung has to end its own processes
 
 
 def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
-    """Trains once for each rung, in processes of its own, everything read from memory.
+    """Trains once per rung, each in its own processes, with all data in the page cache.
 
     Args:
         options: data is an image folder; model, epochs (at least one), size, batch_size, val and
@@ -64,7 +64,7 @@ def ladder(options: Options, progress: Progress = lambda _: None) -> list[Rung]:
 
 
 def _check(folder: Path, options: Options) -> None:
-    """Refuses what no rung could train on.
+    """Raises an error for options that no rung could train with.
 
     Raises:
         BenchError: there is no such model, there is less than a batch, the images to evaluate on
@@ -104,14 +104,14 @@ def _folder(work: str | None) -> Iterator[Path]:
 
 
 def _packed(folder: Path, work: Path, codec: Literal["jpeg", "blocks"]) -> str:
-    """The folder packed with a codec, in the place of what an earlier run packed."""
+    """Packs the folder with a codec, replacing the result of an earlier run."""
     target = work / f"ladder-{codec}"
     pack(folder, target, codec=codec, overwrite=True)
     return str(target)
 
 
 def _measured(recipe: Recipe) -> Rung:
-    """The rung, trained by processes of its own.
+    """Trains a rung in its own processes and returns the result.
 
     Raises:
         BenchError: they failed; its last lines say why.
@@ -134,7 +134,7 @@ def _measured(recipe: Recipe) -> Rung:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
-    """The status of a process, and what it said; interrupted, it leaves no process behind."""
+    """Returns the exit status and the output of a process; an interrupt ends the process, too."""
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -151,7 +151,7 @@ def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
 
 
 def _environment(recipe: Recipe) -> dict[str, str]:
-    """Each process computes with its part of the cores."""
+    """Returns the environment of a process, which computes with its share of the cores."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -162,7 +162,7 @@ def _environment(recipe: Recipe) -> dict[str, str]:
 
 
 def read_whole(data: str) -> None:
-    """Brings all files to the page cache, so that no rung pays for the disk."""
+    """Reads all files into the page cache, so that no rung waits for the disk."""
     for path in sorted(Path(data).rglob("*")):
         if path.is_file():
             with open(path, "rb", buffering=0) as file:

@@ -12,7 +12,7 @@ from fastio.stats import Stats
 
 
 class Timed:
-    """A callable that notes when it ran."""
+    """A callable that records when it ran."""
 
     def __init__(self, function: Callable[[Any], Any], intervals: list[Interval]) -> None:
         self._function = function
@@ -30,7 +30,7 @@ class Timed:
 
 
 class LoaderBatches:
-    """The first epoch of a loader as (batch, samples); the same again with each iterator.
+    """The first epoch of a loader as (batch, samples), repeated by each iterator.
 
     Attributes:
         loader: which is closed with it.
@@ -49,7 +49,7 @@ class LoaderBatches:
         return _Epoch(self.loader, iter(self.loader))
 
     def stats(self) -> Stats:
-        """What the loader counted since it was made."""
+        """Returns the loader's statistics since it was made."""
         return self.loader.stats()
 
     def __enter__(self) -> LoaderBatches:
@@ -60,7 +60,7 @@ class LoaderBatches:
 
 
 class _Epoch:
-    """Holds no batch, so that its slot is free when the loop lets go of it."""
+    """Iterates without holding a batch, so that its slot is free as soon as the loop drops it."""
 
     def __init__(self, loader: Loader, iterator: LoaderIterator) -> None:
         self._loader = loader

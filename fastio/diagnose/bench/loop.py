@@ -23,7 +23,7 @@ _PATIENCE = 5  # times the seconds of a limit, for its least steps
 
 
 class Batches(Protocol):
-    """An epoch of (batch, samples of it)."""
+    """An epoch of (batch, number of samples)."""
 
     def __iter__(self) -> Iterator[tuple[Any, int]]: ...
     def __len__(self) -> int: ...
@@ -31,7 +31,7 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Limit:
-    """When a run ends.
+    """The limits of a run.
 
     Attributes:
         seconds: after the first step that is later than this.
@@ -77,30 +77,32 @@ class Run:
 
     @property
     def first(self) -> int:
-        """The step that is measured first: of a whole epoch all are, else the filling is not."""
+        """The first measured step: 0 for a whole epoch, else the first after the pipeline has
+        filled.
+        """
         if self.whole:
             return 0
         return min(_filling(self.period), len(self.samples) // 2 // self.period * self.period)
 
     @property
     def last(self) -> int:
-        """The step behind those that are measured: a whole number of periods from the first."""
+        """The end of the measured steps: a whole number of periods after the first."""
         steps = len(self.samples)
         return steps if self.whole else max(steps - (steps - self.first) % self.period, 1)
 
     @property
     def begin_s(self) -> float:
-        """When what is measured began."""
+        """The time at which the measurement began."""
         return self.marks[self.first]
 
     @property
     def stop_s(self) -> float:
-        """When it ended."""
+        """The time at which the measurement ended."""
         return self.end_s if self.whole else self.marks[self.last]
 
 
 def _filling(period: int) -> int:
-    """Steps until batches ahead are under way."""
+    """Returns the number of steps until prefetching is in full work."""
     return FILLING if period == 1 else 2 * period
 
 
@@ -177,7 +179,7 @@ def _is_over(run: Run, limit: Limit) -> bool:
 
 
 def phase_of(name: PhaseName, runs: list[Run]) -> Phase:
-    """The runs of a phase, added up."""
+    """Returns a phase: the sum of its runs."""
     parts = [_phase(name, run) for run in runs if run.samples]
     computed = [part.au * part.seconds for part in parts if part.au is not None]
     seconds = sum(part.seconds for part in parts)
@@ -226,7 +228,7 @@ Layers = list[tuple[Stage, list[Interval]]]
 
 
 def stage_layers(run: Run, waiting: Stage) -> Layers:
-    """A run's intervals by stage, those that hide others first.
+    """Returns a run's intervals by stage; earlier stages hide later ones.
 
     Args:
         run: loader and device together.
@@ -241,7 +243,7 @@ def stage_layers(run: Run, waiting: Stage) -> Layers:
 
 
 def stage_seconds(run: Run, waiting: Stage) -> dict[Stage, float]:
-    """What the run's time went to: each moment counts for the first stage that was busy then.
+    """Returns the seconds of a run by stage; each moment counts for the first stage that was busy.
 
     What no stage was busy in (the loop itself) counts as computing. The sum is the run's time.
     """
@@ -256,7 +258,7 @@ def stage_seconds(run: Run, waiting: Stage) -> dict[Stage, float]:
 
 
 def timeline(run: Run, waiting: Stage, name: Any) -> tuple[Span, ...]:
-    """The spans of a few dozen steps, from the first that is measured."""
+    """Returns the spans of a few dozen steps, from the first measured step."""
     first = run.first
     steps = range(first, min(first + SHOWN_STEPS, len(run.samples)))
     if not steps:

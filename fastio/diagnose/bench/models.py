@@ -26,7 +26,7 @@ _LEARNING_RATE = 1e-4
 
 
 def load_step(subject: Subject, device: torch.device) -> TrainStep:
-    """A training step with the model that was asked for, which is put on the device.
+    """Returns a training step of the model, which is moved to the device.
 
     Raises:
         BenchError: there is no such model, or it does not take this kind of data.
@@ -53,7 +53,7 @@ def load_step(subject: Subject, device: torch.device) -> TrainStep:
 
 
 def load_module(subject: Subject) -> nn.Module:
-    """The model that was asked for, with fresh weights on the CPU.
+    """Returns the model with initial weights on the CPU.
 
     Raises:
         BenchError: as `image_model`.
@@ -65,7 +65,7 @@ def load_module(subject: Subject) -> nn.Module:
 
 
 def image_model(options: Options, classes: int) -> nn.Module:
-    """A model of images by name, or the module that a function of the user's returns.
+    """Returns an image model by name, or the module that a user's function returns.
 
     Raises:
         BenchError: there is no such model, it does not take images of this size, or the function
@@ -85,7 +85,7 @@ def image_model(options: Options, classes: int) -> nn.Module:
 
 
 def check_image_model(options: Options) -> None:
-    """Refuses a name that no model of images has.
+    """Raises an error for a name that no image model has.
 
     Raises:
         BenchError: there is no such model.
@@ -99,7 +99,7 @@ def check_image_model(options: Options) -> None:
 
 
 def load_function(name: str) -> Any:
-    """The function behind "module:function"; the working directory's modules count.
+    """Returns the function named by "module:function", also from the working directory.
 
     Raises:
         BenchError: there is none.
@@ -124,7 +124,7 @@ def load_function(name: str) -> Any:
 def learner_of(
     model: nn.Module, device: torch.device, options: Options, lr: float = _LEARNING_RATE
 ) -> Learner:
-    """What makes training steps with a model at a constant learning rate.
+    """Returns a Learner with a constant learning rate.
 
     Raises:
         BenchError: lazy layers cannot be laid out as asked.
@@ -140,7 +140,7 @@ def learner_of(
 
 
 def train_options(options: Options, device: torch.device) -> TrainOptions:
-    """What fastio.train calls the same; one epoch at a constant learning rate."""
+    """Returns the options of fastio.train: one epoch with a constant learning rate."""
     return TrainOptions(
         data=options.data,
         epochs=1,
@@ -155,7 +155,7 @@ def train_options(options: Options, device: torch.device) -> TrainOptions:
 
 
 def task_loss(task: Task) -> Loss:
-    """The mean loss that a task of fastio.train has of a batch."""
+    """Returns the mean loss of a task of fastio.train on a batch."""
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         some = first_tensor(batch)
@@ -166,7 +166,7 @@ def task_loss(task: Task) -> Loss:
 
 
 def batch_loss(model: nn.Module, batch: Any) -> Tensor:
-    """Of any model and batch.
+    """Returns the loss of any model on a batch.
 
     A batch (inputs, labels) with int64 labels (N,) is classified, by cross entropy; of any other
     the mean output is the loss. A batch that is a dict is passed as it is.
@@ -179,7 +179,7 @@ def batch_loss(model: nn.Module, batch: Any) -> Tensor:
 
 
 def inputs_and_labels(batch: Any) -> tuple[Any, Tensor | None]:
-    """What a model takes of a batch, and int64 labels (N,) where it has some."""
+    """Returns the inputs of a batch, and its int64 labels (N,) or None."""
     if isinstance(batch, (tuple, list)) and len(batch) >= 2:
         labels = batch[1]
         known = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1

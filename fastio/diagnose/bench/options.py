@@ -12,7 +12,7 @@ from fastio.errors import BenchError as BenchError
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure. Everything has a default but the data.
+    """The options of a bench. All but the data have a default.
 
     Attributes:
         data: a path, a URL, a pattern or a list of them, or a dataset of fastio's; None: photos of
@@ -106,10 +106,10 @@ class Options:
 
     @property
     def model_by_name(self) -> bool:
-        """Whether the model is one of fastio.train's, not a function of the user's."""
+        """Whether the model is one of fastio.train's, and not a user's function."""
         return self.model is not None and ":" not in self.model
 
     @property
     def emulated(self) -> Preset | None:
-        """The preset, where one was named."""
+        """The preset, if one was named."""
         return None if self.preset is None else PRESETS[self.preset]

@@ -20,7 +20,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Preset:
-    """One accelerator with one workload.
+    """An accelerator with a workload.
 
     Attributes:
         name: "resnet50-h100".
@@ -42,7 +42,7 @@ class Preset:
 
     @property
     def rate(self) -> float:
-        """Samples a second."""
+        """Samples per second."""
         return self.batch_size / self.step_s
 
 

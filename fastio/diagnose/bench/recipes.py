@@ -21,7 +21,7 @@ BATCH_SIZE = 64  # samples of a step, of all processes together
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training, from the same initial weights and over the same images as all others.
+    """One training of a ladder. All start with the same weights and read the same images.
 
     Attributes:
         name: what is new.
@@ -47,26 +47,26 @@ class Recipe:
     processes: int = 1
 
     def write(self, path: Path) -> None:
-        """Writes what `read` reads."""
+        """Writes a file that `read` reads."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: str) -> Recipe:
-        """The recipe in a file."""
+        """Reads the recipe in a file."""
         values = json.loads(Path(path).read_text())
         return cls(**(values | {"training": TrainOptions(**values["training"])}))
 
 
 @dataclass(frozen=True)
 class Packed:
-    """The folder's images, packed in both ways."""
+    """The folder's images, packed with both codecs."""
 
     jpeg: str
     blocks: str
 
 
 def recipes(options: Options, packed: Packed, device: torch.device, cores: int) -> list[Recipe]:
-    """The rungs, each with everything before it that the machine could show.
+    """Returns the rungs; each includes all rungs before it that this machine can show.
 
     Args:
         options: whose data is an image folder.

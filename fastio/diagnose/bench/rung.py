@@ -25,7 +25,7 @@ from fastio.train.parallel import Place, processes
 
 
 def train(recipe: Recipe) -> dict[str, float]:
-    """Trains as the recipe says.
+    """Trains a recipe.
 
     Returns:
         "epoch_s": seconds of an epoch, the mean; "images": of an epoch; "accuracy": top-1.
@@ -50,13 +50,13 @@ def train(recipe: Recipe) -> dict[str, float]:
 
 
 def classes_of(data: str) -> int:
-    """How many classes an image folder, or a packed one, has."""
+    """Returns the number of classes of an image folder or a packed one."""
     with Loader(data) as loader:
         return len(loader.dataset.schema.classes or ())
 
 
 def _loader(recipe: Recipe, place: Place) -> Any:
-    """Full shuffled batches: images float32 (n, 3, size, size), labels (n,)."""
+    """Returns a loader of full shuffled batches: float32 images (n, 3, size, size), labels (n,)."""
     options = recipe.training
     if not recipe.torch_loader:
         threads = max(1, options.threads // recipe.processes)
@@ -79,7 +79,7 @@ def _loader(recipe: Recipe, place: Place) -> Any:
 
 
 def main() -> None:
-    """Trains the recipe in the first file, writes the result to the second."""
+    """Trains the recipe in the first file, and writes the result to the second."""
     recipe = Recipe.read(sys.argv[1])
     result = train(recipe)
     if int(os.environ.get("RANK", "0")) == 0:

@@ -40,7 +40,7 @@ _RESIDENT = 2  # batches
 
 @dataclass
 class Runs:
-    """Makes the runs, in the order of its methods.
+    """Makes the runs of a bench, in the order of its methods.
 
     Attributes:
         subject: the data.
@@ -63,7 +63,7 @@ class Runs:
     # --- Cold -------------------------------------------------------------------------------------
 
     def can_be_cold(self) -> bool:
-        """Whether the data can be read as if for the first time; notes why not."""
+        """Returns whether the data can be read cold, and notes why not."""
         self.cold = self.subject.options.cold and self._forgets()
         return self.cold
 
@@ -83,7 +83,7 @@ class Runs:
         return True
 
     def loader_cold(self) -> list[Run]:
-        """The loader alone; each pass has a new one, and nothing in memory or in the cache."""
+        """Runs new loaders alone, with an empty page cache and an empty local cache."""
         self.progress("loader alone, cold")
         runs = self._cold(Nothing, "cold")
         if self.steps is None:
@@ -91,12 +91,12 @@ class Runs:
         return runs
 
     def together_cold(self) -> list[Run]:
-        """Loader and device."""
+        """Runs new loaders and the device, with an empty page cache and an empty local cache."""
         self.progress("together, cold")
         return self._cold(self.compute.new, "together")
 
     def settled(self, cold: Phase, runs: list[Run], warm: Phase) -> Phase:
-        """A cold phase as it would be in the middle of an epoch.
+        """Returns a cold phase as it would be in the middle of an epoch.
 
         Of data behind a URL a window of blocks is fetched ahead: first nothing comes, then much at
         once. So what counts is how many samples were fetched in all that time, though not more
@@ -132,14 +132,14 @@ class Runs:
     # --- Warm -------------------------------------------------------------------------------------
 
     def warm_up(self, batches: LoaderBatches) -> None:
-        """Reads what the other passes will."""
+        """Reads what the other passes will read."""
         self.progress("warming up")
         run = run_loop(batches, Nothing(), self._limit("warm"))
         if self.steps is None:
             self.steps = len(run.samples)
 
     def alone(self, batches: LoaderBatches) -> Phase:
-        """The device alone, on batches that are there already."""
+        """Runs the device alone, on resident batches."""
         self.progress("computing alone")
         kept = []
         for batch, samples in batches:
@@ -157,7 +157,7 @@ class Runs:
         return phase_of("compute", [run])
 
     def warm(self, batches: LoaderBatches) -> tuple[list[Run], list[Run]]:
-        """The loader alone, and with the device.
+        """Runs the loader alone, and with the device, in turns.
 
         By turns, there and back, as for all that is compared: a machine that becomes slower, or
         lends its cores to others for a while, is so for both.
@@ -173,7 +173,7 @@ class Runs:
     def _passes(
         self, batches: LoaderBatches, seconds: float, device: Device | None = None
     ) -> list[Run]:
-        """Passes until the time is used up; without a device, of the loader alone."""
+        """Makes passes until the time is used up."""
         until = time.perf_counter() + seconds
         runs: list[Run] = []
         while not runs or (time.perf_counter() < until and len(runs) < _MOST_REPEATS):
@@ -184,7 +184,7 @@ class Runs:
     # --- Other loaders ----------------------------------------------------------------------------
 
     def thread_curve(self) -> tuple[ThreadRate, ...]:
-        """The loader alone, warm, over numbers of threads up to the cores."""
+        """Measures the loader alone, warm, with different numbers of threads up to the cores."""
         cores = available_cores()
         counts = sorted({1, self.subject.threads, cores, *_powers_of_two(cores)})
         self.progress(f"loader alone with {', '.join(map(str, counts))} threads")
@@ -200,7 +200,7 @@ class Runs:
         )
 
     def baseline(self, folder: str) -> list[Phase]:
-        """torch's DataLoader with as many workers as cores: alone, and with the device.
+        """Runs torch's DataLoader with one worker per core, alone and with the device.
 
         A run of too few batches for a figure is left out, and noted.
         """
@@ -232,7 +232,7 @@ class Runs:
         return found
 
     def _baseline_run(self, images: PillowFolder, delivery: Delivery | None, device: Device) -> Run:
-        """A pass with worker processes of its own, which are gone afterwards."""
+        """Makes one pass with new worker processes, which end afterwards."""
         workers = available_cores()
         batches = BaselineBatches(
             images,
@@ -247,7 +247,7 @@ class Runs:
         return run_loop(batches, device, limit, cpu=own_cpu_s, period=workers)
 
     def _seconds(self, share: str) -> float:
-        """Seconds of a phase."""
+        """Returns the seconds of a phase."""
         used = {**_SHARES, "warming up": _SHARES["warm"], "cold": 0.0, "baseline": 0.0}
         if self.cold:
             used["cold"] = _SHARES["cold"] + _SHARES["together"]
@@ -265,7 +265,7 @@ class Runs:
 
 
 def _of_some_length(runs: list[Run]) -> list[Run]:
-    """Without passes that were cut off early, unless all were."""
+    """Returns the runs without those that were cut off early, unless all were."""
     return [run for run in runs if run.whole or len(run.samples) > _LEAST_STEPS] or runs
 
 

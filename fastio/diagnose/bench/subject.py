@@ -72,7 +72,7 @@ class Subject:
 
     @classmethod
     def of(cls, options: Options) -> Subject:
-        """Opens the data once, to see what it is.
+        """Opens the data once, to find out what it is.
 
         Raises:
             BenchError: it is a dataset of torch's, or does not go with what else was asked for.
@@ -110,20 +110,20 @@ class Subject:
 
     @property
     def storage(self) -> Storage:
-        """Where it is."""
+        """Where the data is stored."""
         return storage_of(self.options.data)
 
     @property
     def remote(self) -> bool:
-        """Whether it is behind a URL."""
+        """Whether the data is behind a URL."""
         return self.storage == "network" and not self.files()
 
     def files(self) -> list[Path]:
-        """Its files on this machine."""
+        """Returns its files on this machine."""
         return local_files(self.options.data)
 
     def open(self, threads: int | None = None, plain: bool = False) -> LoaderBatches:
-        """A loader of it.
+        """Returns a loader of the data.
 
         Args:
             threads: other than the subject's.
@@ -152,13 +152,15 @@ class Subject:
 
     @cached_property
     def _reading(self) -> dict[str, Any]:
-        """The arguments of a loader for the task."""
+        """Returns the loader arguments of the task."""
         if self.task is None:
             return {}
         return self.task.reading(self.options.data, Place(self.device or torch.device("cpu")))
 
     def transforms(self, intervals: list[Interval], plain: bool) -> Transforms:
-        """What the loader gets: crops and flips of images, windows of tokens, own callables."""
+        """Returns the transforms of the loader: image crops and flips, token windows, user
+        callables.
+        """
         own = [] if plain else [Timed(function, intervals) for function in self.options.transforms]
         if self.schema.image_fields:
             steps = image_steps(self.options.size, self.normalized)
@@ -174,12 +176,12 @@ class Subject:
         return whole
 
     def described(self) -> tuple[str, ...]:
-        """The transforms as people read them, each once."""
+        """Returns the transforms as text, each once."""
         found = self.transforms([], plain=False)
         return tuple(dict.fromkeys(short(step) for steps in found.values() for step in steps))
 
     def facts(self, sample_bytes: float) -> DataFacts:
-        """What a report says of it.
+        """Returns the facts that a report shows.
 
         Args:
             sample_bytes: that were read for a sample.
@@ -198,7 +200,7 @@ class Subject:
 
 
 def short(step: Any) -> str:
-    """A transform in a few words: "RandomResizedCrop(224)", "Normalize", "halved"."""
+    """Returns a transform in a few words: "RandomResizedCrop(224)", "Normalize", "halved"."""
     if isinstance(step, Timed):
         return repr(step)
     if isinstance(step, OnBatch):  # of labels, the one function that tasks have
@@ -211,20 +213,20 @@ def short(step: Any) -> str:
 
 
 def image_steps(size: int, normalized: bool) -> list[Any]:
-    """The transforms of images: those of ImageNet's training."""
+    """Returns the transforms of images, as in ImageNet training."""
     steps = [RandomResizedCrop(size), RandomHorizontalFlip()]
     return [*steps, Normalize(MEAN, STD)] if normalized else list(steps)
 
 
 def opened(data: Any, storage_options: Mapping[str, Any] | None, cache: str | None = None) -> Any:
-    """What a loader is given for the data: a URL is opened with what its store and cache need."""
+    """Returns what a loader is given: a URL is opened with its storage options and cache."""
     if not isinstance(data, (str, os.PathLike)) or not is_remote(data):
         return data
     return open_data(data, storage_options=storage_options or None, cache=cache)
 
 
 def kind_word(dataset: Any) -> str:
-    """What a dataset is, in `DatasetFacts`' words."""
+    """Returns the kind of a dataset, in the words of `DataFacts`."""
     kind = kind_of(dataset)
     if kind is None:
         return type(dataset).__name__
@@ -232,7 +234,7 @@ def kind_word(dataset: Any) -> str:
 
 
 def _nbytes(dataset: Any, data: Any) -> int:
-    """Bytes of the files; 0 where nothing tells."""
+    """Returns the bytes of the files; 0 if unknown."""
     if isinstance(dataset, Dataset):
         return dataset.manifest.nbytes
     files = local_files(data)
@@ -240,7 +242,7 @@ def _nbytes(dataset: Any, data: Any) -> int:
 
 
 def _codecs(dataset: Any) -> dict[str, int]:
-    """How images are stored, rows by codec."""
+    """Returns the number of rows by image codec."""
     if not isinstance(dataset, Dataset):
         return {"jpeg": len(dataset)} if dataset.schema.image_fields else {}
     for field in dataset.schema.image_fields[:1]:

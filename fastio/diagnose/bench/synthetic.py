@@ -21,7 +21,7 @@ _BYTES_A_PIXEL = 0.55  # of ImageNet's photos, which these are like
 
 
 def synthetic(preset: Preset, work: Path, count: int) -> tuple[Path, Path]:
-    """An image folder with JPEGs of the preset's mean size, and the same packed.
+    """Makes an image folder with JPEGs of the preset's mean size, and packs it.
 
     Args:
         preset: of images.
@@ -59,7 +59,7 @@ def _place(folder: Path, number: int) -> Path:
 
 
 def jpeg_of_size(nbytes: int, seed: int) -> bytes:
-    """A JPEG (3:4, 4:2:0) of noise with a photo's spectrum, within 5% of a number of bytes."""
+    """Returns a JPEG (3:4, 4:2:0) with a photo's spectrum, within 5% of a number of bytes."""
     height = round((nbytes / _BYTES_A_PIXEL * 3 / 4) ** 0.5)
     pixels = _noise(height, height * 4 // 3, seed)
     low, high = 0.0, 4.0  # of the contrast, which the size grows with
@@ -74,7 +74,7 @@ def jpeg_of_size(nbytes: int, seed: int) -> bytes:
 
 
 def _noise(height: int, width: int, seed: int) -> npt.NDArray[np.float32]:
-    """Noise (H, W, 3) whose amplitudes fall as 1 / frequency, under a little white grain."""
+    """Returns noise (H, W, 3) with amplitudes 1 / frequency and a little white noise."""
     rng = np.random.default_rng(seed)
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :])
     amplitude = 1 / np.maximum(frequency, 1 / max(height, width))

@@ -16,7 +16,7 @@ LearnedTask = TextTask | TabularTask
 
 
 def task_of(options: Options, schema: Schema) -> LearnedTask | None:
-    """What a model by name learns from tokens, or from a table.
+    """Returns the task that a named model learns, from tokens or from a table.
 
     Args:
         options: of the bench.

@@ -39,7 +39,7 @@ from fastio.transforms import CenterCrop, Normalize, Resize
 
 
 class ImageTrial(Task):
-    """Image classification on a loader that is given, evaluated on the middle of each image.
+    """Image classification with a given loader, evaluated on centre crops.
 
     Args:
         options: how to train.
@@ -96,7 +96,7 @@ class ImageTrial(Task):
 
 
 class TorchEpochs:
-    """A DataLoader's epochs with what the training loop asks of a Loader."""
+    """A DataLoader with the methods that the training loop calls on a Loader."""
 
     drop_last = True
     batch_sampler = None
@@ -114,21 +114,21 @@ class TorchEpochs:
             yield batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Each iterator draws an order of its own."""
+        """Does nothing: each iterator draws its own order."""
 
     def stats(self) -> Stats:
-        """Nothing is counted."""
+        """Returns empty statistics: nothing is counted."""
         return Stats()
 
     def __enter__(self) -> TorchEpochs:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Worker processes end with the DataLoader."""
+        """Does nothing: worker processes end with the DataLoader."""
 
 
 def check_val(subject: Subject) -> None:
-    """Refuses data to evaluate on that is not there, or is of other classes.
+    """Raises an error if the evaluation data is missing or has other classes.
 
     Raises:
         BenchError: its classes are not those of the data, or nothing is trained.
@@ -149,7 +149,7 @@ def check_val(subject: Subject) -> None:
 def check_classes(
     data: str, ours: Sequence[str] | None, val: str, others: Sequence[str] | None
 ) -> None:
-    """Refuses classes that are numbered otherwise than those of the data.
+    """Raises an error if the classes differ from those of the data.
 
     Args:
         data, val: what is trained on, and evaluated on, for the message.

@@ -15,7 +15,8 @@ _LEAST_IMAGES, _MOST_IMAGES = 16, 768
 
 
 def packed_rate(subject: Subject, work: Path, seconds: float) -> float | None:
-    """Samples/s of the loader alone on random files of a folder, packed as blocks.
+    """Returns the samples per second of the loader alone on random files of a folder, packed as
+    blocks.
 
     Args:
         subject: an image folder.

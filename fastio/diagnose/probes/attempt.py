@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Attempts:
-    """Calls probes while there is time, and notes which failed.
+    """Calls probes while there is time, and notes which ones failed.
 
     Args:
         seconds: for all of them.
@@ -28,13 +28,13 @@ class Attempts:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left."""
+        """The seconds that are left."""
         return max(0.0, self._end_s - time.monotonic())
 
     def __call__(
         self, what: str, probe: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T | None:
-        """What a probe returns; None, and a note, where it fails or there is no time for it."""
+        """Returns the result of a probe; None, with a note, if it fails or no time is left."""
         if not self.left_s:
             self.notes.append(f"{what}: left out, there was no time for it")
             return None
@@ -47,7 +47,7 @@ class Attempts:
 
 
 def within(seconds: float, what: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What a call returns that waits for a server, if it does in time; else nobody waits for it.
+    """Returns the result of a call that may hang, or raises TimeoutError and stops waiting for it.
 
     Args:
         seconds: to wait.

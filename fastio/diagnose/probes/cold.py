@@ -29,7 +29,7 @@ _BATCH, _AHEAD = 16, 4  # small, so that a slow disk gives some
 
 
 def cold_loader_rate(data: Data, use: Use, threads: int) -> float | None:
-    """Samples a second of a loader that reads from the disk; None where it has no such images.
+    """Returns the samples per second of a loader that reads from disk, or None without images.
 
     Args:
         data: on this machine.
@@ -66,7 +66,7 @@ def cold_loader_rate(data: Data, use: Use, threads: int) -> float | None:
 
 
 def _stored(dataset: Dataset, field: str, row: int) -> Piece:
-    """Where an image lies."""
+    """Returns the place of an image in its shard."""
     shards, places = dataset.locate(np.array([row], np.int64))
     reader, local = dataset.shard(int(shards[0])), int(places[0])
     begin, end = reader.offsets(field)[local : local + 2].tolist()
@@ -74,7 +74,7 @@ def _stored(dataset: Dataset, field: str, row: int) -> Piece:
 
 
 def _few(pieces: Iterable[Piece]) -> list[Piece]:
-    """As many as there are bytes and time for."""
+    """Returns the first pieces, up to the limits in bytes and time."""
     found: list[Piece] = []
     total, end_s = 0, time.monotonic() + _CHOOSING_S
     for piece in pieces:

@@ -35,7 +35,7 @@ _TAR_BYTES = 1 << 30  # of tars that are indexed
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset, and the part of it that is looked at.
+    """A dataset, and the part of it that the probes read.
 
     Attributes:
         facts: of all of it.
@@ -49,7 +49,7 @@ class Data:
 
 
 def look_at(path: str, storage_options: Mapping[str, Any] | None = None) -> Data:
-    """What a path means.
+    """Finds out what data is at a path.
 
     Raises:
         SourceNotFound: there is nothing, or nothing that a loader takes.
@@ -117,7 +117,7 @@ def _tables(path: str, files: list[Path]) -> Data:
 
 
 def rows_of(files: Sequence[Path]) -> int:
-    """Rows of Parquet files, by their footers."""
+    """Returns the number of rows in Parquet files, from their footers."""
     return sum(pq.read_metadata(path).num_rows for path in files)
 
 
@@ -128,7 +128,7 @@ def _other(path: str) -> Data:
 
 
 def _folder(path: str) -> Data:
-    """Images anywhere below a folder, listed while there is time for it."""
+    """Lists the images anywhere below a folder, up to a time limit."""
     if not os.path.isdir(path):
         raise SourceNotFound(f"{path}: no such folder, file or pattern")
     end_s = time.monotonic() + _LISTING_S
@@ -174,7 +174,7 @@ def _in_store(url: str, storage_options: Mapping[str, Any] | None) -> Data:
 
 
 def chosen(files: Sequence[Path], count: int, seed: int = 0) -> list[Path]:
-    """Some of them, drawn at random, the same every time."""
+    """Returns a random choice of files, the same in each call."""
     if len(files) <= count:
         return list(files)
     return random.Random(seed).sample(list(files), count)

@@ -25,7 +25,7 @@ _WATCHED_S = 1.0  # that others' use of the cores is watched for where nothing e
 
 
 def examine(path: str | None = None, use: Use | None = None) -> Facts:
-    """Measures the machine, and a dataset where one is given, in less than a minute.
+    """Measures the machine, and a dataset if one is given, in less than a minute.
 
     Args:
         path: what a loader takes, a path or a URL; None: the machine alone.
@@ -54,7 +54,7 @@ def examine(path: str | None = None, use: Use | None = None) -> Facts:
 
 
 def _of_data(facts: Facts, data: Data, use: Use, attempts: Attempts) -> Facts:
-    """The facts with those of the data."""
+    """Returns the facts with those of the data added."""
     threads = facts.machine.cores if facts.machine else 1
     facts = facts.replaced(data=data.facts)
     if data.facts.remote:
@@ -68,7 +68,9 @@ def _of_data(facts: Facts, data: Data, use: Use, attempts: Attempts) -> Facts:
 
 
 def _storage(data: Data, use: Use, threads: int, attempts: Attempts) -> StorageFacts | None:
-    """As `storage_facts`, with a loader's rate, and the scratch folder where there is one."""
+    """Returns `storage_facts` with the cold rate of a loader and the write rate of the scratch
+    folder.
+    """
     found = storage_facts(data, data.facts.sample_bytes, attempts)
     if found is None:
         return None

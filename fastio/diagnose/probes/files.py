@@ -19,7 +19,7 @@ _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beeg
 
 
 def local_files(data: Any, most: int = MOST_FILES) -> list[Path]:
-    """The files of a dataset on this machine: of folders all below them; [] of anything else.
+    """Returns the local files of a dataset, including those in subfolders; [] if there are none.
 
     Args:
         data: a path, a pattern, or a list of them.
@@ -56,7 +56,7 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def drop(files: list[Path]) -> None:
-    """Takes files out of the page cache, as far as no process has them mapped.
+    """Drops files from the page cache, except pages that a process has mapped.
 
     What was not written yet is written first. Files that cannot be opened are left.
     """
@@ -66,7 +66,7 @@ def drop(files: list[Path]) -> None:
 
 
 def release(path: Path, offset: int = 0, length: int = 0, *, written: bool = True) -> None:
-    """Advises the system to forget a part of a file that is in memory.
+    """Advises the system to drop a part of a file from the page cache.
 
     Args:
         path: of the file.
@@ -86,12 +86,12 @@ def release(path: Path, offset: int = 0, length: int = 0, *, written: bool = Tru
 
 
 def can_drop() -> bool:
-    """Whether this system takes such advice."""
+    """Returns whether this system supports dropping files from the page cache."""
     return hasattr(os, "posix_fadvise")
 
 
 def storage_of(data: Any) -> Storage:
-    """Where a dataset is: what its file system, or its URL, says."""
+    """Returns where a dataset is stored, from its file system or its URL."""
     first = data[0] if isinstance(data, (list, tuple)) and data else data
     if is_remote(first):
         return "network"
@@ -105,7 +105,7 @@ def storage_of(data: Any) -> Storage:
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system that a path is on, as Linux names it; "" where not known."""
+    """Returns the type of the file system of a path, as Linux names it; "" if unknown."""
     where, kind, longest = os.path.realpath(path), "", -1
     with suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text().splitlines():

@@ -18,7 +18,7 @@ _NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
 
 
 def gpu_facts() -> GpuFacts | None:
-    """What the first device is and does; None where torch finds none."""
+    """Returns the facts of the first CUDA device, or None if torch finds none."""
     if not torch.cuda.is_available():
         return None
     device = torch.device("cuda", 0)
@@ -42,7 +42,7 @@ def gpu_facts() -> GpuFacts | None:
 
 
 def copy_rate(device: torch.device, *, pinned: bool, times: int = 8) -> float:
-    """Bytes a second of copies to a device."""
+    """Returns the bytes per second of copies to a device."""
     host = torch.zeros(_COPY_BYTES, dtype=torch.uint8, pin_memory=pinned)
     there = torch.empty(_COPY_BYTES, dtype=torch.uint8, device=device)
     seconds = _seconds(device, lambda: there.copy_(host, non_blocking=pinned), times)
@@ -50,7 +50,7 @@ def copy_rate(device: torch.device, *, pinned: bool, times: int = 8) -> float:
 
 
 def matmul_rates(device: torch.device, capability: tuple[int, int]) -> dict[str, float]:
-    """Floating point operations a second of a matrix product, by type."""
+    """Returns the floating-point operations per second of a matrix product, by type."""
     rates = {}
     before = torch.backends.cuda.matmul.allow_tf32
     try:
@@ -72,7 +72,7 @@ def matmul_rates(device: torch.device, capability: tuple[int, int]) -> dict[str,
 
 
 def channels_last_gain(device: torch.device) -> float:
-    """A half-precision convolution's time in the contiguous layout / in channels_last."""
+    """Returns the speed-up of a half-precision convolution by channels_last memory."""
     layer = torch.nn.Conv2d(_IMAGES[1], _IMAGES[1], 3, padding=1).requires_grad_(False)
     layer = layer.to(device, torch.float16)
     images = torch.zeros(_IMAGES, dtype=torch.float16, device=device)
@@ -87,7 +87,7 @@ def _product(one: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
 
 
 def _seconds(device: torch.device, work: Callable[[], object], times: int) -> float:
-    """What a piece of work takes on the device, once it is warm."""
+    """Returns the seconds that an operation takes on the device after a warm-up."""
     work()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize(device)
@@ -102,7 +102,8 @@ def _seconds(device: torch.device, work: Callable[[], object], times: int) -> fl
 
 
 def _link(which: str, about: Any) -> tuple[int, int] | None:
-    """PCIe generation and lanes, "current" or "max"; None where nvidia-smi does not tell.
+    """Returns PCIe generation and lanes, "current" or "max"; None if nvidia-smi does not report
+    them.
 
     Args:
         which: of the two.

@@ -46,7 +46,7 @@ _ORIENTATION = 0x0112  # of EXIF
 
 @dataclass(frozen=True)
 class _Sample:
-    """Images that stand for the rest.
+    """A sample of a dataset's images.
 
     Attributes:
         dataset: that a loader is given.
@@ -62,7 +62,7 @@ class _Sample:
 
 
 def image_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> ImageFacts | None:
-    """What images a dataset has, and their rates; None where it has none.
+    """Returns the facts and decoding rates of a dataset's images, or None if it has none.
 
     Args:
         data: on this machine.
@@ -88,7 +88,7 @@ def image_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> Image
 def _measured(
     sample: _Sample, facts: ImageFacts, tries: Sequence[_Try], use: Use, attempts: Attempts
 ) -> ImageFacts:
-    """The facts with rates, all of which are measured in turns."""
+    """Returns the facts with the rates, which are measured in turns."""
     threads = facts.threads
     used = min(use.threads or threads, threads)
 
@@ -122,7 +122,7 @@ def _measured(
 
 
 def _read_whole(sample: _Sample) -> int:
-    """Brings packed images to memory, of which a loader reads what its crops need.
+    """Reads packed images into the page cache as a whole; loaders read what crops need.
 
     Returns:
         How many there was time for, at least one.
@@ -157,7 +157,7 @@ def _sample(data: Data, index: str) -> _Sample | None:
 
 
 def _some(rows: int) -> Sequence[int]:
-    """Rows from all over a dataset."""
+    """Returns random rows from all over a dataset."""
     return random.Random(2).sample(range(rows), min(rows, _SAMPLED))
 
 
@@ -175,7 +175,7 @@ def _within_bytes(files: Iterable[bytes]) -> tuple[bytes, ...]:
 
 
 def _stored_files(dataset: Dataset, field: str, rows: Iterable[int]) -> Iterator[bytes]:
-    """Of a packed dataset, the images that are files, if the first is one."""
+    """Yields the stored image files of a packed dataset, if the first image is a file."""
     for row in rows:
         stored = dataset.stored_image(field, row)
         if stored.codec not in (CODEC_JPEG, CODEC_ENCODED):
@@ -184,7 +184,7 @@ def _stored_files(dataset: Dataset, field: str, rows: Iterable[int]) -> Iterator
 
 
 def headers(files: Sequence[bytes]) -> ImageFacts:
-    """What the headers of image files say; files that Pillow does not open are left out."""
+    """Returns the facts in image file headers. Files that Pillow cannot open are left out."""
     end_s = time.monotonic() + _HEADERS_S
     formats: Counter[str] = Counter()
     sizes: list[tuple[int, int]] = []
@@ -219,7 +219,7 @@ def headers(files: Sequence[bytes]) -> ImageFacts:
 
 
 def _stored_headers(data: Data, sample: _Sample) -> ImageFacts:
-    """Of a packed dataset, from its columns."""
+    """Returns the image facts of a packed dataset, from its columns."""
     shards, places = sample.dataset.locate(np.array(sample.rows, np.int64))
     heights, widths = (
         np.array(
@@ -241,7 +241,7 @@ def _stored_headers(data: Data, sample: _Sample) -> ImageFacts:
 
 
 def pillow_part(files: Sequence[bytes], crop: int, seconds: float) -> Part:
-    """What one process opens, crops and resizes with Pillow, as a DataLoader's worker does."""
+    """Measures how fast one process decodes, crops and resizes with Pillow."""
     end_s, done = time.monotonic() + seconds, 0
     draws = random.Random(0)
     began_s = time.perf_counter()
@@ -261,7 +261,7 @@ def pillow_part(files: Sequence[bytes], crop: int, seconds: float) -> Part:
 
 @dataclass(frozen=True)
 class _Try:
-    """Images that are packed.
+    """Images that were packed as a trial.
 
     Attributes:
         name: in notes.
@@ -316,7 +316,8 @@ def packed_for_try(
     max_side: int | None,
     threads: int,
 ) -> Trial | None:
-    """Packs images in a folder; what they load at is measured later. None where none could be read.
+    """Packs images into a folder as a trial, or returns None if none could be read. Its rate is
+    measured later.
 
     Raises:
         FastioError, OSError: they cannot be packed.

@@ -25,7 +25,7 @@ _CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
 
 
 def machine_facts(device: torch.device | None = None) -> MachineFacts:
-    """What this process may use.
+    """Returns the facts of the machine, or of the container of this process.
 
     Args:
         device: that batches go to; None: host memory.
@@ -54,7 +54,7 @@ def machine_facts(device: torch.device | None = None) -> MachineFacts:
 
 
 def cpu_name() -> str:
-    """The processor's name as the system has it."""
+    """Returns the processor's name."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -63,7 +63,7 @@ def cpu_name() -> str:
 
 
 def total_memory() -> int:
-    """Bytes of memory that this machine, or the container, has."""
+    """Returns the bytes of memory of this machine, or of the container's limit."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
@@ -72,13 +72,13 @@ def total_memory() -> int:
 
 
 def peak_memory() -> int:
-    """Bytes of the largest resident set that this process has had."""
+    """Returns the largest resident set size of this process, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def throttled_share(cgroup: Path = _CGROUP) -> float | None:
-    """Of a quota's periods those in which it was used up; None without a quota."""
+    """Returns the share of the CPU quota's periods that were throttled; None without a quota."""
     for name in ("cpu.stat", "cpu/cpu.stat"):  # control groups of version 2 and 1
         with suppress(OSError, ValueError):
             lines = (cgroup / name).read_text().splitlines()
@@ -89,7 +89,7 @@ def throttled_share(cgroup: Path = _CGROUP) -> float | None:
 
 
 def swapped_bytes(meminfo: Path = _MEMINFO) -> int | None:
-    """What is in swap space now."""
+    """Returns the bytes that are in swap space now."""
     with suppress(OSError, ValueError, KeyError):
         lines = (line.partition(":") for line in meminfo.read_text().splitlines())
         kib = {name: int(value.split()[0]) for name, _, value in lines if value.strip()}
@@ -98,7 +98,7 @@ def swapped_bytes(meminfo: Path = _MEMINFO) -> int | None:
 
 
 def file_system_bytes(path: Path) -> int | None:
-    """The size of the file system at a path."""
+    """Returns the size of the file system at a path, in bytes."""
     with suppress(OSError):
         found = os.statvfs(path)
         return found.f_frsize * found.f_blocks
@@ -106,7 +106,7 @@ def file_system_bytes(path: Path) -> int | None:
 
 
 def huge_pages(path: Path = _HUGE_PAGES) -> str | None:
-    """When the system gives huge pages: the word that is chosen of "always madvise never"."""
+    """Returns the system's setting of transparent huge pages: "always", "madvise" or "never"."""
     with suppress(OSError, IndexError):
         return path.read_text().split("[")[1].split("]")[0]
     return None

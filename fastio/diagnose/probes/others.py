@@ -22,7 +22,7 @@ _BUSY = (0, 1, 2, 5, 6, 7)
 
 @dataclass(frozen=True)
 class CoreTimes:
-    """A reading; two of them tell what happened between them.
+    """A reading of processor times. The difference of two readings is the use in between.
 
     Attributes:
         at_s: when it was taken.
@@ -36,7 +36,7 @@ class CoreTimes:
 
     @classmethod
     def now(cls, stat: Path = _STAT) -> CoreTimes | None:
-        """A reading; None where the system does not tell."""
+        """Returns a reading, or None if the system does not provide one."""
         with suppress(OSError, ValueError):
             # Its own time is read last: what is used meanwhile never counts as others'.
             at_s, busy_s = time.monotonic(), _busy_s(stat.read_text())
@@ -45,7 +45,7 @@ class CoreTimes:
 
 
 def cores_of_others(before: CoreTimes | None, after: CoreTimes | None) -> float | None:
-    """How many cores others kept busy between two readings, on average; None: not known."""
+    """Returns the mean number of cores that other processes used between two readings, or None."""
     if before is None or after is None or after.at_s <= before.at_s:
         return None
     others_s = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
@@ -53,7 +53,7 @@ def cores_of_others(before: CoreTimes | None, after: CoreTimes | None) -> float 
 
 
 def own_cpu_s() -> float:
-    """Processor seconds of this process and its children, of multiprocessing's running ones too."""
+    """Returns the processor seconds of this process and its children, running workers included."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = time.process_time() + ended.ru_utime + ended.ru_stime
     for child in multiprocessing.active_children():
@@ -65,7 +65,7 @@ def own_cpu_s() -> float:
 
 
 def _busy_s(stat: str) -> float:
-    """Busy time of the cores that this process may run on.
+    """Returns the busy seconds of the cores that this process may run on.
 
     Raises:
         ValueError: it is not told of any of them.

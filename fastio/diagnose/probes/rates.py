@@ -33,7 +33,7 @@ _ROOM_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Part:
-    """What was measured in one turn."""
+    """The result of one turn of a measurement."""
 
     samples: float
     seconds: float
@@ -45,7 +45,7 @@ Measure = Callable[[float], Part | None]  # gets the seconds to measure for
 def in_turns(
     measures: Mapping[str, Measure], attempts: Attempts, turns: int = TURNS
 ) -> dict[str, float]:
-    """Samples a second of several that are compared.
+    """Measures several rates in turns, so that they can be compared.
 
     They take turns, there and back (a, b, b, a), so that a machine that becomes slower, or lends
     its cores to others for a while, is so for all of them.
@@ -83,7 +83,7 @@ def loader_part(
     warm_s: float = _PATIENCE_S,
     once: bool = False,
 ) -> Part | None:
-    """What a loader hands over, its start left out; None where no batches come. It is closed.
+    """Measures a loader without its start-up, and closes it. Returns None if it yields no batches.
 
     Args:
         loader: its epoch is long enough, or begins again.
@@ -109,7 +109,7 @@ def loader_part(
 
 
 def _epochs(loader: Loader) -> Iterator[Any]:
-    """Batches without end; none where an epoch has none."""
+    """Yields batches of epoch after epoch; nothing if an epoch has none."""
     while True:
         batch = None
         for batch in loader:
@@ -121,7 +121,7 @@ def _epochs(loader: Loader) -> Iterator[Any]:
 def image_loader(
     dataset: Any, field: str, rows: Sequence[int], threads: int, crop: int, **options: Any
 ) -> Loader:
-    """A loader of crops of some of a dataset's images, without end."""
+    """Returns an endless loader of crops of some of a dataset's images."""
     again = _Again(rows)
     return loader_of_rows(dataset, field, again, threads, crop, _BATCH, _AHEAD, **options)
 
@@ -136,7 +136,7 @@ def loader_of_rows(
     ahead: int,
     **options: Any,
 ) -> Loader:
-    """A loader of crops of images, in the order of `rows`."""
+    """Returns a loader of crops of images, in the order of `rows`."""
     from fastio.loader import Loader  # which imports torch
 
     return Loader(
@@ -155,13 +155,13 @@ def loader_of_rows(
 def images_part(
     dataset: Any, field: str, rows: Sequence[int], threads: int, crop: int, seconds: float
 ) -> Part | None:
-    """As `loader_part`, of an `image_loader` of images that are in memory."""
+    """Measures an `image_loader` of images that are in memory; see `loader_part`."""
     loader = image_loader(dataset, field, rows, threads, crop)
     return loader_part(loader, seconds, warm_samples=_BATCH * _FRESH, warm_s=_FRESH_S)
 
 
 class _Again:
-    """Rows in random orders, often enough for any measurement."""
+    """Yields rows in random orders, often enough for any measurement."""
 
     def __init__(self, rows: Sequence[int]) -> None:
         self._rows = np.array(rows, np.int64)

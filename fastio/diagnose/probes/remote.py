@@ -49,7 +49,7 @@ _SAMPLED_S = 3.0  # that fetching them may take
 
 
 def remote_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> RemoteFacts:
-    """How a store answers, and how fast what it sends is decoded.
+    """Returns the facts of a store, and how fast its data is decoded.
 
     Args:
         data: behind a URL.
@@ -88,7 +88,8 @@ def remote_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> Remo
 
 
 def cache_room(folder: Path) -> int:
-    """Bytes that a cache in a folder may hold: those that it holds, and those that are free.
+    """Returns the bytes that a cache in a folder may hold: those held now and those free on its
+    disk.
 
     Raises:
         OSError: the folder's disk does not answer.
@@ -100,7 +101,7 @@ def cache_room(folder: Path) -> int:
 
 
 def latency_s(store: Store, name: str, size: int) -> float:
-    """Seconds of a request for a kilobyte, median."""
+    """Returns the median seconds of a request for one kilobyte."""
     took = []
     for number in range(_ASKED):
         length = min(_SMALL_BYTES, size)
@@ -111,7 +112,7 @@ def latency_s(store: Store, name: str, size: int) -> float:
 
 
 def request_bytes(store: Store, name: str, size: int) -> int:
-    """The length of a request that takes a fraction of a second, or as long as one may be."""
+    """Returns a request length that takes a fraction of a second, within the limits."""
     length = min(_LEAST_BYTES, size)
     while True:
         began_s = time.perf_counter()
@@ -122,7 +123,7 @@ def request_bytes(store: Store, name: str, size: int) -> int:
 
 
 def stream_rate(store: Store, name: str, size: int, streams: int, length: int) -> float:
-    """Bytes a second of so many requests at a time.
+    """Returns the bytes per second of a number of concurrent requests.
 
     Args:
         store, name, size: of the object.
@@ -147,7 +148,8 @@ def stream_rate(store: Store, name: str, size: int, streams: int, length: int) -
 
 
 def loader_bytes_s(data: Data, use: Use, threads: int) -> float | None:
-    """Bytes a second that a loader fetches, from the first that came; what is fetched ahead counts.
+    """Returns the bytes per second that a loader fetches, counted from the first byte, prefetching
+    included.
 
     None where its threads are busy, so that it is not the store that is waited for, and where too
     little comes to tell.
@@ -225,7 +227,7 @@ def decode_rate(data: Data, use: Use, threads: int, bytes_s: float) -> float | N
 
 
 def _spread(rows: int, count: int, places: int) -> Sequence[int]:
-    """About `count` of all rows: at each of some places a few beside each other, as they come."""
+    """Returns about `count` rows: a few neighbouring rows at each of several places."""
     run = -(-count // places)
     last = max(0, rows - run)
     begins = {place * last // max(1, places - 1) for place in range(places)}
@@ -233,7 +235,7 @@ def _spread(rows: int, count: int, places: int) -> Sequence[int]:
 
 
 def _object(data: Data, options: Mapping[str, Any]) -> tuple[Store, str, int]:
-    """A large object of the dataset: its store, name and size."""
+    """Returns a large object of the dataset: its store, name and size."""
     url = data.facts.path
     if data.facts.packed:
         with RemoteDataset(url, dict(options)) as dataset:

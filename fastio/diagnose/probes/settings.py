@@ -19,7 +19,7 @@ _LIBRARIES = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"
 
 
 def settings_facts() -> SettingsFacts:
-    """What torch and the environment of this process are set to."""
+    """Returns the settings of torch and of this process's environment."""
     return SettingsFacts(
         torch_cuda=torch.version.cuda,
         torch_threads=torch.get_num_threads(),
@@ -32,14 +32,14 @@ def settings_facts() -> SettingsFacts:
 
 
 def omp_threads() -> int | None:
-    """OMP_NUM_THREADS, where it is set to a number."""
+    """Returns OMP_NUM_THREADS, if it is set to a number."""
     with suppress(ValueError):
         return int(os.environ.get("OMP_NUM_THREADS", ""))
     return None
 
 
 def allocator(maps: Path = _MAPS) -> str:
-    """Whose memory allocator this process has loaded."""
+    """Returns the name of the memory allocator that this process has loaded."""
     with suppress(OSError):
         text = maps.read_text()
         for name in _ALLOCATORS:
@@ -49,7 +49,7 @@ def allocator(maps: Path = _MAPS) -> str:
 
 
 def other_allocator(folders: tuple[str, ...] = _LIBRARIES) -> str | None:
-    """The path of an installed allocator that could be preloaded."""
+    """Returns the path of an installed allocator that could be preloaded."""
     for name in _ALLOCATORS[:2]:
         for folder in folders:
             found = sorted(glob.glob(f"{folder}/lib{name}*.so*"))

@@ -38,7 +38,7 @@ _STILL_THERE = 0.5  # of the pages: the system did not take them back
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file."""
+    """A range of bytes of a file."""
 
     path: Path
     offset: int
@@ -46,7 +46,7 @@ class Piece:
 
 
 def storage_facts(data: Data, read_bytes: float, attempts: Attempts) -> StorageFacts | None:
-    """How a dataset's files are read.
+    """Measures how fast a dataset's files are read.
 
     Args:
         data: on this machine.
@@ -78,7 +78,7 @@ def storage_facts(data: Data, read_bytes: float, attempts: Attempts) -> StorageF
 
 
 def resident_share(files: Sequence[Path]) -> float | None:
-    """The share of files' pages that are in memory.
+    """Returns the share of the files' pages that are in the page cache.
 
     Raises:
         PermissionError: the system tells owners only (Linux says "all" to others).
@@ -95,7 +95,7 @@ def resident_share(files: Sequence[Path]) -> float | None:
 
 
 def resident_pages(path: Path, offset: int = 0, length: int | None = None) -> tuple[int, int]:
-    """(pages of a part of a file that are in memory, all its pages), by mincore(2).
+    """Returns the number of a range's pages in memory, and of all its pages, from mincore(2).
 
     Args:
         path: of the file.
@@ -126,7 +126,7 @@ def resident_pages(path: Path, offset: int = 0, length: int | None = None) -> tu
 
 
 def cold_rate(pieces: Sequence[Piece], threads: int) -> float | None:
-    """Reads a second from the disk.
+    """Returns the reads per second from disk.
 
     Raises:
         OSError: a file cannot be read, or its pages cannot be taken out of memory.
@@ -136,7 +136,7 @@ def cold_rate(pieces: Sequence[Piece], threads: int) -> float | None:
 
 
 def give_back(pieces: Sequence[Piece]) -> None:
-    """Takes pieces out of memory.
+    """Drops pieces from the page cache.
 
     Raises:
         OSError: they cannot be opened, or the system keeps them.
@@ -154,7 +154,7 @@ def _check_given_back(pieces: Sequence[Piece]) -> None:
 
 
 def read_rate(pieces: Sequence[Piece], threads: int) -> float | None:
-    """Reads a second, by so many threads, as long as there is time.
+    """Returns the reads per second of a number of threads, measured until the time limit.
 
     Raises:
         OSError: a file cannot be read.
@@ -167,7 +167,7 @@ def read_rate(pieces: Sequence[Piece], threads: int) -> float | None:
 
 
 def sequential_rate(path: Path) -> float | None:
-    """Bytes a second of a file from its beginning, from the disk.
+    """Returns the bytes per second of a sequential read from disk.
 
     Raises:
         OSError: it cannot be read, or its pages cannot be taken out of memory.
@@ -186,7 +186,7 @@ def sequential_rate(path: Path) -> float | None:
 
 
 def write_rate(folder: Path, nbytes: int = _MOST_BYTES) -> float:
-    """Bytes a second that a new file in a folder takes, on the disk; the file is deleted again.
+    """Returns the bytes per second of writing a new file to disk. The file is deleted again.
 
     Raises:
         OSError: it cannot be written.
@@ -203,7 +203,7 @@ def write_rate(folder: Path, nbytes: int = _MOST_BYTES) -> float:
 
 
 def rotating(path: Path) -> bool | None:
-    """Whether a file's disk turns; None where the system does not tell."""
+    """Returns whether a file's disk is a rotating one; None if the system does not say."""
     with suppress(OSError, ValueError):
         device = path.stat().st_dev
         disk = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
@@ -215,7 +215,7 @@ def rotating(path: Path) -> bool | None:
 
 
 def _pieces(files: Sequence[Path], read_bytes: int) -> list[Piece]:
-    """Whole small files, or parts of large ones, at random, within so many bytes."""
+    """Returns random whole small files, or ranges of large ones, up to a number of bytes."""
     draws = random.Random(1)
     pieces: list[Piece] = []
     total = 0
@@ -235,7 +235,7 @@ def _pieces(files: Sequence[Path], read_bytes: int) -> list[Piece]:
 
 
 def _read(piece: Piece, end_s: float) -> int:
-    """1 once it is read, 0 where there is no time left."""
+    """Reads a piece. Returns 1, or 0 if no time is left."""
     if time.monotonic() > end_s:
         return 0
     file = only_files(piece.path, os.O_RDONLY)

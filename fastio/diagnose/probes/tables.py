@@ -29,7 +29,7 @@ _TURNS = 2  # loaders of files take a while to begin
 
 
 def table_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> TableFacts | None:
-    """How tables are laid out, and how fast their rows come.
+    """Returns the layout of tables, and how fast their rows are loaded.
 
     Args:
         data: on this machine.
@@ -70,7 +70,7 @@ def table_facts(data: Data, use: Use, threads: int, attempts: Attempts) -> Table
 
 
 def parquet_layout(files: Sequence[Path]) -> TableFacts:
-    """What the footers say.
+    """Returns the facts in the footers of Parquet files.
 
     Raises:
         OSError, pyarrow.ArrowInvalid: a file cannot be read.
@@ -101,7 +101,7 @@ def parquet_layout(files: Sequence[Path]) -> TableFacts:
 
 
 def rows_part(data: Any, batch_size: int, threads: int, seconds: float) -> Part | None:
-    """What a shuffled loader of rows hands over.
+    """Measures a shuffled loader of rows.
 
     Args:
         data: that the loader is given.
@@ -116,7 +116,7 @@ def rows_part(data: Any, batch_size: int, threads: int, seconds: float) -> Part 
 
 
 def tokens_part(data: Data, use: Use, threads: int, seconds: float) -> Part | None:
-    """Documents of packed tokens, as windows of them come."""
+    """Measures a loader of token windows, in documents."""
     from fastio.loader import Loader  # which imports torch
 
     loader = Loader(
@@ -133,7 +133,7 @@ def tokens_part(data: Data, use: Use, threads: int, seconds: float) -> Part | No
 
 
 def trial(files: Sequence[Path], folder: Path) -> Trial | None:
-    """Packs the first rows in a folder as a trial; None where there are none.
+    """Packs the first rows into a folder as a trial, or returns None if there are none.
 
     Raises:
         FastioError, OSError: they cannot be packed.
@@ -148,7 +148,7 @@ def trial(files: Sequence[Path], folder: Path) -> Trial | None:
 
 
 def _batch(use: Use) -> int:
-    """Rows of a batch: as asked for, but not so few that batches alone are measured."""
+    """Returns the batch size to measure with, large enough that rows and not batches dominate."""
     return max(use.batch_size, 4096)
 
 

@@ -24,7 +24,7 @@ _ANCHORS = {"left": "start", "center": "middle", "right": "end"}
 
 
 class Canvas:
-    """A rectangle to draw on; x goes right, y goes down, colours are names of the palette.
+    """A rectangle to draw on. x grows to the right, y grows down; colours are names of the palette.
 
     Args:
         width, height: in pixels.
@@ -39,7 +39,7 @@ class Canvas:
     def box(
         self, x: float, y: float, width: float, height: float, colour: str, *, hollow: bool = False
     ) -> None:
-        """A filled rectangle, or the dashed outline of one."""
+        """Draws a filled rectangle, or a dashed outline."""
         shade = palette.variable(colour)
         inset = 0.75 if hollow else 0.0  # half the outline
         style = f"fill:{shade}"
@@ -59,7 +59,7 @@ class Canvas:
         width: float = 1.0,
         dashes: tuple[float, float] | None = None,
     ) -> None:
-        """A line through points."""
+        """Draws a line through points."""
         places = " ".join(f"{_pixels(x)},{_pixels(y)}" for x, y in points)
         style = f"fill:none;stroke:{palette.variable(colour)};stroke-width:{width:g}"
         if dashes:
@@ -67,7 +67,7 @@ class Canvas:
         self._parts.append(f'<polyline points="{places}" style="{style}"/>')
 
     def dot(self, x: float, y: float, colour: str, *, width: float = 9.0) -> None:
-        """A round dot."""
+        """Draws a round dot."""
         self._parts.append(
             f'<circle cx="{_pixels(x)}" cy="{_pixels(y)}" r="{width / 2:g}" '
             f'style="fill:{palette.variable(colour)}"/>'
@@ -84,7 +84,7 @@ class Canvas:
         size: float = SIZE,
         bold: bool = False,
     ) -> None:
-        """One line of text; `y` is the middle of its height."""
+        """Draws one line of text; `y` is the middle of its height."""
         base = y + size * 0.36  # from the middle of small letters to the line they stand on
         style = f"fill:{palette.variable(colour)};font-size:{size:g}px"
         style += ";font-weight:700" if bold else ""
@@ -95,13 +95,15 @@ class Canvas:
         )
 
     def svg(self) -> str:
-        """An element for an HTML page, whose CSS variables colour it (see `palette`)."""
+        """Returns an <svg> element for an HTML page; the page's CSS variables colour it (see
+        `palette`).
+        """
         label = html.escape(self.label)
         box = f"0 0 {self.width:g} {self.height:g}"
         return f'<svg viewBox="{box}" role="img" aria-label="{label}">{"".join(self._parts)}</svg>'
 
     def write(self, path: str | Path) -> None:
-        """Writes a .svg file of its own, with the label above the drawing, for both papers.
+        """Writes an .svg file with the label above the drawing, for light and dark mode.
 
         Raises:
             OSError: it cannot be written.
@@ -112,7 +114,7 @@ class Canvas:
         write_output(path, self._file().encode())
 
     def _file(self) -> str:
-        """An SVG that knows its colours and fonts."""
+        """Returns an SVG document with its own colours and fonts."""
         left, top = -_MARGIN, -_MARGIN - 34
         width, height = self.width + 2 * _MARGIN, self.height + 2 * _MARGIN + 34
         box = f'width="{width:g}" height="{height:g}"'
@@ -129,17 +131,17 @@ class Canvas:
 
 
 def _pixels(value: float) -> str:
-    """A length with at most two decimals."""
+    """Returns a length as text with at most two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def width_of(text: str, size: float = SIZE, *, bold: bool = False) -> float:
-    """Pixels that a text takes at most, or nearly so, in the fonts of most systems."""
+    """Returns an upper estimate of a text's width in pixels, for the fonts of most systems."""
     return size * sum(map(_em, text)) * (1.12 if bold else 1.0)
 
 
 def _em(letter: str) -> float:
-    """A letter's width in sizes of the font, as wide fonts have it."""
+    """Returns an upper estimate of a letter's width, relative to the font size."""
     if unicodedata.east_asian_width(letter) in "WF":
         return 1.0
     if letter in "mwMW%@":
@@ -148,12 +150,12 @@ def _em(letter: str) -> float:
 
 
 def fitting(texts: Sequence[str], width: float, size: float = SIZE) -> str:
-    """The first of the texts that is not wider, "" where none is."""
+    """Returns the first text that fits into the width; "" if none does."""
     return next((text for text in texts if width_of(text, size) <= width), "")
 
 
 def shortened(text: str, width: float, size: float = SIZE, *, bold: bool = False) -> str:
-    """A text cut off at its end until it is not wider."""
+    """Returns a text that is cut off at its end until it fits into the width."""
     text = words.clean(text)
     if width_of(text, size, bold=bold) <= width:
         return text
@@ -163,7 +165,7 @@ def shortened(text: str, width: float, size: float = SIZE, *, bold: bool = False
 
 
 def ticks(highest: float, about: int) -> Iterator[float]:
-    """Round numbers from zero up to a highest one."""
+    """Yields round numbers from zero to a highest one."""
     raw = highest / about
     power = 10.0 ** math.floor(math.log10(raw)) if raw > 0 else 1.0
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)

@@ -16,7 +16,7 @@ _TOP, _BOTTOM, _LEFT, _INSET = 34.0, 240.0, 56.0, 24.0
 
 @dataclass(frozen=True)
 class Reference:
-    """A rate to compare with: its name, samples/s, a colour of the palette."""
+    """A rate to compare with: its name, samples per second, and a colour of the palette."""
 
     name: str
     samples_per_s: float
@@ -25,7 +25,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class _Scale:
-    """Where threads and rates are on the paper."""
+    """The positions of threads and rates on the canvas."""
 
     right: float
     fewest: int
@@ -48,7 +48,7 @@ def thread_curve(
     *,
     width: int = WIDE,
 ) -> Canvas:
-    """Rates over threads as a curve from zero, references as dashed lines.
+    """Draws rates over threads as a curve, and references as dashed lines.
 
     Args:
         points: ascending.
@@ -87,7 +87,7 @@ def _axes(canvas: Canvas, scale: _Scale, noun: str) -> None:
 
 
 def _references(canvas: Canvas, scale: _Scale, references: Sequence[Reference]) -> None:
-    """Dashed lines, named at their right end; names of near ones are moved apart."""
+    """Draws dashed lines with their names at the right end, moved apart where they are close."""
     lowest = float("inf")
     for one in sorted(references, key=lambda one: one.samples_per_s):
         y = scale.y(one.samples_per_s)

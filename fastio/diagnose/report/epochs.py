@@ -15,7 +15,7 @@ _RUNS: dict[Literal["warm", "cold"], PhaseName] = {"warm": "together_warm", "col
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch's seconds go to.
+    """The seconds of one epoch by stage.
 
     Attributes:
         name: "warm", "cold" or "DataLoader".
@@ -33,18 +33,18 @@ class Epoch:
 
     @property
     def wait_s(self) -> float | None:
-        """Seconds in which the model did not compute; None where that is not known."""
+        """The seconds in which the model did not compute; None if unknown."""
         return self.epoch_s - self.stages["compute"] if "compute" in self.stages else None
 
     def parts(self) -> list[tuple[Part, float]]:
-        """Parts with seconds that add up to the epoch; empty stages are left out."""
+        """Yields the stages and their seconds, which add up to the epoch, without empty stages."""
         found: list[tuple[Part, float]] = [(s, spent) for s, spent in self.stages.items() if spent]
         rest = self.epoch_s - sum(spent for _, spent in found)
         return [("wait", rest), *found] if rest > 1e-6 * self.epoch_s else found
 
 
 def epochs(measured: Measured) -> Iterator[Epoch]:
-    """The epochs that were measured, DataLoader's last."""
+    """Yields the epochs that were measured, DataLoader's last."""
     rows = measured.dataset.rows
     for split in measured.splits:
         if split.epoch_s > 0:

@@ -9,7 +9,7 @@ from fastio.diagnose.use import Use
 
 
 def fact_lines(facts: Facts, now: Costs | None, use: Use) -> list[tuple[str, str]]:
-    """(What it is about, a line of it); nothing of what is not known.
+    """Returns lines (subject, text) of all facts that are known.
 
     Args:
         facts: of the probes.
@@ -76,7 +76,7 @@ def _memory(facts: Facts) -> str:
 
 
 def _rates(facts: Facts, now: Costs | None) -> str:
-    """Samples a second, stage by stage."""
+    """Returns the samples per second of each stage, as text."""
     parts = []
     cold, images, remote, storage = cold_rate(facts), facts.images, facts.remote, facts.storage
     if cold:

@@ -38,7 +38,7 @@ class Figure:
 
 
 def figures(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Figure]:
-    """The plots that there is something to show in, in the order to be looked at."""
+    """Returns the plots for which there is data, in reading order."""
     found: list[Figure] = []
     shown = list(epochs(measured))
     if len(shown) + len(measured.predictions) > 1:
@@ -62,7 +62,7 @@ def figures(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Figure]:
 
 
 def ladder_figure(rungs: Sequence[Rung]) -> Figure:
-    """The rungs of a ladder as bars."""
+    """Returns the rungs of a ladder as a bar chart."""
     caption = "One optimisation more a rung: epoch time · speed-up over the first · top-1."
     return Figure("Ladder", caption, partial(plots.ladder, rungs))
 

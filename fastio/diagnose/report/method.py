@@ -29,7 +29,7 @@ _RUNS: dict[PhaseName, str] = {
 
 
 def method(measured: Measured) -> tuple[str, ...]:
-    """A line about every run that was made, and about accelerator utilisation."""
+    """Returns one line about each run that was made, and one about accelerator utilisation."""
     lines = [words.sentence(f"{RUN_NAMES[run.name]}: {_RUNS[run.name]}") for run in measured.phases]
     if any(run.au is not None for run in measured.phases):
         lines.append(

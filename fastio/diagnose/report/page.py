@@ -35,7 +35,7 @@ def write_page(
     *,
     rungs: Sequence[Rung] = (),
 ) -> None:
-    """Writes the page, whole or not at all.
+    """Writes the page atomically.
 
     Args:
         measured: what was measured.
@@ -52,7 +52,7 @@ def write_page(
 def write_ladder(
     rungs: Sequence[Rung], facts: Mapping[str, str], path: str | os.PathLike[str]
 ) -> None:
-    """Writes the page of a ladder alone, whole or not at all.
+    """Writes the page of a ladder atomically.
 
     Args:
         rungs: of the ladder.
@@ -74,7 +74,7 @@ def write_ladder(
 
 
 def page(measured: Measured, findings: Sequence[Finding], *, rungs: Sequence[Rung] = ()) -> str:
-    """The page as HTML."""
+    """Returns the page as HTML."""
     title = f"fastio bench: {words.clean(measured.dataset.path)}"
     drawn = "".join(map(_figure, figures(measured, rungs)))
     parts = [
@@ -124,7 +124,7 @@ def _listed(facts: Mapping[str, str]) -> str:
 
 
 def _section(title: str, content: str) -> str:
-    """A section; none where there is nothing in it."""
+    """Returns a section; "" if it is empty."""
     return f"<section><h2>{title}</h2>{content}</section>\n" if content else ""
 
 
@@ -147,7 +147,7 @@ def _finding(finding: Finding) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    """A plot twice: one is shown on screens wide enough for it, one on others."""
+    """Returns a plot in two widths, one for wide screens and one for narrow ones."""
     wide, narrow = (figure.draw(width=width).svg() for width in (WIDE, NARROW))
     return (
         f"<figure><figcaption><h3>{_text(figure.title)}</h3><p>{_text(figure.caption)}</p>"
@@ -182,7 +182,7 @@ def _how(measured: Measured) -> str:
 
 
 def _paragraph(line: str) -> str:
-    """A paragraph below the verdict; none where there is nothing to say."""
+    """Returns a paragraph below the verdict; "" if there is no text."""
     return f'<p class="lead">{_text(line)}</p>' if line else ""
 
 
@@ -191,5 +191,5 @@ def _item(line: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A text, safe in HTML and in its attributes."""
+    """Returns text that is escaped for HTML and for attributes."""
     return html.escape(words.clean(text))

@@ -103,6 +103,6 @@ h2,h3,figcaption{break-after:avoid}
 
 
 def style() -> str:
-    """The style sheet."""
+    """Returns the style sheet."""
     rules = _RULES.replace("FONTS", palette.FONTS).replace("CONTENT", str(WIDE + 48))
     return palette.css() + re.sub(r"\s*\n\s*", "", rules)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Colour(NamedTuple):
-    """A colour by what it means: on light paper, on dark paper, as #rrggbb."""
+    """A colour of the palette, for light and for dark paper, as #rrggbb."""
 
     light: str
     dark: str
@@ -41,17 +41,17 @@ _LIGHT_ONES = {"decode", "transform", "copy", "other"}
 
 
 def variable(name: str) -> str:
-    """The colour of that name as a CSS value."""
+    """Returns the CSS value of a colour."""
     return f"var(--{name},{COLOURS[name].light})"
 
 
 def text_on(name: str) -> str:
-    """The name of the colour for text on a colour."""
+    """Returns the name of the colour for text on a colour."""
     return "on_light" if name in _LIGHT_ONES else "on_dark"
 
 
 def css() -> str:
-    """Declarations of the variables, dark ones where the reader's system is dark."""
+    """Returns the CSS variables, with dark ones for readers whose system is in dark mode."""
     bright, dim = (
         "".join(f"--{name}:{getattr(colour, paper)};" for name, colour in COLOURS.items())
         for paper in ("light", "dark")

@@ -37,7 +37,7 @@ class Bar:
 
 
 def bars(shown: Sequence[Bar], label: str, *, width: int = WIDE) -> Canvas:
-    """Horizontal bars from zero, each with its name and its value."""
+    """Draws horizontal bars from zero, each with its name and its value."""
     longest = max((bar.value or 0.0 for bar in shown), default=0.0) or 1.0
     beside = width >= ROOMY
     step = _STEP_BESIDE if beside else _STEP_BELOW
@@ -47,7 +47,7 @@ def bars(shown: Sequence[Bar], label: str, *, width: int = WIDE) -> Canvas:
 
 
 def _bars_beside(shown: Sequence[Bar], longest: float, canvas: Canvas) -> None:
-    """Names, bars and values on one line."""
+    """Draws names, bars and values on one line."""
     names = max((width_of(bar.name, bold=bar.strong) for bar in shown), default=0.0)
     ends = max((width_of(bar.text, bold=bar.strong) for bar in shown if bar.value), default=0.0)
     left = min(names + 12, canvas.width * 0.45)
@@ -64,7 +64,7 @@ def _bars_beside(shown: Sequence[Bar], longest: float, canvas: Canvas) -> None:
 
 
 def _bars_below(shown: Sequence[Bar], longest: float, canvas: Canvas) -> None:
-    """Bars below their names and values."""
+    """Draws bars below their names and values."""
     for number, bar in enumerate(shown):
         top = number * _STEP_BELOW
         if bar.value is None:
@@ -80,7 +80,7 @@ def _bars_below(shown: Sequence[Bar], longest: float, canvas: Canvas) -> None:
 
 
 def ladder(rungs: Sequence[Rung], *, width: int = WIDE) -> Canvas:
-    """A bar a rung: epoch time, speed-up against the first, accuracy; why others are missing."""
+    """Draws a bar per rung: epoch time, speed-up over the first, accuracy, or why it is missing."""
     best = min((rung.time_s for rung in rungs if rung.time_s), default=None)
     shown = []
     for rung, (first, _) in zip(rungs, speed_ups(rungs), strict=True):
@@ -96,7 +96,7 @@ def ladder(rungs: Sequence[Rung], *, width: int = WIDE) -> Canvas:
 
 
 def split_bars(epochs: Sequence[Epoch], *, width: int = WIDE) -> Canvas:
-    """Each epoch as a bar of one scale, cut in the stages that it waited for."""
+    """Draws each epoch as a bar, divided into stages."""
     step, thick = 78, 30
     canvas = Canvas(width, max(1, len(epochs)) * step - 6, "What each epoch waits for, by stage")
     longest = max((epoch.epoch_s for epoch in epochs), default=0.0) or 1.0
@@ -123,7 +123,7 @@ def split_bars(epochs: Sequence[Epoch], *, width: int = WIDE) -> Canvas:
 
 
 class _Label(NamedTuple):
-    """A text that would begin at x, and how much it matters."""
+    """A text with its wanted position and its weight."""
 
     text: str
     x: float
@@ -131,7 +131,9 @@ class _Label(NamedTuple):
 
 
 def _spread(labels: list[_Label], width: float) -> list[tuple[_Label, float]]:
-    """Places on one line, as near to those wished for as there is room; the lightest may go."""
+    """Returns positions on one line that do not overlap; the lightest label is dropped if there is
+    no room.
+    """
     sizes = [width_of(label.text, SMALL) for label in labels]
     places: list[float] = []
     free = 0.0

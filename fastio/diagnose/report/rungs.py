@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rung:
-    """One rung: everything of those before it, and one trick more.
+    """One rung of a ladder: everything of the rungs before it, and one change more.
 
     Attributes:
         name: the trick in a few words.
@@ -26,12 +26,12 @@ class Rung:
 
     @property
     def time_s(self) -> float | None:
-        """Seconds of an epoch; None where there is nothing to show."""
+        """The seconds of an epoch; None if there is nothing to show."""
         return self.epoch_s if self.shown and self.epoch_s else None
 
 
 def speed_ups(rungs: Sequence[Rung]) -> list[tuple[float | None, float | None]]:
-    """Of each rung, its speed-up against the first that was shown and against the one before it.
+    """Returns each rung's speed-up over the first rung that was shown, and over the previous one.
 
     None for rungs that were not shown, and for the first.
     """

@@ -24,7 +24,7 @@ _NEARLY_SAME = 0.03  # epochs that differ by less are called equally long
 
 @dataclass(frozen=True)
 class Headline:
-    """A number to be set large: its label, the number with its unit, a few words about it."""
+    """A number in large type: its label, the number with its unit, and a short explanation."""
 
     label: str
     value: str
@@ -32,7 +32,7 @@ class Headline:
 
 
 def verdict(measured: Measured) -> str:
-    """One sentence: how long an epoch takes and what is waited for."""
+    """Returns one sentence: how long an epoch takes, and what it waits for."""
     split = main_split(measured)
     if split is None or split.epoch_s <= 0:
         return _verdict_of_the_loader(measured)
@@ -49,7 +49,7 @@ def verdict(measured: Measured) -> str:
 
 
 def ceiling_line(measured: Measured) -> str:
-    """How near to the model alone the loaders come, in a sentence; "" where it was not measured."""
+    """Returns a sentence that compares the loaders with the model alone; "" if not measured."""
     ceiling = measured.ceiling
     reached = [
         f"{name} reaches {words.percent(share)}"
@@ -67,7 +67,7 @@ def ceiling_line(measured: Measured) -> str:
 
 
 def headlines(measured: Measured) -> tuple[Headline, ...]:
-    """The few numbers that sum the run up; those that were not measured are missing."""
+    """Returns the main numbers of the run; those that were not measured are left out."""
     found = []
     for split in measured.splits:
         note = f"{words.percent(wait_share(split))} of it waiting for data"
@@ -95,7 +95,7 @@ def headlines(measured: Measured) -> tuple[Headline, ...]:
 
 
 def remarks(measured: Measured) -> tuple[str, ...]:
-    """Sentences that the tables do not say."""
+    """Returns sentences with what the tables do not show."""
     found = []
     if measured.accelerators_fed is not None:
         found.append(
@@ -114,38 +114,38 @@ def remarks(measured: Measured) -> tuple[str, ...]:
 
 
 def is_now(prediction: Prediction) -> bool:
-    """Whether it is no prediction but the epoch as it is."""
+    """Returns whether a prediction is the epoch as it is now."""
     return prediction.name.split(",")[0] == "now"
 
 
 def main_split(measured: Measured) -> Split | None:
-    """The epoch to speak of: warm where it was measured, as most of a training's are."""
+    """Returns the split to report: the warm one if it was measured."""
     return measured.split("warm") or measured.split("cold")
 
 
 def wait_s(split: Split) -> float:
-    """Seconds of an epoch in which the model did not compute."""
+    """Returns the seconds of an epoch in which the model did not compute."""
     return split.epoch_s - split.compute_s
 
 
 def wait_share(split: Split) -> float:
-    """The part of an epoch in which the model did not compute, 0.0 to 1.0."""
+    """Returns the share of an epoch in which the model did not compute, 0.0 to 1.0."""
     return wait_s(split) / split.epoch_s if split.epoch_s > 0 else 0.0
 
 
 def longest_wait(split: Split) -> Stage:
-    """The stage other than the model that most of an epoch is waited for."""
+    """Returns the stage, other than the model, that takes most of an epoch."""
     waits = {stage: spent for stage, spent in split.parts().items() if stage != "compute"}
     return max(waits, key=lambda stage: waits[stage])
 
 
 def epoch_factor(measured: Measured) -> float | None:
-    """How many times as long DataLoader's epoch is; None where one of the two is not known."""
+    """Returns the ratio of DataLoader's epoch time to fastio's; None if one is unknown."""
     return _factor(measured.phase("together_warm"), measured.phase("baseline_together"))
 
 
 def loader_factor(measured: Measured) -> float | None:
-    """How many times DataLoader's rate the loader alone has; None where one is not known."""
+    """Returns the ratio of the loader's rate to DataLoader's; None if one is unknown."""
     return _factor(measured.phase("loader_warm"), measured.phase("baseline_loader"))
 
 
@@ -156,14 +156,14 @@ def _factor(fast: Phase | None, slow: Phase | None) -> float | None:
 
 
 def noun(dataset: DataFacts) -> str:
-    """What a sample is called, in the plural."""
+    """Returns the plural name of a sample."""
     if dataset.codec:
         return "images"
     return "rows" if dataset.kind == "tables" else "samples"
 
 
 def waited_for(dataset: DataFacts, stage: Stage) -> str:
-    """What a stage is to somebody who waits for it: "the network", "decoding"."""
+    """Returns the name of a stage for somebody who waits for it: "the network", "decoding"."""
     if stage == "fetch":
         return {"network": "the network", "disk": "the disk", "memory": "files"}[dataset.storage]
     if stage == "decode":
@@ -173,7 +173,9 @@ def waited_for(dataset: DataFacts, stage: Stage) -> str:
 
 
 def dataset_line(dataset: DataFacts) -> str:
-    """What was read, without its path: "packed as blocks, 50,000 images, 5.48 GB, on disk"."""
+    """Returns a description of the data without its path: "packed as blocks, 50,000 images, 5.48
+    GB, on disk".
+    """
     kinds = {"folder": "files in folders", "torch": "a torch Dataset"}
     kind = kinds.get(dataset.kind, words.clean(dataset.kind))
     if dataset.kind == "packed" and dataset.codec:
@@ -184,7 +186,7 @@ def dataset_line(dataset: DataFacts) -> str:
 
 
 def ladder_verdict(rungs: Sequence[Rung]) -> str:
-    """What a ladder came to, in a sentence."""
+    """Returns the result of a ladder in one sentence."""
     times = [(rung.time_s, rung.name) for rung in rungs if rung.time_s]
     if not times:
         return "This machine can run no rung of the ladder."
@@ -198,7 +200,7 @@ def ladder_verdict(rungs: Sequence[Rung]) -> str:
 
 
 def machine_line(machine: MachineFacts) -> str:
-    """Where it was measured: processor, cores, memory, torch, device."""
+    """Returns the machine in one line: processor, cores, memory, torch, device."""
     cores = words.counted(machine.cores, "cores")
     memory = f"{words.size(machine.memory_bytes)} memory"
     parts = (machine.cpu, cores, machine.simd, memory, f"torch {machine.torch}", machine.device)
@@ -206,7 +208,7 @@ def machine_line(machine: MachineFacts) -> str:
 
 
 def settings_line(settings: Settings) -> str:
-    """How it was run: batch size, threads, what computed, seed."""
+    """Returns the settings in one line: batch size, threads, model, seed."""
     parts = [f"batches of {settings.batch_size:,}", threads(settings.threads)]
     emulated = ", emulated" if settings.accelerator_rate is not None else ""
     parts.append(words.clean(settings.model) or f"{accelerator(settings)}{emulated}")
@@ -218,7 +220,7 @@ def settings_line(settings: Settings) -> str:
 
 
 def accelerator(settings: Settings) -> str:
-    """The emulated accelerator: "resnet50-h100 (1,786/s)"; "no model" where there was none."""
+    """Returns the name of the emulated accelerator, "resnet50-h100 (1,786/s)", or "no model"."""
     name = words.clean(settings.accelerator)
     if settings.accelerator_rate is None:
         return name or "no model"
@@ -227,7 +229,7 @@ def accelerator(settings: Settings) -> str:
 
 
 def threads(count: int) -> str:
-    """A number of threads: "1 thread", "16 threads"."""
+    """Returns a number of threads as text: "1 thread", "16 threads"."""
     return words.counted(count, "threads")
 
 

@@ -31,7 +31,7 @@ STAGE_NAMES: dict[Stage, str] = {
 
 @dataclass(frozen=True)
 class Table:
-    """Texts in rows; the first column names the row, the others hold numbers.
+    """A table of texts. The first column names the row, the others hold numbers.
 
     Attributes:
         title: a few words.
@@ -51,7 +51,7 @@ class Table:
 
 
 def all_tables(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Table]:
-    """Every table that has rows, in the order to be read."""
+    """Returns every table that has rows, in reading order."""
     tables = (
         epoch_table(measured),
         predictions_table(measured),
@@ -65,7 +65,7 @@ def all_tables(measured: Measured, rungs: Sequence[Rung] = ()) -> list[Table]:
 
 
 def epoch_table(measured: Measured) -> Table:
-    """An epoch's seconds by stage, warm and cold, DataLoader's beside them."""
+    """Returns the seconds of an epoch by stage, warm, cold and with DataLoader."""
     shown = list(epochs(measured))
     stages = [
         (name, [_cells(epoch.stages.get(stage), epoch) for epoch in shown])
@@ -97,7 +97,7 @@ def _cells(spent: float | None, epoch: Epoch) -> tuple[str, str]:
 
 
 def predictions_table(measured: Measured) -> Table:
-    """Epochs as predicted, and what was measured of them."""
+    """Returns the predicted epochs, with measured times where there are some."""
     largest = max((one.epoch_s for one in measured.predictions), default=0.0)
     rows = tuple((words.clean(one.name), *_predicted(one, largest)) for one in measured.predictions)
     columns = ("epoch", "predicted", "measured", "off by")
@@ -113,7 +113,7 @@ def _predicted(one: Prediction, largest: float) -> tuple[str, str, str]:
 
 
 def trainings_table(measured: Measured) -> Table:
-    """Accuracy beside time."""
+    """Returns accuracy and time of the trainings."""
     longest = max((one.seconds for one in measured.trainings), default=0.0)
     rows = tuple(
         (
@@ -130,7 +130,7 @@ def trainings_table(measured: Measured) -> Table:
 
 
 def ladder_table(rungs: Sequence[Rung]) -> Table:
-    """One trick more a row; those that were not shown say why."""
+    """Returns a ladder with one change per row; rungs that were not shown say why."""
     longest = max((rung.time_s or 0.0 for rung in rungs), default=0.0)
     rows = tuple(
         (
@@ -149,7 +149,7 @@ def ladder_table(rungs: Sequence[Rung]) -> Table:
 
 
 def runs_table(measured: Measured) -> Table:
-    """The runs whose differences are the diagnosis."""
+    """Returns the runs of the bench."""
     rows = tuple(
         (
             RUN_NAMES[run.name],
@@ -175,13 +175,13 @@ def runs_table(measured: Measured) -> Table:
 
 
 def _reached(measured: Measured, run: Phase) -> float | None:
-    """The part of the ceiling, of runs with a loader and the model."""
+    """Returns a run's rate relative to the ceiling, for runs with a loader and the model."""
     together = ("together_warm", "together_cold", "baseline_together")
     return measured.reach(run.name) if run.name in together else None
 
 
 def busy_table(measured: Measured) -> Table:
-    """What every stage did in each run, in seconds summed over threads."""
+    """Returns the busy seconds of each stage in each run, summed over threads."""
     rows = tuple((RUN_NAMES[run.name], *_busy(run)) for run in measured.phases)
     columns = ("run", "read", "decode", "resample", "Python", "copy", "compute", "bytes", "fetched")
     note = (
@@ -192,7 +192,7 @@ def busy_table(measured: Measured) -> Table:
 
 
 def _without_empty_columns(table: Table) -> Table:
-    """The table without columns in which nothing was measured; without rows if none is left."""
+    """Returns the table without columns that have no values; without rows if no column is left."""
     kept = [
         number
         for number in range(len(table.columns))
@@ -213,7 +213,7 @@ def _busy(run: Phase) -> Iterator[str]:
 
 
 def threads_table(measured: Measured) -> Table:
-    """The loader's curve over threads."""
+    """Returns the loader's rates over threads."""
     first = measured.threads[0] if measured.threads else None
     rows = tuple(
         (

@@ -57,7 +57,7 @@ def print_report(
     rungs: Sequence[Rung] = (),
     console: Console | None = None,
 ) -> None:
-    """Writes the verdict, the findings in order of gain, and the tables.
+    """Prints the verdict, the findings sorted by gain, and the tables.
 
     Args:
         measured: what was measured.
@@ -81,7 +81,7 @@ def print_report(
 
 
 def print_ladder(rungs: Sequence[Rung], *, console: Console | None = None) -> None:
-    """Writes the verdict and the table of a ladder alone."""
+    """Prints the verdict and the table of a ladder."""
     _show([Text(ladder_verdict(rungs), style="bold"), _table(ladder_table(rungs))], console)
 
 
@@ -91,7 +91,7 @@ def print_diagnosis(
     *,
     console: Console | None = None,
 ) -> None:
-    """Writes what was looked at, line by line, and the findings in order of gain."""
+    """Prints the facts and the findings sorted by gain."""
     grid = RichTable.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column()
@@ -124,7 +124,7 @@ def _head(measured: Measured) -> Text:
 
 
 class _Bars:
-    """Epochs as bars of one scale, a part of each for every stage."""
+    """Epochs as bars of one scale, divided into stages."""
 
     def __init__(self, shown: list[Epoch]) -> None:
         self._shown = shown
@@ -144,14 +144,14 @@ class _Bars:
 
 
 def _piece(part: Part, share: float, width: int, fill: str) -> Text:
-    """A piece of a bar that is told from its neighbours without colours, too."""
+    """Returns a piece of a bar that can be told from its neighbours without colours."""
     texts = (f"{part} {words.percent(share)}", part, part[0])
     label = next((text for text in texts if len(text) < width), "")
     return Text(f"│{label}".ljust(width, fill)[:width], style=_STYLES[part])
 
 
 def _findings(findings: Sequence[Finding]) -> RenderableType:
-    """Numbered remedies, what is waited for, and the evidence."""
+    """Prints numbered remedies, what is waited for, and the evidence."""
     if not findings:
         return Text("Nothing was found that would make an epoch shorter.")
     grid = RichTable.grid(padding=(0, 1, 0, 0))
@@ -169,7 +169,7 @@ def _findings(findings: Sequence[Finding]) -> RenderableType:
 
 
 def _table(table: Table) -> RenderableType:
-    """A table below its title, its note below it."""
+    """Prints a table with its title and its note."""
     drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for number, heading in enumerate(table.columns):
         name = number == 0
@@ -190,7 +190,7 @@ def _table(table: Table) -> RenderableType:
 
 
 class _Ascii:
-    """What another renderable shows, in ASCII."""
+    """Renders another renderable in ASCII."""
 
     def __init__(self, inner: RenderableType) -> None:
         self._inner = inner

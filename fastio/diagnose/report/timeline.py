@@ -15,7 +15,7 @@ _STEPS, _STEPS_NARROW = 10, 4
 
 @dataclass(frozen=True)
 class _Shown:
-    """The spans that are drawn, and where on the paper they are."""
+    """The spans that are drawn, and their position on the canvas."""
 
     spans: tuple[Span, ...]
     begin_s: float
@@ -35,7 +35,7 @@ class _Shown:
 
 
 def timeline(spans: Sequence[Span], *, width: int = WIDE) -> Canvas:
-    """Consecutive steps: as many as can be looked at, not the first ones, in which all starts.
+    """Draws consecutive steps from the middle of a run, without the first ones.
 
     Args:
         spans: of one run.
@@ -60,7 +60,9 @@ def timeline(spans: Sequence[Span], *, width: int = WIDE) -> Canvas:
 
 
 def _steps(canvas: Canvas, shown: _Shown) -> None:
-    """A band for each step, until it is computed: the loop may wait for the next one before."""
+    """Draws a band for each step until its computation ends; the next step may already be waited
+    for.
+    """
     begin = shown.begin_s
     for number, step in enumerate(sorted({span.step for span in shown.spans})):
         end = max(begin, *(span.end_s for span in shown.spans if span.step == step))
@@ -82,7 +84,7 @@ def _lane(canvas: Canvas, shown: _Shown, stage: Stage, top: float) -> None:
 
 
 def _axis(canvas: Canvas, shown: _Shown) -> None:
-    """Time since the first of the steps."""
+    """Draws the time since the first of the steps."""
     units = (("s", 1.0, 2.0), ("ms", 1e3, 2e-3), ("µs", 1e6, 0.0))
     unit, scale = next((unit, scale) for unit, scale, least in units if shown.lasts_s >= least)
     y = shown.bottom

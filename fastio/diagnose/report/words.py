@@ -20,7 +20,7 @@ _UNITS = (
 
 
 def clean(text: str) -> str:
-    """One line that any terminal, font and XML reader takes, and that may be shared.
+    """Returns one line of text that any terminal, font and XML reader accepts, without secrets.
 
     White space becomes single spaces, control characters their escapes, and URLs lose their
     credentials: see `fastio.shown`.
@@ -29,24 +29,24 @@ def clean(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """A clean text with a capital letter first and a full stop last."""
+    """Returns a clean text with a capital letter first and a full stop last."""
     text = clean(text)
     return text if not text else text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
 
 
 def date(text: str) -> str:
-    """A date of ISO 8601 to the minute: "2026-11-22 07:52 UTC"; other texts as they are."""
+    """Returns an ISO 8601 date to the minute, "2026-11-22 07:52 UTC"; other texts as they are."""
     match = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?(\.\d+)?(Z|\+00:00)", clean(text))
     return f"{match[1]} {match[2]} UTC" if match else clean(text)
 
 
 def counted(count: int, plural: str) -> str:
-    """A count of what takes an s in the plural: "1 image", "1,200 images"."""
+    """Returns a count with a noun: "1 image", "1,200 images"."""
     return f"{count:,} {plural[:-1] if count == 1 else plural}"
 
 
 def seconds(value: float | None) -> str:
-    """A time with its unit: "8.30 ms", "41.2 s", "612 s", "25 min 05 s", "1 h 12 min"."""
+    """Returns a time with its unit: "8.30 ms", "41.2 s", "612 s", "25 min 05 s", "1 h 12 min"."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value >= _HOUR - _MINUTE / 2:
@@ -58,7 +58,7 @@ def seconds(value: float | None) -> str:
 
 
 def seconds_like(value: float | None, largest: float) -> str:
-    """A time in the unit and with the decimals that suit the largest of a column."""
+    """Returns a time in the unit and with the decimals that suit the largest value of a column."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -70,7 +70,7 @@ def seconds_like(value: float | None, largest: float) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Samples a second without the unit: "1,786", "12.4 M", "8.3"."""
+    """Returns samples per second without the unit: "1,786", "12.4 M", "8.3"."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value >= 999_500:
@@ -79,7 +79,7 @@ def rate(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share of 1.0: "38%"; small ones and those near all keep a digit: "0.4%", "99.6%"."""
+    """Returns a share of 1.0 as a percentage; values near 0 and 1 keep a digit: "0.4%", "99.6%"."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if 0 < value < 0.0005:
@@ -91,12 +91,12 @@ def percent(value: float | None) -> str:
 
 
 def accuracy(value: float | None) -> str:
-    """A top-1 accuracy of 1.0, with the decimal that they are compared by: "71.2%"."""
+    """Returns a top-1 accuracy of 1.0 with one decimal: "71.2%"."""
     return NOTHING if value is None or not math.isfinite(value) else f"{value * 100:.1f}%"
 
 
 def times(value: float | None) -> str:
-    """A factor: "4.2\N{MULTIPLICATION SIGN}"."""
+    """Returns a factor: "4.2\N{MULTIPLICATION SIGN}"."""
     if value is None or not math.isfinite(value):
         return NOTHING
     digits = 2 if value < 1.995 else 1 if value < 99.95 else 0
@@ -104,7 +104,7 @@ def times(value: float | None) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Bytes in powers of 1000, as disks and networks have them: "109 kB", "5.48 GB"."""
+    """Returns bytes in powers of 1000: "109 kB", "5.48 GB"."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if nbytes >= scale * 0.9995:
             return f"{_three_digits(nbytes / scale)} {unit}"
@@ -116,5 +116,5 @@ def _three_digits(value: float) -> str:
 
 
 def _decimals(value: float) -> int:
-    """How many make three digits of a value; none of zero."""
+    """Returns the number of decimals that make three digits; 0 for zero."""
     return 0 if value >= 99.95 or value == 0 else 1 if value >= 9.995 else 2

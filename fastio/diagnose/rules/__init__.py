@@ -31,7 +31,7 @@ _WORTH = 1.03  # a gain that is less is not worth a line
 
 
 def diagnose(found: Facts | Measured, use: Use | None = None) -> tuple[Finding, ...]:
-    """What could be changed, the largest gain first; findings without a known gain come last.
+    """Returns the findings, the largest gain first; those without a known gain come last.
 
     Args:
         found: by the probes, or in the runs of a bench, which are asked the same rules: of a bench

@@ -20,12 +20,12 @@ SMALLER_COPIES = "copy fewer bytes: smaller crops, or uint8 (Normalize runs on t
 
 
 def packing(path: str | None, options: str = "") -> str:
-    """How to pack what lies at a path."""
+    """Returns the command that packs the data at a path."""
     return f"`fastio pack {path or 'DATA'} PACKED{options}`, then Loader('PACKED')"
 
 
 def faster_model(*, amp: bool = False, channels_last: bool = False, compiled: bool = False) -> str:
-    """How a model can be made faster, but for what it has already."""
+    """Returns how a model can be made faster, without what it uses already."""
     known = (
         ("autocast to bf16", amp),
         ("channels_last", channels_last),

@@ -19,7 +19,7 @@ _CODEC_WORDS = {
 
 
 def packing(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Packed, images are decoded faster."""
+    """Suggests packing, because packed images are decoded faster."""
     trial = _trial(facts, shrunk=False)
     if trial is None:
         return
@@ -41,7 +41,7 @@ def packing(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def smaller(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Images much larger than their crop cost bytes and time."""
+    """Suggests smaller images if they are much larger than their crops."""
     trial, images = _trial(facts, shrunk=True), facts.images
     if trial is None or images is None or trial.max_side is None:
         return
@@ -63,7 +63,7 @@ def smaller(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def instead_of_pillow(facts: Facts, use: Use) -> Iterator[Finding]:
-    """What a DataLoader with Pillow would do."""
+    """Compares the loader with a DataLoader that decodes with Pillow."""
     images = facts.images
     rate = decode_rate(facts, use)
     if images is None or not images.pillow_rate or not rate:
@@ -87,7 +87,7 @@ def instead_of_pillow(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def progressive(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Progressive JPEGs are decoded as a whole, several times over."""
+    """Reports progressive JPEGs, which are decoded as a whole and in several passes."""
     images = facts.images
     if images is None or images.progressive < _MANY:
         return
@@ -99,7 +99,7 @@ def progressive(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def by_pillow(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Formats that the native decoder leaves to Pillow."""
+    """Reports formats that the native decoder leaves to Pillow."""
     images = facts.images
     if images is None:
         return
@@ -124,14 +124,14 @@ def _trial(facts: Facts, *, shrunk: bool) -> Trial | None:
 
 
 def _before_rate(facts: Facts, trial: Trial) -> float:
-    """Images a second of those that were tried, as they are, with as many threads."""
+    """Returns the images per second of the trial's images as they are, with as many threads."""
     rate = trial.before_rate or (facts.images.rate if facts.images else None)
     assert rate is not None  # or there is no stage to be faster
     return rate
 
 
 def _packed(facts: Facts, use: Use, trial: Trial) -> Costs | None:
-    """What a sample would cost of the packed data."""
+    """Returns the costs of a sample of the packed data."""
     before, images = expected(facts, use), facts.images
     if before is None or images is None or not images.rate or facts.data is None:
         return None

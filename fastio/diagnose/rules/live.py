@@ -21,7 +21,7 @@ _NOTABLE = 0.03  # of the time
 def diagnose_stats(
     stats: Stats, cores: int, model_rate: float | None = None
 ) -> tuple[Finding, ...]:
-    """What could be changed, the largest gain first, by `Loader.stats()` of some epochs.
+    """Returns the findings from `Loader.stats()` of some epochs, the largest gain first.
 
     Gains are those of waiting that would be gone as a whole, up to what the loader's threads and
     the model take at least: without `model_rate` they are upper bounds.
@@ -37,7 +37,7 @@ def diagnose_stats(
 
 
 def _findings(stats: Stats, cores: int, model_s: float | None) -> Iterator[Finding]:
-    """Args as above, but for `model_s`: seconds that the model took."""
+    """Yields the findings; `model_s` is the time of the model in seconds."""
     elapsed_s, least_s = stats.elapsed_s, model_s or 0.0
     busy_s = stats.read_s + stats.decode_s + stats.resample_s
     # Of remedies that leave the threads with as much to do.
@@ -81,7 +81,7 @@ def _findings(stats: Stats, cores: int, model_s: float | None) -> Iterator[Findi
 
 
 def _loop(stats: Stats, model_s: float | None, least_s: float) -> Iterator[Finding]:
-    """What the loop does between two batches: the model, and copies."""
+    """Yields findings about the loop between two batches: the model and copies."""
     elapsed_s = stats.elapsed_s
     if stats.copy_s > (1 - _NOTABLE) * elapsed_s:
         yield Finding(
@@ -116,7 +116,7 @@ def _loop(stats: Stats, model_s: float | None, least_s: float) -> Iterator[Findi
 
 
 def _threads(stats: Stats, cores: int) -> tuple[Culprit, str, str]:
-    """Who is to blame where the native threads are waited for."""
+    """Yields findings about what the native threads spend their time on."""
     if 0 < stats.threads < cores:
         return (
             "threads",
@@ -152,7 +152,7 @@ def _one(
     least_s: float,
     evidence: tuple[str, ...],
 ) -> Iterator[Finding]:
-    """A finding, where its share of the time is notable; with it mended, `least_s` are left."""
+    """Yields a finding if its share of the time matters; `least_s` is the time after the remedy."""
     share = waited_s / elapsed_s
     if share >= _NOTABLE:
         after_s = max(elapsed_s - waited_s, least_s, 1e-3 * elapsed_s)

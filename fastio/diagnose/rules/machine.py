@@ -19,7 +19,7 @@ _FLOAT_BYTES = 4 * 3  # of a pixel, as DataLoader's workers send it
 
 
 def few_threads(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Fewer threads than cores."""
+    """Reports a loader with fewer threads than cores."""
     machine, now = facts.machine, expected(facts, use)
     if machine is None or now is None or now.waits_for(cold=True) != "decode":
         return
@@ -39,7 +39,7 @@ def few_threads(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def many_threads(facts: Facts, use: Use) -> Iterator[Finding]:
-    """More threads than cores, where the processor computes too."""
+    """Reports more threads than cores on a machine whose processor also computes the model."""
     machine, settings = facts.machine, facts.settings
     if machine is None or settings is None:
         return
@@ -61,7 +61,7 @@ def many_threads(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def quota(facts: Facts, use: Use) -> Iterator[Finding]:
-    """A container's limit of time that is used up."""
+    """Reports a container's CPU quota that is used up."""
     machine = facts.machine
     if machine is None or machine.quota is None:
         return
@@ -76,7 +76,7 @@ def quota(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def shared_cores(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Cores that other processes use at the same time."""
+    """Reports cores that other processes use at the same time."""
     machine, images = facts.machine, facts.images
     if machine is None or machine.others_cores is None:
         return
@@ -97,7 +97,7 @@ def shared_cores(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def instructions(facts: Facts, use: Use) -> Iterator[Finding]:
-    """A processor without the instructions that decoding is fast with."""
+    """Reports a processor without the instructions for fast decoding."""
     machine, data = facts.machine, facts.data
     if machine is None or machine.simd != "portable":
         return
@@ -111,7 +111,7 @@ def instructions(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def memory(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Memory that is short already."""
+    """Reports a machine that swaps."""
     machine = facts.machine
     if machine is None or not machine.swapped_bytes:
         return
@@ -124,7 +124,7 @@ def memory(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def shared_memory(facts: Facts, use: Use) -> Iterator[Finding]:
-    """A container's /dev/shm, through which DataLoader's workers send batches."""
+    """Reports a small /dev/shm, through which DataLoader's workers send batches."""
     machine = facts.machine
     if machine is None or machine.shm_bytes is None or machine.shm_bytes >= _SHM_BYTES:
         return
@@ -138,7 +138,7 @@ def shared_memory(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def open_files(facts: Facts, use: Use) -> Iterator[Finding]:
-    """A limit of open files that many shards run into."""
+    """Reports a limit of open files that is too low for many shards."""
     machine, data = facts.machine, facts.data
     if machine is None or machine.open_files is None or machine.open_files > _FEW_FILES:
         return
@@ -153,7 +153,7 @@ def open_files(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def huge_pages(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Tables in memory want huge pages."""
+    """Suggests huge pages for tables in memory."""
     machine, data = facts.machine, facts.data
     if machine is None or data is None or machine.huge_pages != "never":
         return

@@ -15,7 +15,7 @@ _FASTER = 1.2
 
 
 def build(facts: Facts, use: Use) -> Iterator[Finding]:
-    """A GPU that torch does not see."""
+    """Reports a GPU that torch does not see."""
     settings, machine = facts.settings, facts.machine
     if settings is None or not settings.nvidia or facts.gpu is not None:
         return
@@ -28,7 +28,7 @@ def build(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def slow_model(facts: Facts, use: Use) -> Iterator[Finding]:
-    """The model is what is waited for."""
+    """Reports that the model limits the rate."""
     now = expected(facts, use)
     if now is None or now.waits_for(cold=True) != "compute":
         return
@@ -43,7 +43,7 @@ def slow_model(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def allocator(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Training on the CPU allocates and frees large tensors all the time."""
+    """Suggests another memory allocator for training on the CPU."""
     settings = facts.settings
     if settings is None or facts.gpu is not None or settings.allocator != "malloc":
         return
@@ -56,7 +56,7 @@ def allocator(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def tf32(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Matrix products in full precision on a GPU that has TF32."""
+    """Suggests TF32 for matrix products in float32."""
     gpu = facts.gpu
     if gpu is None or gpu.tf32:
         return
@@ -71,7 +71,7 @@ def tf32(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def autocast(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Half precision."""
+    """Suggests autocast to half precision."""
     gpu = facts.gpu
     if gpu is None:
         return
@@ -86,7 +86,7 @@ def autocast(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def channels_last(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Convolutions want weights and images in channels-last memory."""
+    """Suggests channels-last memory for convolutions."""
     gpu = facts.gpu
     if gpu is None or facts.images is None:
         return
@@ -102,7 +102,7 @@ def channels_last(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def pinned(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Copies from pageable memory."""
+    """Suggests pinned memory for copies to the GPU."""
     gpu = facts.gpu
     if gpu is None or not gpu.pinned_bytes_s or not gpu.pageable_bytes_s:
         return
@@ -117,7 +117,7 @@ def pinned(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def _times_float32(gpu: GpuFacts, dtype: str) -> float:
-    """How many times faster than in float32 a matrix product is; 0 where that is not known."""
+    """Returns the speed-up of a matrix product over float32; 0 if unknown."""
     if dtype not in gpu.flops or "float32" not in gpu.flops:
         return 0.0
     return gpu.flops[dtype] / gpu.flops["float32"]
@@ -126,13 +126,13 @@ def _times_float32(gpu: GpuFacts, dtype: str) -> float:
 def _where_faster(
     times: float, culprit: Culprit, waits_for: str, advice: str, evidence: str
 ) -> Iterator[Finding]:
-    """What is to be said of something that can be done `times` as fast, if it is worth it."""
+    """Yields a finding about an operation that can be `times` as fast, if it is worth it."""
     if times > _FASTER:
         yield Finding(culprit, waits_for, advice, None, (evidence,))
 
 
 def link(facts: Facts, use: Use) -> Iterator[Finding]:
-    """A GPU on fewer lanes than it has."""
+    """Reports a GPU with fewer PCIe lanes than it supports."""
     gpu = facts.gpu
     if gpu is None or gpu.link is None or gpu.best_link is None:
         return

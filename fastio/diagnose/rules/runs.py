@@ -28,7 +28,7 @@ _MOST_OVERHEAD = 1.25  # that an epoch may take beyond the model of it
 
 @dataclass(frozen=True)
 class Change:
-    """Something that could be done, and what a sample costs then.
+    """A possible change, and the costs of a sample after it.
 
     Attributes:
         name: in a few words, as in `Prediction.name`.
@@ -48,7 +48,7 @@ class Change:
 
 
 def epoch_after(measured: Measured, after: Costs, cold: bool = False) -> float:
-    """Predicted seconds of an epoch.
+    """Returns the predicted seconds of an epoch.
 
     Args:
         measured: the epoch as it is. What it took beyond the model of it, the side that it waited
@@ -69,7 +69,7 @@ def epoch_after(measured: Measured, after: Costs, cold: bool = False) -> float:
 
 
 def epoch_now(measured: Measured, cold: bool = False) -> float:
-    """Seconds of an epoch as it is: measured together, or else from the phases alone."""
+    """Returns the seconds of an epoch as it is: measured together, or computed from the phases."""
     phase = measured.phase("together_cold" if cold else "together_warm")
     if phase is not None and phase.samples:
         return measured.epoch_s(phase)
@@ -77,7 +77,7 @@ def epoch_now(measured: Measured, cold: bool = False) -> float:
 
 
 def changes(measured: Measured) -> list[Change]:
-    """What could be done with this dataset on this machine."""
+    """Returns the possible changes for this dataset on this machine."""
     now = costs(measured)
     makers: tuple[Callable[[Measured, Costs], Iterator[Change]], ...] = (
         _storage,
@@ -91,7 +91,7 @@ def changes(measured: Measured) -> list[Change]:
 
 
 def of_runs(measured: Measured) -> tuple[Finding, ...]:
-    """What the runs of a bench wait for, the largest gain first.
+    """Returns the findings of a bench, the largest gain first.
 
     There is always a finding: where nothing can be gained it says what the epoch consists of.
     """
@@ -108,7 +108,7 @@ def of_runs(measured: Measured) -> tuple[Finding, ...]:
 
 
 def predictions(measured: Measured) -> tuple[Prediction, ...]:
-    """The epoch as it is, cold and warm, then after each change, the largest gain first."""
+    """Returns the epoch times now, cold and warm, and after each change, the largest gain first."""
     cold, warm = measured.phase("together_cold"), measured.phase("together_warm")
     now = [
         Prediction(f"now, {name}", measured.epoch_s(phase), measured.epoch_s(phase))
@@ -125,7 +125,7 @@ def predictions(measured: Measured) -> tuple[Prediction, ...]:
 
 
 def cold_split(warm: Split, epoch_s: float, wait_s: float) -> Split:
-    """What a cold epoch's seconds go to: what it takes longer than the warm one is fetching.
+    """Returns the split of a cold epoch; what it takes longer than the warm one is fetching.
 
     As far as it was waited for: where a busy machine makes the model slower in the cold epoch, that
     is none of the disk's doing, and all of the warm epoch's parts take longer.
@@ -278,7 +278,7 @@ def _compute(measured: Measured, now: Costs) -> Iterator[Change]:
 
 
 def _faster(measured: Measured) -> str:
-    """What a model can be given that it has not, in words."""
+    """Returns what can make a model faster, in words, without what it uses already."""
     settings = measured.settings
     laid_out = settings.channels_last or not measured.dataset.codec
     return faster_model(amp=bool(settings.amp), channels_last=laid_out, compiled=settings.compile)
@@ -298,7 +298,7 @@ _WHAT = {
 
 
 def _waits(measured: Measured, change: Change) -> str:
-    """What is waited for, with its share of the epoch where there is a split."""
+    """Returns what is waited for, with its share of the epoch if there is a split."""
     split = measured.split("cold" if change.cold else "warm")
     what = _WHAT.get(change.culprit, change.culprit)
     stages = {"network": "fetch", "threads": "decode"}
@@ -311,7 +311,7 @@ def _waits(measured: Measured, change: Change) -> str:
 
 
 def _nothing_to_gain(measured: Measured) -> Finding:
-    """Of a bench none of whose changes would bring anything."""
+    """Returns the finding of a bench in which no change would help."""
     now = costs(measured)
     stage = now.waits_for()
     culprits: dict[str, Culprit] = {"decode": "decode", "transform": "transform", "copy": "copy"}

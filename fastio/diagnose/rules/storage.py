@@ -25,7 +25,7 @@ _SHARED = ("overlay", "fuse")
 
 
 def disk(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Data that memory cannot hold comes from the disk in every epoch."""
+    """Reports data that does not fit into memory and is read from disk in every epoch."""
     now, storage, data = expected(facts, use), facts.storage, facts.data
     if now is None or now.waits_for(cold=True) != "fetch" or storage is None or data is None:
         return
@@ -55,7 +55,7 @@ def disk(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def first_epoch(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Data that memory holds, but not yet."""
+    """Reports data that fits into memory but is not there yet."""
     now, storage, data = expected(facts, use), facts.storage, facts.data
     cold = cold_rate(facts)
     if now is None or storage is None or data is None or not cold or not data.rows:
@@ -76,7 +76,7 @@ def first_epoch(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def network(facts: Facts, use: Use) -> Iterator[Finding]:
-    """A URL without a cache is fetched in every epoch."""
+    """Reports a URL without a cache, which is fetched in every epoch."""
     now, remote, data = expected(facts, use), facts.remote, facts.data
     rate = network_rate(facts)
     if remote is None or data is None or now is None or not rate or use.cache is not None:
@@ -95,7 +95,7 @@ def network(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def small_cache(facts: Facts, use: Use) -> Iterator[Finding]:
-    """A cache without room for all of the data, or not on a local disk."""
+    """Reports a cache that is too small for the data, or that is not on a local disk."""
     remote, data, now = facts.remote, facts.data, expected(facts, use)
     if remote is None or data is None or use.cache is None:
         return
@@ -119,7 +119,7 @@ def small_cache(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def plain_client(facts: Facts, use: Use) -> Iterator[Finding]:
-    """A store that obstore would take."""
+    """Suggests obstore for a store that it supports."""
     remote, data = facts.remote, facts.data
     schemes = ("s3://", "gs://", "az://", "http://", "https://")
     if remote is None or data is None or remote.backend != "fsspec":
@@ -133,7 +133,7 @@ def plain_client(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def many_files(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Small files: each costs a look-up, an open and a read."""
+    """Reports small files, each of which costs a look-up, an open and a read."""
     data, storage = facts.data, facts.storage
     if data is None or storage is None or data.kind != "folder" or data.files < _MANY_FILES:
         return
@@ -151,7 +151,7 @@ def many_files(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def small_shards(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Shards so small that their number costs."""
+    """Reports shards that are so small that their number has a cost."""
     data = facts.data
     if data is None or not data.packed or data.files < 64:
         return
@@ -165,7 +165,7 @@ def small_shards(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def layers(facts: Facts, use: Use) -> Iterator[Finding]:
-    """File systems that stand between the data and its disk."""
+    """Reports file systems between the data and its disk."""
     storage = facts.storage
     if storage is not None and storage.file_system.startswith(_SHARED):
         yield Finding(
@@ -188,7 +188,7 @@ STORAGE_RULES = (
 
 
 def _over_epochs(gain: float, epochs: int | None) -> float:
-    """A gain that the first epoch does not have."""
+    """Returns the gain over all epochs if the first epoch has none."""
     return gain if epochs is None else epochs / (1 + (epochs - 1) / gain)
 
 

@@ -17,7 +17,7 @@ _NATIVE = {"SNAPPY", "UNCOMPRESSED"}  # that the native decoder knows
 
 
 def packing(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Packed rows are gathered, not decoded."""
+    """Suggests packing, because packed rows are gathered instead of decoded."""
     tables, before = facts.tables, expected(facts, use)
     if tables is None or tables.trial is None or before is None or not tables.trial.rate:
         return
@@ -43,7 +43,7 @@ def packing(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def text_files(facts: Facts, use: Use) -> Iterator[Finding]:
-    """CSV and JSONL are parsed every time they are opened, and held in memory."""
+    """Reports CSV and JSONL files, which are parsed at each opening and kept in memory."""
     if facts.tables is None or facts.tables.format not in ("csv", "jsonl"):
         return
     yield Finding(
@@ -54,7 +54,7 @@ def text_files(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def row_groups(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Row groups that are too small or too large."""
+    """Reports row groups that are too small or too large."""
     tables = facts.tables
     if tables is None or tables.format != "parquet" or not tables.row_groups:
         return
@@ -70,7 +70,7 @@ def row_groups(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def compression(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Compression that only pyarrow decodes."""
+    """Reports compression that only pyarrow can decode."""
     tables = facts.tables
     others = sorted(set(tables.compressions) - _NATIVE) if tables else []
     if not others:
@@ -83,7 +83,7 @@ def compression(facts: Facts, use: Use) -> Iterator[Finding]:
 
 
 def text_columns(facts: Facts, use: Use) -> Iterator[Finding]:
-    """Strings that come as Python objects."""
+    """Reports strings that become Python objects."""
     tables = facts.tables
     if tables is None or not tables.text_columns:
         return

@@ -13,7 +13,7 @@ STATE_VERSION = 3
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the run over a dataset.
+    """A position in the epochs over a dataset.
 
     Attributes:
         epoch: from 0.
@@ -31,12 +31,14 @@ class Cursor:
     generator: str | None = None
 
     def of_order(self) -> int:
-        """The seed of this epoch's order; 0 where none was drawn yet."""
+        """The seed of this epoch's order; 0 if none has been drawn yet."""
         return (self.seed or 0) if self.order_seed is None else self.order_seed
 
     @property
     def begun(self) -> bool:
-        """Whether what an epoch draws of torch's default generator at its beginning is drawn."""
+        """Whether the draws from torch's default generator at the begin of the epoch have been
+        made.
+        """
         return self.order_seed is not None or (self.seed is not None and self.position > 0)
 
     @property
@@ -45,16 +47,16 @@ class Cursor:
         return self.order_seed is not None and self.generator is None
 
     def decides(self, epoch: int) -> bool:
-        """Whether the seed of an epoch is known here."""
+        """Whether the seed of the epoch is known here."""
         return self.seed is not None and (not self.follows_torch or self.epoch == epoch)
 
     def at_epoch(self, epoch: int) -> Cursor:
-        """The beginning of another epoch."""
+        """Returns the cursor at the begin of another epoch."""
         return Cursor(epoch, 0, None if self.follows_torch else self.seed)
 
 
 def to_state(cursor: Cursor, *, fingerprint: str, order: str) -> dict[str, Any]:
-    """The cursor as a dictionary of JSON values: some 100 bytes, 4 KB with a generator.
+    """Returns the cursor as a dictionary of JSON values: about 100 bytes, 4 KB with a generator.
 
     Args:
         cursor: where the loader stands.
@@ -74,7 +76,7 @@ def to_state(cursor: Cursor, *, fingerprint: str, order: str) -> dict[str, Any]:
 
 
 def from_state(state: Mapping[str, Any], *, fingerprint: str, order: str) -> Cursor:
-    """The cursor that `to_state` wrote, for a loader of the same dataset and kind of order.
+    """Returns the cursor that `to_state` wrote, for a loader of the same dataset and kind of order.
 
     Raises:
         StateMismatch: the state has another version, dataset or kind of order, or is no state.

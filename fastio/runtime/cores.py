@@ -11,14 +11,14 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_cores() -> int:
-    """CPU cores that this process may use, by its affinity and its container's quota."""
+    """Returns the number of cores that this process may use, by affinity and container quota."""
     quota = cpu_quota()
     cores = allowed_cores()
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
 def allowed_cores() -> int:
-    """CPU cores that this process may run on, by its affinity."""
+    """Returns the number of cores that this process may run on, by affinity."""
     if hasattr(os, "process_cpu_count"):  # Python 3.13
         return os.process_cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -27,7 +27,7 @@ def allowed_cores() -> int:
 
 
 def cpu_quota(cgroup: Path = _CGROUP) -> float | None:
-    """Cores' worth of CPU time that a container's control group allows; None: no limit is known.
+    """Returns the CPU quota of a container in cores; None if no limit is known.
 
     Args:
         cgroup: where the control groups are seen, version 2 or 1.

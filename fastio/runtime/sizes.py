@@ -8,7 +8,7 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECA
 
 
 def size_in_bytes(size: int | str) -> int:
-    """A number of bytes from an int or from text such as "64MiB", "1.5 GB" or "65536".
+    """Returns a number of bytes from an int or from text such as "64MiB", "1.5 GB" or "65536".
 
     Raises:
         ValueError: it is not a size, or less than 1 byte.

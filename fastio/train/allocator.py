@@ -29,7 +29,7 @@ _LEAST_S = 10  # of processors, as memory is faulted in at the beginning with an
 
 @dataclass(frozen=True)
 class Usage:
-    """What this process has used up so far.
+    """The memory and time that this process has used so far.
 
     Attributes:
         user_s, system_s: time of processors, of its own and in the kernel.
@@ -42,7 +42,7 @@ class Usage:
 
     @classmethod
     def now(cls) -> Usage:
-        """Until now."""
+        """Returns the usage until now."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         return cls(used.ru_utime, used.ru_stime, used.ru_minflt)
 
@@ -50,7 +50,7 @@ class Usage:
 def allocator_advice(
     before: Usage, after: Usage, environment: Mapping[str, str] = os.environ
 ) -> str | None:
-    """One line of advice for training on CPUs.
+    """Returns one line of advice on the memory allocator, for training on CPUs.
 
     Args:
         before, after: training was between them.
@@ -76,7 +76,7 @@ def allocator_advice(
 
 
 def _settings(preloaded: str) -> str | None:
-    """The variables that tell the allocator to keep memory; None for one that is not known."""
+    """Returns the variables that make an allocator keep memory; None if it is unknown."""
     if "jemalloc" in preloaded:
         return _JEMALLOC
     return None if "malloc" in preloaded else _GLIBC

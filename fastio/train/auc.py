@@ -17,7 +17,7 @@ BINS = 2 * _LARGEST * _BINS_OF_ONE
 
 
 def logit_counts(logits: Tensor, labels: Tensor) -> Tensor:
-    """float32 (2, BINS), how many rows of label 0 and 1 have a logit in each bin.
+    """Returns float32 (2, BINS): the number of rows of label 0 and 1 with a logit in each bin.
 
     Args:
         logits: (N,), float; NaN counts in the first bin.
@@ -30,7 +30,7 @@ def logit_counts(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def area_under_curve(counts: Tensor) -> float:
-    """The area, 0.0 to 1.0, of the sums of `logit_counts`; 0.5 where all labels are the same."""
+    """Returns the area, 0.0 to 1.0, from sums of `logit_counts`; 0.5 if all labels are the same."""
     negatives, positives = counts.double()
     pairs = negatives.sum() * positives.sum()
     if not pairs:

@@ -25,7 +25,7 @@ VERSION = 1
 
 
 def save(content: Mapping[str, Any], path: Path) -> None:
-    """Writes a checkpoint under a temporary name, flushes it to the disk, and renames it.
+    """Writes a checkpoint atomically: to a temporary name, which is flushed and renamed.
 
     Raises:
         CheckpointError: it cannot be written; what was at the path stays.
@@ -34,13 +34,13 @@ def save(content: Mapping[str, Any], path: Path) -> None:
 
 
 def save_json(content: Any, path: Path) -> None:
-    """Writes a JSON file likewise, numbers that are not finite as null."""
+    """Writes a JSON file atomically; numbers that are not finite become null."""
     text = json.dumps(finite(content), indent=1, allow_nan=False)
     _publish(path, lambda file: file.write(text.encode()))
 
 
 def finite(content: Any) -> Any:
-    """The same with None for NaN and infinity, which JSON has not."""
+    """Returns the values with None for NaN and infinity, which JSON does not have."""
     if isinstance(content, dict):
         return {key: finite(value) for key, value in content.items()}
     if isinstance(content, list):
@@ -60,7 +60,7 @@ def _publish(path: Path, write: Any) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """What the file system said; torch's own words say less."""
+    """Returns the file system's error, because torch's message says less."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.strerror:
@@ -70,7 +70,7 @@ def _cause(error: BaseException) -> str:
 
 
 def check_folder(folder: Path, last: str, resume: bool) -> None:
-    """Makes a folder for checkpoints, where it is not there, and writes a file that goes again.
+    """Makes a folder for checkpoints if necessary, and checks that a file can be written there.
 
     Args:
         folder: where checkpoints will be written.
@@ -99,7 +99,7 @@ def check_folder(folder: Path, last: str, resume: bool) -> None:
 
 
 def keep(path: Path, name: Path) -> None:
-    """Gives a checkpoint a second name, atomically, which stays when the first is replaced.
+    """Gives a checkpoint a second name, atomically, which remains when the first one is replaced.
 
     Raises:
         CheckpointError: it cannot be written; what had the name stays.
@@ -112,7 +112,7 @@ def keep(path: Path, name: Path) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint, whose checksums are compared first.
+    """Reads a checkpoint after comparing its checksums.
 
     Raises:
         CheckpointError: it is damaged, is none of `fit`'s, or of another version.
@@ -143,7 +143,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def check_identity(saved: Mapping[str, Any], own: Mapping[str, Any], path: Path) -> None:
-    """Refuses the checkpoint of another run.
+    """Raises an error if a checkpoint belongs to a run with other settings.
 
     Raises:
         CheckpointError: it names what differs.
@@ -161,7 +161,7 @@ def check_identity(saved: Mapping[str, Any], own: Mapping[str, Any], path: Path)
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:
-    """The states of all random generators of this process."""
+    """Returns the states of all random generators of this process."""
     version, numbers, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state()
     found = {
@@ -175,7 +175,7 @@ def rng_state(device: torch.device) -> dict[str, Any]:
 
 
 def restore_rng_state(state: Mapping[str, Any], device: torch.device) -> None:
-    """Puts all random generators of this process where `rng_state` found them."""
+    """Restores the states of all random generators of this process."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]

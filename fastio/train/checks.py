@@ -15,7 +15,8 @@ from fastio.train.parallel import Place
 def check_loaders(
     options: Options, place: Place, loader: fastio.Loader, val_loader: fastio.Loader | None
 ) -> None:
-    """Refuses data that cannot be trained or evaluated on. All processes call it.
+    """Raises an error for data that cannot be used for training or evaluation. All processes call
+    it.
 
     Raises:
         TrainError: it has no batch, is not the same on all processes, or there is none to stop
@@ -41,12 +42,12 @@ def check_loaders(
 
 
 def finite_weights(model: nn.Module, place: Place) -> bool:
-    """Whether the weights are finite on all processes. All of them call it."""
+    """Returns whether the weights are finite on all processes. All processes call it."""
     parts = [_local(weight).isfinite().all() for weight in model.parameters()]
     good = torch.stack(parts).all().float() if parts else torch.ones((), device=place.device)
     return bool(place.lowest(good))
 
 
 def _local(value: Any) -> Tensor:
-    """This process's part of a weight that FSDP shards; any other tensor as it is."""
+    """Returns this process's part of a weight that FSDP shards; other tensors as they are."""
     return cast(Tensor, value.to_local() if hasattr(value, "to_local") else value)

@@ -30,7 +30,7 @@ _IN_FLOAT32 = {
 
 @dataclass(frozen=True)
 class Columns:
-    """Fields that are learned from, single columns or groups of them.
+    """The fields that are learned from, single columns or groups of columns.
 
     Attributes:
         dense, sparse: name of a field of numbers, or of ids, and how many columns it has.
@@ -47,7 +47,7 @@ class Columns:
         dense: Sequence[str] | None,
         sparse: Sequence[str] | None,
     ) -> Columns:
-        """Those of a schema's fields that are named.
+        """Returns the named fields of a schema.
 
         With neither `dense` nor `sparse`, all fields but the label: a field "dense" and floats are
         numbers, a field "sparse" and integers are ids.
@@ -70,19 +70,22 @@ class Columns:
         )
 
     def numbers(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """float32 (N, columns) of a batch; float64 where a field has numbers of more bits."""
+        """Returns the numbers of a batch, float32 (N, columns), or float64 if a field has wider
+        numbers.
+        """
         exact = all(batch[name].dtype in _IN_FLOAT32 for name in self.dense)
         return _side_by_side(batch, self.dense, torch.float32 if exact else torch.float64)
 
     def ids(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """int64 (N, columns) of a batch."""
+        """Returns the ids of a batch, int64 (N, columns)."""
         return _side_by_side(batch, self.sparse, torch.int64)
 
 
 def moments(
     data: Any, fields: Iterable[str], values: Callable[[Any], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of columns, float64 (columns,), over the first million rows.
+    """Returns mean and standard deviation of columns, float64 (columns,), of the first million
+    rows.
 
     NaN and infinity are left out; where all numbers are the same, the deviation is 1.
 
@@ -124,7 +127,7 @@ def _side_by_side(
 
 
 def _width(name: str, kind: Any) -> int:
-    """Columns of a field.
+    """Returns the number of columns of a field.
 
     Raises:
         TrainError: it has no numbers, or not one row of them.

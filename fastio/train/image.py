@@ -22,7 +22,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """What is learned from images.
+    """The settings of image classification.
 
     Attributes:
         model: one of `models.IMAGE_MODELS`, with fresh weights; else a model of torchvision, where
@@ -41,7 +41,7 @@ class ImageSettings:
 
 
 def image_task(options: Options, settings: ImageSettings | None = None) -> ImageTask:
-    """The task for a dataset of images.
+    """Returns the task for a dataset of images.
 
     Raises:
         TrainError: the data has no images, or not the label.
@@ -60,7 +60,7 @@ def image_task(options: Options, settings: ImageSettings | None = None) -> Image
 
 
 class ImageTask(Task):
-    """A classifier trained on random crops, evaluated on the middle of each image.
+    """An image classifier, trained on random crops and evaluated on centre crops.
 
     Args:
         options: how to train.
@@ -116,7 +116,7 @@ class ImageTask(Task):
         return {**asdict(self.settings), "classes": len(self.labels.words)}
 
     def _settings(self, data: str, place: Place, crop: list[Any]) -> dict[str, Any]:
-        """What both loaders are given."""
+        """Returns the arguments that both loaders have in common."""
         numbering = self.labels.numbering(data, place.device)
         transforms: dict[str, Any] = {self.field: [*crop, fastio.Normalize(MEAN, STD)]}
         if numbering is not None:
@@ -128,7 +128,7 @@ class ImageTask(Task):
         }
 
     def _pair(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Images float32 (N, 3, H, W) and class numbers int64 (N,)."""
+        """Returns images float32 (N, 3, H, W) and class numbers int64 (N,)."""
         if isinstance(batch, dict):
             images, labels = batch[self.field], batch[self.labels.field]
         else:
@@ -137,7 +137,7 @@ class ImageTask(Task):
 
 
 def _torchvision_model(name: str, classes: int) -> nn.Module:
-    """A model of torchvision with fresh weights.
+    """Returns a model of torchvision with initial weights.
 
     Raises:
         TrainError: torchvision is not there, or has no such model.

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Interrupts:
-    """A context in which the first SIGINT or SIGTERM is only noted; the second one acts as usual.
+    """A context in which the first SIGINT or SIGTERM is only recorded; the second acts as usual.
 
     Outside the main thread, which alone may handle signals, it does nothing.
 

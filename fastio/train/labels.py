@@ -19,7 +19,7 @@ Numbering = Callable[[Any], Tensor]
 
 @dataclass(frozen=True)
 class Labels:
-    """The classes of a dataset: what a field says, in the order of the class numbers.
+    """The classes of a dataset: the values of a field, in the order of the class numbers.
 
     Attributes:
         field: the field.
@@ -36,7 +36,7 @@ class Labels:
 
     @classmethod
     def of(cls, data: str, field: str) -> Labels:
-        """The classes of a dataset to train on, which is read where it has no vocabulary.
+        """Returns the classes of a training dataset, which is read if it has no vocabulary.
 
         Raises:
             TrainError: the field is neither words nor integers, says always the same, or nothing.
@@ -50,7 +50,8 @@ class Labels:
         return cls(field, words, data, vocabulary is not None)
 
     def numbering(self, data: str, device: torch.device) -> Numbering | None:
-        """What turns the field's batches into class numbers, int64 (n,) on a device.
+        """Returns a function that converts the field's batches to class numbers, int64 (n,) on a
+        device.
 
         Args:
             data: the dataset that the words come from, or another one, which may number the same
@@ -89,7 +90,7 @@ class Labels:
 
 
 def _vocabulary(data: str, field: str) -> tuple[str, ...] | None:
-    """What the field's numbers stand for; None where it has no numbers or they stand for nothing.
+    """Returns the values that the field's numbers stand for; None if it has no vocabulary.
 
     Raises:
         TrainError: there is no such field.
@@ -106,7 +107,7 @@ def _vocabulary(data: str, field: str) -> tuple[str, ...] | None:
 
 
 def _values(data: str, field: str) -> tuple[Any, ...]:
-    """All values of a field of strings or integers, in ascending order.
+    """Returns all values of a field of strings or integers, in ascending order.
 
     Raises:
         TrainError: it has others, or none.
@@ -129,7 +130,7 @@ def _values(data: str, field: str) -> tuple[Any, ...]:
 
 
 def listed(names: Iterable[Any], wanted: Any = None) -> str:
-    """Names for an error; of many the first ones, or those that are like the one that is wanted."""
+    """Returns names for an error message: the first ones, or those similar to a wanted name."""
     words = [str(name) for name in names]
     if len(words) <= _LISTED:
         return ", ".join(words)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Learner:
-    """Makes steps.
+    """A model with its optimizer, learning rate schedule and gradient scaler.
 
     Args:
         model: with its weights, anywhere.
@@ -47,7 +47,7 @@ class Learner:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets what optimizer, schedule and scaler know of earlier steps."""
+        """Resets optimizer, schedule and scaler."""
         options = self._options
         self.optimizer = make_optimizer(self.model, options, self._lr)
         self.scheduler = make_scheduler(self.optimizer, options, self._steps_per_epoch, self._lr)
@@ -55,7 +55,7 @@ class Learner:
         self.scaler = torch.amp.GradScaler(device, enabled=options.amp == "fp16")
 
     def step(self, batches: Sequence[T], loss: Callable[[nn.Module, T], Tensor]) -> Tensor:
-        """One step of the optimizer, on the gradients of some batches together.
+        """Makes one step of the optimizer, on the summed gradients of some batches.
 
         Args:
             batches: of this process.

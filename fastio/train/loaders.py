@@ -16,14 +16,14 @@ Groups = Mapping[str, Sequence[str]] | None
 
 
 def opened(data: str, groups: Groups = None) -> Any:
-    """What a loader is given for the data: tables are opened where columns form groups."""
+    """Opens tables whose columns form groups; returns other data as it is."""
     return data if groups is None else fastio.open(data, groups=groups)
 
 
 def training_loader(
     options: Options, place: Place, groups: Groups = None, **settings: Any
 ) -> fastio.Loader:
-    """Shuffled batches of the data, less what `val_split` holds out.
+    """Returns a loader of shuffled training batches, without the rows of `val_split`.
 
     A last batch that is not full is left out, unless it is the only one: see `has_full_batch`.
 
@@ -53,7 +53,7 @@ def training_loader(
 
 
 def has_full_batch(loader: fastio.Loader) -> bool:
-    """Whether what `training_loader` gave has at least one batch of the size that was asked for."""
+    """Returns whether a training loader has at least one batch of the requested size."""
     if isinstance(loader.batch_sampler, Subset):
         return loader.batch_sampler.has_full_batch
     return loader.drop_last or len(loader) > 1
@@ -62,7 +62,7 @@ def has_full_batch(loader: fastio.Loader) -> bool:
 def evaluation_loader(
     options: Options, place: Place, groups: Groups = None, **settings: Any
 ) -> fastio.Loader | None:
-    """Batches of `val`, or of what `val_split` holds out, in order; None where there is neither.
+    """Returns a loader of `val` or of the rows of `val_split`, in order; None without either.
 
     Nothing is left out: see `valid_samples`. The arguments are those of `training_loader`.
     """
@@ -79,14 +79,14 @@ def evaluation_loader(
 
 
 def valid_samples(loader: fastio.Loader) -> int:
-    """How many samples of the loader's latest batch count; those behind them repeat others."""
+    """Returns how many samples of the latest batch count; those after them are repetitions."""
     if isinstance(loader.batch_sampler, Subset):
         return loader.batch_sampler.valid(loader.batch.step)
     return loader.batch.valid
 
 
 def rescaled(state: dict[str, Any], loader: fastio.Loader, before: int, now: int) -> dict[str, Any]:
-    """A loader's state for another number of processes than it was saved by.
+    """Returns a loader's state for another number of processes than it was saved with.
 
     Positions are those of all processes together, but of a `Subset` those of each.
     """
@@ -106,7 +106,7 @@ def _common(options: Options, place: Place) -> dict[str, Any]:
 
 
 def _subset_loader(data: Any, subset: Subset, settings: dict[str, Any]) -> fastio.Loader:
-    """A loader of a subset, whose rows are drawn alike on any process: each comes on one."""
+    """Returns a loader of a subset; each row comes on one process, with the same draws on any."""
     alone = {"rank": 0, "world_size": 1}
     return fastio.Loader(data, batch_sampler=subset, **(settings | alone))
 
@@ -125,7 +125,7 @@ def _rows(data: Any, settings: dict[str, Any]) -> int:
 
 
 class Subset:
-    """A batch sampler over some rows: this process's part of every global batch.
+    """A batch sampler over some rows, with this process's part of every global batch.
 
     Shuffled batches are full ones where there is at least one; unshuffled ones are all, each
     process having as many: the last one is padded with rows that `valid` does not count.
@@ -142,12 +142,12 @@ class Subset:
         self._place = place
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes `epoch` (from 0) the next one; `Loader.set_epoch` calls it."""
+        """Sets the next epoch, from 0; `Loader.set_epoch` calls it."""
         self.epoch = epoch
 
     @property
     def has_full_batch(self) -> bool:
-        """Whether there are rows for one batch of all processes."""
+        """Returns whether a training loader has at least one batch of the requested size."""
         return len(self.rows) >= self._size
 
     def __len__(self) -> int:
@@ -163,7 +163,7 @@ class Subset:
             yield rows[np.arange(begin, begin + share) % len(rows)].tolist()
 
     def valid(self, step: int) -> int:
-        """How many samples of the batch of a step count; the others repeat some."""
+        """Returns how many samples of a step's batch count; the others are repetitions."""
         begin, share = self._part(step)
         return max(0, min(share, len(self.rows) - begin))
 
@@ -176,7 +176,7 @@ class Subset:
 def split_rows(
     rows: int, part: float, seed: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The row numbers to train on, and those to evaluate on: at least one of each.
+    """Returns the rows for training and those for evaluation, at least one of each.
 
     Raises:
         TrainError: there are fewer than two rows.

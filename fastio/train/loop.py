@@ -34,7 +34,7 @@ _WARM_UP_STEPS = 3
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         history: one record an epoch: "epoch", "step", "train" and "val" (metrics; "val" is None
@@ -61,13 +61,13 @@ class Result:
     model: nn.Module
 
     def to_dict(self) -> Record:
-        """All but the model, as JSON values; None for numbers that are not finite."""
+        """Returns everything but the model as JSON values; None for numbers that are not finite."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "model"]
         return {name: finite(getattr(self, name)) for name in names}
 
 
 def fit(task: Task, options: Options, monitor: Monitor | None = None) -> Result:
-    """Trains a task's model, from the beginning or from where a checkpoint stands.
+    """Trains a task's model, from the beginning or from a checkpoint.
 
     Under torchrun every process calls it. The first Ctrl-C or SIGTERM ends the run after the step
     under way, which is saved where there is a `checkpoint_dir`.
@@ -121,7 +121,7 @@ def fit(task: Task, options: Options, monitor: Monitor | None = None) -> Result:
 
 @dataclass(frozen=True)
 class Timed:
-    """Epochs that were trained for their time.
+    """The result of epochs that were trained to measure their time.
 
     Attributes:
         seconds: of all epochs, without starting up and evaluation.
@@ -137,7 +137,7 @@ class Timed:
 
 
 def time_epochs(task: Task, options: Options, place: Place) -> Timed:
-    """Trains `options.epochs` as `fit` does, without checkpoints, for the time that it takes.
+    """Trains `options.epochs` as `fit` does, without checkpoints, and measures the time.
 
     A few steps come before and are forgotten: in them workers start and the model is compiled. A
     loss that is not finite is no error.
@@ -162,7 +162,7 @@ def time_epochs(task: Task, options: Options, place: Place) -> Timed:
 
 
 def _warm_up(run: Run) -> None:
-    """Some steps that are forgotten; lazy layers, whose weights begin with one, make none."""
+    """Makes some steps and discards their result; none if the model has lazy layers."""
     if any(is_lazy(weights) for weights in run.model.parameters()):
         return
     weights = {name: value.clone() for name, value in run.model.state_dict().items()}
@@ -177,7 +177,7 @@ def _warm_up(run: Run) -> None:
 
 
 def train_epoch(run: Run, interrupts: Interrupts, monitor: Monitor) -> int:
-    """One epoch, or what is left of it; the number of the signal that interrupted it, or 0."""
+    """Trains the rest of an epoch. Returns the number of the signal that interrupted it, or 0."""
     options, progress = run.options, run.progress
     if progress.epoch_step >= run.steps_per_epoch:
         return 0  # it was interrupted after its last step
@@ -203,14 +203,14 @@ def train_epoch(run: Run, interrupts: Interrupts, monitor: Monitor) -> int:
 
 
 def groups(loader: fastio.Loader, size: int) -> Generator[list[tuple[Any, int]], None, None]:
-    """The batches of each step, with how many of their samples count; the last may be fewer."""
+    """Yields the batches of each step with their numbers of valid samples."""
     batches = ((batch, valid_samples(loader)) for batch in loader)
     while group := list(islice(batches, size)):
         yield group
 
 
 def train_step(run: Run, group: list[tuple[Any, int]]) -> torch.Tensor:
-    """One step of the optimizer on some batches; their loss, of this process alone.
+    """Makes one step of the optimizer on some batches. Returns their loss on this process.
 
     What the losses are divided by is how many they are in all batches of all processes, so batches
     that are shorter, padded or masked weigh what they have. DDP and FSDP average gradients, hence
@@ -234,7 +234,7 @@ def train_step(run: Run, group: list[tuple[Any, int]]) -> torch.Tensor:
 
 
 def summed(counts: list[int | torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Their sum, float32 scalar on the device, which is not waited for."""
+    """Returns the sum of tensors, a float32 scalar on the device, without waiting for it."""
     total = sum(counts)
     if isinstance(total, torch.Tensor):
         return total.to(device, torch.float32)
@@ -243,7 +243,7 @@ def summed(counts: list[int | torch.Tensor], device: torch.device) -> torch.Tens
 
 @torch.no_grad()
 def evaluate(run: Run, interrupts: Interrupts, monitor: Monitor) -> dict[str, float] | None:
-    """The metrics of the data to evaluate on; None where it was interrupted."""
+    """Returns the metrics on the evaluation data; None if it was interrupted."""
     assert run.val_loader is not None
     sync_buffers(run.model, run.place)
     run.evaluated.eval()
@@ -270,13 +270,13 @@ def evaluate(run: Run, interrupts: Interrupts, monitor: Monitor) -> dict[str, fl
 
 
 def means(task: Task, sums: Sums) -> dict[str, float]:
-    """The task's metrics and the loss a sample (or token)."""
+    """Returns the task's metrics, and the mean loss per sample or token."""
     loss = float(sums["loss"] / sums["count"].clamp(min=1))
     return {"loss": loss, **task.metrics(sums)}
 
 
 def log_point(run: Run) -> Record:
-    """The loss of all processes since the last point, for the history."""
+    """Records the loss of all processes since the last point in the history."""
     run.flush()
     window, run.progress.window = run.progress.window, {}
     record = {
@@ -290,7 +290,7 @@ def log_point(run: Run) -> Record:
 
 
 def _record(run: Run, val: dict[str, float] | None, before: fastio.Stats, began_s: float) -> Record:
-    """What an epoch came to."""
+    """Returns the record of an epoch."""
     run.flush()
     stats = run.loader.stats() - before
     return {

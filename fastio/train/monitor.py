@@ -11,38 +11,38 @@ if TYPE_CHECKING:
 
 
 class Monitor:
-    """What a run tells, on the main process alone; each method does nothing here.
+    """Receives the events of a run on the main process. Each method does nothing by default.
 
     Tensors are on the device, and whoever looks at one waits for it: look rarely.
     """
 
     def begin(self, run: Run) -> None:
-        """Training begins, or goes on."""
+        """Is called when training begins or resumes."""
 
     def begin_epoch(self, run: Run) -> None:
-        """The steps of an epoch, or what is left of them, begin."""
+        """Is called before the (remaining) steps of an epoch."""
 
     def step(self, run: Run, size: int, loss: Tensor) -> None:
-        """A step of the optimizer was made on `size` units of this process."""
+        """Is called after an optimizer step on `size` units of this process."""
 
     def point(self, run: Run, record: dict[str, Any]) -> None:
-        """`log_every` steps were made; see `Result.points`."""
+        """Is called after every `log_every` steps; see `Result.points`."""
 
     def begin_evaluation(self, run: Run) -> None:
-        """The evaluation begins."""
+        """Is called before an evaluation."""
 
     def evaluated(self, run: Run, size: int) -> None:
-        """A batch of `size` units was evaluated."""
+        """Is called after a batch of `size` units was evaluated."""
 
     def end_epoch(self, run: Run, record: dict[str, Any]) -> None:
-        """An epoch is complete; see `Result.history`."""
+        """Is called after an epoch; see `Result.history`."""
 
     def end(self, run: Run) -> None:
-        """Training ends; not called where an error ended it."""
+        """Is called when training ends, but not after an error."""
 
 
 class Monitors(Monitor):
-    """Several, told one after the other."""
+    """Passes events to several monitors, one after the other."""
 
     def __init__(self, *monitors: Monitor) -> None:
         self._monitors = monitors

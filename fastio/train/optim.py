@@ -18,7 +18,7 @@ from fastio.train.options import Options
 
 
 def make_optimizer(model: nn.Module, options: Options, lr: float) -> Optimizer:
-    """AdamW or SGD, with weight decay for matrices and kernels alone."""
+    """Returns AdamW or SGD, with weight decay for matrices and kernels only."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     decaying = [p for name, p in trained if _decays(name, p)]
     others = [p for name, p in trained if not _decays(name, p)]
@@ -33,7 +33,8 @@ def make_optimizer(model: nn.Module, options: Options, lr: float) -> Optimizer:
 
 
 def _decays(name: str, weight: nn.Parameter) -> bool:
-    """Whether it is what a layer multiplies by: `weight`, or `in_proj_weight` of an attention.
+    """Returns whether a parameter is a layer's weight: `weight`, or `in_proj_weight` of an
+    attention.
 
     Biases and norms have one dimension. Class tokens, tables of positions and scales of layers may
     have more, but no such name.
@@ -44,7 +45,7 @@ def _decays(name: str, weight: nn.Parameter) -> bool:
 def make_scheduler(
     optimizer: Optimizer, options: Options, steps_per_epoch: int, lr: float
 ) -> LRScheduler:
-    """A schedule over all steps of the run, stepped after each of the optimizer's."""
+    """Returns a schedule over all steps of the run, to be stepped after each optimizer step."""
     total = options.epochs * steps_per_epoch
     warmup = min(round(options.warmup * steps_per_epoch), total - 1)
     if options.schedule == "onecycle":

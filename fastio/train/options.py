@@ -1,4 +1,4 @@
-"""Everything that can be said of a training run, whatever is trained."""
+"""The options of a training run that all tasks have in common."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ Schedule = Literal["onecycle", "cosine", "constant"]
 
 @dataclass(frozen=True)
 class Options:
-    """How to train. Tasks have settings of their own beside these (image size, columns, ...).
+    """The options of a training run. Tasks have settings of their own (image size, columns, ...).
 
     What changes the result:
 
     Attributes:
-        data: what to train on; anything that `fastio.Loader` takes.
-        val: what to evaluate on after every epoch; None for `val_split`, or nothing.
-        val_split: the part of `data`, 0.0 to 1.0, that is evaluated on instead of trained on.
-        epochs: passes over the data.
-        batch_size: samples of a batch on each process; of data with fewer than a batch of all
-            processes, each step has all samples.
-        grad_accum: batches whose gradients make up one step of the optimizer.
+        data: training data; anything that `fastio.Loader` takes.
+        val: evaluation data, used after every epoch; None for `val_split`, or no evaluation.
+        val_split: share of `data`, 0.0 to 1.0, that is held out for evaluation.
+        epochs: number of passes over the data.
+        batch_size: samples per batch on each process; if the data has fewer samples than a batch
+            of all processes, each step has all samples.
+        grad_accum: number of batches whose gradients are summed for one optimizer step.
         optimizer: "adamw" or "sgd" (Nesterov, momentum 0.9); with "onecycle", momentum (of AdamW
             beta1) goes from 0.95 to 0.85 and back, as the learning rate rises and falls.
-        lr: the highest learning rate; None for the task's.
-        weight_decay: of matrices and kernels; biases, norms, scales of layers and a vision
-            transformer's class token and positions have none.
+        lr: highest learning rate; None for the task's default.
+        weight_decay: weight decay of matrices and kernels; biases, norms, layer scales and the
+            class token and positions of a vision transformer have none.
         schedule: "onecycle" (one-cycle, annealed by cosine), "cosine", or "constant"; per step.
-        warmup: epochs, or parts of one, in which the learning rate rises.
-        label_smoothing: of the cross-entropy, 0.0 to 1.0.
-        clip_grad_norm: the highest norm of all gradients together; None for no limit.
-        amp: autocast to "bf16" or "fp16", the latter with scaled gradients; None for float32.
-        seed: of weights, order, augmentation and dropout.
-        deterministic: use PyTorch's deterministic algorithms only, which may be slower.
-        early_stopping: end after as many evaluations without a better metric, which needs data to
-            evaluate on; None for never.
+        warmup: epochs, also fractional, in which the learning rate rises.
+        label_smoothing: label smoothing of the cross-entropy, 0.0 to 1.0.
+        clip_grad_norm: largest norm of all gradients together; None for no limit.
+        amp: autocast to "bf16", or to "fp16" with gradient scaling; None for float32.
+        seed: seed of weights, order, augmentation and dropout.
+        deterministic: use only PyTorch's deterministic algorithms, which may be slower.
+        early_stopping: number of evaluations without improvement after which training ends;
+            needs evaluation data. None for never.
 
     What changes speed:
 
-        val_batch_size: of the evaluation; None for twice `batch_size`.
-        threads: of each loader; 0 for all cores that this process may use.
-        device: "cpu", "cuda", "cuda:1", ...; None for a GPU where there is one.
+        val_batch_size: batch size of the evaluation; None for twice `batch_size`.
+        threads: threads of each loader; 0 for all cores that this process may use.
+        device: "cpu", "cuda", "cuda:1", ...; None for a GPU if there is one.
         compile: compile the model with torch.compile.
         channels_last: keep weights and images in channels-last memory.
-        parallel: "dp", "ddp" or "fsdp"; None for "ddp" where torchrun started several processes.
+        parallel: "dp", "ddp" or "fsdp"; None for "ddp" if torchrun started several processes.
 
-    What is told and kept:
+    Checkpoints and logging:
 
-        checkpoint_dir: where `last.pt`, `best.pt` and `history.json` are kept; None for nowhere.
-        checkpoint_every: also save every so many steps of the optimizer; None for epochs' ends.
-        resume: go on from `checkpoint_dir`'s `last.pt`, or from the beginning where there is none.
-        log_every: steps between two points of the history, and of TensorBoard and Visdom.
-        tensorboard: folder for event files.
-        visdom: URL of a visdom server.
+        checkpoint_dir: folder for `last.pt`, `best.pt` and `history.json`; None for no checkpoints.
+        checkpoint_every: optimizer steps between checkpoints; None saves after epochs only.
+        resume: continue from `last.pt` in `checkpoint_dir`; start a new run if there is none.
+        log_every: steps between points in the history, TensorBoard and Visdom.
+        tensorboard: folder for event files; None for none.
+        visdom: URL of a visdom server; None for none.
 
     Raises:
-        TrainError: a value is out of its range, or two exclude each other.
+        TrainError: a value is out of range, or two options exclude each other.
     """
 
     data: str
@@ -115,7 +115,7 @@ class Options:
             if value is not None and not value > 0:
                 raise fastio.TrainError(f"{name} must be above 0, got {value}")
         if self.val is not None and self.val_split:
-            raise fastio.TrainError("val and val_split exclude each other: give one of them")
+            raise fastio.TrainError("val and val_split cannot be combined: give one of them")
         if self.checkpoint_dir is None and (self.resume or self.checkpoint_every):
             raise fastio.TrainError("resume and checkpoint_every need checkpoint_dir")
         if self.compile and self.parallel == "dp":
@@ -125,7 +125,8 @@ class Options:
             )
 
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint that is resumed must have in common, as JSON values.
+        """Returns the options that a resumed checkpoint must have in common with the run, as JSON
+        values.
 
         The batch is left out: what counts is the samples of a step, which the loop knows. Data is
         known by the loader. A constant learning rate does not depend on how many epochs there are.

@@ -26,7 +26,7 @@ from fastio.train.options import Options, Parallel
 
 @dataclass(frozen=True)
 class Place:
-    """This process among those that train together.
+    """The position of this process among the processes of a training run.
 
     Attributes:
         device: where it trains.
@@ -41,23 +41,23 @@ class Place:
 
     @property
     def main(self) -> bool:
-        """Whether this process is the one that prints and saves."""
+        """Whether this process prints and saves."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
+        """Sums a tensor over all processes, in place."""
         if self.world_size > 1:
             dist.all_reduce(values)
         return values
 
     def lowest(self, values: Tensor) -> Tensor:
-        """The minimum over all processes, in place."""
+        """Takes the minimum of a tensor over all processes, in place."""
         if self.world_size > 1:
             dist.all_reduce(values, op=dist.ReduceOp.MIN)
         return values
 
     def highest(self, number: int) -> int:
-        """The highest of the processes' numbers; it goes through the CPU, no GPU is waited for."""
+        """Returns the largest number of all processes, without waiting for a GPU."""
         if self.world_size == 1:
             return number
         value = torch.tensor(number)
@@ -65,7 +65,7 @@ class Place:
         return int(value)
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, of what checkpoints may hold, on each of them."""
+        """Returns the values of all processes, of types that checkpoints may hold."""
         if self.world_size == 1:
             return [value]
         buffer = io.BytesIO()
@@ -76,7 +76,7 @@ class Place:
 
 
 def on_main(place: Place, action: Callable[[], None]) -> None:
-    """Does something on the main process, for which the others wait.
+    """Runs a function on the main process, for which the others wait.
 
     Raises:
         TrainError: it did there, and therefore does so on all processes.
@@ -99,7 +99,7 @@ _left: list[Any] = []  # groups that this process is in no more
 
 @contextmanager
 def processes(options: Options) -> Iterator[Place]:
-    """Joins the process group where torchrun started this process, and leaves it at the end.
+    """Joins the process group if torchrun started this process, and leaves it at the end.
 
     A group that this process is in already is used, and not left.
 
@@ -147,7 +147,7 @@ def processes(options: Options) -> Iterator[Place]:
 
 
 def _lost(error: RuntimeError) -> bool:
-    """Whether an exchange failed because another process is not there any more."""
+    """Returns whether a collective failed because another process has ended."""
     foreign = not isinstance(error, fastio.FastioError)
     return isinstance(error, dist.DistError) or (foreign and "gloo" in str(error))
 
@@ -183,7 +183,7 @@ def _named_device(name: str) -> torch.device:
 
 
 def wrap(model: nn.Module, place: Place, options: Options) -> nn.Module:
-    """The model as it is called to train; its weights stay those of `model`."""
+    """Returns the model for training, which shares its weights with `model`."""
     wrapped = model
     if place.parallel == "fsdp":
         _shard(model, place, options)
@@ -198,20 +198,20 @@ def wrap(model: nn.Module, place: Place, options: Options) -> nn.Module:
 
 
 def _gpus(device: torch.device) -> list[int] | None:
-    """All GPUs, that of the weights first, as DataParallel wants it; None on a CPU."""
+    """Returns all GPUs, that of the weights first, for DataParallel; None on a CPU."""
     if device.type != "cuda":
         return None
     return sorted(range(torch.cuda.device_count()), key=lambda number: number != device.index)
 
 
 def autocast(device: torch.device, options: Options) -> torch.autocast:
-    """Mixed precision as the options say."""
+    """Returns the autocast context of the options."""
     dtype = torch.float16 if options.amp == "fp16" else torch.bfloat16
     return torch.autocast(device.type, dtype, enabled=options.amp is not None)
 
 
 def accumulating(model: nn.Module, place: Place, last: bool) -> AbstractContextManager[Any]:
-    """Around forward and backward: processes exchange gradients for a step's last batch only."""
+    """Returns a context in which gradients are only exchanged for the last batch of a step."""
     if place.parallel == "fsdp":
         cast(Any, model).set_requires_gradient_sync(last)
     if isinstance(model, DistributedDataParallel) and not last:
@@ -220,14 +220,14 @@ def accumulating(model: nn.Module, place: Place, last: bool) -> AbstractContextM
 
 
 def sync_buffers(model: nn.Module, place: Place) -> None:
-    """Gives all processes rank 0's running means: each has seen other batches."""
+    """Copies rank 0's buffers, such as running means, to all processes."""
     if place.world_size > 1:
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)
 
 
 def _shard(model: nn.Module, place: Place, options: Options) -> None:
-    """FSDP2: each block of a list of blocks is gathered when it is needed, then all else."""
+    """Shards a model with FSDP2, block by block."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -240,7 +240,7 @@ def _shard(model: nn.Module, place: Place, options: Options) -> None:
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The outermost members of lists and sequences of modules that have weights."""
+    """Returns the outermost members of lists and sequences of modules that have weights."""
     listed = isinstance(module, (nn.ModuleList, nn.Sequential))
     for child in module.children():
         if listed and not isinstance(child, nn.ModuleList):
@@ -251,7 +251,7 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 class _Autocast(nn.Module):
-    """A model under autocast, which holds for one thread: DataParallel has one for each GPU."""
+    """A model under autocast. Autocast is per thread, and DataParallel has one thread per GPU."""
 
     def __init__(self, model: nn.Module, device: torch.device, options: Options) -> None:
         super().__init__()

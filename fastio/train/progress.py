@@ -28,7 +28,7 @@ _WINDOW_S = 10  # that rates are of
 
 @dataclass(frozen=True)
 class _Look:
-    """When the bar was drawn: units trained on since its beginning, and what the loader did."""
+    """A reading of the trained units and of the loader's statistics."""
 
     time_s: float
     units: int
@@ -36,7 +36,7 @@ class _Look:
 
 
 class Bar(Monitor):
-    """Lines and a bar on standard error; where that is no terminal, the lines alone.
+    """A progress bar and one line per epoch on standard error; only lines if it is no terminal.
 
     The bar's rate and data wait are those of the last ten seconds, an epoch's those of its
     training. Data wait is the part of the time that the loop waited for a batch. A star marks the
@@ -166,7 +166,7 @@ class Bar(Monitor):
         self._bar.stop()
 
     def _advise(self, run: Run) -> None:
-        """Once, behind an epoch."""
+        """Prints advice once, after an epoch."""
         if not self._advises or run.place.device.type != "cpu":
             return
         advice = allocator_advice(self._usage, Usage.now())
@@ -175,7 +175,7 @@ class Bar(Monitor):
             self._advises = False
 
     def _show(self, description: str, total: int, completed: int) -> None:
-        """Begins the bar anew."""
+        """Starts a new bar."""
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._task = self._bar.add_task(description, total=total, completed=completed, now="")
@@ -186,7 +186,7 @@ def _readable(metrics: Mapping[str, float]) -> str:
 
 
 def _figure(value: float) -> str:
-    """Three digits, zeros at the end too, so that the lines of epochs stand below each other."""
+    """Returns a number with three digits, trailing zeros included, so that lines are aligned."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
 
 
@@ -195,7 +195,7 @@ def _count(weights: int) -> str:
 
 
 def _utilisation(device: torch.device) -> list[str]:
-    """How busy the GPU is, where the package that tells it (nvidia-ml-py) is installed."""
+    """Returns the utilisation of the GPU, if the package nvidia-ml-py is installed."""
     if device.type != "cuda":
         return []
     try:

@@ -36,7 +36,7 @@ LAST, BEST, HISTORY = "last.pt", "best.pt", "history.json"
 
 @dataclass
 class Progress:
-    """How far a run has come; all of it is saved.
+    """The progress of a run; all of it is saved.
 
     Attributes:
         epoch: epochs that are complete, evaluation included.
@@ -61,7 +61,7 @@ class Progress:
 
 
 class Run:
-    """Model, loaders and progress of a run.
+    """The model, the loaders and the progress of a run.
 
     A context: leaving it closes the loaders.
 
@@ -116,17 +116,17 @@ class Run:
 
     @property
     def stops_early(self) -> bool:
-        """Whether the metric has not become better for as long as the options wait."""
+        """Raises an error if a weight is not finite, which no loss shows after the last step."""
         patience = self.options.early_stopping
         return patience is not None and self.progress.waiting >= patience
 
     def note_loss(self, loss: Tensor) -> None:
-        """Remembers the first step whose loss is not finite, without looking at it."""
+        """Records the first step whose loss is not finite, without waiting for the device."""
         step = torch.where(loss.isfinite(), torch.inf, float(self.progress.step + 1))
         self._bad_step = torch.minimum(self._bad_step, step)
 
     def flush(self) -> None:
-        """Brings the sums of all processes to the progress.
+        """Adds the sums of all processes to the progress.
 
         Raises:
             TrainError: a loss was not finite, or gradients overflow whatever they are scaled by.
@@ -148,7 +148,7 @@ class Run:
         self.progress.window = added(self.progress.window, sums)
 
     def check_weights(self) -> None:
-        """Flushes, and looks at all weights: what the last step made of them shows in no loss yet.
+        """Raises an error if a weight is not finite, which no loss shows after the last step.
 
         Raises:
             TrainError: one is not finite, or as `flush`.
@@ -161,12 +161,12 @@ class Run:
 
     @property
     def _advice(self) -> str:
-        """What keeps numbers finite."""
+        """Returns advice on how to keep numbers finite."""
         other = ", --amp bf16" if self.options.amp == "fp16" else ""
         return f"try a lower --lr, a longer --warmup, --clip-grad-norm 1{other}"
 
     def end_epoch(self, record: dict[str, Any]) -> bool:
-        """Notes an epoch's record; whether its metric is the best so far."""
+        """Records an epoch. Returns whether its metric is the best so far."""
         progress = self.progress
         progress.history.append(record)
         progress.epoch += 1
@@ -185,7 +185,7 @@ class Run:
         return improved
 
     def save(self, best: bool = False) -> None:
-        """Saves the run where it stands; `best` also keeps it as the best one. All call it."""
+        """Saves the run; `best` also keeps it as the best one. All processes call it."""
         self.check_weights()
         model, optimizer = full_states(self.model, self.learner.optimizer, self.place)
         random_states = self.place.gather(checkpoint.rng_state(self.place.device))
@@ -214,7 +214,7 @@ class Run:
         checkpoint.save_json(told, self._path(HISTORY))
 
     def resume(self) -> None:
-        """Goes on from the last checkpoint, where there is one; every process reads it.
+        """Restores the last checkpoint if there is one; every process reads it.
 
         Raises:
             CheckpointError: it is damaged or of another run.
@@ -247,7 +247,7 @@ class Run:
             checkpoint.restore_rng_state(content["rng"][self.place.rank], self.place.device)
 
     def restore_best(self) -> None:
-        """Gives the model the weights that it had when it was best."""
+        """Restores the model's weights of the best epoch."""
         if self.progress.best is None:
             return  # the metric was never a number
         if self._best_weights is not None:
@@ -277,7 +277,7 @@ class Run:
 
 @contextmanager
 def backends(options: Options, place: Place) -> Iterator[None]:
-    """PyTorch's own settings for speed or determinism, and as they were before at the end."""
+    """Sets PyTorch's backends for speed or determinism, and restores them at the end."""
     before = (
         torch.backends.cudnn.benchmark,
         torch.get_float32_matmul_precision(),

@@ -19,7 +19,7 @@ from fastio.train.parallel import Place
 def full_states(
     model: nn.Module, optimizer: torch.optim.Optimizer, place: Place
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `load_full_states` takes, on the CPU, whole on rank 0: the same however it was sharded.
+    """Returns full tensors on rank 0's CPU for `load_full_states`, independent of FSDP's sharding.
 
     All processes call it.
     """
@@ -36,7 +36,7 @@ def load_full_states(
     model_state: dict[str, Any],
     optimizer_state: dict[str, Any],
 ) -> None:
-    """Loads what `full_states` gave, on every process."""
+    """Loads the result of `full_states` on every process."""
     set_state_dict(
         model,
         optimizer,
@@ -47,5 +47,5 @@ def load_full_states(
 
 
 def load_full_weights(model: nn.Module, model_state: dict[str, Any]) -> None:
-    """The same for the model alone."""
+    """Loads the model's weights alone on every process."""
     set_model_state_dict(model, model_state, options=StateDictOptions(full_state_dict=True))

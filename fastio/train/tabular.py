@@ -32,7 +32,7 @@ Transform = Literal["standard", "log1p", "none"]
 
 @dataclass(frozen=True)
 class TabularSettings:
-    """What is learned from a table.
+    """The settings of training on a table.
 
     Attributes:
         objective: "binary", labels are 0 and 1, or two words; or "regression", any numbers.
@@ -69,7 +69,7 @@ class TabularSettings:
 
 
 def tabular_task(options: Options, settings: TabularSettings | None = None) -> TabularTask:
-    """The task for a table.
+    """Returns the task for a table.
 
     Raises:
         TrainError: the table lacks fields, or has ones that cannot be learned from.
@@ -94,7 +94,7 @@ def tabular_task(options: Options, settings: TabularSettings | None = None) -> T
 
 
 class TabularTask(Task):
-    """What both objectives have in common.
+    """The common part of both objectives.
 
     Args:
         options: how to train.
@@ -117,13 +117,13 @@ class TabularTask(Task):
         return evaluation_loader(self.options, place, **self.reading(data, place))
 
     def reading(self, data: str, place: Place) -> dict[str, Any]:
-        """The arguments of a loader of the data to train or to evaluate on."""
+        """Returns the loader arguments for training and evaluation data."""
         fields = [self.settings.label, *self.columns.dense, *self.columns.sparse]
         return {"fields": fields, "groups": self.settings.groups}
 
     @cached_property
     def label_scale(self) -> tuple[float, float]:
-        """Mean and deviation that the model's outputs are scaled by."""
+        """Returns mean and standard deviation of the labels, by which outputs are scaled."""
         return 0.0, 1.0
 
     def model(self) -> nn.Module:
@@ -145,7 +145,7 @@ class TabularTask(Task):
         return Scaled(model, scale, self.label_scale)
 
     def outputs(self, model: nn.Module, batch: Any, valid: int) -> Tensor:
-        """What the model says of a batch: float64 (valid,)."""
+        """Returns the model's outputs for a batch: float64 (valid,)."""
         found: Tensor = model(self.columns.numbers(batch), self.columns.ids(batch))
         return found[:valid].double()
 
@@ -221,7 +221,7 @@ class Regression(TabularTask):
         return float(mean), float(deviation)
 
     def _labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """float64 (N, 1) of a batch.
+        """Returns the labels of a batch: float64 (N, 1).
 
         Raises:
             TrainError: one is no number.

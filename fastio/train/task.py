@@ -20,7 +20,7 @@ from fastio.train.parallel import Place
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a model made of a batch, as sums, so that batches of any size add up rightly.
+    """The result of a batch as sums, so that batches of different sizes are added up correctly.
 
     Attributes:
         loss: scalar, the SUM of the losses of what counts in the batch; `Task.count` is how many
@@ -34,7 +34,7 @@ class Outcome:
 
 
 class Task(ABC):
-    """A kind of data with the model for it.
+    """A kind of data with a model: data, loss and metric for the training loop.
 
     `batch` is what the task's loaders yield; its samples from `valid` on repeat others (so that
     every process makes as many steps) and must count nowhere.
@@ -58,41 +58,41 @@ class Task(ABC):
 
     @abstractmethod
     def train_loader(self, place: Place) -> fastio.Loader:
-        """Shuffled batches on the place's device: `loaders.training_loader` makes it."""
+        """Returns shuffled batches on the place's device; see `loaders.training_loader`."""
 
     @abstractmethod
     def val_loader(self, place: Place) -> fastio.Loader | None:
-        """Batches to evaluate on, or None: `loaders.evaluation_loader` makes it."""
+        """Returns evaluation batches, or None; see `loaders.evaluation_loader`."""
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """The model with fresh weights from torch's generator, on the CPU."""
+        """Returns the model on the CPU, with initial weights from torch's generator."""
 
     @abstractmethod
     def step(self, model: nn.Module, batch: Any, valid: int) -> Outcome:
-        """Loss and sums of a batch. Runs under autocast; the same for training and evaluation."""
+        """Returns loss and sums of a batch. Runs under autocast, in training and in evaluation."""
 
     @abstractmethod
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
-        """The metrics of what was summed up, `metric` being one.
+        """Returns the metrics of the sums; `metric` is one of them.
 
         Args:
             sums: float64 CPU tensors: those of `Outcome.sums`, and the scalars "loss" and "count".
         """
 
     def count(self, batch: Any, valid: int) -> int | Tensor:
-        """How many losses are summed in `Outcome.loss`: samples, or tokens that count."""
+        """Returns how many losses `Outcome.loss` sums: samples, or tokens that count."""
         return valid
 
     def size(self, batch: Any, valid: int) -> int:
-        """How many units a batch has, for the rate; told without a look at values on the device."""
+        """Returns the number of units in a batch, for the rate, without reading from the device."""
         return valid
 
     def identity(self) -> dict[str, Any]:
-        """The task's own settings as JSON values, model included: a checkpoint must have them."""
+        """Returns the task's settings as JSON values, which a resumed checkpoint must share."""
         return {}
 
 
 def counts(valid: int, rows: int, device: torch.device) -> Tensor:
-    """float32 (rows,): 1 for each sample that counts, 0 for those from `valid` on."""
+    """Returns float32 (rows,): 1 for each valid sample, 0 for those after the first `valid`."""
     return (torch.arange(rows, device=device) < valid).float()

@@ -30,7 +30,7 @@ _POOL = 50  # batches whose documents are sorted by length together
 
 @dataclass(frozen=True)
 class TextSettings:
-    """What is learned from text.
+    """The settings of training on text.
 
     Attributes:
         objective: "classify" documents, or "lm", predict each next token; None: by whether the data
@@ -54,7 +54,7 @@ class TextSettings:
 
 
 def text_task(options: Options, settings: TextSettings | None = None) -> TextTask:
-    """The task for a dataset of tokens.
+    """Returns the task for a dataset of tokens.
 
     Raises:
         TrainError: the data has no tokens, or not the label.
@@ -78,7 +78,7 @@ def text_task(options: Options, settings: TextSettings | None = None) -> TextTas
 
 
 class TextTask(Task):
-    """What classifying and language modelling have in common.
+    """The common part of classification and language modelling.
 
     Args:
         options: how to train.
@@ -116,11 +116,11 @@ class TextTask(Task):
 
     @abstractmethod
     def reading(self, data: str, place: Place) -> dict[str, Any]:
-        """The arguments of a loader of the data to train or to evaluate on."""
+        """Returns the loader arguments for training and evaluation data."""
 
     @property
     def encoder_size(self) -> EncoderSize:
-        """Of a model with fresh weights, which has positions for `length` tokens, 512 at least."""
+        """Returns the size of a new encoder, with positions for `length` tokens, at least 512."""
         size = ENCODER_SIZES[self.settings.model]
         return replace(size, max_length=max(size.max_length, self.settings.length))
 
@@ -129,7 +129,7 @@ class TextTask(Task):
 
 
 class TextClassification(TextTask):
-    """Documents and their classes: cross-entropy, accuracy. The rate counts padding, too.
+    """Classification of documents: cross-entropy and accuracy. Throughput includes padding tokens.
 
     With `val_split` documents are not put into batches by their lengths.
     """
@@ -176,7 +176,7 @@ class TextClassification(TextTask):
 
 
 class FineTuning(TextClassification):
-    """The same with a model of transformers, which is trained already."""
+    """Classification of documents with a pretrained model of transformers."""
 
     lr = 5e-5
 
@@ -191,7 +191,7 @@ class FineTuning(TextClassification):
 
 
 class LanguageModelling(TextTask):
-    """Windows of tokens, each token predicted from those before it: cross-entropy, perplexity."""
+    """Prediction of each token of a window from those before it: cross-entropy and perplexity."""
 
     metric = "perplexity"
     greater_is_better = False

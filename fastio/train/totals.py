@@ -14,7 +14,7 @@ Sums = dict[str, Tensor]
 
 
 class Totals:
-    """Sums on the device; nobody waits for a GPU until they are asked for."""
+    """Sums on the device, which are not waited for until they are requested."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -33,7 +33,7 @@ class Totals:
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def take(self) -> Sums:
-        """The sums over all processes since the last call, as float64 on the CPU.
+        """Returns the sums over all processes since the last call, as float64 on the CPU.
 
         All processes call it, each of them having added batches.
         """
@@ -47,5 +47,5 @@ class Totals:
 
 
 def added(sums: Mapping[str, Tensor], more: Mapping[str, Tensor]) -> Sums:
-    """Both together, key by key."""
+    """Returns the sum of two mappings, key by key."""
     return {**sums, **{n: sums[n] + v if n in sums else v for n, v in more.items()}}

@@ -11,7 +11,7 @@ from fastio.train.run import Run
 
 
 class _Curves(Monitor):
-    """Gives the numbers of a run, by name, to `add`."""
+    """Passes the numbers of a run, by name, to `add`."""
 
     def begin(self, run: Run) -> None:
         self._before = run.loader.stats()
@@ -39,7 +39,7 @@ class _Curves(Monitor):
 
 
 class TensorBoard(_Curves):
-    """Event files in a folder.
+    """Writes event files into a folder.
 
     Raises:
         TrainError: tensorboard is not installed; once a run begins, the folder cannot be written.
@@ -77,7 +77,7 @@ class TensorBoard(_Curves):
 
 
 class Visdom(_Curves):
-    """Plots on a visdom server, a window a curve.
+    """Draws plots on a visdom server, one window per curve.
 
     Raises:
         TrainError: visdom is not installed, or the server does not answer.

@@ -71,17 +71,17 @@ class AudioDecode:
 
     @property
     def shape(self) -> tuple[int, int] | None:
-        """(C, T) of every clip, or None where it depends on the files."""
+        """The shape (C, T) of every clip; None if it depends on the files."""
         channels = 1 if self.mono else self.channels
         return None if channels is None or self.length is None else (channels, self.length)
 
     @property
     def draws(self) -> bool:
-        """Whether where a clip begins is drawn."""
+        """Whether the begin of a clip is drawn at random."""
         return self.length is not None and self.crop == "random"
 
     def check_installed(self) -> None:
-        """Imports what it needs.
+        """Imports the packages that decoding needs.
 
         Raises:
             TransformError: a library is not installed.
@@ -91,7 +91,7 @@ class AudioDecode:
             _soxr()
 
     def decode(self, file: str | os.PathLike[str] | BinaryIO, key: int) -> npt.NDArray[Any]:
-        """The clip of a file.
+        """Returns the clip of a file.
 
         Args:
             file: a path, or an open binary file that can seek.
@@ -121,7 +121,7 @@ class AudioDecode:
         return np.ascontiguousarray(clip.T)
 
     def _read(self, sound: Any, key: int) -> npt.NDArray[Any]:
-        """The wanted frames as they are stored: (frames, channels)."""
+        """Returns the wanted frames as they are stored: (frames, channels)."""
         rate = int(sound.samplerate)
         if self.sample_rate not in (None, rate) and not self.resample:
             raise ValueError(
@@ -142,7 +142,7 @@ class AudioDecode:
         return self._frames_of(sound, count)[left_out:]
 
     def _frames_of(self, sound: Any, count: int) -> npt.NDArray[Any]:
-        """So many frames, fewer where the file ends: memory is taken for what there is.
+        """Returns the frames, or fewer at the end of the file, without allocating for missing ones.
 
         The header may claim any number of frames, and soundfile takes memory for all of them.
         """
@@ -157,21 +157,21 @@ class AudioDecode:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _frames(self, rate: int) -> int | None:
-        """Frames to read of a file of a rate; None for all."""
+        """Returns the number of frames to read of a file with a sample rate; None for all."""
         if self.length is None or self.sample_rate in (None, rate):
             return self.length
         assert self.sample_rate is not None
         return -(-self.length * rate // self.sample_rate)
 
     def _begin(self, room: int, key: int) -> int:
-        """The first frame to read, of 0 .. room."""
+        """Returns the first frame to read, in 0 .. room."""
         if self.crop == "random":
             return key * (room + 1) // _WORD
         return room // 2 if self.crop == "center" else 0
 
 
 class BytesFile(io.RawIOBase):
-    """Bytes in memory as a file, of which only what is read is copied.
+    """Bytes in memory as a file. Only the parts that are read are copied.
 
     Args:
         data: uint8 (n,).
@@ -183,28 +183,28 @@ class BytesFile(io.RawIOBase):
         self._at = 0
 
     def readinto(self, buffer: Any) -> int:
-        """As io.RawIOBase."""
+        """See io.RawIOBase."""
         part = self._data[self._at : self._at + len(buffer)]
         buffer[: len(part)] = part
         self._at += len(part)
         return len(part)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As io.RawIOBase."""
+        """See io.RawIOBase."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._data)}[whence]
         self._at = max(0, base + offset)
         return self._at
 
     def tell(self) -> int:
-        """As io.RawIOBase."""
+        """See io.RawIOBase."""
         return self._at
 
     def readable(self) -> bool:
-        """Yes."""
+        """Returns True."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
+        """Returns True."""
         return True
 
 

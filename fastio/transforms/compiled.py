@@ -30,7 +30,7 @@ from fastio.transforms.torchvision import from_torchvision
 
 @dataclass(frozen=True)
 class Compiled:
-    """A list of transforms, taken apart.
+    """A list of transforms, divided into the parts that the engine, the device and the batch run.
 
     Attributes:
         geometry: crops, resizes and flips, for the engine's threads.
@@ -44,7 +44,7 @@ class Compiled:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """(height, width) of every image, or None where it depends on the image."""
+        """The (height, width) of every image; None if it depends on the image."""
         size: tuple[int, int] | None = None
         for step in self.geometry:
             if isinstance(step, Resize) and step.one_number():
@@ -55,11 +55,11 @@ class Compiled:
 
     @property
     def random(self) -> bool:
-        """Whether the geometric part draws anything."""
+        """Whether the geometric part draws random numbers."""
         return any(not isinstance(step, (Resize, CenterCrop)) for step in self.geometry)
 
     def native(self) -> _native.Geometry:
-        """The geometric part for the engine.
+        """Returns the geometric part for the engine.
 
         Raises:
             TransformError: it cannot be done in one resampling.
@@ -77,7 +77,7 @@ class Compiled:
 
 
 def compile(transforms: Sequence[Any], field: str | None = None) -> Compiled:
-    """Takes a list of transforms apart; see the module's description.
+    """Divides a list of transforms; see the module's description.
 
     torchvision's own objects are accepted where `from_torchvision` knows them. A ToDtype("uint8")
     before a crop, resize or flip changes nothing and is left out.
@@ -121,7 +121,8 @@ def compile(transforms: Sequence[Any], field: str | None = None) -> Compiled:
 
 
 def on_whole_batch(transforms: Sequence[Any]) -> tuple[Callable[[Any], Any], ...]:
-    """The callables under the key None, which get the whole batch; `OnBatch` is allowed there.
+    """Returns the callables under the key None, which receive the whole batch; `OnBatch` is
+    allowed.
 
     Raises:
         TransformError: one cannot be called, or is a transform of a single field.
@@ -141,7 +142,7 @@ def on_whole_batch(transforms: Sequence[Any]) -> tuple[Callable[[Any], Any], ...
 
 
 def _unknown(step: object, field: str | None) -> TransformError:
-    """What is said of a step that is no specification."""
+    """Returns the error for a step that is no specification."""
     if not callable(step):
         return TransformError(f"{step!r} is neither a transform nor callable")
     text, where = spoken(step), "" if field is None else f" on field {field!r}"
@@ -153,7 +154,8 @@ def _unknown(step: object, field: str | None) -> TransformError:
 
 
 def affine(tail: Sequence[Pointwise], channels: int) -> tuple[list[float], list[float]] | None:
-    """`tail` as float32 x * scale + bias on uint8 pixels, one (scale, bias) a channel.
+    """Returns `tail` as float32 x * scale + bias on uint8 pixels, with one (scale, bias) per
+    channel.
 
     None where it is more than that, or less (empty).
 
@@ -203,7 +205,7 @@ def augmentation(
     heights: npt.ArrayLike,
     widths: npt.ArrayLike,
 ) -> list[Augmentation]:
-    """The parameters that the engine draws for rows of an epoch, without decoding anything.
+    """Returns the parameters that the engine draws for rows of an epoch, without decoding.
 
     Args:
         seed, epoch: of the loader.

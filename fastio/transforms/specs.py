@@ -20,7 +20,7 @@ _DTYPES = (*_FLOATS, "uint8")
 
 
 def pair(size: object, name: str) -> tuple[int, int]:
-    """A size as (height, width); one number stands for both."""
+    """Returns a size as (height, width); one number stands for both."""
     numbers = (size, size) if isinstance(size, int) else size
     if isinstance(numbers, Sequence) and len(numbers) == 1:
         numbers = (numbers[0], numbers[0])
@@ -34,7 +34,7 @@ def pair(size: object, name: str) -> tuple[int, int]:
 
 
 def filter_name(interpolation: object, name: str) -> str:
-    """'nearest', 'bilinear' or 'bicubic', also from an enum member with such a value."""
+    """Returns 'nearest', 'bilinear' or 'bicubic', also from an enum member with such a value."""
     text = str(getattr(interpolation, "value", interpolation))
     if text not in _FILTERS:
         raise TransformError(
@@ -252,7 +252,7 @@ class OnBatch:
 
 
 def spoken(step: object) -> str:
-    """A transform or a callable as a user would write it, on one line."""
+    """Returns a transform or a callable as a user would write it, on one line."""
     name = getattr(step, "__name__", None)
     if name == "<lambda>":
         return "lambda ...: ..."

@@ -21,7 +21,7 @@ from fastio.transforms.specs import (
 
 
 def from_torchvision(transform: object) -> list[Any] | None:
-    """A torchvision transform (v1 or v2) as a list of ours; None if it is not one we know.
+    """Returns a torchvision transform (v1 or v2) as a list of fastio's; None if it is unknown.
 
     It is recognised by its module and class, torchvision is never imported. What would change the
     result is not known: RandomResizedCrop with another filter than Pillow's three, a fill other
@@ -38,7 +38,7 @@ def from_torchvision(transform: object) -> list[Any] | None:
 
 
 def sample_form(transform: object) -> Literal["pillow", "tensor", "tv_tensor"]:
-    """What a torchvision transform that `from_torchvision` knows makes of a PIL image."""
+    """Returns the form of an image after a torchvision transform that `from_torchvision` knows."""
     form: Literal["pillow", "tensor", "tv_tensor"] = "pillow"
     for step in _flat(transform):
         name = type(step).__name__
@@ -68,7 +68,7 @@ def _from_compose(compose: Any) -> list[Any] | None:
 
 
 def _size(size: Any) -> Size:
-    """torchvision keeps sizes as an int or a list of one or two."""
+    """Returns a size as fastio has it; torchvision stores an int or a list of one or two."""
     if isinstance(size, int):
         return size
     return int(size[0]) if len(size) == 1 else (int(size[0]), int(size[1]))
@@ -102,7 +102,7 @@ def _from_to_dtype(t: Any) -> list[Any] | None:
 
 
 def _from_image_classification(t: Any) -> list[Any]:
-    """The transforms that come with a model's weights."""
+    """Returns the transforms that come with a model's weights."""
     return [
         Resize(_size(t.resize_size), filter_name(t.interpolation, "Resize")),
         CenterCrop(_size(t.crop_size)),

@@ -13,7 +13,7 @@ from fastio.train.models.parts import mlp
 
 
 class HashedEmbeddings(nn.Module):
-    """One table of vectors for each of several columns of integers, all in one parameter.
+    """Embedding tables of several integer columns, stored in one parameter.
 
     An id is taken modulo `rows`, so that any integer has a vector, and several may share one (the
     hashing trick; section 5.1 of the paper and `--max-ind-range` of its implementation).
@@ -41,7 +41,7 @@ class HashedEmbeddings(nn.Module):
 
 
 class DLRM(nn.Module):
-    """Numbers (N, dense) and ids (N, sparse) -> one output a row (N,), before any sigmoid.
+    """Numbers (N, dense) and ids (N, sparse) -> logits (N,).
 
     The numbers go through the bottom MLP to a vector like those of the ids; the dot products of all
     pairs of vectors, beside the bottom MLP's, go through the top MLP (section 2.1).
@@ -83,7 +83,7 @@ class DLRM(nn.Module):
 
 
 class TabularMLP(nn.Module):
-    """Numbers beside vectors of ids, through one MLP: (N, dense), (N, sparse) -> (N,).
+    """An MLP over numbers and embedded ids: (N, dense), (N, sparse) -> (N,).
 
     Args:
         dense, sparse: columns of numbers and of ids; one of them may be 0.
@@ -114,7 +114,7 @@ class TabularMLP(nn.Module):
 
 
 class Scaled(nn.Module):
-    """A model whose numbers come as they are in the data, and whose outputs are in its units.
+    """A model that standardises its inputs, and returns outputs in the units of the labels.
 
     NaN and infinity become 0, which is the mean of numbers that are standardised. Computes with
     float64 up to there where numbers come so.

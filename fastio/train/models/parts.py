@@ -51,7 +51,7 @@ class Attention(nn.Module):
 
 
 def mlp(sizes: list[int]) -> nn.Sequential:
-    """Fully connected layers of these widths, the first being the input's, with ReLU between."""
+    """Returns fully connected layers of the given widths, with ReLU between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -59,5 +59,5 @@ def mlp(sizes: list[int]) -> nn.Sequential:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Numbers that are trained."""
+    """Returns the number of trainable parameters."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)

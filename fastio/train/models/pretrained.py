@@ -13,7 +13,7 @@ Head = Literal["AutoModelForSequenceClassification", "AutoModelForCausalLM"]
 
 
 class Pretrained(nn.Module):
-    """A model of transformers, called as `TextClassifier` or `LanguageModel` is: it gives logits.
+    """A model of transformers with the interface of `TextClassifier` or `LanguageModel`.
 
     Args:
         name: of a model that was downloaded before (distilbert-base-uncased), or a folder with one.

@@ -17,13 +17,15 @@ from fastio.train.models.parts import SMALL_IMAGE
 
 
 def _conv_norm(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    """A convolution without bias, padded to keep the size but for the stride, and its norm."""
+    """Returns a convolution without bias, padded to keep the size apart from the stride, and a
+    norm.
+    """
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs))
 
 
 class Block(nn.Module):
-    """Convolutions added to their input, or to a projection of it where the shapes differ.
+    """A residual block, with a projection if the shapes differ.
 
     Args:
         inputs: channels that come in.

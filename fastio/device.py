@@ -14,7 +14,6 @@ read it. On a CPU, and on accelerators without such streams, the same code runs 
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fastio.errors import warn
+from fastio.runtime.lifecycle import Owner
 from fastio.stats import Stats
 from fastio.tensors.ragged import dense
 from fastio.tensors.trees import Tree, map_leaves, to_device
@@ -202,7 +202,7 @@ class DevicePrefetcher:
         self._finished: deque[tuple[Tree, Any, Event]] = deque()  # data, info, when: to hand out
         self._copying: deque[tuple[HostBatch, Event, Event]] = deque()  # read from .. to
         self._error: Exception | None = None  # what came instead of the next batch
-        self._pid = os.getpid()
+        self._owner = Owner()
 
     def __iter__(self) -> DevicePrefetcher:
         return self
@@ -233,7 +233,7 @@ class DevicePrefetcher:
         batches, self._batches = self._batches, iter(())
         self._error = None
         self._finished.clear()
-        if self._pid != os.getpid():  # a forked child cannot use CUDA, nor its parent's events
+        if not self._owner.is_here:  # a forked child cannot use CUDA, nor its parent's events
             self._copying.clear()
         for _, _, copied in self._copying:
             copied.synchronize()

@@ -17,13 +17,13 @@ import sqlite3
 import stat
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
 from fastio.cache.files import MOST
 from fastio.cache.held import HeldFolder
 from fastio.errors import CacheError
+from fastio.runtime.lifecycle import hold_while_forking
 
 VERSION = 2
 _NAME = "index.sqlite"
@@ -108,7 +108,7 @@ class Index:
         _check_files(folder)
         self._log_bound = _LOG_BYTES
         self._lock = threading.RLock()
-        _hold_while_forking(self._lock)
+        hold_while_forking(self._lock)
         try:
             self._open()
         except _NOT_OURS as error:
@@ -304,21 +304,3 @@ def count(db: sqlite3.Connection, **counts: int) -> None:
         "UPDATE totals SET value = value + ? WHERE name = ?",
         [(number, name) for name, number in counts.items()],
     )
-
-
-def _hold_while_forking(lock: threading.RLock) -> None:
-    """Holds the lock during a fork; a child could never acquire it if a thread had it."""
-    reference = weakref.ref(lock)
-    held: list[threading.RLock] = []
-
-    def before() -> None:
-        alive = reference()
-        if alive is not None:
-            alive.acquire()
-            held.append(alive)
-
-    def after() -> None:
-        while held:
-            held.pop().release()
-
-    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)

@@ -10,12 +10,12 @@ import fcntl
 import os
 import re
 import secrets
-import weakref
 from contextlib import suppress
 from pathlib import Path
 
 from fastio.cache.held import HeldFolder
 from fastio.errors import CacheError
+from fastio.runtime.lifecycle import after_fork
 
 _TOKEN = re.compile(r"[0-9]{1,10}-[0-9a-f]{12}")
 
@@ -40,7 +40,7 @@ class Member:
             # A process that cleans up may delete the file before it is locked: try again.
             with suppress(FileNotFoundError):
                 self._descriptor = self._enter(folder)
-        _close_in_children(self)
+        after_fork(self.forget)  # the child's descriptor would keep the lock otherwise
 
     def _enter(self, folder: HeldFolder) -> int:
         """Creates the member's file and returns its descriptor, which holds the lock."""
@@ -79,18 +79,6 @@ class Member:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def _close_in_children(member: Member) -> None:
-    """Closes the member's descriptor in forked children, which would keep the lock otherwise."""
-    reference = weakref.ref(member)
-
-    def close() -> None:
-        alive = reference()
-        if alive is not None:
-            alive.forget()
-
-    os.register_at_fork(after_in_child=close)
 
 
 def is_alive(folder: HeldFolder, token: str) -> bool:

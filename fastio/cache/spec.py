@@ -14,6 +14,7 @@ from fastio.cache.eviction import NextUse
 from fastio.cache.folder import CacheFolder
 from fastio.cache.report import CacheCheck, CacheStatus, Removed
 from fastio.errors import CacheError
+from fastio.runtime.lifecycle import Owner
 from fastio.runtime.sizes import size_in_bytes
 from fastio.shown import shown
 
@@ -51,7 +52,7 @@ class Cache:
         self.budget = None if budget is None else parse_budget(budget)
         self._lock = threading.Lock()
         self._folder: CacheFolder | None = None
-        self._pid = os.getpid()
+        self._owner = Owner()
         self._inherited: list[CacheFolder | None] = []
         self._told: set[tuple[str, int | None]] = set()
 
@@ -68,10 +69,7 @@ class Cache:
         Raises:
             CacheError: If the folder cannot be used.
         """
-        if self._pid != os.getpid():
-            # After a fork: the parent's lock may be held, and its folder must not be closed here.
-            self._inherited.append(self._folder)
-            self._lock, self._folder, self._pid = threading.Lock(), None, os.getpid()
+        self._owner.take_over(self._begin_anew)
         with self._lock:
             if self._folder is not None and not self._folder.is_there():
                 self._folder.close()
@@ -81,6 +79,11 @@ class Cache:
             if next_use is not None:
                 self._folder.rank_by(next_use)
             return self._folder
+
+    def _begin_anew(self) -> None:
+        """Starts without a folder after a fork: the parent's must not be closed here."""
+        self._inherited.append(self._folder)
+        self._lock, self._folder = threading.Lock(), None
 
     def give_up(self, error: Exception) -> None:
         """Warns that the cache cannot be used and why, once for each kind of error."""
@@ -136,7 +139,7 @@ class Cache:
     def close(self) -> None:
         """Leaves the folder. Idempotent; it is opened again when it is needed."""
         with self._lock:
-            if self._folder is not None and self._pid == os.getpid():
+            if self._folder is not None and self._owner.is_here:
                 self._folder.close()
             self._folder = None
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -39,6 +36,7 @@ from fastio.order.plan import PlannedBatch
 from fastio.packed import Dataset
 from fastio.packed.of_sample import NOT_OF_SAMPLES, of_sample
 from fastio.packed.remote import RemoteDataset
+from fastio.runtime.lifecycle import Owner, at_exit
 from fastio.runtime.threads import PATIENCE_S
 from fastio.schema import CODEC_ENCODED, Image
 from fastio.sources import Loadable, PaddedDataset, TableSamples, TokenDataset
@@ -117,7 +115,6 @@ class Engine:
         ragged: Forms | None = None,
         audio: Mapping[str, AudioDecode] | None = None,
     ) -> None:
-        self._at_exit = partial(_close_at_exit, weakref.ref(self))
         if threads < 1:
             raise ValueError(f"threads must be at least 1, got {threads}")
         if on_error not in ("raise", "skip", "replace"):
@@ -142,7 +139,8 @@ class Engine:
         self._native: _native.Engine | None = None
         self._python: PillowThreads | None = None
         self._python_lock = threading.Lock()
-        self._pid = os.getpid()
+        self._owner = Owner()
+        at_exit(self._end)
         self._closed = False
         self._streams: weakref.WeakSet[BatchStream] = weakref.WeakSet()
         self._skipped = self._replaced = 0
@@ -183,7 +181,7 @@ class Engine:
     def set_threads(self, threads: int) -> None:
         """Sets the number of threads, at least 1; fewer if the system cannot start as many."""
         self._threads = threads
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             return
         if self._native is not None:
             self._threads = self._native.set_threads(threads)
@@ -255,18 +253,17 @@ class Engine:
 
     def close(self) -> None:
         """Ends all streams, joins the threads and closes the files. May be called again."""
-        atexit.unregister(self._at_exit)
         self._closed = True
         for stream in list(self._streams):
             stream.close()
-        if self._feeder is not None and self._pid == os.getpid():
+        if self._feeder is not None and self._owner.is_here:
             self._feeder.close(PATIENCE_S)
         self._feeder = None
         for pool in self._pools.values():
             pool.clear()
         if self._native is not None:
             self._native.close()
-        if self._python is not None and self._pid == os.getpid():
+        if self._python is not None and self._owner.is_here:
             self._python.close()
         self._python = None
         for image in self._images.values():
@@ -276,7 +273,7 @@ class Engine:
 
     def _end(self) -> None:
         """Ends the threads at the exit of the interpreter, without waiting for any server."""
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             return
         self._closed = True
         for stream in list(self._streams):
@@ -285,9 +282,6 @@ class Engine:
             self._feeder.close(_END_S)
         if self._native is not None:
             self._native.close()
-
-    def __del__(self) -> None:
-        atexit.unregister(self._at_exit)
 
     def _make_images(self) -> dict[str, ImageField]:
         dataset = self.dataset
@@ -336,19 +330,17 @@ class Engine:
 
     def _start(self) -> None:
         """Starts the threads once per process: a forked child has none of its parent's threads."""
-        if self._pid != os.getpid():
-            self._native = self._python = self._feeder = None
-            self._python_lock = threading.Lock()
-            # Their locks may have been held by the parent's threads.
-            self._images = self._make_images()
-            self._columns = columns(self.dataset, self.fields, self._resident)
-            self._pid = os.getpid()
+        self._owner.take_over(self._begin_anew)
         if self._native is None:
             self._native = _native.Engine(self._threads)
             weakref.finalize(self, self._native.close)
-            # A daemon thread that came back from native code when the interpreter has gone would
-            # end the process with an error, and one that waits in Python never comes back then.
-            atexit.register(self._at_exit)
+
+    def _begin_anew(self) -> None:
+        """Makes anew what has threads, or locks that the parent's threads may hold."""
+        self._native = self._python = self._feeder = None
+        self._python_lock = threading.Lock()
+        self._images = self._make_images()
+        self._columns = columns(self.dataset, self.fields, self._resident)
 
     def _pillow(self) -> PillowThreads:
         with self._python_lock:  # batches are begun by the feeder's thread and the consumer's
@@ -778,9 +770,3 @@ def _leased(read: SpanRead, lease: Lease) -> RaggedBatch:
     view = lease.view(values.nbytes)
     read.batch.values = view.view(values.dtype).reshape(values.shape)
     return read.batch
-
-
-def _close_at_exit(reference: weakref.ref[Engine]) -> None:
-    engine = reference()
-    if engine is not None:
-        engine._end()

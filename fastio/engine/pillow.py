@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import queue
 import threading
-import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from fastio.runtime.threads import PATIENCE_S
+from fastio.runtime.lifecycle import Owner, at_exit
+from fastio.runtime.threads import PATIENCE_S, join_all
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,11 +33,8 @@ class PillowThreads:
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._closed = False
-        self._pid = os.getpid()
-        # At exit they are waited for: one that came back from native code when the interpreter has
-        # gone would end the process with an error.
-        self._at_exit = partial(_close_at_exit, weakref.ref(self))
-        atexit.register(self._at_exit)
+        self._owner = Owner()
+        at_exit(self._close_at_exit)
 
     def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Calls `work` on one of the threads; after `close` the returned future is cancelled."""
@@ -66,11 +60,12 @@ class PillowThreads:
     def close(self) -> None:
         """Cancels tasks that have not started and waits for the others, unless they hang."""
         self._end()
-        deadline_s = time.monotonic() + PATIENCE_S
-        for thread in self._threads:
-            if thread.is_alive() and thread is not threading.current_thread():
-                thread.join(max(0.0, deadline_s - time.monotonic()))
+        join_all(self._threads, PATIENCE_S)
         self._cancel_all()  # what another thread put there meanwhile
+
+    def _close_at_exit(self) -> None:
+        if self._owner.is_here and not self._closed:
+            self.close()
 
     def _end_if_closed(self) -> None:
         if self._closed:
@@ -78,7 +73,6 @@ class PillowThreads:
 
     def _end(self) -> None:
         self._closed = True
-        atexit.unregister(self._at_exit)
         self._cancel_all()
         self._tasks.put(None)
 
@@ -92,7 +86,7 @@ class PillowThreads:
                 _cancel(task[0])
 
     def __del__(self) -> None:
-        if self._pid == os.getpid():  # else the threads, and the locks they hold, are the parent's
+        if self._owner.is_here:  # else the threads, and the locks they hold, are the parent's
             self._end()
 
 
@@ -100,12 +94,6 @@ def _cancel(future: Future[Any]) -> None:
     """Cancels a future and notifies those who wait for it."""
     future.cancel()
     future.set_running_or_notify_cancel()
-
-
-def _close_at_exit(reference: weakref.ref[PillowThreads]) -> None:
-    threads = reference()
-    if threads is not None and threads._pid == os.getpid():
-        threads.close()
 
 
 class _Gate:

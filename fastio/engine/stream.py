@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from fastio.engine.batch import Batch
 from fastio.engine.pending import WAIT_S, Pending
 from fastio.errors import LoaderClosed, LoaderTimeout, StoreError
 from fastio.order.plan import PlannedBatch
+from fastio.runtime.lifecycle import Owner
 from fastio.runtime.threads import PATIENCE_S
 from fastio.stage import Lookahead
 
@@ -81,7 +81,7 @@ class BatchStream:
         self._pending: deque[Pending] = deque()
         self._left: PlannedBatch | None = None  # taken from the plan, and not put to work
         self._told_s = 0.0  # when next() last raised what could not be fetched
-        self._pid = os.getpid()
+        self._owner = Owner()
         self._closed = False
 
     def __iter__(self) -> BatchStream:
@@ -159,7 +159,7 @@ class BatchStream:
         """Cancels the work; returns when no thread works for this stream any more."""
         self._closed = True
         self._plan = None
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             self._pending.clear()
             return
         self._give_up()
@@ -191,7 +191,7 @@ class BatchStream:
     def __del__(self) -> None:
         # Not close(): garbage may be collected on any thread, also on one of those that Pillow
         # works on, which must not be waited for there. They and the native slots keep the memory.
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             return
         for batch in self._pending:
             batch.cancel()
@@ -200,7 +200,7 @@ class BatchStream:
                 self._engine.give_back(batch)
 
     def _check_process(self) -> None:
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             raise LoaderClosed("the stream belongs to the parent process: run() again in a child")
 
     def _fill(self, wanted: int) -> None:

@@ -6,13 +6,13 @@ the first batch, so a background thread verifies them during the first epoch, on
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 
 from fastio.errors import FastioError
 from fastio.packed.shard import ShardReader
+from fastio.runtime.lifecycle import Owner
 from fastio.runtime.memory import available_memory, local_ranks
 
 _POLL_S = 0.1  # a waiting thread wakes this often, so that it handles signals
@@ -61,10 +61,10 @@ class Comparisons:
         self._nbytes = nbytes
         self.problem: FastioError | OSError | None = None
         self._closed = False
+        self._owner = Owner()
         self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], None]] = deque()
         self._busy = False
@@ -76,8 +76,7 @@ class Comparisons:
 
     def add(self, work: Callable[[], None]) -> None:
         """Queues a function that raises an error if something is wrong."""
-        if self._pid != os.getpid():
-            self._begin()
+        self._owner.take_over(self._begin)
         with self._changed:
             self._waiting.append(work)
             if self._busy:
@@ -92,7 +91,7 @@ class Comparisons:
         Raises:
             ShardCorrupt, ManifestInvalid, SourceChanged, OSError: If something is wrong.
         """
-        if self._pid == os.getpid():
+        if self._owner.is_here:
             with self._changed:
                 while self._busy and self.problem is None and not self._closed:
                     self._changed.wait(_POLL_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -31,6 +30,7 @@ from fastio.packed.heads import HEADS, Heads
 from fastio.packed.manifest import MANIFEST_NAME, Manifest
 from fastio.packed.packed import Dataset, same_dataset
 from fastio.packed.shard import ShardReader
+from fastio.runtime.lifecycle import Owner
 from fastio.store import Store, open_store
 
 _KEPT_HEADS = 4096
@@ -81,7 +81,7 @@ class RemoteDataset(Dataset):
         self._heads: OrderedDict[int, Future[ShardReader]] = OrderedDict()
         self._in_use: weakref.WeakValueDictionary[int, ShardReader] = weakref.WeakValueDictionary()
         self._heads_lock = threading.Lock()
-        self._pid = os.getpid()
+        self._owner = Owner()
         self._fetch = Heads(self.store, self.manifest, cache, self.whole, self._opened)
 
     def _fetch_manifest(self) -> Manifest:
@@ -190,7 +190,7 @@ class RemoteDataset(Dataset):
 
     def has_head(self, shard: int) -> bool:
         """Returns whether `shard` would return without a fetch."""
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             return False
         with self._heads_lock:
             future = self._heads.get(shard)
@@ -198,8 +198,7 @@ class RemoteDataset(Dataset):
 
     def _head_future(self, shard: int) -> tuple[Future[ShardReader], bool]:
         """Returns the future of a head, and whether it is new and the caller has to fetch it."""
-        if self._pid != os.getpid():
-            self._after_fork()
+        self._owner.take_over(self._after_fork)
         with self._lock:
             if self._closed:
                 raise ValueError(f"{self.path}: this dataset was closed")
@@ -228,7 +227,7 @@ class RemoteDataset(Dataset):
         """Resets locks and pending fetches in a forked child, which has none of the threads."""
         done = {k: v for k, v in self._heads.items() if v.done()}
         self._lock, self._heads_lock = threading.Lock(), threading.Lock()
-        self._heads, self._pid = OrderedDict(done), os.getpid()
+        self._heads = OrderedDict(done)
 
     @property
     def nbytes(self) -> int:

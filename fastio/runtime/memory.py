@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fastio.runtime.lifecycle import after_fork
+
 # What one sample may take, where nobody says: pixels of an image (about what Pillow itself
 # refuses), and bytes that a zipped file holds.
 MAX_PIXELS = 178_956_970
@@ -45,7 +47,7 @@ class Room:
     def __init__(self, freely: int) -> None:
         self._freely = freely
         self._renew()
-        os.register_at_fork(after_in_child=self._renew)
+        after_fork(self._renew)
 
     @contextmanager
     def taken(self, nbytes: int) -> Iterator[None]:

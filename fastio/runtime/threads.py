@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from functools import partial
 from types import TracebackType
@@ -17,6 +17,20 @@ PATIENCE_S = _native.PATIENCE_S  # for what is in hand when something is closed
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+def join_all(threads: Iterable[threading.Thread], timeout_s: float | None) -> bool:
+    """Waits for threads to end, and returns whether all of them have.
+
+    Args:
+        threads: The threads. The calling thread is skipped.
+        timeout_s: The longest wait for all of them. If None, there is no limit.
+    """
+    end_s = None if timeout_s is None else time.monotonic() + timeout_s
+    others = [thread for thread in threads if thread is not threading.current_thread()]
+    for thread in others:
+        thread.join(None if end_s is None else max(0.0, end_s - time.monotonic()))
+    return not any(thread.is_alive() for thread in others)
 
 
 class DaemonPool(Executor):
@@ -70,9 +84,7 @@ class DaemonPool(Executor):
             self._drop_one()
         for _ in self._threads:
             self._tasks.put(None)
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        for thread in self._threads if wait else ():
-            thread.join(None if end_s is None else max(0.0, end_s - time.monotonic()))
+        join_all(self._threads if wait else (), timeout_s)
 
     def __exit__(
         self,
@@ -101,4 +113,4 @@ class DaemonPool(Executor):
             del task, future, call
 
 
-__all__ = ["PATIENCE_S", "DaemonPool"]
+__all__ = ["PATIENCE_S", "DaemonPool", "join_all"]

@@ -7,7 +7,6 @@ needed. This module tracks who wants and who fetches which block; `cached` works
 
 from __future__ import annotations
 
-import atexit
 import heapq
 import itertools
 import math
@@ -25,6 +24,8 @@ import numpy.typing as npt
 
 from fastio.cache import Cache, MemoryFile, memory_file
 from fastio.packed.shard import ShardReader
+from fastio.runtime.lifecycle import Owner, at_exit
+from fastio.runtime.threads import join_all
 from fastio.stage.blocks import Blocks
 from fastio.stage.cached import CachedBlocks, Fetched, Waiting
 from fastio.stage.forecast import Forecast
@@ -69,7 +70,8 @@ class Stager:
         self._parallel = parallel
         self._run = int.from_bytes(os.urandom(4), "little")
         self._bytes_fetched = 0
-        self._at_exit = partial(_close_at_exit, weakref.ref(self))
+        self._owner = Owner()
+        at_exit(self.close)
         self._begin()
 
     @property
@@ -84,10 +86,6 @@ class Stager:
         return found
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
-        # A thread that returns from a request after the interpreter has shut down would end the
-        # process with an error.
-        atexit.register(self._at_exit)
         lock = threading.RLock()
         self._changed = threading.Condition(lock)  # signals a change of a unit's state
         self._wanted = threading.Condition(lock)  # signals new work to the staging threads
@@ -104,15 +102,11 @@ class Stager:
         self._cached = CachedBlocks(self.blocks, self.cache, self._run)
         self._closed = False
 
-    def __del__(self) -> None:
-        atexit.unregister(self._at_exit)
-
     # --- For readers ------------------------------------------------------------------------------
 
     def want(self, numbers: Numbers) -> None:
         """Requests blocks. Each call has to be undone by a call of `done`."""
-        if self._pid != os.getpid():
-            self._begin()
+        self._owner.take_over(self._begin)
         with self._changed:
             for number in numbers.tolist():
                 unit = self._units.get(number)
@@ -128,7 +122,7 @@ class Stager:
 
     def done(self, numbers: Numbers) -> None:
         """Releases blocks that were requested once by `want`."""
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             return  # they belong to the parent, whose thread may hold the lock
         with self._changed:
             for number in numbers.tolist():
@@ -222,18 +216,15 @@ class Stager:
 
     def close(self) -> None:
         """Ends the threads. Fetched blocks stay in the cache. Idempotent."""
-        if self._pid != os.getpid():
+        if self._closed or not self._owner.is_here:
             return
-        atexit.unregister(self._at_exit)
         with self._changed:
             self._closed = True
             self._queue.clear()
             self._changed.notify_all()
             self._wanted.notify_all()
             threads, self._threads = self._threads, []
-        deadline_s = time.monotonic() + _JOIN_S
-        for thread in threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
+        join_all(threads, _JOIN_S)
         self._cached.end_run()
         with self._changed:
             for unit in self._units.values():
@@ -243,7 +234,8 @@ class Stager:
 
     def reopen(self) -> None:
         """Makes a closed stager usable again."""
-        if self._closed or self._pid != os.getpid():
+        self._owner.take_over(self._begin)
+        if self._closed:
             self._begin()
 
     # --- Threads ----------------------------------------------------------------------------------
@@ -354,12 +346,6 @@ class Stager:
         """Returns the blocks that are wanted."""
         with self._changed:
             return set(self._units)
-
-
-def _close_at_exit(reference: weakref.ref[Stager]) -> None:
-    stager = reference()
-    if stager is not None:
-        stager.close()
 
 
 def _work(reference: weakref.ref[Stager]) -> None:

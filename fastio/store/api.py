@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fastio.errors import SourceChanged, SourceNotFound, StoreError
+from fastio.runtime.lifecycle import Owner
 from fastio.shown import without_secrets
 from fastio.store.options import family_of
 from fastio.store.ranges import Span, coalesce, parallel
@@ -113,7 +113,7 @@ class Store:
         self.url = without_secrets(url)
         self.transfers = Transfers()
         # The backend with the process id that opened it, because a forked child opens its own.
-        self._opened: tuple[int, Backend] | None = None
+        self._opened: tuple[Owner, Backend] | None = None
         self._receiver: Receiver | None = None
         self._not_plain = 0  # responses that the receiver could not handle
 
@@ -305,9 +305,9 @@ class Store:
 
     def _backend(self) -> Backend:
         opened = self._opened
-        if opened is None or opened[0] != os.getpid():
+        if opened is None or not opened[0].is_here:
             # If two threads open one at the same time, the later stays; the other is dropped.
-            opened = (os.getpid(), self._open())
+            opened = (Owner(), self._open())
             # With options the receiver is not used, because only the backends interpret them.
             plain = not self._options and Receiver.serves(self._location)
             self._receiver = Receiver(self._location, self._limits) if plain else None

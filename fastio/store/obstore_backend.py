@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -13,6 +12,7 @@ import obstore
 import obstore.exceptions as errors
 import obstore.store as stores
 
+from fastio.runtime.lifecycle import Owner
 from fastio.store.options import Settings, family_of, for_obstore
 from fastio.store.retry import Doubtful, Limits, OtherVersion, Permanent
 from fastio.store.urls import scheme_of
@@ -20,7 +20,7 @@ from fastio.store.versions import Marks, Stamp
 
 # obstore's threads do not survive a fork, and a call in a forked child waits for ever. This module
 # is imported with the first client, so a process with another number is such a child.
-_PID = os.getpid()
+_IMPORTER = Owner()
 
 _PART_BYTES = 8 << 20
 _MOST_PARTS = 9_000  # S3 takes 10,000
@@ -52,8 +52,8 @@ _TRANSIENT_CODE = re.compile(r"RequestTimeout|SlowDown|InternalError|Throttl")
 
 
 def usable() -> bool:
-    """Whether obstore works in this process; it does not in a forked child of one that used it."""
-    return os.getpid() == _PID
+    """Returns whether obstore works in this process. It does not in a forked child of a user."""
+    return _IMPORTER.is_here
 
 
 class ObstoreBackend:

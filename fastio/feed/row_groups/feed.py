@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +24,7 @@ from fastio.feed.row_groups.run import Dealt, RunSettings, TableRun
 from fastio.feed.samples import SampleForm, field_samples
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.state import Cursor
+from fastio.runtime.lifecycle import at_exit
 from fastio.runtime.memory import available_memory, local_ranks
 from fastio.runtime.sizes import size_in_bytes
 from fastio.sources.table import KEPT_SUFFIX, RowGroup, TableDataset
@@ -408,10 +408,7 @@ class TableBatches:
         self._epoch = epoch
         self._ranks = ranks
         self._total = len(feed.dataset)
-        # A daemon thread that returns from native code after the interpreter has shut down would
-        # end the process with an error.
-        self._at_exit = partial(_close_at_exit, weakref.ref(run))
-        atexit.register(self._at_exit)
+        at_exit(run.close_soon)
 
     def __iter__(self) -> TableBatches:
         return self
@@ -435,17 +432,10 @@ class TableBatches:
 
     def close(self) -> None:
         """See `HostBatches`."""
-        atexit.unregister(self._at_exit)
         self._run.close()
 
     def __del__(self) -> None:
         self.close()
-
-
-def _close_at_exit(reference: weakref.ref[TableRun]) -> None:
-    run = reference()
-    if run is not None:
-        run.close(1.0)
 
 
 def _released(dealt: Dealt, last: bool) -> None:

@@ -12,7 +12,6 @@ One lock guards the threads' shared state. It is held for bookkeeping only.
 from __future__ import annotations
 
 import heapq
-import os
 import threading
 import time
 from collections import deque
@@ -31,7 +30,8 @@ from fastio.feed.row_groups.blocks import Block, Blocks
 from fastio.feed.row_groups.cut import Segment, Window
 from fastio.feed.row_groups.ragged import RaggedRows
 from fastio.feed.row_groups.records import Records
-from fastio.runtime.threads import PATIENCE_S
+from fastio.runtime.lifecycle import Owner
+from fastio.runtime.threads import PATIENCE_S, join_all
 from fastio.sources.table import Rows, TableDataset
 from fastio.stats import Stats
 
@@ -189,7 +189,7 @@ class TableRun:
         self._batch = 0  # the consumer's next batch in the run
         self._ended = False
         self._threads: list[threading.Thread] = []
-        self._pid = os.getpid()
+        self._owner = Owner()
 
     @property
     def batches(self) -> int:
@@ -233,18 +233,19 @@ class TableRun:
             timeout_s: The longest wait for all threads. If a thread hangs in a read, it and the
                 memory are abandoned.
         """
-        if self._pid != os.getpid():
+        if not self._owner.is_here:
             return
         with self._lock:
             self._ended = True
             self._work.notify_all()
             self._news.notify_all()
-        end_s = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(0.0, end_s - time.monotonic()))
-        if not any(thread.is_alive() for thread in self._threads):
+        if join_all(self._threads, timeout_s):
             self._give_all_back()
         self._threads = []
+
+    def close_soon(self) -> None:
+        """Closes within a second, for the exit of the interpreter."""
+        self.close(1.0)
 
     # --- The consumer -----------------------------------------------------------------------------
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
+from fastio.runtime.lifecycle import Owner
 from fastio.sources.table.spans import Span
 
 _AT_ONCE = 8  # row groups; a large one takes several requests
@@ -36,7 +36,7 @@ class Ahead:
         self._lock = threading.Lock()
         self._left = nbytes
         self._begun: dict[Hashable, _Fetching] = {}
-        self._pid = os.getpid()
+        self._owner = Owner()
 
     def __reduce__(self) -> tuple[type[Ahead], tuple[int]]:
         return Ahead, (self._nbytes,)  # fetches are not shared between processes
@@ -53,7 +53,7 @@ class Ahead:
             Whether it was started. False if there is no memory left or too many fetches are
             running.
         """
-        self._begin_anew_after_fork()
+        self._owner.take_over(self._begin_anew)
         with self._lock:
             if key in self._begun:
                 return True
@@ -79,7 +79,7 @@ class Ahead:
         Raises:
             Exception: Whatever `fetch` raised.
         """
-        self._begin_anew_after_fork()
+        self._owner.take_over(self._begin_anew)
         with self._lock:
             fetching = self._begun.get(key)
         if fetching is None:
@@ -94,16 +94,15 @@ class Ahead:
 
     def clear(self) -> None:
         """Forgets all fetches that nobody has taken."""
-        self._begin_anew_after_fork()
+        self._owner.take_over(self._begin_anew)
         with self._lock:
             self._begun.clear()
             self._left = self._nbytes
 
-    def _begin_anew_after_fork(self) -> None:
+    def _begin_anew(self) -> None:
         """Resets the state in a forked child, which has none of its parent's threads."""
-        if self._pid != os.getpid():
-            self._lock = threading.Lock()
-            self._begun, self._left, self._pid = {}, self._nbytes, os.getpid()
+        self._lock = threading.Lock()
+        self._begun, self._left = {}, self._nbytes
 
 
 def _run(fetching: _Fetching, fetch: Fetch) -> None:

@@ -17,12 +17,12 @@ import pytest
 import torch
 
 import fastio
-from fastio import Loader, Schema, TokenPad, Tokens, TokenWindows, residency
-from fastio.engine.fields import columns
+from fastio import Loader, Schema, TokenPad, Tokens, TokenWindows
 from fastio.engine.fields.cold import ColdRows, ReadAheadPlan, Window, windows_of
 from fastio.order.order import Order
 from fastio.order.plan import Plan
 from fastio.packed import compared, packed
+from fastio.stage import residency
 from tests.support import open_loader
 
 ROWS = 250_000
@@ -255,9 +255,9 @@ def test_batches_do_without_a_disk_that_takes_no_advice(
     monkeypatch.setattr(os, "posix_fadvise", refuse)
     order = Order(ROWS, 0, 0, "window", 64, 64)
     with fastio.open(table) as dataset:
-        found = columns(dataset, ["y"], False)
-        assert found is not None
-        rows, windows = ColdRows(found.layout), windows_of(order, ROW_BYTES)
+        layout = dataset.fixed_columns(["y"])
+        assert layout is not None
+        rows, windows = ColdRows(layout), windows_of(order, ROW_BYTES)
         plan = ReadAheadPlan(iter(Plan(order, 10_000)), windows, rows, 0, True)
         counted: list[int] = []
         thread = threading.Thread(target=lambda: counted.append(sum(1 for _ in plan)), daemon=True)

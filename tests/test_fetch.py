@@ -1,4 +1,4 @@
-"""Rows to byte ranges: what the engine is told to read."""
+"""Rows to byte ranges: what datasets tell the engine to read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import fastio
-from fastio.engine.fields import AS_STORED, LOOK_INTO_FILE, WHOLE_FILE, image_source
+from fastio.engine.fields import ImageSource
+from fastio.packed.reads import AS_STORED, LOOK_INTO_FILE, WHOLE_FILE
 from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, CODEC_JPEG
 from fastio.sources import FolderDataset
 from tests.pictures import jpeg, oriented_jpeg, png, write_folder
@@ -22,16 +23,15 @@ def test_the_ranges_of_a_packed_dataset_hold_the_images_bytes(tmp_path: Path) ->
     rows = np.array([14, 0, 7, 0, 8])
     with fastio.open(tmp_path / "packed") as dataset:
         assert dataset.num_shards > 3
-        source = image_source(dataset, "image")
-        reads = source.reads(rows)
+        reads = dataset.image_reads("image", rows)
         shards, _ = dataset.locate(rows)
         for place, row in enumerate(rows.tolist()):
             begin, size = int(reads.offset[place]), int(reads.length[place])
-            data = Path(dataset.shard_path(int(shards[place]))).read_bytes()
+            assert reads.file[place] == shards[place]
+            data = Path(reads.path(int(reads.file[place]))).read_bytes()
             assert data[begin : begin + size] == Path(paths[row]).read_bytes()
         assert len({int(number) for number in reads.file}) == len(np.unique(shards))
         assert reads.codec.tolist() == [CODEC_JPEG] * 5
-        source.close()
 
 
 def test_sizes_and_orientations_are_those_that_were_packed(tmp_path: Path) -> None:
@@ -40,14 +40,12 @@ def test_sizes_and_orientations_are_those_that_were_packed(tmp_path: Path) -> No
     (tmp_path / "images" / "a" / "1.png").write_bytes(png(24, 32))
     fastio.pack(tmp_path / "images", tmp_path / "packed")
     with fastio.open(tmp_path / "packed") as dataset:
-        source = image_source(dataset, "image")
-        reads = source.reads(np.array([1, 0]))
+        reads = dataset.image_reads("image", np.array([1, 0]))
         assert reads.orientation.tolist() == [1, 6]
         assert list(zip(reads.height, reads.width, strict=True)) == [(24, 32), (20, 30)]
         assert reads.codec.tolist() == [CODEC_ENCODED, CODEC_BLOCKS]
         assert reads.codebook is dataset.codebook
         assert reads.codebook is not None
-        source.close()
 
 
 @pytest.mark.parametrize(("upright", "orientation"), [(True, LOOK_INTO_FILE), (False, AS_STORED)])
@@ -58,7 +56,7 @@ def test_the_files_of_a_folder_are_read_whole(
     Path(files[0][0]).write_bytes(jpeg())
     Path(files[1][0]).write_bytes(png())
     dataset = FolderDataset.from_samples(files, ["x"], upright=upright)
-    reads = image_source(dataset, "image").reads(np.array([1, 0]))
+    reads = dataset.image_reads("image", np.array([1, 0]))
     assert reads.length.tolist() == [WHOLE_FILE] * 2
     assert reads.codec.tolist() == [CODEC_ENCODED, CODEC_JPEG]
     assert reads.orientation.tolist() == [orientation] * 2
@@ -81,5 +79,5 @@ def test_shards_take_a_quarter_of_the_process_s_descriptors_at_most(
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
     monkeypatch.setattr("fastio._native.FileSet", FileSet)
     with fastio.open(tmp_path / "packed") as dataset:
-        image_source(dataset, "image")
+        ImageSource(dataset, "image")
     assert asked == [(True, most)]

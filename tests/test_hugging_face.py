@@ -618,7 +618,7 @@ def test_closing_lets_go_of_all_descriptors() -> None:
         next(iter(loader))
         loader.close()
         opened = HuggingFaceDataset(dataset)
-        opened.places("image", np.arange(3))
+        opened.image_reads("image", np.arange(3))
         assert unnamed() > before
         opened.close()
         kept += [loader, opened]
@@ -629,11 +629,10 @@ def test_closing_lets_go_of_all_descriptors() -> None:
 def test_a_closed_dataset_gives_no_places_of_images() -> None:
     """The numbers of its descriptors are other files' by then."""
     opened = HuggingFaceDataset(image_dataset(3))
-    opened.places("image", np.arange(3))
+    opened.image_reads("image", np.arange(3))
     opened.close()
-    assert opened.files("image") == ()
     with pytest.raises(ValueError, match="closed"):
-        opened.places("image", np.arange(3))
+        opened.image_reads("image", np.arange(3))
     with pytest.raises(ImageError, match="closed"):
         opened.image("image", 0)
 

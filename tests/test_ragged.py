@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastio.engine.ragged import Forms, Places, RaggedBatch, of_rows, places, same_axes
+from fastio.engine.ragged import Forms, Places, RaggedBatch, of_rows, places
 from fastio.errors import SchemaError
+from fastio.packed.ragged import same_axes
 from fastio.schema import Array, Scalar, Schema, Tokens
 from fastio.tensors.ragged import dense, is_jagged, map_jagged, ragged_parts
 

@@ -12,11 +12,8 @@ from fastio import _native
 from fastio.engine.batch import AnyArray
 from fastio.engine.ragged import Form, RaggedBatch, of_rows
 from fastio.errors import SchemaError, TransformError
-from fastio.packed import Dataset
-from fastio.packed.remote import RemoteDataset
-from fastio.runtime.files import check_file
+from fastio.packed.rows import Rows
 from fastio.schema import Bytes
-from fastio.sources import AudioFolder, Loadable
 from fastio.transforms import AudioDecode, BytesFile
 
 Clip = tuple[AnyArray, int]  # (C, frames), and how many of these are the file's
@@ -34,7 +31,7 @@ class AudioField:
     """
 
     name: str
-    dataset: Loadable
+    dataset: Rows
     how: AudioDecode
     form: Form
 
@@ -95,22 +92,14 @@ class AudioField:
             )
 
     def _file(self, row: int) -> str | BinaryIO:
-        dataset = self.dataset
-        if isinstance(dataset, AudioFolder):
-            path = dataset.paths[row]
-            check_file(path)  # libsndfile would wait for a pipe's writer
-            return path
-        if isinstance(dataset, Dataset) and not isinstance(dataset, RemoteDataset):
-            shards, local = dataset.locate(np.array([row]))
-            data = dataset.shard(int(shards[0])).view(self.name, int(local[0]))
-        else:
-            (value,) = dataset.gather_all([self.name], np.array([row], np.int64))[self.name]
-            data = np.frombuffer(value, np.uint8)
-        return BytesFile(data)  # type: ignore[return-value]  # soundfile asks for no more
+        found = self.dataset.sound_file(self.name, row)
+        if isinstance(found, str):
+            return found
+        return BytesFile(found)  # type: ignore[return-value]  # soundfile asks for no more
 
 
 def audio_fields(
-    dataset: Loadable, fields: Sequence[str], given: Mapping[str, AudioDecode], forms: Any
+    dataset: Rows, fields: Sequence[str], given: Mapping[str, AudioDecode], forms: Any
 ) -> dict[str, AudioField]:
     """Returns the fields of sound files that are decoded.
 

@@ -17,7 +17,7 @@ from fastio import _native
 from fastio.engine.audio import Clip, audio_fields
 from fastio.engine.batch import Allocate, AnyArray, Batch, Lease, SlotPool
 from fastio.engine.feeder import Feeder
-from fastio.engine.fields import ColdRows, ImageReads, SpanRead, Spans, columns
+from fastio.engine.fields import ColdRows, Columns, SpanRead, Spans
 from fastio.engine.fields.readers import ImageField, check_names, image_field
 from fastio.engine.mend import replace, skip
 from fastio.engine.pending import WAIT_S, Pending
@@ -33,13 +33,12 @@ from fastio.errors import (
     ShardCorrupt,
 )
 from fastio.order.plan import PlannedBatch
-from fastio.packed import Dataset
 from fastio.packed.of_sample import NOT_OF_SAMPLES, of_sample
-from fastio.packed.remote import RemoteDataset
+from fastio.packed.reads import ImageReads
+from fastio.packed.rows import Rows
 from fastio.runtime.lifecycle import Owner, at_exit
 from fastio.runtime.threads import PATIENCE_S
 from fastio.schema import CODEC_ENCODED, Image
-from fastio.sources import Loadable, PaddedDataset, TableSamples, TokenDataset
 from fastio.stage import Forecast, Lookahead, Stager
 from fastio.stats import Stats
 from fastio.transforms import AudioDecode, Augmentation, Compiled, Pointwise, augmentation
@@ -60,13 +59,6 @@ class StagingPlan:
     position: int
     ahead_bytes: int
     following: Callable[[], Iterator[PlannedBatch]] | None = None
-
-
-def _packed(dataset: Loadable) -> Dataset | None:
-    """Returns the packed dataset from which rows come, or None."""
-    if isinstance(dataset, (TokenDataset, PaddedDataset)):
-        return dataset.dataset
-    return dataset if isinstance(dataset, Dataset) else None
 
 
 def numpy_memory(shape: tuple[int, ...], dtype: str) -> AnyArray:
@@ -100,7 +92,7 @@ class Engine:
 
     def __init__(
         self,
-        dataset: Loadable,
+        dataset: Rows,
         *,
         transforms: Mapping[str, Compiled],
         fields: Sequence[str] | None = None,
@@ -131,7 +123,7 @@ class Engine:
         check_names(dataset.schema, self.fields, transforms)
         self._resident = resident
         self._images = self._make_images()
-        self._columns = columns(dataset, self.fields, resident)
+        self._columns = self._make_columns()
         self._forms = ragged or Forms()
         self._spans = self._make_spans()
         self._audio = audio_fields(dataset, self.fields, audio or {}, self._forms)
@@ -215,7 +207,7 @@ class Engine:
         """
         if self._closed:
             raise LoaderClosed("the engine was closed")
-        packed = _packed(self.dataset)
+        packed = self.dataset.packed
         if packed is not None:
             packed.check_unchanged()
         self._start()
@@ -285,8 +277,6 @@ class Engine:
 
     def _make_images(self) -> dict[str, ImageField]:
         dataset = self.dataset
-        if isinstance(dataset, (TokenDataset, PaddedDataset, TableSamples)):
-            return {}
         return {
             name: image_field(
                 dataset,
@@ -300,14 +290,20 @@ class Engine:
             if name in self.fields and isinstance(kind, Image)
         }
 
+    def _make_columns(self) -> Columns | None:
+        layout = self.dataset.fixed_columns(self.fields)
+        return None if layout is None else Columns(layout, self._resident)
+
     def _make_spans(self) -> dict[str, Spans]:
         """Returns the fields whose rows differ in size and lie in local files."""
-        dataset, kinds = self.dataset, self.dataset.schema.fields
-        packed = dataset.dataset if isinstance(dataset, PaddedDataset) else dataset
-        if not isinstance(packed, Dataset) or isinstance(packed, RemoteDataset):
-            return {}
+        kinds = self.dataset.schema.fields
         ragged = [name for name in self.fields if is_ragged(kinds[name])]
-        return {name: Spans(packed, name, self._forms.get(name, "list")) for name in ragged}
+        found = {name: self.dataset.ragged_rows(name) for name in ragged}
+        return {
+            name: Spans(rows, self._forms.get(name, "list"))
+            for name, rows in found.items()
+            if rows is not None
+        }
 
     def _make_pools(self, allocate: Allocate | None, keep: int) -> dict[str, SlotPool]:
         """Returns slot pools for the fields that native threads fill with rows of one shape."""
@@ -340,7 +336,7 @@ class Engine:
         self._native = self._python = self._feeder = None
         self._python_lock = threading.Lock()
         self._images = self._make_images()
-        self._columns = columns(self.dataset, self.fields, self._resident)
+        self._columns = self._make_columns()
 
     def _pillow(self) -> PillowThreads:
         with self._python_lock:  # batches are begun by the feeder's thread and the consumer's
@@ -475,9 +471,9 @@ class Engine:
     def _submit_images(
         self, pending: Pending, image: ImageField, rows: npt.NDArray[np.int64]
     ) -> None:
-        reads = image.source.reads(rows)
         out = pending.memory.get(image.name)
-        pending.slots[image.name] = self._submit_reads(pending, image, pending.keys, reads, out)
+        slot, reads = self._submit_reads(pending, image, pending.keys, rows, out)
+        pending.slots[image.name] = slot
         pending.foreign[image.name] = {
             index: self._to_pillow(pending, image, index)
             for index in np.flatnonzero(reads.codec == CODEC_ENCODED).tolist()
@@ -488,12 +484,13 @@ class Engine:
         pending: Pending,
         image: ImageField,
         keys: npt.NDArray[np.int64],
-        reads: ImageReads,
+        rows: npt.NDArray[np.int64],
         out: AnyArray | None,
-    ) -> _native.Slot:
+    ) -> tuple[_native.Slot, ImageReads]:
         assert self._native is not None
-        return self._native.submit(
-            reads.files,
+        files, reads = image.source.reads(rows)
+        slot = self._native.submit(
+            files,
             image.geometry,
             pending.seed,
             pending.epoch,
@@ -513,6 +510,7 @@ class Engine:
             out,
             image.max_pixels,
         )
+        return slot, reads
 
     def sort_out(self, pending: Pending) -> None:
         """Passes images to Pillow that the native threads could not decode.
@@ -619,7 +617,7 @@ class Engine:
             broken = read.failures()
             if broken:
                 rows = pending.planned.rows[sorted(broken)]
-                self._spans[name].forget(rows)
+                self._spans[name].source.forget(rows)
                 raise self._shard_error(int(rows[0]), broken[min(broken)])
 
     def _finish_images(
@@ -643,8 +641,9 @@ class Engine:
             pending.values[image.name] = images
         if broken and self._stager is not None:
             broken = self._read_again(pending, image, broken, images)
-        if broken and isinstance(self.dataset, Dataset):
-            self.dataset.check_unchanged()  # a shard that was cut off is no row's own error
+        packed = self.dataset.packed
+        if broken and packed is not None:
+            packed.check_unchanged()  # a shard that was cut off is no row's own error
         for index, message in broken.items():
             failures.setdefault(index, self._error(int(rows[index]), message))
         for index, future in futures.items():
@@ -696,7 +695,7 @@ class Engine:
         out = pending.memory.get(image.name)
         place = None if out is None else np.empty((len(rows), *out.shape[1:]), out.dtype)
         keys = pending.keys[indices]
-        slot = self._submit_reads(pending, image, keys, image.source.reads(rows), place)
+        slot, _ = self._submit_reads(pending, image, keys, rows, place)
         while not slot.wait(WAIT_S):
             pass
         still = {index: message for index, code, message in slot.failures()}

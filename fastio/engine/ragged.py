@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.errors import SchemaError
+from fastio.packed.ragged import same_axes
 from fastio.schema import Array, Field, Schema, Tokens, is_open_array
 
 Form = Literal["list", "padded", "nested", "flat"]
@@ -287,14 +288,6 @@ def _along(shapes: Int64s, axis: int) -> Places:
     row = np.repeat(np.arange(len(shapes), dtype=np.int64), lines)
     behind = tuple(shapes[0, axis + 1 :].tolist())
     return Places((*before, total, *behind), row, begin, counts, target, counts)
-
-
-def same_axes(shapes: Sequence[tuple[int, ...]]) -> Int64s | list[tuple[int, ...]]:
-    """Shapes as an array, where all have as many axes as the first."""
-    axes = len(shapes[0]) if len(shapes) else 1
-    if any(len(shape) != axes for shape in shapes):
-        return list(shapes)
-    return np.array(shapes, np.int64).reshape(len(shapes), axes)
 
 
 def of_field(rows: Sequence[AnyArray], form: Form, kind: Field) -> RaggedBatch:

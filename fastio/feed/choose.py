@@ -37,7 +37,6 @@ from fastio.sources import (
     TokenDataset,
     TokenPad,
     TokenWindows,
-    remote_part,
 )
 from fastio.sources import open as open_data
 from fastio.sources.corpus.padded import INPUTS, MASK
@@ -160,7 +159,7 @@ def make_feed(request: Request) -> Feed:
         samples = SampleForm(images)
     settings = replace(settings, samples=samples or SampleForm())
     settings.ragged.check(dataset.schema, request.fields, transforms.audio)
-    if remote_part(dataset) is None:
+    if dataset.remote_part is None:
         sampling = request.sampling
         views = (TokenDataset, PaddedDataset)
         packed = dataset.dataset if isinstance(dataset, views) else dataset

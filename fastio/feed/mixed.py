@@ -21,7 +21,6 @@ from fastio.order.order import Order, mixed_seed
 from fastio.order.plan import BucketPlan, Buckets
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.state import Cursor
-from fastio.sources import remote_part
 from fastio.stats import Stats
 from fastio.tensors.trees import Finish
 from fastio.transforms import Augmentation
@@ -128,7 +127,7 @@ class ConcatFeed(JoinedFeed):
 
     @property
     def follows_torch(self) -> bool:
-        here = all(remote_part(leaf.dataset) is None for leaf in self.leaves)
+        here = all(leaf.dataset.remote_part is None for leaf in self.leaves)
         return here and self.sampling.permutes(self.epoch_rows())
 
     def steps(self, ranks: Ranks) -> int:
@@ -139,7 +138,7 @@ class ConcatFeed(JoinedFeed):
         leaves = leaves_of(self.leaves, self.chain, cursor)
         first = self.sampling.first_step(cursor.position, ranks)
         batches = concatenated(self.chain, cursor.epoch, plan)
-        remote = any(remote_part(leaf.dataset) is not None for leaf in self.leaves)
+        remote = any(leaf.dataset.remote_part is not None for leaf in self.leaves)
         most = _PLANNED_REMOTE if remote else max(_PLANNED, 4 * self.ahead)
         return JoinedBatches(leaves, batches, cursor.epoch, first, ranks, self._ragged, most)
 

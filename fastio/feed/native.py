@@ -31,15 +31,9 @@ from fastio.order.sampling import Ranks, Sampling
 from fastio.order.state import Cursor
 from fastio.schema import Bytes, Image, Schema
 from fastio.sources import (
-    AnyDataset,
-    FolderDataset,
-    HuggingFaceDataset,
     Loadable,
     PaddedDataset,
-    TableSamples,
-    TarDataset,
     TokenDataset,
-    remote_part,
 )
 from fastio.stage import Forecast, Stager, ahead_bytes, staged
 from fastio.stats import Stats
@@ -341,7 +335,7 @@ class NativeFeed:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if remote_part(self.dataset) is not None:
+        if self.dataset.remote_part is not None:
             self.sampling, self._stager = staged(self.dataset, self.sampling, self.settings.fields)
 
     @property
@@ -518,8 +512,7 @@ class NativeFeed:
         numbers = np.asarray(rows, np.int64).reshape(-1)
         if self.sampling.picked is not None:
             numbers = self.sampling.picked[numbers]
-        assert not isinstance(self.dataset, (TokenDataset, PaddedDataset, TableSamples))  # no image
-        sizes = [_upright_size(self.dataset, name, row) for row in numbers.tolist()]
+        sizes = [self.dataset.image_size(name, row) for row in numbers.tolist()]
         heights, widths = np.array(sizes, np.int32).reshape(-1, 2).T
         often = np.broadcast_to(np.asarray(occurrences, np.int64), numbers.shape)
         seed, keys = self.draw_seed(cursor, ranks), draw_keys(numbers, often)
@@ -695,20 +688,3 @@ def _only_sample(data: Any) -> Any:
     if isinstance(data, dict):
         return {name: part[0] for name, part in data.items()}
     return tuple(part[0] for part in data) if isinstance(data, tuple) else data[0]
-
-
-def _upright_size(dataset: AnyDataset, field: str, row: int) -> tuple[int, int]:
-    """Returns the (height, width) of an image after its EXIF orientation is applied."""
-    if isinstance(dataset, FolderDataset):
-        height, width = dataset[row][0].shape[:2]
-        return height, width
-    if isinstance(dataset, (TarDataset, HuggingFaceDataset)):
-        height, width = dataset.image(field, row).shape[:2]
-        return height, width
-    shards, local = dataset.locate(np.array([row]))
-    reader = dataset.shard(int(shards[0]))
-    height, width, orientation = (
-        int(reader.fixed(f"{field}.{part}")[local[0]])
-        for part in ("height", "width", "orientation")
-    )
-    return (width, height) if orientation >= 5 else (height, width)

@@ -27,6 +27,7 @@ from fastio.pack.images import (
     encode_pillow,
     encode_pixels,
 )
+from fastio.packed.reads import WHOLE_FILE
 from fastio.runtime.files import read_file
 from fastio.schema import (
     CODEC_NAMES,
@@ -128,10 +129,10 @@ class RowImage:
         Raises:
             OSError: there is no such file.
         """
-        places = self.dataset.places(self.field, np.array([self.row]))
-        if 0 in places.paths:
-            return ImageFile(places.paths[0]).stamp()
-        return "", int(places.length[0])
+        reads = self.dataset.image_reads(self.field, np.array([self.row]))
+        if reads.length[0] == WHOLE_FILE:
+            return ImageFile(reads.path(int(reads.file[0]))).stamp()
+        return "", int(reads.length[0])
 
 
 # Images that are not in memory yet.

@@ -25,12 +25,16 @@ from fastio.errors import (
     SourceNotFound,
 )
 from fastio.packed.compared import Comparisons, compare
+from fastio.packed.fixed import FixedWidth
+from fastio.packed.layout import Layout
 from fastio.packed.manifest import Manifest
 from fastio.packed.of_sample import of_sample
 from fastio.packed.pixels import decode_image
+from fastio.packed.ragged import RaggedRows
+from fastio.packed.reads import ImageReads, shard_reads
 from fastio.packed.rows import Rows
 from fastio.packed.shard import ShardReader, checksum
-from fastio.schema import CODEC_BLOCKS, Array, Image, Scalar, Schema, Tokens
+from fastio.schema import CODEC_BLOCKS, Array, Image, Scalar, Schema, Tokens, is_fixed_width
 from fastio.shown import without_secrets
 
 # Columns up to this size are hashed when their shard is opened, larger ones in the background.
@@ -299,6 +303,46 @@ class Dataset(Rows):
     def _readers(self) -> list[ShardReader]:
         with self._lock:
             return list(self._shards.values())
+
+    @property
+    def packed(self) -> Dataset:
+        """The dataset itself."""
+        return self
+
+    def shard_bounds(self) -> NDArray[np.int64]:
+        """Returns the first row of each shard and the number of rows, int64 (shards + 1,)."""
+        return np.append(self.manifest.first_row, self.manifest.rows).astype(np.int64)
+
+    def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
+        """See `Rows`. A file's number is its shard's."""
+        return shard_reads(self, field, rows)
+
+    def image_size(self, field: str, row: int) -> tuple[int, int]:
+        """Returns the (height, width) of an upright image, without decoding it."""
+        image = self.stored_image(field, row, np.empty(0, np.uint8))
+        turned = image.orientation >= 5
+        return (image.width, image.height) if turned else (image.height, image.width)
+
+    def fixed_columns(self, fields: Sequence[str]) -> Layout | None:
+        """See `Rows`."""
+        fixed = [name for name in fields if is_fixed_width(self.schema.fields[name])]
+        return FixedWidth(self, fixed) if fixed else None
+
+    def ragged_rows(self, field: str) -> RaggedRows | None:
+        """See `Rows`. Of a remote dataset, shards come and go, and rows are read in Python."""
+        return RaggedRows(self, field) if self.remote_part is None else None
+
+    def sound_file(self, field: str, row: int) -> str | NDArray[np.uint8]:
+        """See `Rows`. The bytes are a view of the shard."""
+        if self.remote_part is not None:
+            return super().sound_file(field, row)
+        shards, local = self.locate(np.array([row], np.int64))
+        return self.shard(int(shards[0])).view(field, int(local[0]))
+
+    def renew_shards(self, shards: Iterable[int]) -> bool:
+        """Opens damaged shards anew; returns whether reading their rows again can help."""
+        self.forget(shards)
+        return False
 
     def forget(self, shards: Iterable[int]) -> None:
         """Has shards opened anew when they are asked for next."""

@@ -103,6 +103,11 @@ class RemoteDataset(Dataset):
                 return manifest
         raise AssertionError("unreachable")
 
+    @property
+    def remote_part(self) -> RemoteDataset:
+        """The dataset itself."""
+        return self
+
     def shard(self, shard: int) -> ShardReader:
         """Returns a shard's reader. The shard's head is fetched at the first call.
 

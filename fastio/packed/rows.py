@@ -1,20 +1,85 @@
-"""What datasets of rows have in common, whatever the rows are read from."""
+"""The base class of datasets: what every kind of data can be asked, and how its rows are read.
+
+Whoever needs to know what a dataset can asks it here, and not for its class:
+
+| what | method | default |
+|---|---|---|
+| its part in a store | `remote_part` | None: no blocks are staged for it |
+| the packed dataset of its rows | `packed` | None |
+| rows of each shard | `shard_bounds` | None: the rows do not lie in shards |
+| bytes of images | `image_reads`, `image`, `image_size` | there are no images |
+| columns of fixed width | `fixed_columns` | None: they are read in Python |
+| rows of different sizes | `ragged_rows` | None: they are read in Python |
+| a file of sound | `sound_file` | the bytes that `gather_all` returns |
+| values in Python | `gather_all` | every dataset has it |
+
+The native engine reads the bytes that `image_reads`, `fixed_columns` and `ragged_rows` name; all
+other fields come from `gather_all`. A view of a dataset delegates to the dataset behind it.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastio.cache import Cache, CacheFolder, Source
 from fastio.errors import SchemaError
+from fastio.packed.layout import Layout
+from fastio.packed.ragged import RaggedRows
+from fastio.packed.reads import ImageReads
 from fastio.runtime.memory import MAX_PIXELS, MAX_UNZIPPED_BYTES
 from fastio.schema import Schema
+from fastio.store import Store
+
+if TYPE_CHECKING:
+    from fastio.packed.packed import Dataset
 
 _SETTINGS = ("max_pixels", "max_unzipped_bytes", "memory", "resident")
 _Self = TypeVar("_Self", bound="Rows")  # typing.Self is of Python 3.11
+
+
+class Remote(Protocol):
+    """A dataset in a store, whose rows are fetched as blocks before they are read.
+
+    Attributes:
+        path: URL, for messages.
+        schema: fields of the samples.
+        store: the store of its objects.
+        cache: cache for what is fetched; None keeps it in memory while it is needed.
+        whole: whether objects are fetched whole, because there are no images.
+    """
+
+    path: str
+    schema: Schema
+    store: Store
+    cache: Cache | None
+    whole: bool
+
+    def __len__(self) -> int: ...
+    @property
+    def fingerprint(self) -> str:
+        """Returns 16 hexadecimal digits that identify the contents."""
+
+    @property
+    def nbytes(self) -> int:
+        """Returns the size of all objects in bytes."""
+
+    @property
+    def head_bytes_fetched(self) -> int:
+        """Returns the number of bytes that were fetched to know where the rows lie."""
+
+    def head_source(self) -> tuple[CacheFolder, Source] | None:
+        """Returns the cache folder and source of what tells where the rows lie, or None."""
+
+    def image(
+        self, field: str, row: int, *, data: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
+        """Returns an upright image; `data` has its stored bytes if they were read already."""
 
 
 class Rows(ABC):
@@ -88,6 +153,79 @@ class Rows(ABC):
 
     @abstractmethod
     def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that identify the contents."""
+
+    @abstractmethod
+    def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> Mapping[str, Any]:
+        """Returns the values of fields that are no images, for rows int64 (n,) in any order."""
+
+    @abstractmethod
+    def sample_name(self, row: int) -> str:
+        """Returns how messages name a row: its file, and what stands for it there."""
+
+    @property
+    def remote_part(self) -> Remote | None:
+        """The dataset in a store whose blocks are staged for its rows; None if there is none."""
+        return None
+
+    @property
+    def packed(self) -> Dataset | None:
+        """The packed dataset that the rows come from; None if they come from other data."""
+        return None
+
+    def shard_bounds(self) -> NDArray[np.int64] | None:
+        """Returns the first row of each shard and the number of rows, int64 (shards + 1,)."""
+        return None
+
+    def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
+        """Returns where the images of rows, int64 (n,) in any order, lie and how they are stored.
+
+        Of a remote dataset these are places in the store.
+        """
+        raise SchemaError(f"{self.path}: field {field!r} is no image")
+
+    def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
+        """Returns one upright image, uint8 (H, W, C), decoded in this thread.
+
+        Args:
+            field: an image field.
+            row: row number from 0.
+            at_least: a size in pixels of the longer side that is enough, which may cost less.
+
+        Raises:
+            SchemaError: there is no such field, or it is no image.
+            ImageError: the image cannot be read or decoded.
+        """
+        raise SchemaError(f"{self.path}: field {field!r} is no image")
+
+    def image_size(self, field: str, row: int) -> tuple[int, int]:
+        """Returns the (height, width) of an image after it is turned upright."""
+        height, width = self.image(field, row).shape[:2]
+        return height, width
+
+    def fixed_columns(self, fields: Sequence[str]) -> Layout | None:
+        """Returns where those of the fields lie that have one size in every row; None: nowhere.
+
+        Fields that the layout does not have are read by `gather_all`.
+        """
+        return None
+
+    def ragged_rows(self, field: str) -> RaggedRows | None:
+        """Returns where the rows of a field lie that differ in size; None: not in local shards."""
+        return None
+
+    def sound_file(self, field: str, row: int) -> str | NDArray[np.uint8]:
+        """Returns the path of a row's sound file, or its bytes, uint8 (n,).
+
+        Raises:
+            FastioError, OSError: it cannot be read.
+        """
+        (value,) = self.gather_all([field], np.array([row], np.int64))[field]
+        return np.frombuffer(value, np.uint8)
 
     @abstractmethod
     def close(self) -> None:

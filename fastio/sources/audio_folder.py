@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, SourceNotFound
 from fastio.packed.of_sample import of_sample
-from fastio.runtime.files import read_file, walk
+from fastio.runtime.files import check_file, read_file, walk
 from fastio.schema import Bytes, Scalar, Schema
 from fastio.shown import without_secrets
 from fastio.sources.folder import FolderDataset, PathTable
@@ -69,6 +69,16 @@ class AudioFolder(FolderDataset):
         if field != "audio":
             raise SchemaError(f"{field!r} is no field of {self.path}, which has audio and label")
         return [self._read(row) for row in np.asarray(rows, np.int64).tolist()]
+
+    def sound_file(self, field: str, row: int) -> str:
+        """Returns the path of a row's file.
+
+        Raises:
+            OSError: it is no file; libsndfile would wait for a pipe's writer.
+        """
+        path = self.paths[row]
+        check_file(path)
+        return path
 
     def __getitem__(self, index: int) -> Any:
         """One sample: the file's bytes, and its label where there are classes."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fastio.errors import ImageError, SchemaError, SourceNotFound
 from fastio.packed.of_sample import of_sample
 from fastio.packed.pixels import upright_pixels
+from fastio.packed.reads import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
 from fastio.packed.rows import Rows
 from fastio.runtime.files import read_file, walk
 from fastio.schema import Image, Scalar, Schema
@@ -212,12 +213,31 @@ class FolderDataset(Rows):
             IndexError: the row number is out of range.
             ImageError: the file cannot be read or decoded.
         """
-        path = self.paths[index]
-        row = index + len(self) if index < 0 else index
+        row = self._row(index)
+        return self.image("image", row), int(self.labels[row])
+
+    def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
+        """Returns one image, uint8 (H, W, 3), upright or as stored; see `Rows.image`."""
+        if not isinstance(self._field(field), Image):
+            raise SchemaError(f"field {field!r} is no image: use gather")
+        path = self.paths[row]
         with of_sample(self, row, ImageError):
             data = read_file(path)
-            pixels = upright_pixels(data, "RGB", None if self.upright else 1, self.max_pixels)
-        return pixels, int(self.labels[row])
+            return upright_pixels(data, "RGB", None if self.upright else 1, self.max_pixels)
+
+    def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
+        """See `Rows`. Files have new numbers in each batch: a table of all paths would be large."""
+        paths = [self.paths[row] for row in rows.tolist()]
+        n = len(paths)
+        return encoded_reads(
+            paths.__getitem__,
+            np.arange(n, dtype=np.int32),
+            np.zeros(n, np.int64),
+            np.full(n, WHOLE_FILE, np.int64),
+            np.array([is_jpeg_name(path) for path in paths], np.bool_),
+            upright=self.upright,
+            same_files=False,
+        )
 
     def __iter__(self) -> Iterator[tuple[NDArray[np.uint8], int]]:
         return (self[row] for row in range(len(self)))

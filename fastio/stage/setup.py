@@ -12,10 +12,10 @@ import numpy as np
 from fastio.errors import CacheError
 from fastio.order.sampling import Sampling
 from fastio.packed.remote import RemoteDataset
-from fastio.sources import Loadable, Remote, RemoteTars, remote_part
+from fastio.sources import Loadable, Remote, RemoteTars
 from fastio.stage.blocks import Blocks
 from fastio.stage.choice import Cut, cut
-from fastio.stage.shard_blocks import ShardBlocks, shard_bounds
+from fastio.stage.shard_blocks import ShardBlocks
 from fastio.stage.stager import Numbers, Stager
 from fastio.stage.tar_blocks import TarBlocks
 
@@ -34,17 +34,19 @@ def staged(
     Where there are no images, blocks are whole shards.
 
     Args:
-        dataset: what is loaded; `remote_part` has something of it.
+        dataset: what is loaded; it has a `remote_part`.
         sampling: as it was asked for.
         fields: that are delivered; None for all.
 
     Raises:
         CacheError: the cache's folder cannot be used.
     """
-    remote = remote_part(dataset)
+    remote = dataset.remote_part
     assert remote is not None
     if isinstance(remote, RemoteDataset) and remote.whole:
-        return _staged_by_shards(remote, shard_bounds(dataset), sampling)
+        bounds = dataset.shard_bounds()
+        assert bounds is not None
+        return _staged_by_shards(remote, bounds, sampling)
     return _staged_by_blocks(remote, sampling, fields)
 
 

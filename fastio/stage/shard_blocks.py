@@ -13,7 +13,6 @@ import numpy as np
 
 from fastio.packed.remote import RemoteDataset
 from fastio.packed.shard import ShardReader
-from fastio.sources import Loadable, PaddedDataset, TokenDataset
 from fastio.stage.blocks import Blocks, Numbers, Places, Range
 
 
@@ -29,7 +28,7 @@ class ShardBlocks(Blocks):
     def __init__(self, dataset: RemoteDataset, bounds: Numbers | None = None) -> None:
         super().__init__(dataset, 0, images=False)
         self._remote = dataset
-        self.bounds = _row_bounds(dataset) if bounds is None else bounds
+        self.bounds = dataset.shard_bounds() if bounds is None else bounds
         self.mean_bytes = max(1, dataset.nbytes // max(1, dataset.num_shards))
 
     def of(self, rows: Numbers) -> Numbers:
@@ -69,20 +68,3 @@ class ShardBlocks(Blocks):
     def places(self, field: str, rows: Numbers) -> Places:
         """Raises NotImplementedError, because there are no images."""
         raise NotImplementedError
-
-
-def shard_bounds(dataset: Loadable) -> Numbers:
-    """Returns the first row of each shard, and the number of rows: int64 (shards + 1,).
-
-    Args:
-        dataset: A dataset without images, or windows of its tokens, or its padded documents.
-    """
-    if isinstance(dataset, TokenDataset):
-        return dataset.shard_bounds()
-    packed = dataset.dataset if isinstance(dataset, PaddedDataset) else dataset
-    assert isinstance(packed, RemoteDataset)
-    return _row_bounds(packed)
-
-
-def _row_bounds(dataset: RemoteDataset) -> Numbers:
-    return np.append(dataset.manifest.first_row, dataset.manifest.rows).astype(np.int64)

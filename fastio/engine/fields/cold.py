@@ -21,13 +21,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fastio.engine.fields.columns import Layout
 from fastio.errors import FastioError
 from fastio.order.order import AnyOrder, Order
 from fastio.order.plan import PlannedBatch
 from fastio.packed import Dataset
+from fastio.packed.layout import Layout, Ranges
 from fastio.packed.shard import ShardReader
-from fastio.sources.layout import Ranges
 
 # Bytes of a request: the system leaves out what of a larger one is beyond the device's limit.
 _LEAST_REQUEST_BYTES = 128 << 10

@@ -4,68 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
-from fastio.packed import Dataset
-from fastio.packed.remote import RemoteDataset
-from fastio.packed.shard import ShardReader
-from fastio.schema import is_fixed_width
-from fastio.sources import (
-    FixedWidth,
-    Loadable,
-    PaddedDataset,
-    ShardPlace,
-    TableField,
-    TokenDataset,
-)
-from fastio.sources.layout import Ranges
+from fastio.packed.layout import Layout
 
 Rows = npt.NDArray[np.int64]
 _MOST_MAPPED = 32768  # shards: a process may have 65530 maps on Linux, as it comes
-
-
-class Layout(Protocol):
-    """The places of a dataset's fields in its shards.
-
-    Attributes:
-        dataset: dataset of the shards.
-        fields: fields in the order of the native table.
-        strides: distance in bytes between rows, for each column.
-        first_row: int64 (n + 1,), first row of each shard that has rows, and the number of all
-            rows.
-    """
-
-    dataset: Dataset
-    first_row: Rows
-
-    @property
-    def fields(self) -> Sequence[TableField]: ...
-    @property
-    def strides(self) -> Sequence[int]: ...
-
-    def shard(self, number: int) -> int:
-        """Returns the shard of an index of `first_row`."""
-        ...
-
-    def place(self, number: int, reader: ShardReader) -> ShardPlace:
-        """Returns the places of the columns in the shard's file.
-
-        Raises:
-            ShardCorrupt: the columns are not there.
-        """
-        ...
-
-    def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
-        """Returns the ranges of rows [first, last) in a shard's file; rows count within the shard.
-
-        Raises:
-            ShardCorrupt: the columns are not there.
-        """
-        ...
 
 
 class Columns:
@@ -89,7 +37,7 @@ class Columns:
         self._resident = resident
         # Else a shard may be let go of between two looks at the table.
         few = len(layout.first_row) <= _MOST_MAPPED
-        self._always_kept = few and not isinstance(self._dataset, RemoteDataset)
+        self._always_kept = few and self._dataset.remote_part is None
         self._set: dict[int, None] = {}  # numbers that the table has, oldest first
         self._lock = threading.Lock()
 
@@ -130,7 +78,7 @@ class Columns:
 
     def _let_go(self) -> None:
         """Unmaps shards that a remote dataset no longer keeps, and the oldest beyond the limit."""
-        remote = isinstance(self._dataset, RemoteDataset)
+        remote = self._dataset.remote_part is not None
         for number in list(self._set):
             gone = remote and not self._dataset.is_kept(self.layout.shard(number))
             if gone or len(self._set) > _MOST_MAPPED:
@@ -145,22 +93,8 @@ class Columns:
             for number in numbers:
                 self._set.pop(number, None)
                 self.table.unset(number)
-        shards = [self.layout.shard(number) for number in numbers]
-        if isinstance(self._dataset, RemoteDataset):
-            return self._dataset.renew_shards(shards)
-        self._dataset.forget(shards)
-        return False
+        return self._dataset.renew_shards([self.layout.shard(number) for number in numbers])
 
     def close(self) -> None:
         """Stops the copying of resident shards."""
         self.table.close()
-
-
-def columns(dataset: Loadable, fields: Sequence[str], resident: bool = False) -> Columns | None:
-    """Returns the columns of those fields that threads can gather; None if there are none."""
-    if isinstance(dataset, (TokenDataset, PaddedDataset)):
-        return Columns(dataset.layout(fields), resident)
-    if not isinstance(dataset, Dataset):
-        return None
-    fixed = [name for name in fields if is_fixed_width(dataset.schema.fields[name])]
-    return Columns(FixedWidth(dataset, fixed), resident) if fixed else None

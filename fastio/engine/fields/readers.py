@@ -9,10 +9,10 @@ import numpy as np
 
 from fastio import _native
 from fastio.engine.batch import AnyArray
-from fastio.engine.fields import ImageSource, image_source
+from fastio.engine.fields.images import ImageSource
 from fastio.errors import TransformError
+from fastio.packed.rows import Rows
 from fastio.schema import Image, Schema
-from fastio.sources import AnyDataset
 from fastio.stage import Stager
 from fastio.transforms import Compiled, Pointwise, affine, augmentation
 
@@ -81,7 +81,7 @@ def check_names(schema: Schema, fields: Sequence[str], transforms: Mapping[str, 
 
 
 def image_field(
-    dataset: AnyDataset,
+    dataset: Rows,
     name: str,
     kind: Image,
     compiled: Compiled | None,
@@ -95,7 +95,7 @@ def image_field(
         fused = affine(compiled.tail, kind.channels)
     return ImageField(
         name,
-        image_source(dataset, name, stager),
+        ImageSource(dataset, name, stager),
         compiled,
         compiled.native(),
         kind.channels,

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, TransformError
 from fastio.packed import Dataset
+from fastio.packed.layout import FieldKind, Ranges, Segments, ShardPlace, TableField
+from fastio.packed.rows import Remote, Rows
 from fastio.packed.shard import ShardReader
 from fastio.schema import Array, Schema, Tokens, tokens_hint
 from fastio.shown import without_secrets
 from fastio.sources.corpus.readers import readers
 from fastio.sources.corpus.segments import best_fit_segments, contiguous_segments
 from fastio.sources.corpus.windows import TokenWindows
-from fastio.sources.layout import FieldKind, Ranges, Segments, ShardPlace, TableField
 
 _KINDS = {
     "inputs": FieldKind.INPUTS,
@@ -27,7 +28,7 @@ _KINDS = {
 }
 
 
-class TokenDataset:
+class TokenDataset(Rows):
     """A dataset whose samples are windows of tokens. Safe to use from several threads.
 
     Args:
@@ -126,8 +127,18 @@ class TokenDataset:
         pairs = zip(starts[first:last].tolist(), lengths[first:last].tolist(), strict=True)
         return self._by_document([flat[start : start + n] for start, n in pairs])
 
-    def layout(self, fields: Sequence[str]) -> TokenDataset:
-        """What the engine's threads need to know: this object, which has all fields."""
+    @property
+    def remote_part(self) -> Remote | None:
+        """The packed dataset's."""
+        return self.dataset.remote_part
+
+    @property
+    def packed(self) -> Dataset:
+        """The packed dataset with the documents."""
+        return self.dataset
+
+    def fixed_columns(self, fields: Sequence[str]) -> TokenDataset:
+        """Returns the layout of the windows, which is this object. It has all fields."""
         if set(fields) != set(self.schema.fields):
             raise TransformError(f"windows have {', '.join(self.schema.fields)}: all or none")
         return self

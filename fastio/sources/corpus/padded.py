@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from fastio.errors import SchemaError, TransformError
 from fastio.packed import Dataset
+from fastio.packed.fixed import FixedWidth
+from fastio.packed.layout import FieldKind, Ranges, ShardPlace, TableField
+from fastio.packed.ragged import RaggedRows
+from fastio.packed.rows import Remote, Rows
 from fastio.packed.shard import ShardReader
 from fastio.schema import Array, Field, Schema, Tokens, is_fixed_width, tokens_hint
 from fastio.shown import without_secrets
 from fastio.sources.corpus.readers import readers
-from fastio.sources.fixed import FixedWidth
-from fastio.sources.layout import FieldKind, Ranges, ShardPlace, TableField
 
 INPUTS, MASK = "input_ids", "attention_mask"
 
@@ -69,7 +71,7 @@ class TokenPad:
         return min(rounded, self.max_length)
 
 
-class PaddedDataset:
+class PaddedDataset(Rows):
     """Documents of a packed dataset as rows of one length. Safe to use from several threads.
 
     Args:
@@ -139,8 +141,30 @@ class PaddedDataset:
         most = self.padding.max_length
         return np.concatenate([np.minimum(np.diff(each), most).astype(np.int32) for each in starts])
 
-    def layout(self, fields: Sequence[str]) -> PaddedLayout:
-        """Where the tokens and the fixed-width ones of `fields` lie."""
+    @property
+    def remote_part(self) -> Remote | None:
+        """The packed dataset's."""
+        return self.dataset.remote_part
+
+    @property
+    def packed(self) -> Dataset:
+        """The packed dataset."""
+        return self.dataset
+
+    def shard_bounds(self) -> NDArray[np.int64]:
+        """Returns the packed dataset's."""
+        return self.dataset.shard_bounds()
+
+    def ragged_rows(self, field: str) -> RaggedRows | None:
+        """Returns where the rows of another field than the tokens lie."""
+        return self.dataset.ragged_rows(field)
+
+    def sound_file(self, field: str, row: int) -> str | NDArray[np.uint8]:
+        """Returns a row's bytes."""
+        return self.dataset.sound_file(field, row)
+
+    def fixed_columns(self, fields: Sequence[str]) -> PaddedLayout:
+        """Returns where the tokens, and those of `fields` that have one size, lie."""
         return PaddedLayout(self, fields)
 
     def place_tokens(self, reader: ShardReader) -> ShardPlace:

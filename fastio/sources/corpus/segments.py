@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastio import _native
-from fastio.sources.layout import Segments
+from fastio.packed.layout import Segments
 
 
 def contiguous_segments(starts: NDArray[np.int64], windows: int, step: int, span: int) -> Segments:

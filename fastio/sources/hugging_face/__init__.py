@@ -14,7 +14,6 @@ from fastio.sources.hugging_face.check import check_arrow_streams, check_hugging
 from fastio.sources.hugging_face.dataset import HuggingFaceDataset
 from fastio.sources.hugging_face.fields import wants_rows
 from fastio.sources.hugging_face.groups import HuggingFaceGroups
-from fastio.sources.hugging_face.images import NOWHERE, OWN_FILE, Places
 from fastio.sources.hugging_face.python_rows import unlike_python
 from fastio.sources.hugging_face.sources import (
     has_transform,
@@ -24,12 +23,9 @@ from fastio.sources.hugging_face.sources import (
 from fastio.sources.hugging_face.table import HuggingFaceTable
 
 __all__ = [
-    "NOWHERE",
-    "OWN_FILE",
     "HuggingFaceDataset",
     "HuggingFaceGroups",
     "HuggingFaceTable",
-    "Places",
     "check_arrow_streams",
     "check_hugging_face_images",
     "has_transform",

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from fastio.errors import ImageError, SchemaError
 from fastio.packed.of_sample import of_sample
 from fastio.packed.pixels import upright_pixels
+from fastio.packed.reads import WHOLE_FILE, ImageReads, encoded_reads, is_jpeg_name
 from fastio.packed.rows import Rows
 from fastio.schema import Array, Image, Schema, Text
 from fastio.shown import without_secrets
 from fastio.sources.hugging_face.fields import Chosen, choose_fields, wants_rows
 from fastio.sources.hugging_face.groups import HuggingFaceGroups
-from fastio.sources.hugging_face.images import ImageColumn, Places
+from fastio.sources.hugging_face.images import NOWHERE, ImageColumn
 from fastio.sources.hugging_face.nested import nested_values
 from fastio.sources.hugging_face.table import HuggingFaceTable
 from fastio.sources.table.columns import Conversion, leaf_array
@@ -154,26 +155,27 @@ class HuggingFaceDataset(Rows):
             values[name] = nested_values(leaf_array(batch, leaf), leaf, kind, place)
         return {name: values[name] for name in fields}
 
-    def places(self, field: str, rows: NDArray[np.int64]) -> Places:
-        """Where the images of rows lie.
-
-        Args:
-            field: an image field.
-            rows: int64 (n,), row numbers in any order.
+    def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
+        """See `Rows`.
 
         Raises:
             IndexError: a row number is out of range.
             ValueError: after `close`.
         """
-        return self._images[field].places(rows)
-
-    def files(self, field: str) -> tuple[str, ...]:
-        """The files that `places` have numbered until now."""
-        return self._images[field].files
-
-    def has_jpegs(self, field: str) -> bool:
-        """Whether there is a JPEG among some of a field's images."""
-        return self._images[field].has_jpegs()
+        column = self._images[field]
+        places = column.places(rows)
+        # The native decoder finds out what is no JPEG when it reads it; if none of those that were
+        # looked at is one, it reads nothing. Rows without an image are Pillow's, who names them.
+        is_jpeg = (places.file != NOWHERE) & column.has_jpegs
+        file, length, files = np.maximum(places.file, 0), places.length, list(column.files)
+        for place, path in places.paths.items():
+            file[place], length[place] = len(files), WHOLE_FILE
+            is_jpeg[place] = is_jpeg_name(path)
+            files.append(path)
+        # A table of all paths that were ever read would grow and grow: these have new numbers.
+        known = bool(files) and not places.paths
+        path_of = (files or [""]).__getitem__
+        return encoded_reads(path_of, file, places.offset, length, is_jpeg, same_files=known)
 
     def read(self, field: str, row: int) -> bytes:
         """The bytes of one image.

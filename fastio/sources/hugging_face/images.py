@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,8 +135,9 @@ class ImageColumn:
             raise ValueError("there is no image: the row has neither bytes nor a path")
         return self._named.read(path)
 
+    @cached_property
     def has_jpegs(self) -> bool:
-        """Returns whether any of some sampled images is a JPEG."""
+        """Whether any of some sampled images is a JPEG."""
         for row in np.unique(np.linspace(0, len(self._rows) - 1, _LOOKED_AT, dtype=np.int64)):
             place = self.places(np.array([row], np.int64))
             if place.file[0] >= 0 and self.read(int(row))[:2] == _JPEG_BEGINS:

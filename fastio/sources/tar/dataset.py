@@ -14,6 +14,7 @@ from fastio.cache import Cache
 from fastio.errors import ImageError, SchemaError, SourceChanged, SourceNotFound
 from fastio.packed.of_sample import of_sample
 from fastio.packed.pixels import upright_pixels
+from fastio.packed.reads import ImageReads, encoded_reads
 from fastio.packed.rows import Rows
 from fastio.schema import Array, Image, Scalar, Schema
 from fastio.shown import without_secrets
@@ -209,6 +210,19 @@ class TarDataset(Rows):
         """
         return extents(self.index, self._column(field), self.locate(rows))
 
+    def image_reads(self, field: str, rows: NDArray[np.int64]) -> ImageReads:
+        """See `Rows`. A file's number is its tar's.
+
+        Raises:
+            SourceChanged, SourceNotFound: a local tar was replaced, written to or deleted.
+        """
+        tar, offset, length, is_jpeg = self.extents(field, rows)
+        self.check_versions(tar)
+        return encoded_reads(self._tar_name, tar, offset, length, is_jpeg)
+
+    def _tar_name(self, number: int) -> str:
+        return self.index.tars[number].name
+
     def sample_extents(
         self, rows: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -258,13 +272,21 @@ class TarDataset(Rows):
         """`gather` for several fields."""
         return {field: self.gather(field, rows) for field in fields}
 
-    def image(self, field: str, row: int, *, at_least: int | None = None) -> NDArray[np.uint8]:
+    def image(
+        self,
+        field: str,
+        row: int,
+        *,
+        at_least: int | None = None,
+        data: NDArray[np.uint8] | None = None,
+    ) -> NDArray[np.uint8]:
         """One upright image, uint8 (H, W, C), by Pillow.
 
         Args:
             field: an image field.
             row: row number from 0.
             at_least: as packed datasets have it; of no effect here.
+            data: uint8 (n,), the file's bytes if they were read already.
 
         Raises:
             SchemaError: there is no such field, or it is no image.
@@ -276,7 +298,8 @@ class TarDataset(Rows):
             raise SchemaError(f"field {field!r} is no image: use gather")
         self._in_range(np.array([row], np.int64))
         with of_sample(self, row, ImageError):
-            return upright_pixels(self.read(field, row), column.field.mode, None, self.max_pixels)
+            found = self.read(field, row) if data is None else data.tobytes()
+            return upright_pixels(found, column.field.mode, None, self.max_pixels)
 
     def read(self, field: str, row: int) -> bytes:
         """The bytes of one file, as they are in the tar.

@@ -154,6 +154,11 @@ class RemoteTars(TarDataset):
         self._fingerprint = xxhash.xxh3_64_hexdigest((self._fingerprint + versions).encode())
         self._reopen = None
 
+    @property
+    def remote_part(self) -> RemoteTars:
+        """The dataset itself."""
+        return self
+
     def head_source(self) -> tuple[CacheFolder, Source] | None:
         """Returns the cache folder and source of the index; None without a cache.
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastio.packed import Dataset
+from fastio.packed.layout import Ranges, ShardPlace, TableField
 from fastio.packed.shard import ShardReader
 from fastio.schema import RECORD_COLUMN, Field, row_shape
-from fastio.sources.layout import Ranges, ShardPlace, TableField
+
+if TYPE_CHECKING:
+    from fastio.packed.packed import Dataset
 
 
 class FixedWidth:
-    """The layout of fixed-width fields of a packed dataset; see `fetch.Layout`.
+    """The layout of fixed-width fields of a packed dataset; see `layout.Layout`.
 
     Args:
         dataset: packed, local or remote.
@@ -45,13 +48,15 @@ class FixedWidth:
         self.first_row = np.append(manifest.first_row, manifest.rows).astype(np.int64)
 
     def shard(self, number: int) -> int:
+        """Returns the shard of an index of `first_row`."""
         return number
 
     def place(self, number: int, reader: ShardReader) -> ShardPlace:
+        """Returns the places of the columns in the shard's file."""
         return ShardPlace([reader.extent(column) for column in self._columns])
 
     def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
-        """Where rows [first, last) of a shard lie in its file."""
+        """Returns the ranges of rows [first, last) in a shard's file."""
         found = []
         for column, stride in zip(self._columns, self.strides, strict=True):
             offset = reader.extent(column)[0]

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio._native import FieldKind as FieldKind
+
+if TYPE_CHECKING:
+    from fastio.packed.packed import Dataset
+    from fastio.packed.shard import ShardReader
 
 # Offset in the file, bytes, CRC-32C of them or None.
 Extent = tuple[int, int, int | None]
@@ -58,3 +63,43 @@ class ShardPlace:
 
     columns: Sequence[Extent]
     segments: Segments | None = None
+
+
+class Layout(Protocol):
+    """The places of a dataset's fields in its shards.
+
+    Attributes:
+        dataset: dataset of the shards.
+        fields: fields in the order of the native table.
+        strides: distance in bytes between rows, for each column.
+        first_row: int64 (n + 1,), first row of each shard that has rows, and the number of all
+            rows.
+    """
+
+    dataset: Dataset
+    first_row: npt.NDArray[np.int64]
+
+    @property
+    def fields(self) -> Sequence[TableField]: ...
+    @property
+    def strides(self) -> Sequence[int]: ...
+
+    def shard(self, number: int) -> int:
+        """Returns the shard of an index of `first_row`."""
+        ...
+
+    def place(self, number: int, reader: ShardReader) -> ShardPlace:
+        """Returns the places of the columns in the shard's file.
+
+        Raises:
+            ShardCorrupt: the columns are not there.
+        """
+        ...
+
+    def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
+        """Returns the ranges of rows [first, last) in a shard's file; rows count within the shard.
+
+        Raises:
+            ShardCorrupt: the columns are not there.
+        """
+        ...

@@ -115,15 +115,15 @@ def test_garbage_with_a_stream_is_collected_on_a_thread_that_works_for_it(
     """The thread of Pillow's waited for itself."""
     dataset = folder(tmp_path, {f"{number}.png": png() for number in range(8)})
     begun, go_on = threading.Event(), threading.Event()
-    read = FolderDataset.__getitem__
+    read = FolderDataset.image
 
-    def collecting(self: FolderDataset, row: int) -> Any:
+    def collecting(self: FolderDataset, field: str, row: int) -> Any:
         begun.set()
         go_on.wait(_LONG_S)
         gc.collect()
-        return read(self, row)
+        return read(self, field, row)
 
-    monkeypatch.setattr(FolderDataset, "__getitem__", collecting)
+    monkeypatch.setattr(FolderDataset, "image", collecting)
 
     def leave_garbage() -> None:
         stream: Any = make(dataset).run(Plan(Order(len(dataset)), 4), epoch=0)

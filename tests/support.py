@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from inspect import signature
@@ -16,6 +17,7 @@ import pytest
 from PIL import Image
 
 import fastio
+from fastio.pack.shards import Filled, Shards
 from fastio.runtime.files import AnyPath
 from fastio.sources import folder
 
@@ -27,6 +29,23 @@ def open_loader(source: Any, *args: Any, **options: Any) -> fastio.Loader:
     own = {"cache", "fields"} if _OF_DATA & options.keys() <= {"cache", "fields"} else {"fields"}
     of_data = {name: options.pop(name) for name in _OF_DATA - own if name in options}
     return fastio.Loader(fastio.open(source, **of_data) if of_data else source, *args, **options)
+
+
+@contextmanager
+def packing_ends_after(
+    shards: int, error: type[BaseException] = KeyboardInterrupt
+) -> Iterator[None]:
+    """Packing ends with an error, as by a kill, when so many shards are finished."""
+    add = Shards.add
+
+    def add_some(self: Shards, filled: Filled) -> None:
+        if len(self.entries) == shards:
+            raise error
+        add(self, filled)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Shards, "add", add_some)
+        yield
 
 
 @cache

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import fastio
 from fastio.cli import main
 from fastio.errors import ImageError, PackError, SchemaError, SourceNotFound
-from fastio.pack import pack, packer
+from fastio.pack import pack
 from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, CODEC_RAW
 from tests.pictures import jpeg
 from tests.saved import (
@@ -25,6 +25,7 @@ from tests.saved import (
     save_to,
     table_dataset,
 )
+from tests.support import packing_ends_after
 
 SHARD = 2000
 
@@ -117,43 +118,23 @@ def test_filtered_rows_of_a_table_are_packed(tmp_path: Path) -> None:
         pack(image_dataset(), tmp_path / "images", filters=[("label", "=", 2)])
 
 
-class Stop(Exception):
-    """The interruption."""
-
-
-def interrupt(source: Any, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt(source: Any, out: Path) -> None:
     """Packs two shards of a source."""
-    whole = packer.Packer._write_shard
-    count = 0
-
-    def failing(self: Any, last: bool) -> None:
-        nonlocal count
-        count += 1
-        if count == 3:
-            raise Stop
-        whole(self, last)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(packer.Packer, "_write_shard", failing)
-        with pytest.raises(Stop):
-            pack(source, out, shard_size=SHARD)
+    with pytest.raises(KeyboardInterrupt), packing_ends_after(2):
+        pack(source, out, shard_size=SHARD)
 
 
 @pytest.mark.parametrize("as_object", [True, False])
-def test_an_interrupted_pack_goes_on(
-    as_object: bool, saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_pack_goes_on(as_object: bool, saved: str, tmp_path: Path) -> None:
     source = load_from_disk(saved) if as_object else saved
     pack(source, tmp_path / "expected", shard_size=SHARD)
-    interrupt(source, tmp_path / "out", monkeypatch)
+    interrupt(source, tmp_path / "out")
     pack(source, tmp_path / "out", shard_size=SHARD, resume=True)
     assert contents(tmp_path / "out") == contents(tmp_path / "expected")
 
 
-def test_a_pack_does_not_go_on_with_another_dataset(
-    saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupt(load_from_disk(saved), tmp_path / "out", monkeypatch)
+def test_a_pack_does_not_go_on_with_another_dataset(saved: str, tmp_path: Path) -> None:
+    interrupt(load_from_disk(saved), tmp_path / "out")
     other = load_from_disk(saved).select(range(11, -1, -1))
     with pytest.raises(PackError, match="has changed since"):
         pack(other, tmp_path / "out", shard_size=SHARD, resume=True)

@@ -19,10 +19,10 @@ import fastio
 from fastio import PackError, SchemaError, ShardCorrupt
 from fastio.cli import main
 from fastio.cli.conditions import parse_condition
-from fastio.pack.columnar import TablePacker
 from fastio.sources.table import TableOptions, open_files
 from fastio.sources.table import text_files as text_module
 from tests.children import run_code
+from tests.support import packing_ends_after
 
 
 @pytest.fixture
@@ -95,21 +95,12 @@ def test_row_groups_that_cannot_match_are_not_read(folder: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_filtered_pack_is_resumed_to_the_same_bytes(
-    folder: Path, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, workers: int
 ) -> None:
     options: dict[str, Any] = {"filters": [("word", "!=", "w0")], "shard_size": 3000}
     fastio.pack(folder, tmp_path / "whole", workers=1, **options)
-    write_shard = TablePacker._write_shard
-
-    def write_some(self: TablePacker, last: bool) -> None:
-        if len(self.entries) == 4:
-            raise KeyboardInterrupt
-        write_shard(self, last)
-
-    monkeypatch.setattr(TablePacker, "_write_shard", write_some)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), packing_ends_after(4):
         fastio.pack(folder, tmp_path / "out", workers=workers, **options)
-    monkeypatch.undo()
     with pytest.raises(PackError, match="table was"):
         fastio.pack(folder, tmp_path / "out", resume=True, shard_size=3000)
     fastio.pack(folder, tmp_path / "out", workers=workers, resume=True, **options)
@@ -143,7 +134,7 @@ def test_filters_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
 
 
 def test_files_that_cannot_be_opened_are_left_out_where_that_is_wanted(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path
 ) -> None:
     data = (folder / "1.parquet").read_bytes()
     (folder / "1.parquet").write_bytes(data[: len(data) // 2])
@@ -155,19 +146,9 @@ def test_files_that_cannot_be_opened_are_left_out_where_that_is_wanted(
     assert "0 bytes" in report.skipped[1][1]
     assert numbers(tmp_path / "out") == [*range(500), *range(1000, 1500)]
 
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     options: dict[str, Any] = {"on_error": "skip", "shard_size": 3000}
-    write_shard = TablePacker._write_shard
-
-    def write_some(self: TablePacker, last: bool) -> None:
-        interrupt() if len(self.entries) == 2 else write_shard(self, last)
-
-    monkeypatch.setattr(TablePacker, "_write_shard", write_some)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), packing_ends_after(2):
         fastio.pack(folder, tmp_path / "half", **options)
-    monkeypatch.undo()
     (folder / "1.parquet").write_bytes(data)
     with pytest.raises(PackError, match="has changed"):
         fastio.pack(folder, tmp_path / "half", resume=True, **options)

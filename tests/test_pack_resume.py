@@ -20,7 +20,7 @@ from fastio import (
     Schema,
     pack,
 )
-from fastio.pack import packer, shards
+from fastio.pack import samples, shards
 from fastio.pack.codebooks import choose_codebook
 from fastio.pack.journal import Journal
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
@@ -222,7 +222,7 @@ def test_a_trained_codebook_outlives_a_kill(
         raise AssertionError("trained again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(packer, "train_codebook", refuse)
+        patch.setattr(samples, "train_codebook", refuse)
         resume(folder, tmp_path / "out", codebook="train")
     assert contents(tmp_path / "out") == contents(tmp_path / "expected")
 
@@ -235,7 +235,7 @@ def test_a_pack_killed_before_its_codebook_was_kept_trains_again(
 
     options: dict[str, Any] = {"shard_size": SHARD_SIZE, "on_error": "skip", "codebook": "train"}
     with monkeypatch.context() as patch:
-        patch.setattr(packer, "train_codebook", die)
+        patch.setattr(samples, "train_codebook", die)
         with pytest.raises(KeyboardInterrupt):
             pack(folder, tmp_path / "out", **options)
     pack(folder, tmp_path / "out", resume=True, **options)

@@ -16,11 +16,11 @@ from fastio.cli import main
 from fastio.errors import DatasetNotFound, PackError, SchemaError
 from fastio.pack import pack
 from fastio.pack import tables as pack_tables
-from fastio.pack.columnar import TablePacker
 from fastio.packed import Manifest
 from fastio.packed import open as open_dataset
 from fastio.schema import Array, Image, Scalar, Schema, Text
 from fastio.sources.table import MemoryTable, TableOptions, Tables
+from tests.support import packing_ends_after
 
 GROUPS = {"dense": ("I1", "I2", "I3"), "sparse": ("C1", "C2")}
 
@@ -184,10 +184,6 @@ def test_the_row_that_reaches_the_size_is_a_shard_s_last(tmp_path: Path) -> None
     assert Manifest(tmp_path / "out").shard_rows.tolist() == [count for count in rows if count]
 
 
-class _Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize("after", [1, 2, 5])
 def test_a_killed_pack_goes_on_where_it_was(
     tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch
@@ -196,10 +192,8 @@ def test_a_killed_pack_goes_on_where_it_was(
     path = write(tmp_path / "t.parquet", table(2000), 300)
     options: dict[str, Any] = {"groups": GROUPS, "shard_size": 15_000}
     pack(path, tmp_path / "whole", **options)
-    killed = _kill_after(after, monkeypatch)
-    with pytest.raises(_Killed):
+    with pytest.raises(KeyboardInterrupt), packing_ends_after(after):
         pack(path, tmp_path / "out", **options)
-    killed.undo()
     with pytest.raises(DatasetNotFound):
         Manifest(tmp_path / "out")
     first = tmp_path / "out" / "shard-000000.arrow"
@@ -210,28 +204,10 @@ def test_a_killed_pack_goes_on_where_it_was(
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
-def _kill_after(shards: int, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Packing ends by an error when so many shards are finished."""
-    patch = pytest.MonkeyPatch()
-    write_shard = TablePacker._write_shard
-
-    def write_some(self: TablePacker, last: bool) -> None:
-        if len(self.entries) == shards:
-            raise _Killed
-        write_shard(self, last)
-
-    patch.setattr(TablePacker, "_write_shard", write_some)
-    return patch
-
-
-def test_a_table_that_changed_is_not_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", table(2000))
-    killed = _kill_after(2, monkeypatch)
-    with pytest.raises(_Killed):
+    with pytest.raises(KeyboardInterrupt), packing_ends_after(2):
         pack(path, tmp_path / "out", shard_size=15_000)
-    killed.undo()
     write(path, table(2000), 301)
     with pytest.raises(PackError, match=r"t\.parquet has changed"):
         pack(path, tmp_path / "out", shard_size=15_000, resume=True)

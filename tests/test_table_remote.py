@@ -39,12 +39,11 @@ from fastio.errors import (
     SourceNotFound,
     StoreError,
 )
-from fastio.pack.columnar import TablePacker
 from fastio.sources.table import TableDataset, TableOptions, find_tables
 from fastio.sources.table import ahead as ahead_module
 from fastio.sources.table.files import _regular
 from tests.servers import S3, FaultProxy, http_folder
-from tests.support import open_loader
+from tests.support import open_loader, packing_ends_after
 
 ROWS = 900
 
@@ -379,23 +378,12 @@ def test_packing_from_urls_gives_the_bytes_of_packing_here(
     assert bytes_of(tmp_path / "here") == bytes_of(tmp_path / "there")
 
 
-def test_packing_from_a_url_can_be_resumed(
-    folder: Path, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packing_from_a_url_can_be_resumed(folder: Path, server: str, tmp_path: Path) -> None:
     source = urls(server, "parquet")
     options: dict[str, Any] = {"shard_size": 20_000, "columns": ["number", "wide"]}
     fastio.pack(source, tmp_path / "whole", **options)
-    write_shard = TablePacker._write_shard
-
-    def write_some(self: TablePacker, last: bool) -> None:
-        if len(self.entries) == 2:
-            raise KeyboardInterrupt
-        write_shard(self, last)
-
-    monkeypatch.setattr(TablePacker, "_write_shard", write_some)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), packing_ends_after(2):
         fastio.pack(source, tmp_path / "out", **options)
-    monkeypatch.undo()
     fastio.pack(source, tmp_path / "out", resume=True, **options)
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 

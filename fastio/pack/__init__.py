@@ -1,15 +1,16 @@
-"""Packing: folders of images, lists, datasets, iterables and tables to sharded datasets.
+"""Packing: converts folders of images, lists, datasets, iterables, tables and text to datasets.
 
-    source -> items -> cells (threads) -> rows in order -> shards, journal -> manifest
-    table -> pieces of rows -> records (threads) -> shards, journal -> manifest
+    source -> parts -> encoder (threads) -> shards, journal -> manifest
 
-`sources` and `lists` see what is packed as numbered samples, `infer` finds out their schema,
-`images` and `cells` check and encode them, `reencode` makes them smaller where that is asked for,
-`codebooks` has what the block codec needs, `pipeline` keeps their order and the memory in bounds,
-`packer` cuts shards, `shards` writes them, `journal` remembers what is finished, `destination`
-knows which files are ours. Tables are a source of their own kind (`tables`): `columnar` packs them
-by columns instead of by rows, and `statistics` says what is in them. `export` goes the other way:
-stored images to files.
+Everything takes this way, through the one `packer`. A source gives parts, and an encoder turns
+them into the columns of shards. `sources` opens what is packed as numbered samples, which
+`samples` encodes one by one with `cells`, `images` and `reencode`; `infer` determines their schema
+and `codebooks` what the block codec needs. `tables` and `tokens` open tables and text, of which
+`columnar` encodes thousands of rows at once; `statistics` describes their columns.
+
+`pipeline` keeps the order of the parts and bounds the memory, `shards` writes shards, `journal`
+records which are finished, `destination` and `upload` know which files are ours. `export` converts
+stored images back to files.
 """
 
 from __future__ import annotations

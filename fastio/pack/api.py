@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -14,12 +13,12 @@ from typing import Any, Literal
 from fastio.errors import PackError, SchemaError
 from fastio.pack.cells import Bad, Item
 from fastio.pack.codebooks import DEFAULT, TRAIN, choose_codebook
-from fastio.pack.columnar import TablePacker
+from fastio.pack.columnar import TableEncoder
 from fastio.pack.destination import Destination, LocalDestination
 from fastio.pack.images import DEFAULT_CODEC, IMAGE_CODECS, ImageCodec
 from fastio.pack.infer import field_values
-from fastio.pack.packer import Packer, PackOptions
-from fastio.pack.progress import progress_bar
+from fastio.pack.packer import Packer
+from fastio.pack.samples import SampleEncoder, SampleOptions
 from fastio.pack.sources import Source, TableRows, open_source
 from fastio.pack.tables import TableSource, refuse_image_options
 from fastio.pack.tokens import (
@@ -260,6 +259,7 @@ def pack(
         max_unzipped_bytes,
     )
     source = _open(src, schema, wanted, how, asked)
+    encoder: SampleEncoder | TableEncoder
     if isinstance(source, (TableSource, TextSource)):
         can_skip = isinstance(source, TableSource) and source.has_files
         skipping = "skip" if on_error == "skip" and not can_skip else None
@@ -271,26 +271,15 @@ def pack(
             quality=quality,
             on_error=skipping,
         )
-        table_packer = TablePacker(
-            destination,
-            source,
-            options.shard_bytes,
-            options.workers,
-            resume=resume,
-            overwrite=overwrite,
-        )
-        unit = "documents" if isinstance(source, TextSource) else "rows"
-        _pack_all(table_packer, table_packer.resume, unit, source.total, progress)
-        report = _report(table_packer, start)
-        if not isinstance(source, TextSource):
-            return replace(report, skipped=source.skipped)
-        return replace(report, tokens=_token_counts(table_packer, source, report))
-    packer = Packer(
-        destination, source.schema, source.name, options, resume=resume, overwrite=overwrite
-    )
-    begin = partial(_begin, packer, source, progress)
-    _pack_all(packer, begin, "samples", source.total, progress)
-    return _report(packer, start)
+        encoder = TableEncoder(source, options.shard_bytes, options.workers)
+    else:
+        encoder = SampleEncoder(source, options)
+    packer: Packer[Any, Any] = Packer(destination, encoder, resume=resume, overwrite=overwrite)
+    packer.run(progress)
+    report = _report(packer, start)
+    if isinstance(source, TextSource):
+        return replace(report, tokens=_token_counts(packer, source.empty, report))
+    return report
 
 
 def _open(
@@ -307,43 +296,6 @@ def _open(
             "columns, and their types with dtypes, instead of a schema"
         )
     return open_documents(src, how, options)
-
-
-def _begin(packer: Packer, source: Source, progress: bool) -> Iterator[Item | Bad]:
-    """The samples that are to be packed, after training a codebook where one is wanted."""
-    if packer.needs_codebook:
-        packer.train(source, progress)
-    return packer.resume(source)
-
-
-def _pack_all(
-    packer: Any,
-    begin: Callable[[], Iterator[Any]],
-    unit: str,
-    total: int | None,
-    progress: bool,
-) -> None:
-    """Pack what `begin` gives, one by one, to the end; the packer is closed in any case.
-
-    Args:
-        packer: a Packer or a TablePacker, and `begin` gives what it takes.
-        unit: what its position counts.
-        total: how many of them there are, or None.
-        progress: show a progress bar on stderr.
-    """
-    try:
-        items = begin()
-        with progress_bar("packing", unit, total, progress) as advance:
-            advance(packer.position)
-            for item in items:
-                before = packer.position
-                packer.add(item)
-                advance(packer.position - before)
-            before = packer.position
-            packer.finish()
-            advance(packer.position - before)
-    finally:
-        packer.close()
 
 
 class Writer:
@@ -398,9 +350,9 @@ class Writer:
             codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels
         )
         destination = _destination(dst, storage_options, staging)
-        self._packer: Packer | None = Packer(
-            destination, schema, "Writer", options, overwrite=overwrite
-        )
+        encoder = SampleEncoder(_Written(schema), options)
+        self._packer: Packer[Item | Bad, Any] | None
+        self._packer = Packer(destination, encoder, overwrite=overwrite)
         self._report: PackReport | None = None
 
     def write(self, sample: Any) -> None:
@@ -468,10 +420,28 @@ class Writer:
                 self.discard()
                 raise
 
-    def _opened(self) -> Packer:
+    def _opened(self) -> Packer[Item | Bad, Any]:
         if self._packer is None:
             raise PackError("the writer is closed")
         return self._packer
+
+
+class _Written:
+    """The source of a Writer's samples, which are passed to the packer one by one."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.name = "Writer"
+        self.schema = schema
+        self.total: int | None = None
+        self.has_keys = False
+
+    def items(self, start: int) -> Iterator[Item | Bad]:
+        """Returns nothing."""
+        return iter(())
+
+    def sample(self, count: int) -> Iterator[Item | Bad]:
+        """Returns nothing."""
+        return iter(())
 
 
 def parse_size(size: int | str) -> int:
@@ -495,7 +465,7 @@ def _options(
     workers: int | None,
     on_error: str,
     max_pixels: int | None,
-) -> PackOptions:
+) -> SampleOptions:
     codec = DEFAULT_CODEC if codec is None else codec
     if codec not in IMAGE_CODECS:
         raise PackError(f"codec must be one of {', '.join(IMAGE_CODECS)}, got {codec!r}")
@@ -515,7 +485,7 @@ def _options(
         workers = available_cores()
     if workers < 1:
         raise PackError(f"workers must be at least 1, got {workers}")
-    return PackOptions(
+    return SampleOptions(
         codec,
         choose_codebook(codebook) if codec == "blocks" else None,
         max_side,
@@ -561,7 +531,7 @@ def _is_folder(item: Any) -> bool:
     return isinstance(item, (str, os.PathLike)) and os.path.isdir(item)
 
 
-def _report(packer: Packer | TablePacker, start: float) -> PackReport:
+def _report(packer: Packer[Any, Any], start: float) -> PackReport:
     return PackReport(
         sum(entry.rows for entry in packer.entries),
         len(packer.entries),
@@ -571,7 +541,7 @@ def _report(packer: Packer | TablePacker, start: float) -> PackReport:
     )
 
 
-def _token_counts(packer: TablePacker, source: TextSource, report: PackReport) -> TokenCounts:
+def _token_counts(packer: Packer[Any, Any], empty: int, report: PackReport) -> TokenCounts:
     counts = [entry.tokens[TOKENS] for entry in packer.entries]
     rate = sum(counts[packer.resumed :]) / max(report.seconds, 1e-9)
-    return TokenCounts(report.rows, sum(counts), source.empty, rate)
+    return TokenCounts(report.rows, sum(counts), empty, rate)

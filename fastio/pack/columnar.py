@@ -1,4 +1,4 @@
-"""The packer for tables: pieces of many rows in, shards out, without Python for a row.
+"""Encodes tables: pieces of thousands of rows at a time, without Python code per row.
 
 A shard's fixed-width fields come to it as records that are filled where they will lie; the fields
 of variable width as bytes and offsets. The row that makes a shard's data reach its size is its
@@ -17,16 +17,13 @@ from numpy.typing import NDArray
 
 from fastio.errors import PackError
 from fastio.pack.cells import record_array
-from fastio.pack.destination import Destination
-from fastio.pack.pipeline import OrderedPipeline
-from fastio.pack.shards import Filled, Shards
+from fastio.pack.shards import About, Filled, Shards
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
 from fastio.packed import FORMAT_VERSION, ShardEntry
 from fastio.schema import Array, Schema, Text, Tokens
 from fastio.sources.table import Column, Converted, Piece, Ragged
 from fastio.sources.table.place import Place
 
-_BUDGET_BYTES = 256 << 20
 _DEPTH_PER_WORKER = 4
 
 
@@ -34,65 +31,69 @@ class RowConversion(Protocol):
     """Turns a source's rows into fields; safe to use from several threads. See `Conversion`."""
 
     def columns(self) -> list[tuple[str, str]]:
-        """Field and name of every source column, in the order of `Converted.columns`."""
+        """Returns the field and name of each source column, in the order of `Converted.columns`."""
         ...
 
     def convert(
         self, batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
     ) -> Converted:
-        """Rows as fields.
+        """Returns rows as fields.
 
         Raises:
-            SchemaError: a value cannot be stored.
+            SchemaError: A value cannot be stored.
         """
         ...
 
 
 class RowSource(Protocol):
-    """Rows by the thousand: tables, or text.
+    """Tables, or text: rows that are read by the thousand.
 
     Attributes:
-        name: what the manifest says the dataset was made of; no absolute path.
-        schema: the fields.
-        total: number of rows, or None when that is not known beforehand.
+        name: What the manifest says the dataset was made of; no absolute path.
+        unit: What the rows are called: "rows" or "documents".
+        schema: The fields.
+        total: The number of rows, or None if it is not known beforehand.
+        skipped: (name, reason) of the files that were left out.
     """
 
     name: str
+    unit: str
     schema: Schema
     total: int | None
+    skipped: list[tuple[str, str]]
 
     @property
     def conversion(self) -> RowConversion:
-        """From rows to fields."""
+        """The conversion from rows to fields."""
         ...
 
     def pieces(self, start: int) -> Iterator[Piece]:
-        """The rows from number `start` on, in pieces that are the same whatever `start` is."""
+        """Yields the rows from number `start` on, in pieces that are the same for any `start`."""
         ...
 
     def stamp(self) -> str:
-        """What changes when one of its files does."""
+        """Returns a hash that changes if one of the files does."""
         ...
 
     def identity(self) -> Mapping[str, Any]:
-        """What the dataset's bytes depend on beside the files, JSON values."""
+        """Returns what the dataset's bytes depend on beside the files, as JSON values."""
         ...
 
     def packing(self) -> Mapping[str, Any]:
-        """What the manifest says of how it was made, when all pieces have been taken."""
+        """Returns what the manifest says of how the dataset was made, after the last piece."""
         ...
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Converted rows.
+class EncodedRows:
+    """Rows of a table as fields.
 
     Attributes:
-        count: how many.
-        records: (count,) of the layout's dtype, None without fixed-width fields.
-        ragged: the fields of variable width.
-        columns: the source's columns.
-        moments: of each of them, of all rows.
+        count: The number of rows.
+        records: (count,) of the layout's dtype; None without fixed-width fields.
+        ragged: The fields of variable width.
+        columns: The source's columns.
+        moments: The statistics of each column over all rows.
     """
 
     count: int
@@ -101,79 +102,48 @@ class _Rows:
     columns: Sequence[Column]
     moments: Sequence[Moments]
 
-    def nbytes(self) -> int:
-        """What they take in memory, about."""
-        fixed = 0 if self.records is None else 2 * self.records.nbytes
-        return int(fixed + sum(rows.values.nbytes for rows in self.ragged.values()))
 
-
-class TablePacker:
-    """Writes the dataset of a table. Used by one thread.
+class TableEncoder:
+    """Converts a table's rows to fields, and collects them to shards; see `packer.Encoder`.
 
     Args:
-        destination: where to.
-        source: the rows.
-        shard_bytes: a shard is closed by the row that makes its data this large.
-        workers: number of threads.
-        resume: whether to go on with a half-written dataset that is there.
-        overwrite: whether to replace a dataset that is there.
-
-    Attributes:
-        skipped: nothing: no row is left out.
-        position: how many of the table's rows are used up.
-        resumed: how many shards were there already.
-
-    Raises:
-        DatasetExists: the destination holds a dataset.
-        PackError: it cannot be written, or not resumed with this source and options.
+        source: The rows.
+        shard_bytes: The row with which a shard's data reaches this size is the shard's last.
+        workers: The number of threads.
     """
 
-    def __init__(
-        self,
-        destination: Destination,
-        source: RowSource,
-        shard_bytes: int,
-        workers: int,
-        *,
-        resume: bool = False,
-        overwrite: bool = False,
-    ) -> None:
-        self.skipped: list[tuple[str, str]] = []
+    def __init__(self, source: RowSource, shard_bytes: int, workers: int) -> None:
+        self.schema = source.schema
+        self.unit = source.unit
+        self.total = source.total
         self.position = 0
-        self.resumed = 0
+        self.skipped = source.skipped
+        # Conversion releases the interpreter lock for as long as arrays are copied.
+        self.workers = workers if workers > 1 else 0
+        self.depth = self.workers * _DEPTH_PER_WORKER
         self._source = source
-        self._schema = source.schema
+        self._layout = source.schema.record_layout
         self._shard_bytes = shard_bytes
-        self._held: list[dict[str, Ragged]] = []
-        self._held_rows = 0
-        self._records = _Records(self._schema)
-        self._held_bytes = 0
-        self._parts: list[Moments] | None = None
-        self._sums: list[Moments] | None = None
         self._stamp = source.stamp()
-        self._shards = Shards(destination, self._schema, self._options(), resume, overwrite)
-        converted = _Converter(source.conversion, self._schema)
-        # Conversion lets go of the interpreter's lock for as long as arrays are copied.
-        threads = workers if workers > 1 else 0
-        self._pipeline: OrderedPipeline[Piece, _Rows] = OrderedPipeline(
-            converted, _Rows.nbytes, threads, threads * _DEPTH_PER_WORKER, _BUDGET_BYTES
-        )
+        self._records = _Records(source.schema)
+        self._held: list[dict[str, Ragged]] = []
+        self._held_rows = self._held_bytes = 0
+        self._parts: list[Moments] = []
+        self._sums: list[Moments] = []
 
-    @property
-    def entries(self) -> list[ShardEntry]:
-        """The shards that are finished."""
-        return self._shards.entries
+    def identity(self) -> Mapping[str, Any]:
+        """See `packer.Encoder`."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "shard_size": self._shard_bytes,
+            "source": self._source.name,
+            **self._source.identity(),
+            "schema": self.schema.to_json(),
+        }
 
-    def resume(self) -> Iterator[Piece]:
-        """Take over what the journal says is finished.
-
-        Returns:
-            The table's rows that are left.
-
-        Raises:
-            PackError: a finished shard is missing, or the table is not the one that was packed.
-        """
-        for shard in self._shards.take_over():
+    def parts(self, shards: Shards, progress: bool) -> Iterator[Piece]:
+        """See `packer.Encoder`."""
+        for shard in shards.take_over():
             if shard.source != self._stamp:
                 raise PackError(
                     f"cannot resume: {self._source.name} has changed since its first "
@@ -181,137 +151,131 @@ class TablePacker:
                     "modified); start again with overwrite"
                 )
             self.position = shard.position
-            self.resumed += 1
-            self._sum_up(from_json(shard.statistics or []))
+            self._sums = _merged(self._sums, from_json(shard.statistics or []))
         return self._source.pieces(self.position)
 
-    def add(self, piece: Piece) -> None:
-        """Take rows; they may be converted and written later.
-
-        Raises:
-            SchemaError: a value cannot be stored.
-            PackError: the destination cannot be written.
-        """
-        for rows in self._pipeline.submit(piece, self._memory_bytes(piece)):
-            self._store(rows)
-
-    def finish(self) -> None:
-        """Write what is left and the manifest: from here on it is a dataset.
-
-        Raises:
-            As `add`; PackError: there were no rows.
-        """
-        for rows in self._pipeline.drain():
-            self._store(rows)
-        if self._held:
-            self._write_shard(last=True)
-        if not self.entries:
-            raise PackError(f"there is nothing to pack: {self._source.name} has no rows")
-        texts = frozenset(
-            name for name, kind in self._schema.fields.items() if not hasattr(kind, "dtype")
-        )
-        columns = self._source.conversion.columns()
-        statistics = described(columns, self._sums or [], texts, self._schema.vocabularies)
-        packing = {
-            "shard_bytes": self._shard_bytes,
-            "source": self._source.name,
-            "skipped": 0,
-            **self._source.packing(),
-        }
-        self._shards.finish(packing, None, statistics or None)
-
-    def close(self) -> None:
-        """End the threads and close the journal. What is half-written stays, to be resumed."""
-        self._pipeline.close()
-        self._shards.close()
-
-    def _memory_bytes(self, piece: Piece) -> int:
-        """What a piece takes before it is converted, about."""
-        layout = self._schema.record_layout
-        nbytes = 0 if layout is None else layout.nbytes * piece.rows
-        if layout is None or len(layout.offsets) < len(self._schema.fields):
-            nbytes += sum(batch.nbytes for _, batch in piece.parts)
+    def memory_bytes(self, part: Piece) -> int:
+        """See `packer.Encoder`."""
+        nbytes = 0 if self._layout is None else self._layout.nbytes * part.rows
+        if self._layout is None or len(self._layout.offsets) < len(self.schema.fields):
+            nbytes += sum(batch.nbytes for _, batch in part.parts)
         return nbytes
 
-    def _store(self, rows: _Rows) -> None:
+    def encode(self, part: Piece, hold: Callable[[int], None]) -> EncodedRows:
+        """See `packer.Encoder`.
+
+        Raises:
+            SchemaError: A value cannot be stored.
+        """
+        records = None
+        if self._layout is not None:
+            # The bytes between fields are zero.
+            records = np.zeros(part.rows, self._layout.dtype)
+        ragged: list[dict[str, Ragged]] = []
+        columns: list[Sequence[Column]] = []
         begin = 0
-        while begin < rows.count:
-            end, nbytes = self._cut(rows, begin)
-            self._hold(rows, begin, end)
+        for place, batch in part.parts:
+            end = begin + batch.num_rows
+            rows = None if records is None else records[begin:end]
+            out = {} if rows is None else {name: rows[name] for name in rows.dtype.names or ()}
+            converted = self._source.conversion.convert(batch, place, out)
+            fields = converted.fields.items()
+            ragged.append({name: rows for name, rows in fields if isinstance(rows, Ragged)})
+            columns.append(converted.columns)
+            begin = end
+        joined = {name: Ragged.joined([rows[name] for rows in ragged]) for name in ragged[0]}
+        counts = [batch.num_rows for _, batch in part.parts]
+        same = [_joined(parts, counts) for parts in zip(*columns, strict=True)]
+        # Computed here in threads, and again in `fill` only where a shard ends in between.
+        sums = [moments(column, 0, begin) for column in same]
+        return EncodedRows(begin, records, joined, same, sums)
+
+    def encoded_bytes(self, encoded: EncodedRows) -> int:
+        """See `packer.Encoder`."""
+        fixed = 0 if encoded.records is None else 2 * encoded.records.nbytes
+        return int(fixed + sum(rows.values.nbytes for rows in encoded.ragged.values()))
+
+    def fill(self, encoded: EncodedRows) -> Iterator[Filled]:
+        """See `packer.Encoder`."""
+        begin = 0
+        while begin < encoded.count:
+            end, nbytes = self._cut(encoded, begin)
+            self._hold(encoded, begin, end)
             self._held_bytes += nbytes
             if self._held_bytes >= self._shard_bytes:
-                self._write_shard(last=False)
+                yield self._filled(last=False)
+                self._clear()
             begin = end
 
-    def _cut(self, rows: _Rows, begin: int) -> tuple[int, int]:
-        """Where the shard that is being filled ends in these rows, and their bytes up to there."""
+    def rest(self) -> Filled | None:
+        """See `packer.Encoder`."""
+        return self._filled(last=True) if self._held else None
+
+    def about(self, entries: list[ShardEntry]) -> About:
+        """See `packer.Encoder`."""
+        source = self._source
+        if not entries:
+            raise PackError(f"there is nothing to pack: {source.name} has no rows")
+        texts = frozenset(
+            name for name, kind in self.schema.fields.items() if not hasattr(kind, "dtype")
+        )
+        columns = source.conversion.columns()
+        statistics = described(columns, self._sums, texts, self.schema.vocabularies)
+        packing = {"shard_bytes": self._shard_bytes, "source": source.name, "skipped": 0}
+        return About({**packing, **source.packing()}, None, statistics or None)
+
+    def _cut(self, rows: EncodedRows, begin: int) -> tuple[int, int]:
+        """Returns where the shard that is being filled ends in these rows, and the bytes added."""
         fixed = 0 if rows.records is None else rows.records.dtype.itemsize
         count = rows.count - begin
         ends: Any = fixed * np.arange(1, count + 1, dtype=np.int64)
         for name, ragged in rows.ragged.items():
-            item, extra = ragged.values.itemsize, _ragged_overhead(self._schema, name)
+            item, extra = ragged.values.itemsize, _ragged_overhead(self.schema, name)
             ends += (ragged.offsets[begin + 1 :] - ragged.offsets[begin]) * item
             ends += extra * np.arange(1, count + 1, dtype=np.int64)
         place = int(np.searchsorted(ends, self._shard_bytes - self._held_bytes))
         last = min(place, count - 1)
         return begin + last + 1, int(ends[last])
 
-    def _hold(self, rows: _Rows, begin: int, end: int) -> None:
+    def _hold(self, rows: EncodedRows, begin: int, end: int) -> None:
+        """Adds rows [begin, end) to the shard that is being filled."""
         self.position += end - begin
         if end - begin == rows.count:
             parts = list(rows.moments)
         else:
             parts = [moments(column, begin, end) for column in rows.columns]
-        if self._parts is None:
-            self._parts = parts
-        else:
-            self._parts = [a.merged(b) for a, b in zip(self._parts, parts, strict=True)]
+        self._parts = _merged(self._parts, parts)
         if rows.records is not None:
             self._records.append(rows.records[begin:end])
-        ragged = {name: part.slice(begin, end) for name, part in rows.ragged.items()}
-        self._held.append(ragged)
+        self._held.append({name: part.slice(begin, end) for name, part in rows.ragged.items()})
         self._held_rows += end - begin
 
-    def _write_shard(self, last: bool) -> None:
-        parts = self._parts or []
-        self._shards.add(
-            Filled(
-                self._arrays(),
-                self._held_rows,
-                self.position,
-                self._stamp,
-                last,
-                statistics=to_json(parts),
-            )
-        )
-        self._sum_up(parts)
-        self._held, self._held_rows, self._held_bytes, self._parts = [], 0, 0, None
-        self._records.clear()
-
-    def _arrays(self) -> list[pa.Array]:
-        """The columns of the shard that is held; they are valid until it is let go of."""
+    def _filled(self, last: bool) -> Filled:
+        """Returns the shard that is held. Its columns are valid until `_clear`."""
+        self._sums = _merged(self._sums, self._parts)
         arrays = []
-        if self._schema.record_layout is not None:
+        if self._layout is not None:
             arrays.append(record_array(self._records.all()))
         for name in self._held[0]:
             rows = Ragged.joined([part[name] for part in self._held])
-            arrays += _ragged_arrays(self._schema, name, rows)
-        return arrays
+            arrays += _ragged_arrays(self.schema, name, rows)
+        return Filled(
+            arrays,
+            self._held_rows,
+            self.position,
+            self._stamp,
+            last,
+            statistics=to_json(self._parts),
+        )
 
-    def _sum_up(self, parts: list[Moments]) -> None:
-        if self._sums is None:
-            self._sums = parts
-        else:
-            self._sums = [a.merged(b) for a, b in zip(self._sums, parts, strict=True)]
+    def _clear(self) -> None:
+        self._held, self._held_rows, self._held_bytes, self._parts = [], 0, 0, []
+        self._records.clear()
 
-    def _options(self) -> dict[str, Any]:
-        return {
-            "format_version": FORMAT_VERSION,
-            "shard_size": self._shard_bytes,
-            "source": self._source.name,
-            **self._source.identity(),
-            "schema": self._schema.to_json(),
-        }
+
+def _merged(first: list[Moments], second: list[Moments]) -> list[Moments]:
+    """Returns the statistics of two parts together; the first may be that of nothing."""
+    return [a.merged(b) for a, b in zip(first, second, strict=True)] if first else second
 
 
 class _Records:
@@ -348,43 +312,6 @@ class _Records:
     @property
     def _nbytes(self) -> int:
         return self._count * self._memory.dtype.itemsize
-
-
-class _Converter:
-    """Converts pieces: the function that the threads run."""
-
-    def __init__(self, conversion: RowConversion, schema: Schema) -> None:
-        self._conversion = conversion
-        self._layout = schema.record_layout
-
-    def __call__(self, piece: Piece, hold: Callable[[int], None]) -> _Rows:
-        """A piece's rows as fields.
-
-        Raises:
-            SchemaError: as `RowConversion.convert`.
-        """
-        records = None
-        if self._layout is not None:
-            # The bytes between fields are zero.
-            records = np.zeros(piece.rows, self._layout.dtype)
-        ragged: list[dict[str, Ragged]] = []
-        columns: list[Sequence[Column]] = []
-        begin = 0
-        for place, batch in piece.parts:
-            end = begin + batch.num_rows
-            part = None if records is None else records[begin:end]
-            out = {} if part is None else {name: part[name] for name in part.dtype.names or ()}
-            converted = self._conversion.convert(batch, place, out)
-            fields = converted.fields.items()
-            ragged.append({name: rows for name, rows in fields if isinstance(rows, Ragged)})
-            columns.append(converted.columns)
-            begin = end
-        joined = {name: Ragged.joined([part[name] for part in ragged]) for name in ragged[0]}
-        counts = [batch.num_rows for _, batch in piece.parts]
-        same = [_joined(parts, counts) for parts in zip(*columns, strict=True)]
-        # Here, by one of several threads; the packer does it again where a shard ends in between.
-        sums = [moments(column, 0, begin) for column in same]
-        return _Rows(begin, records, joined, same, sums)
 
 
 def _joined(parts: Sequence[Column], counts: Sequence[int]) -> Column:

@@ -46,6 +46,21 @@ class Filled:
     statistics: list[Any] | None = None
 
 
+@dataclass(frozen=True)
+class About:
+    """What a manifest says of how a dataset was made.
+
+    Attributes:
+        packing: JSON values.
+        codebook: The codebook of the block codec, or None if no image is stored with it.
+        statistics: JSON values for the source's columns, or None.
+    """
+
+    packing: Mapping[str, Any]
+    codebook: bytes | None = None
+    statistics: list[Any] | None = None
+
+
 class Shards:
     """The shards of one dataset while it is written. Used by one thread.
 
@@ -79,6 +94,15 @@ class Shards:
         self._arrow_schema = schema.arrow_schema()
         with writing_to(destination.name, RESUME):
             self.journal = destination.open(options, resume, overwrite)
+
+    def keep_codebook(self, codebook: bytes) -> None:
+        """Writes a codebook that was trained for this pack to the journal.
+
+        Raises:
+            PackError: If it cannot be written.
+        """
+        with writing_to(self._destination.name, RESUME):
+            self.journal.keep_codebook(codebook)
 
     def take_over(self) -> list[FinishedShard]:
         """Adds the shards that the journal lists as finished, and returns them.
@@ -118,9 +142,7 @@ class Shards:
             )
         self.entries.append(entry)
 
-    def finish(
-        self, packing: Mapping[str, Any], codebook: bytes | None, statistics: list[Any] | None
-    ) -> None:
+    def finish(self, about: About) -> None:
         """Writes the manifest, which completes the dataset.
 
         Raises:
@@ -131,7 +153,12 @@ class Shards:
             kept = {entry.name for entry in self.entries} | {JOURNAL_NAME, MANIFEST_NAME}
             destination.keep_only(kept)
             write_manifest(
-                destination.folder, self._schema, packing, self.entries, codebook, statistics
+                destination.folder,
+                self._schema,
+                about.packing,
+                self.entries,
+                about.codebook,
+                about.statistics,
             )
             destination.finish()
 

@@ -64,6 +64,7 @@ class TableSource:
         skipped: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.name = name
+        self.unit = "rows"
         self.options = options
         self.total = tables.total
         self.schema: Schema = tables.schema

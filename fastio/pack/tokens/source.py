@@ -127,7 +127,9 @@ class TextSource:
         paths: Sequence[str],
     ) -> None:
         self.name = name
+        self.unit = "documents"
         self.total = tables.total
+        self.skipped: list[tuple[str, str]] = []
         self.empty = 0
         of_text = text.replace(".", "_")
         keeps_text = bool({text, of_text}.intersection(options.columns or ()))
@@ -167,7 +169,7 @@ class TextSource:
             SchemaError: a text is null.
             PackError: there are no documents, or less than `start`.
         """
-        self.empty = seen = 0
+        seen = self.empty = 0
         for place, batch in self._filled():
             for begin, end in self._cuts(batch):
                 if seen + end <= start:

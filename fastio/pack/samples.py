@@ -1,0 +1,270 @@
+"""Encodes samples one by one: images, sounds, arrays, numbers and strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import xxhash
+
+from fastio.errors import FastioError, PackError
+from fastio.pack.cells import (
+    UNREAD,
+    Bad,
+    Item,
+    Row,
+    codec_counts,
+    columns,
+    encode_row,
+    memory_bytes,
+)
+from fastio.pack.codebooks import CodebookChoice, open_codebook, train_codebook
+from fastio.pack.images import ImageCodec, ImageOptions
+from fastio.pack.shards import About, Filled, Shards
+from fastio.pack.sources import Source
+from fastio.packed import FORMAT_VERSION, ShardEntry
+from fastio.runtime.memory import MAX_PIXELS
+from fastio.schema import CODEC_BLOCKS
+
+_DEPTH_PER_WORKER = 64
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """How samples are packed.
+
+    Attributes:
+        codec: How images are stored, see `ImageOptions`.
+        codebook: The codebook of the codec "blocks"; None for other codecs.
+        max_side: The largest longer side in pixels to which images are shrunk, or None.
+        quality: The quality of the JPEGs that image files are re-encoded as, or None.
+        shard_bytes: The row with which a shard's data reaches this size is the shard's last.
+        skip_bad: Whether bad samples are left out. If not, the first one stops the pack.
+        workers: The number of threads.
+        max_pixels: Image files with more pixels are bad samples.
+    """
+
+    codec: ImageCodec
+    codebook: CodebookChoice | None
+    max_side: int | None
+    quality: int | None
+    shard_bytes: int
+    skip_bad: bool
+    workers: int
+    max_pixels: int = MAX_PIXELS
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns how images are stored, as JSON values for the journal and the manifest."""
+        return {
+            "codec": self.codec,
+            "codebook": None if self.codebook is None else self.codebook.identity,
+            "max_side": self.max_side,
+            "quality": self.quality,
+        }
+
+
+@dataclass(frozen=True)
+class EncodedSample:
+    """A sample as a shard stores it, or why it is bad, and what identifies it in its source."""
+
+    result: Row | Bad
+    stamp: bytes
+
+
+class SampleEncoder:
+    """Encodes the samples of a source; see `packer.Encoder`.
+
+    Args:
+        source: The samples.
+        options: How they are packed.
+    """
+
+    def __init__(self, source: Source, options: SampleOptions) -> None:
+        self.schema = source.schema
+        self.unit = "samples"
+        self.total = source.total
+        self.position = 0
+        self.skipped: list[tuple[str, str]] = []
+        # Numbers and strings cost less to encode than to pass to a thread.
+        self.workers = options.workers if source.schema.image_fields else 0
+        self.depth = self.workers * _DEPTH_PER_WORKER
+        self._source = source
+        self._options = options
+        self._rows: list[Row] = []
+        self._row_bytes = 0
+        self._skipped_before = 0
+        self._stamps = xxhash.xxh3_64()
+        self._use(None if options.codebook is None else options.codebook.data)
+
+    def identity(self) -> Mapping[str, Any]:
+        """See `packer.Encoder`."""
+        options = self._options
+        return {
+            **options.to_json(),
+            "format_version": FORMAT_VERSION,
+            "shard_size": options.shard_bytes,
+            "on_error": "skip" if options.skip_bad else "raise",
+            "source": self._source.name,
+            "schema": self.schema.to_json(),
+        }
+
+    def parts(self, shards: Shards, progress: bool) -> Iterator[Item | Bad]:
+        """See `packer.Encoder`. A codebook is trained first where one is wanted."""
+        options = self._options
+        if options.codebook is not None and options.codebook.data is None:
+            if shards.journal.codebook is None:
+                shards.keep_codebook(
+                    train_codebook(self._source, options.max_side, options.quality, progress)
+                )
+            self._use(shards.journal.codebook)
+        source, finished = self._source, shards.take_over()
+        if not finished:
+            return source.items(0)
+        for shard in finished:
+            self.skipped += shard.skipped
+        self._skipped_before = len(self.skipped)
+        last = finished[-1]
+        self.position = last.position
+        items = source.items(0 if source.has_keys else last.position)
+        if source.has_keys:
+            for item in islice(items, last.position):
+                self._stamps.update(_stamp(item))
+        if self._stamps.hexdigest() != last.source:
+            raise PackError(
+                f"cannot resume: {source.name} has changed since its first {last.position} "
+                "samples were packed (files added, removed, renamed or modified); start again "
+                "with overwrite"
+            )
+        if last.last and next(items, None) is not None:
+            raise PackError(
+                f"cannot resume: {source.name} had {last.position} samples when it was packed to "
+                "its end, and has more now; start again with overwrite"
+            )
+        return items
+
+    def memory_bytes(self, part: Item | Bad) -> int:
+        """See `packer.Encoder`."""
+        return memory_bytes(part)
+
+    def encode(self, part: Item | Bad, hold: Callable[[int], None]) -> EncodedSample:
+        """See `packer.Encoder`."""
+        stamp = _stamp(part, hold)
+        if isinstance(part, Bad):
+            return EncodedSample(part, stamp)
+        try:
+            row = encode_row(self.schema, self._images, self._source.name, part)
+        except FastioError as error:
+            return EncodedSample(Bad(part.position, part.name, error), stamp)
+        return EncodedSample(row, stamp)
+
+    def encoded_bytes(self, encoded: EncodedSample) -> int:
+        """See `packer.Encoder`."""
+        return encoded.result.nbytes if isinstance(encoded.result, Row) else 0
+
+    def fill(self, encoded: EncodedSample) -> Iterator[Filled]:
+        """See `packer.Encoder`.
+
+        Raises:
+            ImageError, SampleError, SchemaError: The sample is bad, and bad ones are not skipped.
+        """
+        result = encoded.result
+        if isinstance(result, Bad):
+            if not self._options.skip_bad:
+                raise result.error
+            self.skipped.append((result.name, _reason(result.error)))
+        self.position += 1
+        self._stamps.update(encoded.stamp)
+        if isinstance(result, Row):
+            self._rows.append(result)
+            self._row_bytes += result.nbytes
+            # This row decides, and not the next one, so that a shard depends on nothing after it.
+            if self._row_bytes >= self._options.shard_bytes:
+                yield self._filled(last=False)
+
+    def rest(self) -> Filled | None:
+        """See `packer.Encoder`."""
+        return self._filled(last=True) if self._rows else None
+
+    def about(self, entries: list[ShardEntry]) -> About:
+        """See `packer.Encoder`."""
+        if not entries:
+            raise self._nothing_packed()
+        counts = [counts for entry in entries for counts in entry.codecs.values()]
+        has_blocks = any(by_codec[CODEC_BLOCKS] for by_codec in counts)
+        choice = self._options.codebook
+        packing = {
+            **self._options.to_json(),
+            "codebook": choice.origin if choice is not None and has_blocks else None,
+            "shard_bytes": self._options.shard_bytes,
+            "source": self._source.name,
+            "skipped": len(self.skipped),
+        }
+        return About(packing, self._codebook if has_blocks else None)
+
+    def _use(self, codebook: bytes | None) -> None:
+        """Encodes images with a codebook from now on; None where it is not trained yet."""
+        options = self._options
+        self._codebook = codebook
+        self._images = ImageOptions(
+            options.codec,
+            None if codebook is None else open_codebook(codebook),
+            options.max_side,
+            options.quality,
+            options.max_pixels,
+        )
+
+    def _filled(self, last: bool) -> Filled:
+        rows, self._rows, self._row_bytes = self._rows, [], 0
+        skipped = self.skipped[self._skipped_before :]
+        self._skipped_before = len(self.skipped)
+        return Filled(
+            columns(self.schema, rows),
+            len(rows),
+            self.position,
+            self._stamps.hexdigest(),
+            last,
+            codec_counts(self.schema, rows),
+            skipped,
+        )
+
+    def _nothing_packed(self) -> PackError:
+        name = self._source.name
+        if not self.skipped:
+            return PackError(f"there is nothing to pack: {name} has no samples")
+        bad, reason = self.skipped[0]
+        return PackError(
+            f"nothing was packed: all {len(self.skipped)} samples of {name} are bad, the first is "
+            f"{bad}: {reason}"
+        )
+
+
+def _stamp(item: Item | Bad, hold: Callable[[int], None] | None = None) -> bytes:
+    """Returns what identifies a sample across runs: its key, and its files' sizes and times.
+
+    Args:
+        item: The sample.
+        hold: Called with the number of bytes of its files.
+    """
+    if not item.key:
+        return b""
+    parts = [item.key]
+    total = 0
+    for value in item.values if isinstance(item, Item) else ():
+        if isinstance(value, UNREAD):
+            try:
+                stamp, nbytes = value.stamp()
+            except OSError:
+                parts.append("unreadable")
+                continue
+            parts.append(stamp)
+            total += nbytes
+    if hold is not None:
+        hold(total)
+    return "\0".join(parts).encode("utf-8", "surrogateescape") + b"\n"
+
+
+def _reason(error: FastioError) -> str:
+    """Returns why a sample was skipped, without its name, which stands next to it."""
+    return str(getattr(error, "cause", "") or error)

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import fastio
-from fastio import Loader, memory, residency
+from fastio import Loader
 from fastio.order.sampling import Sampling
+from fastio.runtime import memory
+from fastio.stage import residency
 from tests.staging_support import pack_table
 
 SHUFFLED = Sampling(16, shuffle=True)

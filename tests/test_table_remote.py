@@ -6,11 +6,8 @@ import datetime
 import glob
 import gzip
 import json
-import os
 import pickle
 import re
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -40,7 +37,6 @@ from fastio.errors import (
     StoreError,
 )
 from fastio.sources.table import TableDataset, TableOptions, find_tables
-from fastio.sources.table import ahead as ahead_module
 from fastio.sources.table.files import _regular
 from tests.servers import S3, FaultProxy, http_folder
 from tests.support import open_loader, packing_ends_after
@@ -296,38 +292,6 @@ def test_row_groups_are_fetched_before_they_are_read(server: str) -> None:
         assert read_all(dataset) == ROWS
 
 
-def test_what_is_fetched_ahead_has_a_bound() -> None:
-    ahead = ahead_module.Ahead(100)
-    spans = [(0, memoryview(b"x"))]
-    assert ahead.begin("a", 60, lambda: spans)
-    assert not ahead.begin("b", 60, lambda: spans)
-    assert ahead.take("a", lambda: []) == spans
-    assert ahead.begin("b", 60, lambda: 1 // 0)  # type: ignore[arg-type,return-value]
-    with pytest.raises(ZeroDivisionError):
-        ahead.take("b", lambda: spans)
-    assert ahead.take("b", lambda: spans) == spans
-
-
-def test_what_no_thread_could_fetch_is_fetched_when_it_is_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    ahead = ahead_module.Ahead(100)
-    spans = [(0, memoryview(b"x"))]
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        assert not ahead.begin("a", 100, lambda: [])
-    taken: list[Any] = []
-    taker = threading.Thread(target=lambda: taken.append(ahead.take("a", lambda: spans)))
-    taker.daemon = True
-    taker.start()
-    taker.join(20)
-    assert taken == [spans]
-    assert ahead.begin("b", 100, lambda: spans)  # nothing of the room is lost
-
-
 def test_a_row_group_that_cannot_be_asked_for_is_an_error_of_its_batch(
     folder: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,23 +305,6 @@ def test_a_row_group_that_cannot_be_asked_for_is_an_error_of_its_batch(
             monkeypatch.setattr(f"fastio.sources.table.{name}.chunk_ranges", broken)
         with pytest.raises(ShardCorrupt, match="footer"):
             list(loader)
-
-
-def test_a_forked_child_fetches_for_itself() -> None:
-    ahead, answered = ahead_module.Ahead(100), threading.Event()
-    spans = [(0, memoryview(b"x"))]
-    assert ahead.begin("a", 60, lambda: (answered.wait() and spans) or spans)
-    child = os.fork()
-    if not child:
-        os._exit(0 if ahead.take("a", lambda: spans) == spans and ahead.begin("b", 90, list) else 1)
-    deadline_s = time.monotonic() + 30
-    while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    answered.set()
-    if not ended[0]:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert ended == (child, 0)
 
 
 # Packing

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 from PIL import Image as PillowImage
@@ -16,15 +13,12 @@ from fastio import _native
 from fastio.errors import FastioError
 from fastio.packed.packed import Dataset, StoredImage
 from fastio.packed.pixels import decode_image, open_image, to_pixels
+from fastio.runtime.ahead import in_order
 from fastio.runtime.memory import MAX_PIXELS
-from fastio.runtime.threads import DaemonPool
 from fastio.schema import CODEC_BLOCKS, CODEC_JPEG, Image
 
 _ROWS_AT_ONCE = 64
 _JPEG_START = b"\xff\xd8\xff"
-
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -83,20 +77,6 @@ def check_images(dataset: Dataset, workers: int = 1) -> Iterator[ImagesCheck]:
         for begin in range(0, rows, _ROWS_AT_ONCE)
     )
     yield from in_order(lambda span: _check_rows(dataset, *span), spans, workers)
-
-
-def in_order(
-    work: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
-) -> Iterator[_Result]:
-    """What threads make of items, some of which are under way at a time."""
-    pending: deque[Future[_Result]] = deque()
-    with DaemonPool(workers, "fastio-verify") as pool:
-        for item in items:
-            pending.append(pool.submit(work, item))
-            if len(pending) > 4 * workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
 
 
 def check_file(data: bytes, max_pixels: int = MAX_PIXELS) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from fastio.packed import BadImage, ImagesCheck, ShardCheck, check_file
-from fastio.packed.check import in_order
+from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.runtime.files import read_file
 from fastio.sources.audio_folder import AUDIO_EXTENSIONS, AudioFolder, folder_extension

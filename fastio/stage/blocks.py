@@ -6,19 +6,22 @@ by shard, then by field, then by row.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio.packed.shard import ShardReader
+from fastio.runtime.ahead import in_order
 from fastio.store import Stamp
 
 Numbers = npt.NDArray[np.int64]
 _ATTEMPTS = 6  # data that arrives damaged each time is damaged at the source
 _KEPT_STARTS = 65536
+_HEADS_AHEAD = 16  # shards
 
 
 class Range(NamedTuple):
@@ -67,6 +70,11 @@ class Blocks:
         self._starts: dict[tuple[int, int], dict[str, int]] = {}
         self._lock = threading.Lock()
 
+    @property
+    def count(self) -> int:
+        """The number of blocks."""
+        return -(-len(self.dataset) // self.block_rows)
+
     def of(self, rows: Numbers) -> Numbers:
         """Returns the blocks that rows need: int64, unique, in the order of their first rows."""
         blocks, first = np.unique(rows // self.block_rows, return_index=True)
@@ -85,6 +93,22 @@ class Blocks:
         """
         extents = self.dataset.extents(*self.rows(block))
         return sum(extent.length for extent in extents) if self.images else 0
+
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Yields each block and its size, in order. Heads are fetched some shards ahead.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: If a head cannot be read.
+        """
+        heads = in_order(
+            self.dataset.shard, range(self.dataset.num_shards), _HEADS_AHEAD, ahead=_HEADS_AHEAD
+        )
+        opened = 0
+        for block in range(self.count):
+            last = self.dataset.spans(*self.rows(block))[-1][0]
+            for _ in itertools.islice(heads, max(0, last + 1 - opened)):
+                opened += 1
+            yield block, self.size(block)
 
     def describes(self, rows: Numbers) -> bool:
         """Returns whether the heads of the rows' shards are in memory."""

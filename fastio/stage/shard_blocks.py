@@ -6,7 +6,7 @@ which the cache keeps it (see `packed.heads`). A block has no bytes besides the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,11 @@ class ShardBlocks(Blocks):
         self.bounds = dataset.shard_bounds() if bounds is None else bounds
         self.mean_bytes = max(1, dataset.nbytes // max(1, dataset.num_shards))
 
+    @property
+    def count(self) -> int:
+        """The number of shards."""
+        return len(self.bounds) - 1
+
     def of(self, rows: Numbers) -> Numbers:
         """Returns the shards that rows need: int64, unique, in the order of their first rows."""
         shards, first = np.unique(
@@ -45,6 +50,10 @@ class ShardBlocks(Blocks):
     def size(self, block: int) -> int:
         """Returns 0, because a block has no bytes besides the shard."""
         return 0
+
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Yields each block and 0, because a block has no bytes besides the shard."""
+        return ((block, 0) for block in range(self.count))
 
     def describes(self, rows: Numbers) -> bool:
         """Returns whether all shards of the rows are in memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,11 @@ class TarBlocks(Blocks):
     def size(self, block: int) -> int:
         """Returns the size of a block in bytes."""
         return sum(end - begin for _, begin, end in self._segments(block))
+
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Yields each block and its size, in order."""
+        for block in range(self.count):
+            yield block, self.size(block)
 
     def describes(self, rows: Numbers) -> bool:
         """Returns False: fields other than images are read from the files in the blocks."""

@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,15 +21,14 @@ import numpy as np
 
 from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Run, Source, Written, aligned_size
 from fastio.packed.remote import HEADS, RemoteDataset
+from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
-from fastio.runtime.threads import DaemonPool
 from fastio.sources import Remote, RemoteTars
 from fastio.sources import open as open_data
 from fastio.stage.blocks import Blocks
 from fastio.stage.choice import cut
 from fastio.stage.forecast import Distances, Forecast, Numbers
 from fastio.stage.forecast import next_use as forecast_next_use
-from fastio.stage.heads_ahead import HEADS_AHEAD, HeadsAhead
 from fastio.stage.pace import Pace
 from fastio.stage.receive import receive
 from fastio.stage.tar_blocks import TarBlocks
@@ -171,7 +169,6 @@ class _Warming:
             if isinstance(dataset, RemoteTars)
             else Blocks(dataset, block_rows)
         )
-        self._count = 0 if dataset.whole else -(-rows // block_rows)
         self._source: Source = folder.source(
             dataset.store.url, dataset.fingerprint, rows, block_rows, nbytes
         )
@@ -187,14 +184,13 @@ class _Warming:
     def run(self) -> None:
         """Stages heads and blocks."""
         self._tell()
-        with DaemonPool(self._parallel, "fastio-warm") as pool:
-            if isinstance(self._dataset, RemoteDataset) and self._dataset.whole:
-                self._heads_only(self._dataset, pool)
-            else:
-                others = self._stage(pool)
-                self._publish(at_least=1)
-                self._wait_for(others)
-                self._publish(at_least=1)
+        if isinstance(self._dataset, RemoteDataset) and self._dataset.whole:
+            self._heads_only(self._dataset)
+        else:
+            others = self._stage()
+            self._publish(at_least=1)
+            self._wait_for(others)
+            self._publish(at_least=1)
 
     def report(self, seconds: float) -> WarmReport:
         """What was done."""
@@ -220,31 +216,32 @@ class _Warming:
 
     # --- What is fetched --------------------------------------------------------------------------
 
-    def _stage(self, pool: DaemonPool) -> list[int]:
-        """Fetches what is not there; returns the blocks that others are fetching."""
-        pending: list[Future[None]] = []
+    def _stage(self) -> list[int]:
+        """Fetches the blocks that are missing. Returns those that others are fetching."""
         others: list[int] = []
-        with DaemonPool(min(self._parallel, HEADS_AHEAD), "fastio-heads") as heads:
-            for group in self._groups(heads):
-                stretches, left, full = self._claim(group)
-                others += left
-                for stretch in stretches:
-                    pending = _going_on(pending, 2 * self._parallel)
-                    pending.append(pool.submit(self._fetch, stretch))
-                if full:
-                    break
-            for future in pending:
-                future.result()
+        most = 4 * self._parallel  # more than are fetched, because one may take long
+        for _ in in_order(self._fetch, self._stretches(others), self._parallel, ahead=most):
+            pass
         return others
 
-    def _groups(self, heads: DaemonPool) -> Iterator[dict[int, int]]:
-        """Blocks and their sizes in order, some at a time."""
-        ahead = HeadsAhead(self._dataset, heads)
+    def _stretches(self, others: list[int]) -> Iterator[_Stretch]:
+        """Claims blocks until there is no more room, and yields the stretches to fetch.
+
+        Args:
+            others: Blocks that others are fetching are added to it.
+        """
+        for group in self._groups():
+            stretches, left, full = self._claim(group)
+            others += left
+            yield from stretches
+            if full:
+                return
+
+    def _groups(self) -> Iterator[dict[int, int]]:
+        """Yields blocks with their sizes, in order, about 64 MiB at a time."""
         group: dict[int, int] = {}
         nbytes = 0
-        for number in range(self._count):
-            ahead.need(*self._blocks.rows(number))
-            size = self._blocks.size(number)
+        for number, size in self._blocks.sizes():
             if group and nbytes + size > _TOGETHER_BYTES:
                 yield group
                 group, nbytes = {}, 0
@@ -279,7 +276,7 @@ class _Warming:
     def _claimed(self, sizes: Mapping[int, int]) -> dict[int, str]:
         """What each block's claim came to, in order; those said to be there are there."""
         folder, source = self._folder, self._source
-        claim = partial(folder.claim, source, keep=range(self._count), if_stopped="stopped")
+        claim = partial(folder.claim, source, keep=range(self._blocks.count), if_stopped="stopped")
         found: dict[int, str] = dict(claim(sizes))
         missing = [
             n
@@ -382,32 +379,18 @@ class _Warming:
 
     # --- Datasets without images ------------------------------------------------------------------
 
-    def _heads_only(self, dataset: RemoteDataset, pool: DaemonPool) -> None:
-        """Shards that are heads altogether: opening one keeps it."""
+    def _heads_only(self, dataset: RemoteDataset) -> None:
+        """Stages shards that consist of their heads only: opening one stores it in the cache."""
         kept = dataset.head_source()
         assert kept is not None
         folder, source = kept
         sizes = [int(size) for size in dataset.manifest.shard_bytes]
         there = [folder.exists(source, shard, size) for shard, size in enumerate(sizes)]
         missing = [shard for shard, found in enumerate(there) if not found]
-        opened = iter(pool.map(dataset.shard, missing))
+        opened = in_order(dataset.shard, missing, self._parallel)
         for shard, size in enumerate(sizes):
             if not there[shard]:
                 next(opened)
                 if not folder.exists(source, shard, size):
                     break  # no room
             self._note(shard, size, fetched=not there[shard])
-
-
-def _going_on(futures: list[Future[None]], most: int) -> list[Future[None]]:
-    """Those of some tasks that are not done, once they are fewer than `most`.
-
-    Raises:
-        Exception: what one of the others failed with.
-    """
-    if len(futures) >= most:
-        wait(futures, return_when=FIRST_COMPLETED)
-    for future in futures:
-        if future.done():
-            future.result()
-    return [future for future in futures if not future.done()]

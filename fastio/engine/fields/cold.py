@@ -11,9 +11,10 @@ it was requested, since page faults would read far more than they need, or singl
 from __future__ import annotations
 
 import os
-import queue
 import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from fastio.order.plan import PlannedBatch
 from fastio.packed import Dataset
 from fastio.packed.layout import Layout, Ranges
 from fastio.packed.shard import ShardReader
+from fastio.runtime.threads import DaemonPool
 
 # Bytes of a request: the system leaves out what of a larger one is beyond the device's limit.
 _LEAST_REQUEST_BYTES = 128 << 10
@@ -35,7 +37,6 @@ _PIECE_BYTES = 8 << 20  # rows of a window of an order that has no windows
 _LAG = 8  # a window is let go of when this part of the next one was read
 
 Rows = npt.NDArray[np.int64]
-Jobs = queue.SimpleQueue["tuple[Window, bool] | None"]  # what is wanted, or not any more
 
 
 class ColdRows:
@@ -117,12 +118,10 @@ class Window:
     Attributes:
         begin, end: range of positions of the order.
         runs: [first, last) of consecutive rows, ascending.
-        asked_for: event that is set when all of the window was requested.
     """
 
     def __init__(self, begin: int, end: int, blocks: Rows, block: int, rows: int) -> None:
         self.begin, self.end = begin, end
-        self.asked_for = threading.Event()
         blocks = np.sort(blocks)
         cuts = np.flatnonzero(np.diff(blocks) != 1) + 1
         firsts = blocks[np.append(0, cuts)] * block
@@ -178,15 +177,12 @@ class ReadAheadPlan:
         self._plan = plan
         self._windows = windows
         self._next = next(windows, None)
-        self._read: list[Window] = []  # asked for, oldest first, and not let go of
+        # Windows that are not dropped, oldest first; each with its request, done by the thread.
+        self._read: deque[tuple[Window, Future[None]]] = deque()
+        self._rows = rows
         self._drop = drop
         self._stop = threading.Event()
-        self._jobs: Jobs = queue.SimpleQueue()
-        arguments = self._jobs, rows, self._stop, drop
-        self._thread = threading.Thread(
-            target=_work, args=arguments, name="fastio-cold", daemon=True
-        )
-        self._thread.start()
+        self._pool = DaemonPool(1, "fastio-cold")
         while self._next is not None and self._next.end <= position:
             self._next = next(windows, None)
 
@@ -202,33 +198,34 @@ class ReadAheadPlan:
         return planned
 
     def close(self) -> None:
-        """Ends the thread, which first drops the windows that were read."""
-        if self._drop and not self._stop.is_set():
-            for window in self._read:
-                self._jobs.put((window, False))
-            self._read.clear()
-        self._jobs.put(None)
+        """Ends the thread, which first drops the windows that were read. Idempotent."""
+        while self._drop and self._read:
+            self._let_go(self._read.popleft()[0])
+        self._pool.shutdown(wait=False)
 
     def __del__(self) -> None:
         self._stop.set()
-        self._jobs.put(None)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _reach(self, position: int) -> None:
         """Requests the windows up to the one after a position, and drops those before it."""
         while self._next is not None and (
-            len(self._read) < 1 or self._read[-1].begin < position or self._next.begin <= position
+            not self._read or self._read[-1][0].begin < position or self._next.begin <= position
         ):
-            self._jobs.put((self._next, True))
-            self._read.append(self._next)
+            asked = self._pool.submit(_ask, self._next, self._rows, self._stop, self._drop)
+            self._read.append((self._next, asked))
             self._next = next(self._windows, None)
         if self._drop:
-            for window in self._read:
+            for window, asked in self._read:
                 if window.begin < position:
-                    window.asked_for.wait()
-        while self._read and self._read[0].end + self._lag(self._read[0]) <= position:
-            window = self._read.pop(0)
+                    asked.result()
+        while self._read and self._read[0][0].end + self._lag(self._read[0][0]) <= position:
+            window, _ = self._read.popleft()
             if self._drop:
-                self._jobs.put((window, False))
+                self._let_go(window)
+
+    def _let_go(self, window: Window) -> None:
+        self._pool.submit(_drop, window, self._rows, self._stop)
 
     @staticmethod
     def _lag(window: Window) -> int:
@@ -236,15 +233,17 @@ class ReadAheadPlan:
         return (window.end - window.begin) // _LAG
 
 
-def _work(jobs: Jobs, rows: ColdRows, stop: threading.Event, drop: bool) -> None:
-    while (job := jobs.get()) is not None and not stop.is_set():
-        window, wanted = job
-        # A shard that was closed, a file system that refuses advice: batches do without it.
-        with suppress(FastioError, OSError, ValueError):
-            for first, last in window.runs:
-                if wanted:
-                    rows.read(first, last, stop, drop)
-                else:
-                    rows.drop(first, last, stop)
-        if wanted:
-            window.asked_for.set()
+# Ignored: a shard that was closed, or a file system that refuses advice, costs time only.
+_IGNORED = (FastioError, OSError, ValueError)
+
+
+def _ask(window: Window, rows: ColdRows, stop: threading.Event, alone: bool) -> None:
+    with suppress(*_IGNORED):
+        for first, last in window.runs:
+            rows.read(first, last, stop, alone)
+
+
+def _drop(window: Window, rows: ColdRows, stop: threading.Event) -> None:
+    with suppress(*_IGNORED):
+        for first, last in window.runs:
+            rows.drop(first, last, stop)

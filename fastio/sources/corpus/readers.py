@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 
 from fastio.packed import Dataset
 from fastio.packed.remote import RemoteDataset
 from fastio.packed.shard import ShardReader
-from fastio.runtime.threads import DaemonPool
+from fastio.runtime.ahead import in_order
 
 _AHEAD = 8  # shards of a remote dataset that are fetched at once
 
@@ -23,13 +21,6 @@ def readers(dataset: Dataset, shards: Iterable[int]) -> Iterator[tuple[int, Shar
     if not isinstance(dataset, RemoteDataset):
         yield from ((shard, dataset.shard(shard)) for shard in shards)
         return
-    coming: deque[tuple[int, Future[ShardReader]]] = deque()
-    with DaemonPool(_AHEAD, "fastio-shards") as pool:
-        for shard in shards:
-            coming.append((shard, pool.submit(dataset.shard, shard)))
-            if len(coming) >= _AHEAD:
-                first, reader = coming.popleft()
-                yield first, reader.result()
-        while coming:
-            first, reader = coming.popleft()
-            yield first, reader.result()
+    yield from in_order(
+        lambda shard: (shard, dataset.shard(shard)), shards, _AHEAD, ahead=_AHEAD - 1
+    )

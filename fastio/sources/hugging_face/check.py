@@ -8,7 +8,7 @@ from functools import partial
 
 from fastio.errors import FastioError
 from fastio.packed import BadImage, ImagesCheck, ShardCheck
-from fastio.packed.check import in_order
+from fastio.runtime.ahead import in_order
 from fastio.sources.hugging_face.dataset import HuggingFaceDataset
 from fastio.sources.hugging_face.plain import bare
 from fastio.sources.hugging_face.sources import record_batches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
 from fastio.errors import FastioError, ShardCorrupt
-from fastio.runtime.threads import DaemonPool
+from fastio.runtime.ahead import in_order
 from fastio.sources.table.footers import check_footer
 from fastio.sources.table.ipc import MAGIC, Block, batch_rows, blocks, footer_length
 from fastio.sources.table.mapped import Mapped
@@ -119,7 +119,9 @@ class ParquetTable:
     def _from_store(
         self, groups: Sequence[tuple[int, int]], columns: Sequence[str], start: int, rows: int
     ) -> Batches:
-        fetched = _one_ahead((group for group, _ in groups), lambda g: self.fetch(g, columns))
+        fetched = in_order(
+            lambda group: self.fetch(group, columns), (group for group, _ in groups), 1, ahead=1
+        )
         for (group, first), spans in zip(groups, fetched, strict=True):
             read = partial(self._of_group, group, first, columns, start, rows)
             yield from self.undamaged(group, columns, spans, read)
@@ -307,7 +309,9 @@ class ArrowTable:
     def _stored(self) -> Iterator[pa.RecordBatch]:
         if self.has_batches:
             numbers = range(len(self.batch_rows))
-            for number, spans in zip(numbers, _one_ahead(numbers, self.fetch), strict=True):
+            for number, spans in zip(
+                numbers, in_order(self.fetch, numbers, 1, ahead=1), strict=True
+            ):
                 with reading(self.name):
                     batch = self.batch(number, spans)
                 yield batch
@@ -428,19 +432,6 @@ def chunk_range(chunk: pa_parquet.ColumnChunkMetaData, where: str) -> tuple[int,
 def _with_footer(file: TableFile) -> Any:
     """Returns what pyarrow opens. The end of a file in a store is fetched first."""
     return file.whole(file.tail()) if isinstance(file, StoreFile) else file.whole()
-
-
-def _one_ahead(items: Iterable[int], fetch: Any) -> Iterator[list[Span]]:
-    """Yields what `fetch` returns for each item, and fetches the next item meanwhile."""
-    with DaemonPool(1, "fastio-table-fetch") as pool:
-        ahead = None
-        for item in items:
-            following = pool.submit(fetch, item)
-            if ahead is not None:
-                yield ahead.result()
-            ahead = following
-        if ahead is not None:
-            yield ahead.result()
 
 
 def _cut(

@@ -9,7 +9,7 @@ import pyarrow.parquet as pa_parquet
 
 from fastio.errors import FastioError, SourceNotFound
 from fastio.packed import ShardCheck
-from fastio.packed.check import in_order
+from fastio.runtime.ahead import in_order
 from fastio.sources.table.binary_files import ParquetTable
 from fastio.sources.table.objects import StoreFile, TableFile
 from fastio.sources.table.readers import open_table

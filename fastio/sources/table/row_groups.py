@@ -13,7 +13,7 @@ import pyarrow.parquet as pa_parquet
 
 from fastio import _native
 from fastio.errors import ShardCorrupt
-from fastio.sources.table.ahead import Ahead
+from fastio.runtime.ahead import Ahead
 from fastio.sources.table.binary_files import ArrowTable, ParquetTable, chunk_ranges
 from fastio.sources.table.filters import Filter
 from fastio.sources.table.mapped import Mapped
@@ -163,7 +163,9 @@ class StoredParquet:
     has_groups = True
     lends = False
 
-    def __init__(self, table: ParquetTable, ahead: Ahead, opened: OpenFiles) -> None:
+    def __init__(
+        self, table: ParquetTable, ahead: Ahead[Sequence[Span]], opened: OpenFiles
+    ) -> None:
         self._table = table
         self._ahead = ahead
         self._opened = opened
@@ -278,7 +280,7 @@ class StoredArrow:
     has_groups = True
     lends = False
 
-    def __init__(self, table: ArrowTable, ahead: Ahead) -> None:
+    def __init__(self, table: ArrowTable, ahead: Ahead[Sequence[Span]]) -> None:
         self._table = table
         self._ahead = ahead
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from fastio.errors import SchemaError
+from fastio.runtime.ahead import Ahead
 from fastio.runtime.threads import DaemonPool
-from fastio.sources.table.ahead import Ahead
 from fastio.sources.table.binary_files import ArrowTable, ParquetTable
 from fastio.sources.table.filters import Filter
 from fastio.sources.table.objects import StoreFile
@@ -25,6 +25,7 @@ from fastio.sources.table.row_groups import (
     StoredArrow,
     StoredParquet,
 )
+from fastio.sources.table.spans import Span
 from fastio.sources.table.tables import Tables
 from fastio.sources.table.wrapped import unwrapped
 
@@ -45,7 +46,7 @@ def sources(tables: Tables, memory: int, pool: DaemonPool, wanted: Filter | None
     """
     opened = OpenFiles()
     room = _Room(memory)
-    ahead = Ahead(memory // 2)
+    ahead: Ahead[Sequence[Span]] = Ahead(memory // 2, name="fastio-table-ahead")
     columns = [*tables.conversion.reads, *(() if wanted is None else wanted.columns)]
 
     def of_file(table: Table) -> Source:

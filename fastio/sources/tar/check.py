@@ -15,7 +15,7 @@ import numpy as np
 
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
 from fastio.packed import BadImage, ImagesCheck, ShardCheck, check_file
-from fastio.packed.check import in_order
+from fastio.runtime.ahead import in_order
 from fastio.runtime.memory import MAX_PIXELS
 from fastio.schema import Image
 from fastio.sources.tar.fields import choose_columns, complete_rows, field_name, lacks

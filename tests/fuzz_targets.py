@@ -390,6 +390,8 @@ class Shards(Target):
         "fastio.packed.ipc",
         "fastio.packed.shard",
         "fastio.packed.packed",
+        "fastio.packed.shards",
+        "fastio.packed.gathered",
         "fastio.packed.manifest",
     )
     allowed = (FastioError,)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import fastio
-import fastio.packed.remote
+import fastio.packed.packed
 from fastio import Cache, Loader, RandomHorizontalFlip, RandomResizedCrop, Schema
 from fastio.schema import Array, Image, Scalar, Text
 from fastio.store import open_store
@@ -117,7 +117,7 @@ def short_deadlines(
 ) -> None:
     """Stores that are opened from here on give up early."""
     short = partial(open_store, deadline_s=deadline_s, timeout_s=timeout_s)
-    monkeypatch.setattr(fastio.packed.remote, "open_store", short)
+    monkeypatch.setattr(fastio.packed.packed, "open_store", short)
 
 
 def open_files() -> list[str]:

@@ -17,7 +17,7 @@ from fastio import Cache, warm
 from fastio.cache import CacheFolder, Source
 from fastio.cache.members import is_stopped
 from fastio.cache.report import status
-from fastio.packed.remote import RemoteDataset
+from fastio.packed import Dataset
 from fastio.stage import Blocks
 from tests.servers import http_folder
 from tests.staging_support import MIB, Reference, disk_use, pack_noise, piece_files, remote_loader
@@ -107,7 +107,7 @@ def load(pipe: Any, url: str, photos: Path, path: Path) -> None:
 
 
 def claim_heads(pipe: Any, url: str, path: Path) -> None:
-    with RemoteDataset(url, None, Cache(path, BUDGET)) as dataset:
+    with Dataset(url, None, Cache(path, BUDGET)) as dataset:
         kept = dataset.head_source()
         assert kept is not None
         sizes = dict.fromkeys(range(dataset.num_shards), PIECE)

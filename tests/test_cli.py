@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from fastio.cli import main
 from fastio.cli.common import readable_bytes
 from fastio.pack import Writer, pack
-from fastio.packed import open as open_dataset
+from fastio.packed import Dataset as open_dataset
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
 from tests.pictures import jpeg, pixels, write_folder
 

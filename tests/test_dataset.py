@@ -14,7 +14,7 @@ import pytest
 from fastio.errors import ImageError, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.pack import Writer
 from fastio.packed import Dataset
-from fastio.packed import open as open_dataset
+from fastio.packed import Dataset as open_dataset
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
 from tests.pictures import decoded, jpeg
 

@@ -10,8 +10,8 @@ import pytest
 
 from fastio.pack import Writer
 from fastio.pack.images import ImageCell
+from fastio.packed import Dataset as open_dataset
 from fastio.packed import check_images
-from fastio.packed import open as open_dataset
 from fastio.packed.check import BadImage
 from fastio.schema import Image, Scalar, Schema
 from tests.pictures import cmyk_jpeg, jpeg, pixels, png

@@ -18,7 +18,7 @@ import xxhash
 
 from fastio.errors import ManifestInvalid, ShardCorrupt
 from fastio.packed import MANIFEST_NAME
-from fastio.packed import open as open_dataset
+from fastio.packed import Dataset as open_dataset
 from fastio.packed.manifest import METADATA_KEY, _hash_columns, manifest_batch, manifest_metadata
 from fastio.packed.shard import ShardReader, write_sealed
 from fastio.schema import Image, Scalar, Schema, Text

@@ -24,7 +24,7 @@ from fastio.errors import (
 from fastio.pack import Writer, pack
 from fastio.pack.api import parse_size
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
-from fastio.packed import open as open_dataset
+from fastio.packed import Dataset as open_dataset
 from fastio.schema import Image, Scalar, Schema, Text
 from fastio.sources import FolderDataset
 from tests.pictures import write_folder

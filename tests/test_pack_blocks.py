@@ -18,8 +18,8 @@ from fastio.errors import ImageError, PackError
 from fastio.pack import Writer, pack
 from fastio.pack.codebooks import choose_codebook, codebook_hash, open_codebook
 from fastio.pack.images import ImageOptions, encode_file
+from fastio.packed import Dataset as open_dataset
 from fastio.packed import decode_image
-from fastio.packed import open as open_dataset
 from fastio.schema import CODEC_BLOCKS, CODEC_ENCODED, Image, Schema
 from tests.pictures import (
     cmyk_jpeg,

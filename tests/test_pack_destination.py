@@ -12,7 +12,7 @@ import pytest
 from fastio.errors import DatasetExists, PackError, SchemaError
 from fastio.pack import pack
 from fastio.packed import MANIFEST_NAME
-from fastio.packed import open as open_dataset
+from fastio.packed import Dataset as open_dataset
 from tests.pictures import jpeg, write_folder
 
 SMALL_SHARDS = 2500

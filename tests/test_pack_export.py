@@ -15,7 +15,7 @@ from PIL import JpegImagePlugin
 import fastio
 from fastio.errors import ImageError, PackError
 from fastio.pack import Writer, export, pack
-from fastio.packed import open as open_dataset
+from fastio.packed import Dataset as open_dataset
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
 from tests.pictures import (
     cmyk_jpeg,

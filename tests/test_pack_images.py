@@ -21,7 +21,7 @@ from fastio.pack.images import (
     encode_pixels,
     is_image_file,
 )
-from fastio.packed import open as open_dataset
+from fastio.packed import Dataset as open_dataset
 from fastio.schema import CODEC_ENCODED, CODEC_JPEG, CODEC_RAW, Image, Schema
 from tests.pictures import (
     cmyk_jpeg,

@@ -13,7 +13,7 @@ import pytest
 from fastio.errors import ImageError, PackError, SchemaError, SourceNotFound
 from fastio.pack import pack
 from fastio.packed import Dataset
-from fastio.packed import open as open_dataset
+from fastio.packed import Dataset as open_dataset
 from fastio.schema import Image, Scalar, Schema, Text
 from tests.pictures import decoded, jpeg
 

@@ -24,7 +24,7 @@ from fastio.pack import samples, shards
 from fastio.pack.codebooks import choose_codebook
 from fastio.pack.journal import Journal
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
-from fastio.packed import open as open_dataset
+from fastio.packed import Dataset as open_dataset
 from tests.children import run_code
 from tests.pictures import jpeg, write_folder
 

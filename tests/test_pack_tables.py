@@ -16,8 +16,8 @@ from fastio.cli import main
 from fastio.errors import DatasetNotFound, PackError, SchemaError
 from fastio.pack import pack
 from fastio.pack import tables as pack_tables
+from fastio.packed import Dataset as open_dataset
 from fastio.packed import Manifest
-from fastio.packed import open as open_dataset
 from fastio.schema import Array, Image, Scalar, Schema, Text
 from fastio.sources.table import MemoryTable, TableOptions, Tables
 from tests.support import packing_ends_after

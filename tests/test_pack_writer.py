@@ -9,7 +9,7 @@ import pytest
 from fastio.errors import ImageError, PackError
 from fastio.pack import Writer, pack
 from fastio.packed import MANIFEST_NAME
-from fastio.packed import open as open_dataset
+from fastio.packed import Dataset as open_dataset
 from fastio.schema import Image, Scalar, Schema, Text
 from tests.pictures import jpeg
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import fastio
 from fastio.cache import Run
 from fastio.order.order import Orders
-from fastio.packed.remote import RemoteDataset
+from fastio.packed import Dataset
 from fastio.stage import Blocks, Forecast, cut
 from fastio.stage.forecast import next_use
 
@@ -141,7 +141,7 @@ def test_blocks_say_where_every_image_lies(tmp_path: Path) -> None:
     fastio.pack(samples, tmp_path / "packed", codec="raw", shard_size="40KiB")
     local = fastio.open(tmp_path / "packed")
     assert local.num_shards > 2
-    with RemoteDataset(_as_memory(tmp_path / "packed")) as dataset:
+    with Dataset(_as_memory(tmp_path / "packed")) as dataset:
         blocks = Blocks(dataset, 7)
         rows = np.array([89, 0, 6, 7, 41, 42, 13], np.int64)
         assert blocks.of(rows).tolist() == [12, 0, 1, 5, 6]

@@ -227,7 +227,7 @@ def test_the_next_epochs_first_window_comes_at_the_end_of_this_one(
 ) -> None:
     # As of a dataset that is much larger: two windows at a time, and nothing used is kept.
     monkeypatch.setattr("fastio.feed.native.ahead_bytes", lambda *_: 0)
-    monkeypatch.setattr("fastio.packed.remote._KEPT_WHOLE_BYTES", 0)
+    monkeypatch.setattr("fastio.packed.stored._KEPT_WHOLE_BYTES", 0)
     bounds = window_bounds(root)
     end, shards = ShardOrder(bounds, 0, 1, 4).spans()[0]
     first = {f"shard-{n:06}.arrow" for n in shards.tolist()}

@@ -199,12 +199,12 @@ def _transformed(
 def _staging(dataset: AnyDataset, epoch: int) -> tuple[Stager | None, StagingPlan | None]:
     """Returns what fetches the rows of a remote dataset one at a time; None for a local dataset."""
     from fastio.engine import StagingPlan
-    from fastio.packed.remote import RemoteDataset
     from fastio.stage import Blocks, Forecast, Stager
 
-    if not isinstance(dataset, RemoteDataset):
+    packed = dataset.packed
+    if packed is None or packed.remote_part is None:
         return None, None
-    return Stager(Blocks(dataset, 1), None), StagingPlan(Forecast(None, epoch, 1), 0, _AHEAD_BYTES)
+    return Stager(Blocks(packed, 1), None), StagingPlan(Forecast(None, epoch, 1), 0, _AHEAD_BYTES)
 
 
 def _choose(rows: int, count: int, seed: int) -> list[int]:

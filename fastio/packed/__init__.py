@@ -1,8 +1,15 @@
-"""Packed datasets: a manifest, the shards that it names, and rows by their global number."""
+"""Packed datasets: a manifest, the shards that it names, and rows by their global number.
+
+- `packed`: `Dataset`; `gathered` reads fields of many rows
+- `manifest`: the description of the shards
+- `shards`: where shards lie; those in a folder. `stored`: those in a store
+- `shard`: one file of rows; `ipc`: Arrow files, laid out for a memory map and read without trust
+- `compared`: verification in the background; `check`: all images decoded, for `fastio verify`
+- `pixels`: stored images to pixels
+- `rows`, `of_sample`: what all datasets of rows share
+"""
 
 from __future__ import annotations
-
-import os
 
 from fastio.packed.check import BadImage, ImagesCheck, check_file, check_images
 from fastio.packed.manifest import (
@@ -16,16 +23,20 @@ from fastio.packed.manifest import (
     is_half_written,
     write_manifest,
 )
-from fastio.packed.packed import Dataset, ShardCheck, StoredImage
+from fastio.packed.packed import Dataset, Extent, StoredImage
 from fastio.packed.pixels import decode_image, open_image
+from fastio.packed.shards import ShardCheck
+from fastio.packed.stored import HEADS
 
 __all__ = [
     "CODEBOOK_BYTES",
     "FORMAT_VERSION",
+    "HEADS",
     "JOURNAL_NAME",
     "MANIFEST_NAME",
     "BadImage",
     "Dataset",
+    "Extent",
     "ImagesCheck",
     "Manifest",
     "ShardCheck",
@@ -36,24 +47,6 @@ __all__ = [
     "decode_image",
     "is_dataset",
     "is_half_written",
-    "open",
     "open_image",
     "write_manifest",
 ]
-
-
-def open(path: str | os.PathLike[str]) -> Dataset:
-    """Open a packed dataset.
-
-    Args:
-        path: the folder that `fastio pack` or `fastio.Writer` wrote.
-
-    Returns:
-        The dataset; close it, or use it in a `with` statement, to let go of its files.
-
-    Raises:
-        DatasetNotFound: the folder does not exist or has no manifest.
-        ManifestInvalid: the manifest is damaged.
-        FormatVersionUnsupported: a newer fastio wrote it.
-    """
-    return Dataset(path)

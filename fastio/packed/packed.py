@@ -1,79 +1,44 @@
-"""A packed dataset: its samples by global row number."""
+"""`Dataset`: the samples of a packed dataset by global row number."""
 
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastio import _native
-from fastio.errors import (
-    FastioError,
-    ImageError,
-    ManifestInvalid,
-    SchemaError,
-    ShardCorrupt,
-    SourceChanged,
-    SourceNotFound,
-)
-from fastio.packed.compared import Comparisons, compare
+from fastio.cache import Cache, CacheFolder, Source
+from fastio.errors import ImageError, ManifestInvalid, SchemaError, ShardCorrupt, SourceChanged
 from fastio.packed.fixed import FixedWidth
+from fastio.packed.gathered import ShardRows, gathered
 from fastio.packed.layout import Layout
-from fastio.packed.manifest import Manifest
 from fastio.packed.of_sample import of_sample
 from fastio.packed.pixels import decode_image
 from fastio.packed.ragged import RaggedRows
 from fastio.packed.reads import ImageReads, shard_reads
 from fastio.packed.rows import Rows
-from fastio.packed.shard import ShardReader, checksum
-from fastio.schema import CODEC_BLOCKS, Array, Image, Scalar, Schema, Tokens, is_fixed_width
+from fastio.packed.shard import ShardReader
+from fastio.packed.shards import LocalShards, ShardCheck, Shards
+from fastio.packed.stored import StoredShards
+from fastio.schema import CODEC_BLOCKS, Image, Scalar, Schema, is_fixed_width
 from fastio.shown import without_secrets
+from fastio.store import Store, is_remote, open_store
 
-# Columns up to this size are hashed when their shard is opened, larger ones in the background.
-_CHECKED_BYTES = 16 << 20
-# How often files are looked at while an epoch goes on, and at how many shards each time: as many
-# as a file system behind a network can tell of without being felt.
-_LOOK_S = 0.25
-_LOOKS = 8
-# Maps are cheap, but a process may have only so many (65530 on Linux, as it comes).
-_KEPT_SHARDS = 4096
+_ATTEMPTS = 6  # fetches of data that arrives damaged
 
 
 @dataclass(frozen=True)
-class ShardCheck:
-    """What checking one shard found.
-
-    Attributes:
-        name: the shard's file name.
-        nbytes: its size in bytes, as the manifest has it.
-        problem: what is wrong with it, or None.
-    """
-
-    name: str
-    nbytes: int
-    problem: str | None
-
-
-class ShardRows(NamedTuple):
-    """Those of some rows that lie in one shard.
-
-    Attributes:
-        shard: the shard's number.
-        places: int64 (n,), where they stand among the rows that were asked for.
-        local: int64 (n,), their numbers within the shard.
-    """
+class Extent:
+    """A range of one shard's bytes."""
 
     shard: int
-    places: NDArray[np.int64]
-    local: NDArray[np.int64]
+    offset: int
+    length: int
 
 
 class StoredImage(NamedTuple):
@@ -107,34 +72,82 @@ class StoredImage(NamedTuple):
 
 
 class Dataset(Rows):
-    """A packed dataset. Safe to use from several threads; unpickling opens it again.
+    """A packed dataset, in a folder or in a store. Thread-safe. Unpickling opens it again.
 
     Args:
-        path: folder that `fastio pack` or `fastio.Writer` wrote.
-        manifest: manifest of the folder, if it is already open.
+        path: The folder that `fastio pack` or `fastio.Writer` wrote, or its URL.
+        storage_options: For a URL: options of the store, see `fastio.store.open_store`.
+        cache: For a URL: the cache for heads and images. If None, they are kept in memory while
+            they are needed.
 
     Attributes:
-        path: the folder.
-        manifest: the manifest, which lists the contents of the folder.
-        schema: fields of the samples.
+        path: The folder or the URL.
+        manifest: The manifest, which describes the shards.
+        schema: The fields of the samples.
+        cache: As given.
+        whole: Whether `shard` opens shards with all of their bytes. If False, the bytes of images
+            read as zeros there, and are fetched by ranges. In a store, shards without images are
+            whole.
 
     Raises:
-        DatasetNotFound: the folder does not exist or has no manifest.
-        ManifestInvalid: the manifest is damaged.
-        FormatVersionUnsupported: a newer fastio wrote it.
+        DatasetNotFound: If the folder does not exist or has no manifest.
+        ManifestInvalid: If the manifest is damaged.
+        FormatVersionUnsupported: If a newer fastio wrote it.
+        StoreError: If the store does not answer.
     """
 
-    def __init__(self, path: str | os.PathLike[str], manifest: Manifest | None = None) -> None:
-        self.path = os.fspath(path)
-        self.manifest = Manifest(self.path) if manifest is None else manifest
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        cache: Cache | None = None,
+    ) -> None:
+        self._given = os.fspath(path), storage_options, cache
+        self.cache = cache
+        self._shards: Shards = (
+            StoredShards(open_store(os.fspath(path), storage_options), cache)
+            if is_remote(path)
+            else LocalShards(os.fspath(path))
+        )
+        self.path = self._shards.path
+        self.whole = self._shards.whole
+        self.manifest = self._shards.manifest
         self.schema: Schema = self.manifest.schema
-        self._shards: OrderedDict[int, ShardReader] = OrderedDict()
-        self._comparisons = Comparisons(self.manifest.nbytes)
-        self._look_s, self._looks = 0.0, 0
-        self._manifest_asked = self.manifest.checked
         self._codebook: _native.Codebook | None = None
-        self._lock = threading.Lock()
-        self._closed = False
+
+    @property
+    def store(self) -> Store:
+        """The store of the shards.
+
+        Raises:
+            ValueError: If the dataset is in a local folder.
+        """
+        return self._stored.store
+
+    @property
+    def _stored(self) -> StoredShards:
+        if not isinstance(self._shards, StoredShards):
+            raise ValueError(f"{self.path} is a folder, and not in a store")
+        return self._shards
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all shards in bytes."""
+        return self.manifest.nbytes
+
+    @property
+    def head_bytes_fetched(self) -> int:
+        """See `Remote`."""
+        return self._stored.bytes_fetched
+
+    def head_source(self) -> tuple[CacheFolder, Source] | None:
+        """Returns the cache folder and source of heads, whose pieces are numbered by shard; None
+        without a cache.
+
+        Raises:
+            CacheError: If the cache cannot be used.
+        """
+        return self._stored.source()
 
     @property
     def fingerprint(self) -> str:
@@ -210,25 +223,15 @@ class Dataset(Rows):
         return os.path.join(self.path, self.manifest.name(shard))
 
     def shard(self, shard: int) -> ShardReader:
-        """A shard's reader, opened when first asked for and kept.
+        """Returns a shard's reader. The first call opens it; in a store, this fetches its head.
 
         Raises:
-            SourceNotFound: the file is missing.
-            SourceChanged: the folder holds another dataset by now.
-            ShardCorrupt: it is damaged, or not the file that the manifest describes.
+            SourceNotFound: If the shard is missing.
+            SourceChanged: If the dataset was replaced by another one.
+            ShardCorrupt: If the shard is damaged, or not the one that the manifest describes.
+            StoreError: If the store does not answer.
         """
-        with self._lock:
-            if self._closed:
-                raise ValueError(f"{self.path}: this dataset was closed")
-            reader = self._shards.get(shard)
-            if reader is None:
-                reader = self._shards[shard] = self._open_shard(shard)
-                if len(self._shards) > _KEPT_SHARDS:
-                    # Dropped, not closed: another thread may be using it.
-                    self._shards.popitem(last=False)
-            else:
-                self._shards.move_to_end(shard)
-            return reader
+        return self._shards.readers.get(shard)
 
     def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
         """One field of many rows.
@@ -251,58 +254,70 @@ class Dataset(Rows):
     def gather_all(
         self, fields: Sequence[str], rows: NDArray[np.int64]
     ) -> dict[str, NDArray[Any] | list[Any]]:
-        """`gather` for several fields, whose rows are looked for once."""
+        """Reads several fields of many rows; see `gather`."""
         kinds = {name: self._field(name) for name in fields}
         for name, kind in kinds.items():
             if isinstance(kind, Image):
                 raise SchemaError(f"field {name!r} is an image: index the dataset, or use a Loader")
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._gathered(kinds, rows)
+            except ShardCorrupt:  # a shard may have been truncated in the cache
+                if not self.renew_shards(group.shard for group in self.by_shard(rows)):
+                    raise
+        return self._gathered(kinds, rows)
+
+    def _gathered(
+        self, kinds: Mapping[str, Any], rows: NDArray[np.int64]
+    ) -> dict[str, NDArray[Any] | list[Any]]:
         groups = self.by_shard(rows)
         readers = [self.shard(group.shard) for group in groups]
         values = {
-            name: _gathered(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
+            name: gathered(name, kind, len(rows), groups, readers) for name, kind in kinds.items()
         }
-        self._check_undamaged(readers)
+        self._shards.check_read(readers)
         return values
 
     def check_unchanged(self) -> None:
-        """Look at whether the manifest and all shards that are open are those that were opened.
+        """Checks that the manifest and all open shards are those that were opened.
+
+        Does nothing for a dataset in a store, because all data that is fetched is compared with
+        the manifest.
 
         Raises:
-            SourceChanged: one of them was replaced or written since.
-            ShardCorrupt: columns that were compared in the background are damaged.
+            SourceChanged: If one of them was replaced or written to.
+            ShardCorrupt: If columns that were verified in the background are damaged.
         """
-        self._comparisons.raise_problem()
-        self.manifest.check_unchanged()
-        for reader in self._readers():
-            reader.check_unchanged()
+        self._shards.check_unchanged()
 
     def look(self) -> None:
-        """As `check_unchanged`, but for a few of the shards in turn, and now and then; cheap."""
-        self._comparisons.raise_problem()
-        now_s = time.monotonic()
-        if now_s < self._look_s:
-            return
-        self._look_s = now_s + _LOOK_S
-        self.manifest.check_unchanged()
-        readers = self._readers()
-        for place in range(self._looks, self._looks + min(_LOOKS, len(readers))):
-            readers[place % len(readers)].check_unchanged()
-        self._looks += _LOOKS
+        """Does what `check_unchanged` does for a few shards at a time, at most 4 times a second."""
+        self._shards.look()
 
     def finish_epoch(self) -> None:
-        """Wait for what is compared in the background, and look at all files that are open.
+        """Waits for verifications in the background, and checks all open files.
 
         Raises:
-            SourceChanged, ShardCorrupt, ManifestInvalid: the rows that were read may be wrong.
+            SourceChanged, ShardCorrupt, ManifestInvalid: If rows that were read may be wrong.
         """
-        self._comparisons.finish()
-        self.manifest.check_unchanged()
-        for reader in self._readers():
-            reader.check_unchanged()
+        self._shards.finish_epoch()
 
-    def _readers(self) -> list[ShardReader]:
-        with self._lock:
-            return list(self._shards.values())
+    def check_manifest(self) -> None:
+        """Raises SourceChanged if another manifest is in place of the one that was opened."""
+        self._shards.check_manifest()
+
+    def renew_shards(self, shards: Iterable[int]) -> bool:
+        """Forgets those of the shards that are damaged.
+
+        Returns:
+            Whether opening them again may help: they are in a store, and are fetched again.
+        """
+        return self._shards.renew(shards)
+
+    @property
+    def remote_part(self) -> Dataset | None:
+        """The dataset itself if it is in a store, else None."""
+        return self if isinstance(self._shards, StoredShards) else None
 
     @property
     def packed(self) -> Dataset:
@@ -339,20 +354,13 @@ class Dataset(Rows):
         shards, local = self.locate(np.array([row], np.int64))
         return self.shard(int(shards[0])).view(field, int(local[0]))
 
-    def renew_shards(self, shards: Iterable[int]) -> bool:
-        """Opens damaged shards anew; returns whether reading their rows again can help."""
-        self.forget(shards)
-        return False
-
     def forget(self, shards: Iterable[int]) -> None:
-        """Has shards opened anew when they are asked for next."""
-        with self._lock:
-            for shard in shards:
-                self._shards.pop(shard, None)
+        """Makes the next call of `shard` open these shards again."""
+        self._shards.readers.forget(shards)
 
     def is_kept(self, shard: int) -> bool:
-        """Whether a shard's reader is there, to be returned at once."""
-        return shard in self._shards
+        """Returns whether `shard` would return at once."""
+        return self._shards.readers.has(shard)
 
     def image(
         self,
@@ -388,7 +396,7 @@ class Dataset(Rows):
             if at_least is None or stored.codec != CODEC_BLOCKS:
                 stored.check()  # else the parts that are read have checksums of their own
             pixels = decode_image(*stored[:5], mode, codebook, at_least, self.max_pixels)
-        self._check_undamaged([self.shard(int(self.locate(np.array([row]))[0][0]))])
+        self._shards.check_read([self.shard(int(self.locate(np.array([row]))[0][0]))])
         return pixels
 
     def stored_image(
@@ -413,7 +421,7 @@ class Dataset(Rows):
             for part in ("codec", "height", "width", "orientation", "crc32c")
         )
         if data is None:
-            data = self._stored_bytes(reader, field, row, local)
+            data = self._shards.image_bytes(reader, field, int(shards[0]), local)
         return StoredImage(data, *parts)
 
     def sample_name(self, row: int) -> str:
@@ -457,100 +465,69 @@ class Dataset(Rows):
         """
         self.manifest.check()
         for shard in range(self.num_shards):
-            problem = self._check_shard(shard)
+            problem = self._shards.check(shard)
             nbytes = int(self.manifest.shard_bytes[shard])
             yield ShardCheck(self.manifest.name(shard), nbytes, problem)
 
+    def extents(self, first: int, last: int) -> list[Extent]:
+        """Returns the ranges of the images of rows [first, last). Opens their shards.
+
+        They are ordered by shard and then by field. Each covers a field's rows in order.
+
+        Raises:
+            StoreError, SourceNotFound, ShardCorrupt: As for `shard`.
+        """
+        found = []
+        for shard, begin, end in self.spans(first, last):
+            reader = self.shard(shard)
+            for field in self.schema.image_fields:
+                offsets = reader.offsets(field)
+                offset, stop = int(offsets[begin]), int(offsets[end])
+                found.append(Extent(shard, reader.data_offset(field) + offset, stop - offset))
+        return found
+
+    def spans(self, first: int, last: int) -> list[tuple[int, int, int]]:
+        """Splits rows [first, last) by shard: returns (shard, local begin, local end)."""
+        first_row, rows = self.manifest.first_row, self.manifest.shard_rows
+        shard = int(np.searchsorted(first_row, first, side="right")) - 1
+        found = []
+        while first < last:
+            begin = first - int(first_row[shard])
+            end = min(int(rows[shard]), last - int(first_row[shard]))
+            found.append((shard, begin, end))
+            first += end - begin
+            shard += 1
+        return found
+
+    def check_rows(self, first: int, last: int, parts: Sequence[Any]) -> str | None:
+        """Compares images' bytes with their checksums.
+
+        Args:
+            first, last: The rows [first, last).
+            parts: The bytes of `extents(first, last)`.
+
+        Returns:
+            A description of the first problem, which names the row; None if all bytes are right.
+        """
+        supply = iter(parts)
+        for shard, begin, end in self.spans(first, last):
+            reader = self.shard(shard)
+            for field in self.schema.image_fields:
+                data = np.frombuffer(next(supply), np.uint8)
+                starts = reader.offsets(field)[begin : end + 1]
+                starts = starts - starts[0]
+                expected = reader.fixed(f"{field}.crc32c")[begin:end]
+                bad = _native.crc32c_mismatch(data, starts, expected)
+                if bad >= 0:
+                    return f"{reader.path} row {begin + bad}: wrong CRC-32C"
+        return None
+
     def close(self) -> None:
-        """Let go of the shards. Views taken before stay valid."""
-        with self._lock:
-            self._closed = True
-            self._comparisons.close()
-            self._shards.clear()
+        """Drops the shards and closes connections. Views that were taken stay valid."""
+        self._shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.path, self.fingerprint)
-
-    def _stored_bytes(
-        self, reader: ShardReader, field: str, row: int, local: int
-    ) -> NDArray[np.uint8]:
-        """An image's bytes, uint8 (n,)."""
-        return reader.view(field, local)
-
-    def _open_shard(self, shard: int) -> ShardReader:
-        self.manifest.check_unchanged()
-        if not self._manifest_asked:
-            self._manifest_asked = True
-            self._comparisons.add(self.manifest.check)
-        try:
-            reader = self._opened(self.shard_path(shard), shard)
-            if reader.column_bytes <= _CHECKED_BYTES:
-                compare(reader)
-            else:
-                self._comparisons.add_shard(reader)
-        except (ShardCorrupt, SourceNotFound):
-            self.manifest.check_unchanged()  # which says more, where it is not the same one
-            raise
-        return reader
-
-    def _check_undamaged(self, readers: Iterable[ShardReader]) -> None:
-        """After values were read.
-
-        Raises:
-            ShardCorrupt: a shard was cut off while it was mapped.
-            SourceChanged: it was replaced or written.
-        """
-        self._comparisons.raise_problem()
-        for reader in readers:
-            if reader.damaged:
-                raise ShardCorrupt(
-                    f"{reader.path} was cut off while it was read: it had {reader.nbytes} bytes "
-                    "when it was opened"
-                )
-            self._check_file(reader)
-
-    def _check_file(self, reader: ShardReader) -> None:
-        reader.check_unchanged()
-
-    def _opened(
-        self,
-        path: str | os.PathLike[str],
-        shard: int,
-        name: str | None = None,
-        columns_first: bool = False,
-    ) -> ShardReader:
-        """A reader whose head and foot are those that the manifest describes; see `ShardReader`.
-
-        Raises:
-            SourceNotFound, ShardCorrupt: there is no such file, or another.
-        """
-        file = self.manifest.file(shard)
-        reader = ShardReader(path, name, self.schema, file, columns_first=columns_first)
-        rows = int(self.manifest.shard_rows[shard])
-        if reader.rows != rows:
-            raise ShardCorrupt(
-                f"{reader.path} has {reader.rows} rows, the manifest says {rows}; copy the dataset "
-                "again, or pack again"
-            )
-        return reader
-
-    def _check_shard(self, shard: int) -> str | None:
-        try:
-            path = self.shard_path(shard)
-            nbytes, whole = os.path.getsize(path), int(self.manifest.shard_bytes[shard])
-            if nbytes != whole:
-                state = "truncated" if nbytes < whole else "too long"
-                return f"{state}: {nbytes:,} of {whole:,} bytes"
-            found = checksum(path)
-            expected = self.manifest.xxh3(shard)
-            if found != expected:
-                return f"its xxh3 is {found}, expected {expected}"
-            self._open_shard(shard)
-        except FileNotFoundError:
-            return "missing"
-        except (FastioError, OSError) as error:
-            return str(error)
-        return None
+        return _reopened, (self._given, self.fingerprint)
 
     def _value(self, name: str, row: int) -> Any:
         kind = self._field(name)
@@ -563,24 +540,15 @@ class Dataset(Rows):
         return value
 
 
-def _reopened(path: str, fingerprint: str) -> Dataset:
-    """A dataset in another process.
+def _reopened(
+    given: tuple[str, Mapping[str, Any] | None, Cache | None], fingerprint: str
+) -> Dataset:
+    """Opens a dataset again in another process.
 
     Raises:
-        SourceChanged: the folder holds another one by now.
+        SourceChanged: If another dataset is in its place now.
     """
-    return same_dataset(Dataset(path), fingerprint)
-
-
-_AnyDataset = TypeVar("_AnyDataset", bound=Dataset)
-
-
-def same_dataset(dataset: _AnyDataset, fingerprint: str) -> _AnyDataset:
-    """A dataset that was opened again.
-
-    Raises:
-        SourceChanged: it is not the one that was opened before.
-    """
+    dataset = Dataset(*given)
     if dataset.fingerprint != fingerprint:
         dataset.close()
         raise SourceChanged(
@@ -588,50 +556,3 @@ def same_dataset(dataset: _AnyDataset, fingerprint: str) -> _AnyDataset:
             f"fingerprint is {dataset.fingerprint}, expected {fingerprint}; open it again"
         )
     return dataset
-
-
-def _gathered(
-    field: str, kind: Any, count: int, groups: list[ShardRows], readers: list[ShardReader]
-) -> NDArray[Any] | list[Any]:
-    """One field of `count` rows, from their shards."""
-    shape: tuple[int, ...] | None = () if isinstance(kind, Scalar) else None
-    if isinstance(kind, Array):
-        shape = kind.fixed_shape
-    if shape is not None:
-        array = np.empty((count, *shape), dtype=kind.dtype)
-        for (_, places, local), reader in zip(groups, readers, strict=True):
-            stored = reader.fixed(field)[local]
-            if array.dtype.kind == "c":  # columns have pairs of numbers
-                stored = stored.view(array.dtype)
-            array[places] = stored.reshape(-1, *shape)
-        return array
-    values: list[Any] = [None] * count
-    for (_, places, local), reader in zip(groups, readers, strict=True):
-        found = _variable_values(reader, field, kind, local)
-        for place, value in zip(places.tolist(), found, strict=True):
-            values[place] = value
-    return values
-
-
-def _variable_values(
-    reader: ShardReader, field: str, kind: Any, local: NDArray[np.int64]
-) -> Sequence[Any]:
-    if isinstance(kind, Tokens):
-        starts, flat = reader.tokens(field)
-        bounds = zip(starts[local].tolist(), starts[local + 1].tolist(), strict=True)
-        return [flat[begin:end].copy() for begin, end in bounds]
-    values = reader.values(field, local)
-    if not isinstance(kind, Array):
-        return values
-    arrays = []
-    for row, value in zip(local.tolist(), values, strict=True):
-        # A copy, since arrays over bytes are read-only.
-        try:
-            flat = np.frombuffer(value, dtype=kind.dtype).copy()
-            arrays.append(flat.reshape(reader.shape(field, row)))
-        except ValueError as error:
-            raise ShardCorrupt(
-                f"{reader.path} row {row}: the {len(value)} bytes of {field!r} do not form an "
-                f"array of {kind.dtype} with the stored shape: {error}"
-            ) from error
-    return arrays

@@ -49,18 +49,20 @@ class Remote(Protocol):
     Attributes:
         path: URL, for messages.
         schema: fields of the samples.
-        store: the store of its objects.
         cache: cache for what is fetched; None keeps it in memory while it is needed.
         whole: whether objects are fetched whole, because there are no images.
     """
 
     path: str
     schema: Schema
-    store: Store
     cache: Cache | None
     whole: bool
 
     def __len__(self) -> int: ...
+    @property
+    def store(self) -> Store:
+        """Returns the store of its objects."""
+
     @property
     def fingerprint(self) -> str:
         """Returns 16 hexadecimal digits that identify the contents."""

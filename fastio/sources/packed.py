@@ -9,7 +9,6 @@ import xxhash
 
 from fastio.errors import DatasetNotFound
 from fastio.packed import Dataset, check_images, is_dataset, is_half_written
-from fastio.packed.remote import RemoteDataset
 from fastio.runtime.cores import available_cores
 from fastio.sources.base import (
     Findings,
@@ -35,7 +34,7 @@ def _sniff(source: Any, options: Options) -> Dataset | str | None:
     if table_kind(url) is not None or is_tar_url(url):
         return None
     try:
-        return RemoteDataset(url, options.storage_options, options.kept)
+        return Dataset(url, options.storage_options, options.kept)
     except DatasetNotFound:
         return None
 

@@ -1,6 +1,6 @@
 """A remote dataset as blocks of consecutive rows, which are fetched and cached as units.
 
-Block b has the rows from b * block_rows on. Its bytes are those of `RemoteDataset.extents`: ordered
+Block b has the rows from b * block_rows on. Its bytes are those of `Dataset.extents`: ordered
 by shard, then by field, then by row.
 """
 
@@ -113,7 +113,7 @@ class Blocks:
     def describes(self, rows: Numbers) -> bool:
         """Returns whether the heads of the rows' shards are in memory."""
         shards = np.unique(self.dataset.locate(rows)[0])
-        return all(self.dataset.has_head(shard) for shard in shards.tolist())
+        return all(self.dataset.is_kept(shard) for shard in shards.tolist())
 
     def whole_shards(self, block: int) -> list[ShardReader]:
         """Returns the shards of a block that are fetched whole: none in this class.

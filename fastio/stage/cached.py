@@ -17,7 +17,7 @@ from typing import Any
 
 from fastio.cache import Cache, CacheFolder, MemoryFile, Run, Source, memory_file
 from fastio.errors import CacheError
-from fastio.packed.remote import HEADS
+from fastio.packed import HEADS
 from fastio.stage.blocks import Blocks
 from fastio.stage.forecast import Forecast, next_use
 from fastio.stage.resident import Resident

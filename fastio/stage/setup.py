@@ -11,7 +11,7 @@ import numpy as np
 
 from fastio.errors import CacheError
 from fastio.order.sampling import Sampling
-from fastio.packed.remote import RemoteDataset
+from fastio.packed import Dataset
 from fastio.sources import Loadable, Remote, RemoteTars
 from fastio.stage.blocks import Blocks
 from fastio.stage.choice import Cut, cut
@@ -43,7 +43,7 @@ def staged(
     """
     remote = dataset.remote_part
     assert remote is not None
-    if isinstance(remote, RemoteDataset) and remote.whole:
+    if isinstance(remote, Dataset) and remote.whole:
         bounds = dataset.shard_bounds()
         assert bounds is not None
         return _staged_by_shards(remote, bounds, sampling)
@@ -51,7 +51,7 @@ def staged(
 
 
 def _staged_by_shards(
-    dataset: RemoteDataset, bounds: Numbers, sampling: Sampling
+    dataset: Dataset, bounds: Numbers, sampling: Sampling
 ) -> tuple[Sampling, Stager]:
     if sampling.window is None and sampling.ours:
         sampling = replace(sampling, window=_WINDOW_SHARDS, bounds=tuple(bounds.tolist()))

@@ -1,7 +1,7 @@
 """Shards of a remote dataset without images as blocks, which are fetched and verified whole.
 
 Rows are the dataset's own, or windows of its tokens. A block has the number of its shard, under
-which the cache keeps it (see `packed.heads`). A block has no bytes besides the shard.
+which the cache keeps it (see `packed.stored`). A block has no bytes besides the shard.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fastio.packed.remote import RemoteDataset
+from fastio.packed import Dataset
 from fastio.packed.shard import ShardReader
 from fastio.stage.blocks import Blocks, Numbers, Places, Range
 
@@ -25,7 +25,7 @@ class ShardBlocks(Blocks):
             If None, the dataset's own rows.
     """
 
-    def __init__(self, dataset: RemoteDataset, bounds: Numbers | None = None) -> None:
+    def __init__(self, dataset: Dataset, bounds: Numbers | None = None) -> None:
         super().__init__(dataset, 0, images=False)
         self._remote = dataset
         self.bounds = dataset.shard_bounds() if bounds is None else bounds
@@ -57,7 +57,7 @@ class ShardBlocks(Blocks):
 
     def describes(self, rows: Numbers) -> bool:
         """Returns whether all shards of the rows are in memory."""
-        return all(self._remote.has_head(shard) for shard in self.of(rows).tolist())
+        return all(self._remote.is_kept(shard) for shard in self.of(rows).tolist())
 
     def whole_shards(self, block: int) -> list[ShardReader]:
         """Returns the shard, which stays in memory while it is referenced.

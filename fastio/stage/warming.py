@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Run, Source, Written, aligned_size
-from fastio.packed.remote import HEADS, RemoteDataset
+from fastio.packed import HEADS, Dataset
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
 from fastio.sources import Remote, RemoteTars
@@ -184,7 +184,7 @@ class _Warming:
     def run(self) -> None:
         """Stages heads and blocks."""
         self._tell()
-        if isinstance(self._dataset, RemoteDataset) and self._dataset.whole:
+        if isinstance(self._dataset, Dataset) and self._dataset.whole:
             self._heads_only(self._dataset)
         else:
             others = self._stage()
@@ -195,7 +195,7 @@ class _Warming:
     def report(self, seconds: float) -> WarmReport:
         """What was done."""
         rows = (self._blocks.rows(number) for number in self._staged)
-        if isinstance(self._dataset, RemoteDataset) and self._dataset.whole:
+        if isinstance(self._dataset, Dataset) and self._dataset.whole:
             shard_rows = self._dataset.manifest.shard_rows
             rows = ((0, int(shard_rows[shard])) for shard in self._staged)
         return WarmReport(
@@ -379,7 +379,7 @@ class _Warming:
 
     # --- Datasets without images ------------------------------------------------------------------
 
-    def _heads_only(self, dataset: RemoteDataset) -> None:
+    def _heads_only(self, dataset: Dataset) -> None:
         """Stages shards that consist of their heads only: opening one stores it in the cache."""
         kept = dataset.head_source()
         assert kept is not None

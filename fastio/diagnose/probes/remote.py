@@ -21,7 +21,7 @@ from fastio.diagnose.probes.files import file_system
 from fastio.diagnose.probes.rates import SECONDS, image_loader, loader_part, room
 from fastio.diagnose.use import Use
 from fastio.errors import LoaderTimeout
-from fastio.packed.remote import RemoteDataset
+from fastio.packed import Dataset
 from fastio.sources import open as open_data
 from fastio.store import Store, open_store, split
 from fastio.store.ranges import parallel
@@ -238,7 +238,7 @@ def _object(data: Data, options: Mapping[str, Any]) -> tuple[Store, str, int]:
     """Returns a large object of the dataset: its store, name and size."""
     url = data.facts.path
     if data.facts.packed:
-        with RemoteDataset(url, dict(options)) as dataset:
+        with Dataset(url, dict(options)) as dataset:
             name = dataset.manifest.name(0)
         store = open_store(url, options)
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from fastio.packed import Dataset
-from fastio.packed.remote import RemoteDataset
 from fastio.packed.shard import ShardReader
 from fastio.runtime.ahead import in_order
 
@@ -18,7 +17,7 @@ def readers(dataset: Dataset, shards: Iterable[int]) -> Iterator[tuple[int, Shar
     Raises:
         SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
     """
-    if not isinstance(dataset, RemoteDataset):
+    if dataset.remote_part is None:
         yield from ((shard, dataset.shard(shard)) for shard in shards)
         return
     yield from in_order(

@@ -1,0 +1,375 @@
+"""Where the shards of a dataset lie: what a place of shards does, and shards in a local folder.
+
+`fastio.packed.stored` has the shards in a store.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
+from fastio.packed.compared import Comparisons, compare
+from fastio.packed.manifest import Manifest
+from fastio.packed.shard import ShardReader, checksum
+from fastio.runtime.lifecycle import Owner
+
+# Columns up to this size are verified when their shard is opened, larger ones in the background.
+_CHECKED_BYTES = 16 << 20
+# How often files are checked for changes during an epoch, and how many shards each time. A network
+# file system answers this many calls without a noticeable delay.
+_LOOK_S = 0.25
+_LOOKS = 8
+# Mappings are cheap, but a process may have only so many (65530 by default on Linux).
+_KEPT_SHARDS = 4096
+
+
+@dataclass(frozen=True)
+class ShardCheck:
+    """The result of checking one shard.
+
+    Attributes:
+        name: The shard's file name.
+        nbytes: The size in bytes that the manifest states.
+        problem: What is wrong with it, or None.
+    """
+
+    name: str
+    nbytes: int
+    problem: str | None
+
+
+class OpenShards:
+    """The open shards of a dataset, ordered by last use. Thread-safe.
+
+    Each shard is opened by one thread, for which others wait. A forked child keeps the open shards
+    and forgets the openings that were in progress, because it has none of the threads.
+
+    Args:
+        path: The dataset's path or URL, for messages.
+        open_shard: Opens a shard.
+        memory: For shards that are held in memory, their sizes int64 (shards,) and the most bytes
+            of them that are kept. If None, only their number is limited.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        open_shard: Callable[[int], ShardReader],
+        memory: tuple[NDArray[np.int64], int] | None = None,
+    ) -> None:
+        self._path = path
+        self._open = open_shard
+        self._memory = memory
+        self._kept: OrderedDict[int, ShardReader | Future[ShardReader]] = OrderedDict()
+        self._in_use: weakref.WeakValueDictionary[int, ShardReader] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+        self._owner = Owner()
+        self._closed = False
+
+    def get(self, shard: int) -> ShardReader:
+        """Returns a shard's reader, which is opened if necessary.
+
+        Raises:
+            ValueError: If the dataset was closed.
+            Exception: Whatever `open_shard` raises.
+        """
+        self._owner.take_over(self._begin_anew)
+        with self._lock:
+            if self._closed:
+                raise ValueError(f"{self._path}: this dataset was closed")
+            kept = self._kept.get(shard)
+            if kept is not None:
+                self._kept.move_to_end(shard)
+            else:
+                opening: Future[ShardReader] = Future()
+                reader = self._in_use.get(shard)
+                self._kept[shard] = opening if reader is None else reader
+                self._limit()
+                if reader is not None:
+                    return reader
+        if isinstance(kept, ShardReader):
+            return kept
+        return self._opened(shard, opening) if kept is None else kept.result()
+
+    def has(self, shard: int) -> bool:
+        """Returns whether `get` would return at once."""
+        if not self._owner.is_here:
+            return False
+        with self._lock:
+            return isinstance(self._kept.get(shard), ShardReader)
+
+    def all(self) -> list[ShardReader]:
+        """Returns the readers that are open."""
+        self._owner.take_over(self._begin_anew)
+        with self._lock:
+            return [kept for kept in self._kept.values() if isinstance(kept, ShardReader)]
+
+    def forget(self, shards: Iterable[int]) -> None:
+        """Makes the next `get` open the shards again."""
+        self._owner.take_over(self._begin_anew)
+        with self._lock:
+            for shard in shards:
+                self._kept.pop(shard, None)
+                self._in_use.pop(shard, None)
+
+    def close(self) -> None:
+        """Drops all readers. Those that are in use stay valid."""
+        self._owner.take_over(self._begin_anew)
+        with self._lock:
+            self._closed = True
+            self._kept.clear()
+
+    def _opened(self, shard: int, opening: Future[ShardReader]) -> ShardReader:
+        try:
+            reader = self._open(shard)
+        except BaseException as error:
+            with self._lock:
+                if self._kept.get(shard) is opening:
+                    del self._kept[shard]
+            opening.set_exception(error)
+            raise
+        with self._lock:
+            self._in_use[shard] = reader
+            if self._kept.get(shard) is opening:  # not if it was dropped or forgotten meanwhile
+                self._kept[shard] = reader
+        opening.set_result(reader)
+        return reader
+
+    def _limit(self) -> None:
+        """Drops the least recently used shards if there are too many. Others may be using them."""
+        most = _KEPT_SHARDS
+        if self._memory is not None:
+            sizes, nbytes = self._memory
+            latest = np.cumsum(sizes[list(reversed(self._kept))])
+            most = min(most, max(1, int(np.searchsorted(latest, nbytes, "right"))))
+        while len(self._kept) > most:
+            self._kept.popitem(last=False)
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.Lock()
+        kept = [(n, each) for n, each in self._kept.items() if isinstance(each, ShardReader)]
+        self._kept = OrderedDict(kept)
+
+
+class Shards(Protocol):
+    """The shards of a dataset, in a folder or in a store. Thread-safe.
+
+    Attributes:
+        path: The folder or the URL.
+        manifest: The manifest.
+        readers: The open shards.
+        whole: Whether an open shard has all of its bytes. If False, it has everything except the
+            images.
+    """
+
+    path: str
+    manifest: Manifest
+    readers: OpenShards
+    whole: bool
+
+    def image_bytes(
+        self, reader: ShardReader, field: str, shard: int, local_row: int
+    ) -> NDArray[np.uint8]:
+        """Returns the stored bytes of an image, uint8 (n,)."""
+        ...
+
+    def renew(self, shards: Iterable[int]) -> bool:
+        """Forgets damaged shards. Returns whether opening them again may help."""
+        ...
+
+    def check(self, shard: int) -> str | None:
+        """Reads a shard and compares it with the manifest. Returns what is wrong, or None."""
+        ...
+
+    def check_manifest(self) -> None:
+        """Raises SourceChanged if another manifest is in its place now."""
+        ...
+
+    def check_read(self, readers: Iterable[ShardReader]) -> None:
+        """Checks shards after values were read.
+
+        Raises:
+            ShardCorrupt: If one was truncated while it was mapped, or if its columns are damaged.
+            SourceChanged: If one was replaced or written to.
+        """
+        ...
+
+    def check_unchanged(self) -> None:
+        """Checks all that is open; see `Dataset.check_unchanged`."""
+        ...
+
+    def look(self) -> None:
+        """Checks some of what is open; see `Dataset.look`."""
+        ...
+
+    def finish_epoch(self) -> None:
+        """Waits for verifications in the background; see `Dataset.finish_epoch`."""
+        ...
+
+    def close(self) -> None:
+        """Drops all readers."""
+        ...
+
+
+class LocalShards:
+    """The shards in a folder; see `Shards`. They are mapped.
+
+    Small columns are verified when a shard is opened, others in the background. Because files may
+    be replaced or written to, they are checked for changes.
+
+    Raises:
+        DatasetNotFound, ManifestInvalid, FormatVersionUnsupported: As for `Manifest`.
+    """
+
+    whole = True
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.manifest = Manifest(path)
+        self.readers = OpenShards(path, self._open)
+        self._comparisons = Comparisons(self.manifest.nbytes)
+        self._look_s, self._looks = 0.0, 0
+        self._manifest_asked = self.manifest.checked
+
+    def _open(self, shard: int) -> ShardReader:
+        self.manifest.check_unchanged()
+        if not self._manifest_asked:
+            self._manifest_asked = True
+            self._comparisons.add(self.manifest.check)
+        try:
+            reader = open_shard(self.manifest, self._file(shard), shard)
+            if reader.column_bytes <= _CHECKED_BYTES:
+                compare(reader)
+            else:
+                self._comparisons.add_shard(reader)
+        except (ShardCorrupt, SourceNotFound):
+            self.manifest.check_unchanged()  # gives a better message if the dataset was replaced
+            raise
+        return reader
+
+    def _file(self, shard: int) -> str:
+        return os.path.join(self.path, self.manifest.name(shard))
+
+    def image_bytes(
+        self, reader: ShardReader, field: str, shard: int, local_row: int
+    ) -> NDArray[np.uint8]:
+        """Returns a view of the mapped bytes; see `Shards`."""
+        return reader.view(field, local_row)
+
+    def renew(self, shards: Iterable[int]) -> bool:
+        """See `Shards`. A damaged local file stays damaged."""
+        self.readers.forget(shards)
+        return False
+
+    def check(self, shard: int) -> str | None:
+        """See `Shards`."""
+        try:
+            path = self._file(shard)
+            problem = wrong_size(os.path.getsize(path), int(self.manifest.shard_bytes[shard]))
+            problem = problem or wrong_hash(checksum(path), self.manifest.xxh3(shard))
+            if problem is None:
+                self._open(shard)
+        except FileNotFoundError:
+            return "missing"
+        except (FastioError, OSError) as error:
+            return str(error)
+        return problem
+
+    def check_manifest(self) -> None:
+        """See `Shards`."""
+        self.manifest.check_unchanged()
+
+    def check_read(self, readers: Iterable[ShardReader]) -> None:
+        """See `Shards`."""
+        self._comparisons.raise_problem()
+        for reader in readers:
+            check_undamaged(reader)
+            reader.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """See `Shards`."""
+        self._comparisons.raise_problem()
+        self.manifest.check_unchanged()
+        for reader in self.readers.all():
+            reader.check_unchanged()
+
+    def look(self) -> None:
+        """See `Shards`."""
+        self._comparisons.raise_problem()
+        now_s = time.monotonic()
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + _LOOK_S
+        self.manifest.check_unchanged()
+        readers = self.readers.all()
+        for place in range(self._looks, self._looks + min(_LOOKS, len(readers))):
+            readers[place % len(readers)].check_unchanged()
+        self._looks += _LOOKS
+
+    def finish_epoch(self) -> None:
+        """See `Shards`."""
+        self._comparisons.finish()
+        self.check_unchanged()
+
+    def close(self) -> None:
+        """See `Shards`."""
+        self.readers.close()
+        self._comparisons.close()
+
+
+def open_shard(
+    manifest: Manifest,
+    path: str | os.PathLike[str],
+    shard: int,
+    name: str | None = None,
+    columns_first: bool = False,
+) -> ShardReader:
+    """Opens a file as the shard that the manifest describes; see `ShardReader`.
+
+    Raises:
+        SourceNotFound: If there is no such file.
+        ShardCorrupt: If it is damaged, or another file.
+    """
+    reader = ShardReader(
+        path, name, manifest.schema, manifest.file(shard), columns_first=columns_first
+    )
+    rows = int(manifest.shard_rows[shard])
+    if reader.rows != rows:
+        raise ShardCorrupt(
+            f"{reader.path} has {reader.rows} rows, the manifest says {rows}; copy the dataset "
+            "again, or pack again"
+        )
+    return reader
+
+
+def check_undamaged(reader: ShardReader) -> None:
+    """Raises ShardCorrupt if a shard was found truncated while it was read."""
+    if reader.damaged:
+        raise ShardCorrupt(
+            f"{reader.path} was cut off while it was read: it had {reader.nbytes} bytes when it "
+            "was opened"
+        )
+
+
+def wrong_size(found: int, expected: int) -> str | None:
+    """Returns what is wrong with the size of a shard, or None."""
+    if found == expected:
+        return None
+    state = "truncated" if found < expected else "too long"
+    return f"{state}: {found:,} of {expected:,} bytes"
+
+
+def wrong_hash(found: str, expected: str) -> str | None:
+    """Returns what is wrong with the hash of a shard, or None."""
+    return None if found == expected else f"its xxh3 is {found}, expected {expected}"

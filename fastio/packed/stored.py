@@ -1,0 +1,310 @@
+"""Shards in a store. Their heads are fetched whole, their images by byte ranges.
+
+A head is everything in a shard except the images' bytes: schema, footer and small columns, some
+tens of bytes a row. The manifest gives its position, so that one request fetches it, and its
+hashes, which are verified before it is parsed. A head that arrives damaged is fetched again. In
+memory it is stored in a file of the shard's size with a hole in place of the images, so that the
+usual reader can read it. In the cache it is a piece numbered by its shard. A shard without images
+is all head, and is mapped from the cache.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fastio import _native
+from fastio.cache import Cache, CacheFolder, MemoryFile, Source, memory_file
+from fastio.errors import (
+    CacheError,
+    DatasetNotFound,
+    FormatVersionUnsupported,
+    ManifestInvalid,
+    ShardCorrupt,
+    SourceChanged,
+    SourceNotFound,
+)
+from fastio.packed.compared import compare
+from fastio.packed.manifest import MANIFEST_NAME, Manifest
+from fastio.packed.shard import ShardReader
+from fastio.packed.shards import OpenShards, check_undamaged, open_shard, wrong_hash, wrong_size
+from fastio.store import Store, join
+
+HEADS = 0  # used as the number of rows of a block for sources whose pieces are heads
+_ATTEMPTS = 6  # fetches of data that arrives damaged
+_POLL_S = 0.005
+_OTHERS_S = 30.0  # wait for a head that another process fetches; then it is fetched here too
+_KEPT_WHOLE_BYTES = 256 << 20  # of shards that were fetched whole and are not in use
+_VERIFY_BYTES = 16 << 20
+
+Part = tuple[int, Any]  # offset in the shard, bytes-like object
+
+
+class StoredShards:
+    """The shards in a store; see `Shards`. Opening one fetches its head.
+
+    Files are not checked for changes, because all fetched data is compared with the manifest.
+
+    Args:
+        store: The store of the dataset's folder.
+        cache: The cache for heads. If None, they are kept in memory while they are needed.
+
+    Attributes:
+        store, cache: As given.
+        bytes_fetched: The number of bytes of heads that were fetched from the store.
+
+    Raises:
+        DatasetNotFound: If there is no manifest.
+        ManifestInvalid, FormatVersionUnsupported: If it is damaged, or a newer fastio wrote it.
+        StoreError: If the store does not answer.
+    """
+
+    def __init__(self, store: Store, cache: Cache | None) -> None:
+        self.store = store
+        self.cache = cache
+        self.path = store.url
+        self.manifest = _fetch_manifest(store)
+        self.whole = not self.manifest.schema.image_fields
+        memory = (self.manifest.shard_bytes, _KEPT_WHOLE_BYTES) if self.whole else None
+        self.readers = OpenShards(self.path, self._open, memory)
+        self.bytes_fetched = 0
+        self._source: tuple[CacheFolder, Source] | None = None
+
+    def name(self, shard: int) -> str:
+        """Returns a shard's URL, for messages."""
+        return join(self.path, self.manifest.name(shard))
+
+    def image_bytes(
+        self, reader: ShardReader, field: str, shard: int, local_row: int
+    ) -> NDArray[np.uint8]:
+        """Fetches an image, again if it does not match its checksum; see `Shards`.
+
+        Raises:
+            StoreError, SourceNotFound: If it cannot be fetched.
+            SourceChanged: If it is damaged because the dataset was replaced.
+        """
+        if self.whole:
+            return reader.view(field, local_row)
+        begin, end = reader.offsets(field)[local_row : local_row + 2].tolist()
+        if begin == end:
+            return np.empty(0, np.uint8)
+        name, offset = self.manifest.name(shard), reader.data_offset(field) + begin
+        expected = int(reader.fixed(f"{field}.crc32c")[local_row])
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self.store.transfers.note_refetch()
+            data = np.frombuffer(self.store.read(name, offset, end - begin), np.uint8)
+            if _native.crc32c(data) == expected:
+                return data
+        self.check_manifest()
+        return data  # damaged at the source: decoding it raises the error
+
+    def renew(self, shards: Iterable[int]) -> bool:
+        """See `Shards`. Deletes damaged heads from the cache too."""
+        readers = self.readers
+        damaged = [shard for shard in shards if readers.has(shard) and readers.get(shard).damaged]
+        with suppress(CacheError):
+            kept = self.source()
+            if kept is not None:
+                kept[0].drop(kept[1], damaged)
+        readers.forget(damaged)
+        return bool(damaged)
+
+    def check(self, shard: int) -> str | None:
+        """See `Shards`. Reads the shard in parts."""
+        name, size = self.manifest.name(shard), int(self.manifest.shard_bytes[shard])
+        digest = xxhash.xxh3_64()
+        try:
+            problem = wrong_size(self.store.size(name), size)
+            if problem is not None:
+                return problem
+            for offset in range(0, size, _VERIFY_BYTES):
+                digest.update(self.store.read(name, offset, min(_VERIFY_BYTES, size - offset)))
+        except SourceNotFound:
+            return "missing"
+        except OSError as error:
+            return str(error)
+        return wrong_hash(digest.hexdigest(), self.manifest.xxh3(shard))
+
+    def check_manifest(self) -> None:
+        """See `Shards`."""
+        with suppress(OSError, ManifestInvalid):
+            found = _fetch_manifest(self.store).fingerprint
+            if found != self.manifest.fingerprint:
+                raise SourceChanged(
+                    f"{self.path} was replaced after it was opened: its fingerprint is {found}, "
+                    f"expected {self.manifest.fingerprint}; open it again"
+                )
+
+    def check_read(self, readers: Iterable[ShardReader]) -> None:
+        """See `Shards`. A changed file is no error: the cache may evict it."""
+        for reader in readers:
+            check_undamaged(reader)
+
+    def check_unchanged(self) -> None:
+        """Does nothing; see the class."""
+
+    def look(self) -> None:
+        """Does nothing; see the class."""
+
+    def finish_epoch(self) -> None:
+        """Does nothing; see the class."""
+
+    def close(self) -> None:
+        """Drops all readers and closes the store."""
+        self.readers.close()
+        self.store.close()
+
+    # --- Heads ------------------------------------------------------------------------------------
+
+    def source(self) -> tuple[CacheFolder, Source] | None:
+        """Returns the cache folder and source of heads; None without a cache.
+
+        Raises:
+            CacheError: If the cache cannot be used.
+        """
+        if self.cache is None:
+            return None
+        folder = self.cache.folder()
+        kept = self._source
+        if kept is None or kept[0] is not folder:
+            manifest = self.manifest
+            key = manifest.fingerprint, manifest.rows, HEADS, manifest.nbytes
+            kept = self._source = folder, folder.source(self.path, *key)
+        return kept
+
+    def _open(self, shard: int) -> ShardReader:
+        try:
+            return self._opened(shard)
+        except (ShardCorrupt, SourceNotFound):
+            self.check_manifest()  # gives a better message if the dataset was replaced
+            raise
+
+    def _opened(self, shard: int) -> ShardReader:
+        """Opens a shard's head from the cache or from the store.
+
+        Raises:
+            SourceNotFound: If the shard is missing.
+            ShardCorrupt: If it is damaged, or not the one that the manifest describes.
+            StoreError: If the store does not answer.
+        """
+        try:
+            kept = self.source()
+            if kept is not None:
+                return self._open_kept(*kept, shard)
+        except CacheError as error:
+            self._give_up_cache(error)
+        return self._fetch(shard)[1]
+
+    def _give_up_cache(self, error: CacheError | OSError) -> None:
+        assert self.cache is not None
+        self.cache.give_up(error)
+
+    def _open_kept(self, folder: CacheFolder, source: Source, shard: int) -> ShardReader:
+        """Opens a head from the cache. If it is missing, one of all processes fetches it."""
+        deadline_s = time.monotonic() + _OTHERS_S
+        size = sum(nbytes for _, nbytes in self._ranges(shard))
+        while time.monotonic() < deadline_s:
+            reader = self._kept(folder, source, shard)
+            if reader is not None:
+                return reader
+            outcome = folder.claim(source, {shard: size})[shard]
+            if outcome == "mine":
+                return self._fetch_and_keep(folder, source, shard)
+            if outcome == "no room":
+                break
+            if outcome == "ready" and self._kept(folder, source, shard) is None:
+                folder.drop(source, [shard])  # the index lists it, but the file is missing
+            time.sleep(_POLL_S)
+        return self._fetch(shard)[1]
+
+    def _kept(self, folder: CacheFolder, source: Source, shard: int) -> ShardReader | None:
+        path = folder.file(source, shard)
+        try:
+            found = folder.look(source, shard)
+            if found == "damaged":
+                self.store.transfers.note_refetch()
+            if found != "whole":
+                return None
+            if self.whole:
+                reader = open_shard(self.manifest, path, shard, self.name(shard))
+                compare(reader)
+                return reader
+            data, parts, at = memoryview(path.read_bytes()), [], 0
+            for offset, nbytes in self._ranges(shard):
+                parts.append((offset, data[at : at + nbytes]))
+                at += nbytes
+            return self._reader(shard, parts)
+        except (FileNotFoundError, SourceNotFound):
+            return None
+        except (ShardCorrupt, SourceChanged):
+            self.store.transfers.note_refetch()
+            folder.drop(source, [shard])
+            return None
+
+    def _fetch_and_keep(self, folder: CacheFolder, source: Source, shard: int) -> ShardReader:
+        stored = False
+        try:
+            parts, reader = self._fetch(shard)
+            try:
+                stored = folder.store(source, shard, [data for _, data in parts], misses=False)
+            except (CacheError, OSError) as error:
+                self._give_up_cache(error)
+        finally:
+            if not stored:
+                with suppress(CacheError):
+                    folder.abandon(source, [shard])
+        return reader
+
+    def _ranges(self, shard: int) -> list[tuple[int, int]]:
+        """Returns the ranges (offset, bytes) of a shard's head, ascending."""
+        return self.manifest.file(shard).described()
+
+    def _fetch(self, shard: int) -> tuple[list[Part], ShardReader]:
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(ShardCorrupt):
+                return self._fetch_once(shard)
+            self.store.transfers.note_refetch()
+        return self._fetch_once(shard)
+
+    def _fetch_once(self, shard: int) -> tuple[list[Part], ShardReader]:
+        ranges = self._ranges(shard)
+        data = self.store.read_ranges(self.manifest.name(shard), ranges)
+        self.bytes_fetched += sum(length for _, length in ranges)
+        parts = [(offset, part) for (offset, _), part in zip(ranges, data, strict=True)]
+        return parts, self._reader(shard, parts)
+
+    def _reader(self, shard: int, parts: list[Part]) -> ShardReader:
+        file = MemoryFile(int(self.manifest.shard_bytes[shard]))
+        for offset, data in parts:
+            file.write(offset, data)
+        reader = open_shard(self.manifest, file.path, shard, self.name(shard), columns_first=True)
+        reader.check_offsets()
+        file.close()  # the reader holds a mapping of it
+        return reader
+
+
+def _fetch_manifest(store: Store) -> Manifest:
+    for attempt in range(_ATTEMPTS):
+        try:
+            file = memory_file([store.read(MANIFEST_NAME)])
+            manifest = Manifest(store.url, file.path)
+        except SourceNotFound as error:
+            raise DatasetNotFound(
+                f"{store.url} has no {MANIFEST_NAME}: it is no packed dataset, or one that was not "
+                f"copied completely ({error})"
+            ) from error
+        except ManifestInvalid as error:  # it may have been damaged on the way
+            if attempt + 1 == _ATTEMPTS or isinstance(error, FormatVersionUnsupported):
+                raise
+            store.transfers.note_refetch()
+        else:
+            file.close()  # the manifest holds a mapping of it
+            return manifest
+    raise AssertionError("unreachable")

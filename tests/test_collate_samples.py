@@ -309,6 +309,20 @@ def test_hugging_face_rows_are_python_s_values() -> None:
     compare(rows_of(**PLAIN))
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        [["a", "b"], [], None, ["c", None], []],
+        ["x", None, "", "é", None],
+        [{"a": 1, "b": None}, None, {"a": None, "b": "q"}, {"a": 3, "b": "z"}, None],
+        [[["a"], []], [], None, [[None, "b"]], [[]]],
+    ],
+    ids=["lists", "texts", "structs", "nested"],
+)
+def test_strings_and_nulls_of_hugging_face_rows(column: Sequence[Any]) -> None:
+    compare(rows_of(x=column), "torch")
+
+
 def test_of_a_selection_of_rows_and_columns() -> None:
     compare(rows_of(**PLAIN).select([3, 0, 4]).select_columns(["text", "ids"]))
 

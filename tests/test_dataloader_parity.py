@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+)
 
 import fastio
 
@@ -110,3 +117,52 @@ def test_nothing_to_shuffle_is_refused_in_dataloader_s_words(native: bool, tmp_p
         fastio.Loader(nothing, 2, shuffle=True)
     with fastio.Loader(nothing, 2) as loader:
         assert list(loader) == list(DataLoader(nothing, 2)) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": -1},
+        {"num_workers": None},
+        {"prefetch_factor": 2},
+        {"prefetch_factor": -1, "num_workers": 1},
+        {"timeout": -1},
+        {"persistent_workers": True},
+        {"batch_sampler": [[0]], "shuffle": True},
+        {"batch_size": None, "drop_last": True},
+        {"multiprocessing_context": "unknown", "num_workers": 1},
+    ],
+    ids=str,
+)
+def test_options_that_dataloader_refuses_are_refused(options: dict[str, Any]) -> None:
+    data: Any = [0, 1]
+    with pytest.raises((TypeError, ValueError)) as plain:
+        DataLoader(data, **options)
+    with pytest.raises((TypeError, ValueError)) as ours:
+        fastio.Loader(data, **options)
+    assert type(ours.value) is type(plain.value)
+
+
+def test_an_empty_list_of_a_batch_sampler_fails_as_in_dataloader() -> None:
+    batches: Any = [[0, 1], [], [2]]
+    with pytest.raises(IndexError) as plain:
+        list(DataLoader([0, 1, 2], batch_sampler=batches))  # type: ignore[arg-type]
+    with (
+        fastio.Loader([0, 1, 2], batch_sampler=batches) as loader,
+        pytest.raises(IndexError) as ours,
+    ):
+        list(loader)
+    assert str(ours.value) == str(plain.value)
+    with fastio.Loader([0, 1, 2], batch_sampler=batches, collate_fn=list) as loader:
+        assert list(loader) == batches
+
+
+def test_a_random_sampler_of_the_user_draws_anew_each_time_it_is_looked_at() -> None:
+    def orders(kind: Any) -> list[list[list[int]]]:
+        sampler = RandomSampler(range(ROWS), generator=torch.Generator().manual_seed(5))
+        loader = kind(list(range(ROWS)), 4, sampler=sampler, collate_fn=list)
+        return [list(source) for source in (loader.batch_sampler, loader.batch_sampler, loader)]
+
+    found = orders(fastio.Loader)
+    assert found == orders(DataLoader)
+    assert found[0] != found[1] != found[2]

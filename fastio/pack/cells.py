@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -27,7 +27,6 @@ from fastio.pack.images import (
     encode_pillow,
     encode_pixels,
 )
-from fastio.packed.reads import WHOLE_FILE
 from fastio.runtime.files import read_file
 from fastio.schema import (
     CODEC_NAMES,
@@ -80,19 +79,27 @@ class ImageFile:
 
 
 @dataclass(frozen=True)
-class TarImage:
-    """An image that still lies in a tar."""
+class RowImage:
+    """An image that still lies in a tar, or in a dataset of the datasets package.
 
-    dataset: TarDataset
+    Attributes:
+        dataset: The dataset.
+        field: The image field.
+        row: The row number.
+        stamp_of: Returns what changes when the image of a row does, and its size in bytes.
+    """
+
+    dataset: TarDataset | HuggingFaceDataset
     field: str
     row: int
+    stamp_of: Callable[[str, int], tuple[str, int]]
 
     def read(self) -> bytes:
-        """Its bytes.
+        """Returns the bytes of the image file.
 
         Raises:
-            ValueError: its sample has none.
-            OSError: the tar cannot be read.
+            ValueError: Its sample has none.
+            OSError: Its file cannot be read.
         """
         try:
             return self.dataset.read(self.field, self.row)
@@ -100,43 +107,16 @@ class TarImage:
             raise ValueError(str(error.cause)) from error
 
     def stamp(self) -> tuple[str, int]:
-        """Where it lies, and its size in bytes; the sample's key says of what state of the tar."""
-        extents = self.dataset.extents(self.field, np.array([self.row]))
-        length = int(extents.length[0])
-        return f"{int(extents.offset[0])} {length}", length
-
-
-@dataclass(frozen=True)
-class RowImage:
-    """An image that still lies in a dataset of the datasets package."""
-
-    dataset: HuggingFaceDataset
-    field: str
-    row: int
-
-    def read(self) -> bytes:
-        """Its bytes.
+        """Returns what changes when the image does, and its size in bytes.
 
         Raises:
-            ValueError: its row has none.
-            OSError: its file cannot be read.
+            OSError: There is no such file.
         """
-        return self.dataset.read(self.field, self.row)
-
-    def stamp(self) -> tuple[str, int]:
-        """Of a file of its own, what changes when it does; and its size in bytes.
-
-        Raises:
-            OSError: there is no such file.
-        """
-        reads = self.dataset.image_reads(self.field, np.array([self.row]))
-        if reads.length[0] == WHOLE_FILE:
-            return ImageFile(reads.path(int(reads.file[0]))).stamp()
-        return "", int(reads.length[0])
+        return self.stamp_of(self.field, self.row)
 
 
 # Images that are not in memory yet.
-UNREAD = (ImageFile, TarImage, RowImage)
+UNREAD = (ImageFile, RowImage)
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,20 @@ or, rows by the thousand, tables."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Protocol
 
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
 from fastio.pack.cells import Bad, ImageFile, Item
+from fastio.pack.datasets import tar_source
 from fastio.pack.file_folders import audio_source, open_file_folder
 from fastio.pack.hugging_face import Roots, open_dataset
 from fastio.pack.infer import field_values, infer_schema
 from fastio.pack.lists import LIST_SUFFIXES, ListSource, is_image_list
 from fastio.pack.spread import spread
 from fastio.pack.tables import TableSource, open_memory, open_table_files
-from fastio.pack.tars import TarSource
 from fastio.packed.rows import Rows
 from fastio.schema import Image, Scalar, Schema
 from fastio.sources import AudioFolder, FolderDataset, Kind, Options, TarDataset, find
@@ -106,17 +106,27 @@ def open_source(
         return ListSource(os.fspath(src), schema, asked.roots)
     kind, parts = _kind_of(src, asked)
     _check_asked(src, kind, columns, asked)
-    if kind is TABLES:
-        files = open_table_files(src, parts, options, asked.filters, asked.skip_damaged)
-        return _as_table(files, schema)
-    if kind is HUGGING_FACE:
-        return open_dataset(src, schema, options, asked.filters, asked.roots)
-    if kind is TARS:
-        tars = src if isinstance(src, TarDataset) else _open_tars(src, schema, asked)
-        return TarSource(tars, schema)
-    if kind is PACKED:
-        raise PackError(f"{getattr(src, 'path', src)} is packed already")
-    return _open_samples(src, schema, asked)
+    open_kind = _OPENERS.get("" if kind is None else kind.key, _open_samples)
+    return open_kind(_Asked(src, parts, schema, options, asked))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A source whose kind is known, and what is wanted of it; the arguments of an opener.
+
+    Attributes:
+        src: The source, as it was given.
+        parts: What the registry found it to consist of.
+        schema: The schema to use instead of the source's own, or None.
+        options: What is wanted of a table's columns.
+        rows: Which rows are wanted, and how they are reached.
+    """
+
+    src: Any
+    parts: Any
+    schema: Schema | None
+    options: TableOptions
+    rows: TableRows
 
 
 def _kind_of(src: Any, asked: TableRows) -> tuple[Kind | None, Any]:
@@ -168,9 +178,35 @@ def _is_list(path: Any, schema: Schema | None) -> bool:
     return schema is not None or is_image_list(name)
 
 
-def _open_samples(src: Any, schema: Schema | None, asked: TableRows) -> Source:
+def _open_tables(asked: _Asked) -> TableSource:
+    rows = asked.rows
+    files = open_table_files(asked.src, asked.parts, asked.options, rows.filters, rows.skip_damaged)
+    return _as_table(files, asked.schema)
+
+
+def _open_hugging_face(asked: _Asked) -> Source | TableSource:
+    rows = asked.rows
+    return open_dataset(asked.src, asked.schema, asked.options, rows.filters, rows.roots)
+
+
+def _open_tars(asked: _Asked) -> Source:
+    tars = asked.src
+    if not isinstance(tars, TarDataset):
+        # Samples that lack a field are bad ones, for the packer to stop at or to leave out.
+        fields = None if asked.schema is None else list(asked.schema.fields)
+        tars = TarDataset(tars, fields=fields, incomplete="keep")
+        tars.limit(None, asked.rows.max_unzipped_bytes)
+    return tar_source(tars, asked.schema)
+
+
+def _refuse_packed(asked: _Asked) -> Source:
+    raise PackError(f"{getattr(asked.src, 'path', asked.src)} is packed already")
+
+
+def _open_samples(asked: _Asked) -> Source:
+    src, schema = asked.src, asked.schema
     if isinstance(src, (str, os.PathLike)):
-        return _open_path(os.fspath(src), schema, asked)
+        return _open_path(os.fspath(src), schema, asked.rows)
     if isinstance(src, AudioFolder):
         return audio_source(src)
     if isinstance(src, FolderDataset):
@@ -340,14 +376,6 @@ def _open_path(path: str, schema: Schema | None, asked: TableRows) -> Source:
     return files or FolderSource(FolderDataset(path), schema)
 
 
-def _open_tars(path: Any, schema: Schema | None, asked: TableRows) -> TarDataset:
-    # Samples that lack a field are bad ones, for the packer to stop at or to leave out.
-    fields = None if schema is None else list(schema.fields)
-    tars = TarDataset(path, fields=fields, incomplete="keep")
-    tars.limit(None, asked.max_unzipped_bytes)
-    return tars
-
-
 def _base_name(path: str) -> str:
     return os.path.basename(os.path.abspath(path))
 
@@ -389,3 +417,13 @@ def _classes(dataset: Any) -> list[str] | None:
     classes = getattr(dataset, "classes", None)
     is_names = isinstance(classes, (list, tuple)) and all(isinstance(c, str) for c in classes)
     return list(classes) if classes and is_names else None
+
+
+# What opens a kind of data for packing, by the key that the kind has in the registry. Data of other
+# kinds, and what only packing reads, is opened as samples.
+_OPENERS: Mapping[str, Callable[[_Asked], Source | TableSource]] = {
+    PACKED.key: _refuse_packed,
+    TARS.key: _open_tars,
+    TABLES.key: _open_tables,
+    HUGGING_FACE.key: _open_hugging_face,
+}

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from fastio.cli import main
 from fastio.cli.common import readable_bytes
+from fastio.cli.described import descriptions
 from fastio.pack import Writer, pack
 from fastio.packed import Dataset as open_dataset
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text
@@ -528,3 +529,10 @@ def test_show_says_which_transform_is_impossible(packed: Path, tmp_path: Path) -
     code, _, error = run("show", packed, "--out", tmp_path / "a.png", *options)
     assert code == 1
     assert "resampled once" in error
+
+
+def test_the_help_of_pack_is_the_docstring_of_the_function() -> None:
+    shown = " ".join(run("pack", "--help")[1].replace("│", " ").split())
+    for name, text in descriptions(pack).items():
+        if name not in ("progress", "schema", "vocabulary_size", "storage_options"):
+            assert text.replace("\\[", "[") in shown, name

@@ -3,9 +3,10 @@
     source -> parts -> encoder (threads) -> shards, journal -> manifest
 
 Everything takes this way, through the one `packer`. A source gives parts, and an encoder turns
-them into the columns of shards. `sources` opens what is packed, by the kind that the registry names, as numbered samples, which
-`samples` encodes one by one with `cells`, `images` and `reencode`; `infer` determines their schema
-and `codebooks` what the block codec needs. `tables` and `tokens` open tables and text, of which
+them into the columns of shards. `sources` opens data by the kind that the registry says it is. The
+samples of images, sounds, lists, tars, datasets and iterables are encoded one by one by `samples`,
+with `cells`, `images` and `reencode`; `infer` determines their schema, and `codebooks` has what the
+block codec needs. `tables` and `tokens` open tables and text, of which
 `columnar` encodes thousands of rows at once; `statistics` describes their columns.
 
 `pipeline` keeps the order of the parts and bounds the memory, `shards` writes shards, `journal`

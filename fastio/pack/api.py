@@ -112,13 +112,13 @@ def pack(
     source_options: Mapping[str, Any] | None = None,
     staging: str | os.PathLike[str] | None = None,
 ) -> PackReport:
-    """Pack samples into a dataset that `fastio.open` and `fastio.Loader` read.
+    """Packs data into a dataset that `fastio.open` and `fastio.Loader` read.
 
-    The same samples and options give the same bytes, for any number of workers, with or without
-    an interruption. The destination is no dataset before everything is written. Memory is bounded
+    The same data and options give the same bytes, for any number of threads, with or without an
+    interruption. The destination is not a dataset before everything is written. Memory is bounded
     by the shard size and a fixed budget, whatever the size of the source.
 
-    Samples may be tuples, dicts or single values. Without `schema`, the first one decides:
+    Samples may be tuples, dicts or single values. Without `schema`, the first sample decides:
 
     | value | field |
     |---|---|
@@ -132,92 +132,93 @@ def pack(
     | str; other bytes | Text; Bytes |
 
     The columns of a table become fields of dicts as `fastio.sources.table.leaves` says: numbers
-    and fixed-size lists of them Scalar and Array, strings Text, dictionary-encoded strings numbers
-    and a vocabulary, structs a field `parent_child` for each part. Nulls of floats are NaN. The
-    manifest keeps statistics of every column.
+    and fixed-size lists of them become Scalar and Array, strings Text, dictionary-encoded strings
+    numbers and a vocabulary, and structs a field `parent_child` for each part. Nulls of floats are
+    NaN. The manifest keeps statistics of every column.
 
-    With `tokenizer`, text becomes a field `tokens` of dicts: every document its tokens and a
-    separator, nothing cut off or padded. Documents are the rows of tables (.jsonl.zst too), .txt
-    files (.txt.gz, .txt.zst), Arrow data, or an iterable of str or of dicts; files of several
-    kinds may stand in one list or folder. Empty documents are left out and counted. What stands
-    beside the text is left out, unless `columns` names it.
+    With `tokenizer`, text becomes a field `tokens` of dicts. Each document is stored as all its
+    tokens and a separator; nothing is cut off or padded. Documents are the rows of tables
+    (.jsonl.zst too), .txt files (.txt.gz, .txt.zst), Arrow data, or an iterable of str or of dicts.
+    Empty documents are left out and counted.
+
+    `fastio pack` has the same options, and shows these descriptions as its help.
 
     Args:
-        src: a folder with a folder of images for each class, in torchvision's ImageFolder order;
-            such a folder of sound files, or of .npy or .npz files, or one with such files alone;
-            a CSV file with a header or a JSONL file, with a column `path` (or image, file,
-            filename) relative to the list; tables: a file .parquet, .arrow or .feather, or .csv or
-            .jsonl without such a column, a folder or a list of them, or a pattern such as
-            "data/*.parquet", each also as a URL; an Arrow table, or what gives an Arrow stream;
-            WebDataset tars, as `fastio.TarDataset` takes and reads them (a sample that lacks a
-            field of the others is a bad one); a dataset with `__len__` and `__getitem__`, called
-            in order by one thread; or any iterable. A torchvision ImageFolder without transforms is
-            packed as its folder is: upright, where its images' EXIF orientation turns them. A
-            datasets.Dataset, or a directory that its `save_to_disk` wrote: a table, or with images
-            samples as dicts, for which `columns`, `groups`, `dtypes` and `nulls` hold too.
-        dst: the folder to make; or its URL in a store, such as "s3://bucket/dataset". Shards are
-            uploaded as they are finished, and the manifest last. Any machine can resume it; two
-            that pack to one URL at once are not noticed.
-        codec: "blocks" (what None means) stores JPEG files in the block codec, which loses
-            nothing and is decoded several times faster, and every other image file, and JPEGs
-            that it cannot hold (CMYK, arithmetic coding), byte for byte; "jpeg" keeps all files
-            byte for byte, whatever their format; "raw" stores their upright pixels.
-        codebook: of the block codec: None or "default" is the one that ships with fastio; "train"
-            first trains one on up to 512 of the source's JPEG files, for a percent or so less
-            bytes; anything else is the path of a file that tools/train_codebook wrote.
-        max_side: pixels of the longer side at most. Larger images are shrunk, antialiased, and
-            files among them become JPEGs, of `quality` or else 90.
-        quality: all image files, whatever their format and size, are made JPEGs of this quality,
-            1 to 100. This and `max_side` lose something; without them nothing does. Orientation,
-            colour profile and chroma subsampling are kept.
-        shard_size: data in a shard, in bytes or as "64MiB": the row that reaches it is its last.
-        workers: number of threads; None uses all cores that this process may use.
-        on_error: "raise" stops at the first bad sample in the source's order; "skip" leaves bad
-            ones out and reports them. Of tables it leaves out files that are empty or damaged as
-            far as opening them tells; what is damaged inside of a file stops in any case, because
-            rows are counted to resume. Of text there is no "skip".
-        resume: go on with a pack that was interrupted, without doing finished shards again; with
-            the same source and options. A dataset or iterable must give the same samples again:
-            for those, other than for files, that cannot be checked.
-        overwrite: replace a dataset, or a part of one, that is at `dst`. No other file in the
-            folder is touched.
-        progress: show a progress bar on stderr.
-        schema: fields of the samples; None derives them from the first sample. Not for tables.
-        columns: for tables, the columns and groups to pack, in this order; None for all.
-        groups: for tables, names of groups with the columns that become one Array (n,):
+        src: The data to pack: a folder with one folder of images per class; such a folder of sound
+            files, or of .npy or .npz files, or one with such files only; a CSV or JSONL list with
+            a column 'path' (or image, file, filename); WebDataset tars (one, a folder, or a
+            pattern such as 'train-{000..099}.tar'); tables (a Parquet, Arrow, CSV or JSONL file,
+            a folder, or a pattern such as 'data/*.parquet', also by URL); a directory written by
+            save_to_disk of the datasets package; or, with a tokenizer, text in such tables or
+            .txt files. Several tars, tables or text files can be given. In Python also: Arrow data;
+            a datasets.Dataset; a dataset with `__len__` and `__getitem__`, which one thread calls
+            in order; or any iterable. A torchvision ImageFolder without transforms is packed as
+            its folder is, with EXIF orientations applied.
+        dst: The folder to create, or a URL such as s3://bucket/dataset. Shards are uploaded as they
+            are finished, and the manifest last. Any machine can resume the pack. Two packs to one
+            URL at the same time are not detected.
+        codec: Image storage: 'blocks' (default) recodes JPEGs without loss into a form that decodes
+            faster, and keeps other files and JPEGs that it cannot hold (CMYK, arithmetic coding);
+            'jpeg' keeps all files byte for byte; 'raw' stores upright pixels.
+        codebook: Codebook of the block codec: 'default' for the built-in one; 'train' to train one
+            on up to 512 JPEGs of the source first, which saves about a percent of the bytes; or a
+            file that tools/train_codebook wrote.
+        max_side: Maximum length of the longer side in pixels. Larger images are shrunk with
+            antialiasing, and files among them become JPEGs. Loses information.
+        quality: Re-encode all image files as JPEGs of this quality, 1 to 100 (default with a
+            maximum side: 90, for shrunk files only). Loses information. Orientation, color profile
+            and chroma subsampling are kept.
+        shard_size: Size of a shard in bytes, or as text such as 64MiB or 1GB. The row that reaches
+            it is the last of its shard.
+        workers: Number of threads (default: all cores that this process may use).
+        on_error: 'raise' stops at the first bad sample in the order of the source; 'skip' leaves
+            bad samples out and reports them. For tables, 'skip' leaves out files that are empty or
+            cannot be opened; damage inside of a file always stops. Not for text.
+        resume: Continue an interrupted pack with the same source and options, without repeating
+            finished shards. Samples of a Python iterable must be the same again, which cannot be
+            checked.
+        overwrite: Replace the dataset, or the part of one, at the destination. It is deleted when
+            packing starts. Other files in the folder are not touched.
+        progress: Whether to show a progress bar on stderr.
+        schema: Fields of the samples. None derives them from the first sample. Not for tables.
+        columns: Tables: names of columns and groups to pack, in this order (default: all).
+            With a tokenizer: columns to keep beside the tokens.
+        groups: Tables: columns that become one array, by the name of the new field, as in
             {"dense": ["I1", "I2"]}.
-        dtypes: for tables, the type of a column or group, such as {"label": "float32"}. A value
-            that does not fit is an error; floats may be rounded.
-        nulls: for tables, the replacement of a column's or group's nulls: a value, or "mask" for
-            zeros and a bool field `NAME_valid`. Without it, nulls are an error except in floats.
-        filters: of a table, the rows that are wanted: a list of (column, operator, value), all of
-            which hold; a list of such lists, one of which holds; or an expression of
-            pyarrow.dataset. Row groups are left out by their statistics, files by their folders.
-        roots: of a list, or a directory of `save_to_disk`: folders, beside its own, that files
-            which it names may lie in. Without them a path that leads elsewhere is an error, for
-            such data may come from others, and name any file of yours.
-        max_pixels, max_unzipped_bytes: what one sample may take, as for `fastio.open`; one that
-            takes more is a bad sample. .npz files are zipped, too. None: what an open dataset was
-            given, or what `fastio.open` allows by default.
-        tokenizer: "bytes" (UTF-8, and 256 as the separator); the path of a tokenizer.json of
-            Hugging Face, or of a folder with one; a name such as "gpt2", which is fetched; a
-            tokenizer of `tokenizers` or `transformers`; or any function from a str to integers,
-            which several threads call at once. All but the first and last need fastio[tokens].
-        separator: the token that ends every document: itself or its number; "auto" for the one
-            that the tokenizer has (<|endoftext|>, </s>, ...); None or "none" for none.
-        vocabulary_size: every token is below it; to be given with a function. The tokens' type is
-            the smallest of uint8, uint16 and uint32 that holds it; `dtypes` may say a wider one,
-            as in {"tokens": "uint32"}.
-        text_column: name of the text column in tables and dicts; None uses text, content or
-            document, or the only column of strings.
-        document: unit of .txt files that is one document: "file" (the meaning of None), "line", or
-            "blank-line" for the text between blank lines.
-        special_tokens: whether the tokenizer adds its special tokens to every document.
-        storage_options: options of the file system of a URL in `src` or `dst` (keys, endpoint,
-            ...).
-        source_options: options for `src` only, if both are URLs with different options.
-        staging: for a URL, the folder for the few shards that are not uploaded yet; None uses a
-            temporary folder.
+        dtypes: Tables: dtype of a column or group, as in {"label": "float32"}. Values that do not
+            fit are errors; floats may be rounded. Text: {"tokens": "uint32"}.
+        nulls: Tables: value that replaces the nulls of a column or group; 'mask' stores zeros and
+            adds a bool field NAME_valid. Without it, nulls are errors except in floats.
+        filters: Tables: conditions for the rows to pack: a list of (column, operator, value), all
+            of which must hold; a list of such lists, one of which must hold; or an expression of
+            pyarrow.dataset. Row groups and files that cannot match are not read.
+        roots: Lists and save_to_disk directories: other folders, besides their own, in which the
+            files they name may lie. Paths that lead elsewhere are errors, because such data may
+            come from others.
+        max_pixels: Maximum number of pixels of an image; larger images are bad samples (default:
+            about 179 million, or what an open dataset was given).
+        max_unzipped_bytes: Maximum decompressed size of a compressed file of a sample (.gz in tars,
+            .npz), in bytes; larger files are bad samples (default: 256MiB).
+        tokenizer: Pack text as tokens of this tokenizer: 'bytes' for UTF-8 bytes, with 256 as the
+            separator; a name on the Hugging Face Hub such as gpt2; or the path of a tokenizer.json
+            or of a folder with one. In Python also an object of tokenizers or transformers, or a
+            function from a str to integers, which several threads call. All but the first and the
+            last need fastio[tokens].
+        separator: Text: token that ends every document, or its number; 'auto' is the tokenizer's
+            own, such as <|endoftext|> or </s>; 'none' is none.
+        vocabulary_size: Text: all tokens are below it. Required if the tokenizer is a function. The
+            dtype of tokens is the smallest of uint8, uint16 and uint32 that holds them.
+        text_column: Text in tables: name of the text column (default: text, content or document, or
+            the only column of strings).
+        document: Text files: unit that is one document: 'file' (default), 'line', or 'blank-line'
+            for the text between blank lines.
+        special_tokens: Text: add the special tokens that the tokenizer puts around a text, such as
+            [CLS] or <s>.
+        storage_options: Options of the file system of a URL in the source or the destination, such
+            as keys and endpoint.
+        source_options: Like the storage options, but for the source only, if both are URLs.
+        staging: For a URL: folder for shards that are not uploaded yet (default: a temporary
+            folder).
 
     Returns:
         What was packed and what was skipped.
@@ -225,12 +226,13 @@ def pack(
     Raises:
         SourceNotFound: `src` does not exist or has no images.
         DatasetExists: `dst` holds a dataset.
-        PackError: there is nothing to pack, `dst` cannot be written, or a pack cannot be resumed.
-        StoreError: a URL is not understood, or its store cannot be listed.
-        ImageError: an image is damaged, or has more than 8 bits a channel.
-        SampleError: the source failed to give a sample.
-        SchemaError: a value cannot be stored, or does not fit its field.
-        ShardCorrupt: a table's file, or a tar, is damaged.
+        PackError: There is nothing to pack, `dst` cannot be written, a pack cannot be resumed, or
+            an option does not fit the source.
+        StoreError: A URL is not valid, or its store cannot be listed.
+        ImageError: An image is damaged, or has more than 8 bits per channel.
+        SampleError: The source failed to give a sample.
+        SchemaError: A value cannot be stored, or does not fit its field.
+        ShardCorrupt: A table file or a tar is damaged.
     """
     start = time.monotonic()
     if isinstance(src, Rows) and max_pixels is None:

@@ -156,6 +156,16 @@ class Files:
         finally:
             os.close(descriptor)
 
+    def digest(self, key: str, number: int) -> tuple[Stamp, str]:
+        """Returns a piece's stamp and the xxh3_64 of its contents, as 16 hexadecimal digits.
+
+        Raises:
+            FileNotFoundError, CacheError, OSError: As for `read`.
+        """
+        digest = xxhash.xxh3_64()
+        stamp = self.read(key, number, digest.update)
+        return stamp, digest.hexdigest()
+
     def unlink(self, key: str, number: int) -> None:
         """Deletes a piece. Does nothing if it does not exist or cannot be deleted."""
         with suppress(OSError), self._place(key, number) as folder:

@@ -25,8 +25,6 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Literal
 
-import xxhash
-
 from fastio.cache.claims import Claims, Outcome, piece_name
 from fastio.cache.direct import Aligned
 from fastio.cache.eviction import Evictor, NextUse, Run
@@ -189,20 +187,18 @@ class CacheFolder:
         expected = self._expected(source, number)
         if expected is None:
             return "missing"  # the index does not list it as ready: the next claim rewrites it
-        digest = xxhash.xxh3_64()
         try:
-            stamp = self.files.read(source.key, number, digest.update)
+            stamp, xxh3 = self.files.digest(source.key, number)
         except FileNotFoundError:
             return "missing"
         except CacheError:
             raise
         except OSError:  # the disk fails to read it: a stamp that matches no piece
-            stamp = Stamp(0, -1, 0, 0)
-        found = stamp.size, digest.hexdigest()
-        if found == expected and size in (None, stamp.size):
+            stamp, xxh3 = Stamp(0, -1, 0, 0), ""
+        if (stamp.size, xxh3) == expected and size in (None, stamp.size):
             self._whole[source.number, number] = stamp
             return "whole"
-        return "damaged" if self._drop_damaged(source, number, expected[1]) else "missing"
+        return "damaged" if self.drop_damaged(source, number, expected[1]) else "missing"
 
     def _expected(self, source: Source, number: int) -> tuple[int, str] | None:
         """Returns the size and hash of a ready piece; None if the index has no such piece."""
@@ -213,8 +209,16 @@ class CacheFolder:
             ).fetchone()
             return None if found is None else (int(found[0]), str(found[1]))
 
-    def _drop_damaged(self, source: Source, number: int, xxh3: str) -> bool:
-        """Deletes a damaged piece. Returns False if another process has replaced it meanwhile."""
+    def drop_damaged(self, source: Source, number: int, xxh3: str) -> bool:
+        """Deletes a damaged piece. Returns False if it was evicted or replaced meanwhile.
+
+        Args:
+            source, number: The piece.
+            xxh3: The hash of the piece in the index, which its file does not have.
+
+        Raises:
+            CacheError: If the index cannot be used.
+        """
         with self.index.transaction() as db:
             dropped = self.claims.drop_ready(db, source.number, source.key, number, xxh3)
             count(db, damaged=int(dropped))

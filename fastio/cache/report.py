@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from sqlite3 import Connection
 
-import xxhash
-
 from fastio.cache.files import MARKER
-from fastio.cache.folder import CacheFolder
-from fastio.cache.index import LOADING, READY, count
+from fastio.cache.folder import CacheFolder, Source
+from fastio.cache.index import LOADING, READY
 from fastio.cache.members import is_alive, members
 from fastio.errors import CacheError
 from fastio.runtime.threads import DaemonPool
@@ -136,9 +134,7 @@ class CacheCheck:
 class _Piece:
     """A ready piece, as the index describes it."""
 
-    source: int
-    key: str
-    url: str
+    source: Source
     number: int
     size: int
     xxh3: str
@@ -292,7 +288,7 @@ def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) 
             (READY,),
         ).fetchall()
         pieces = [
-            _Piece(int(source), str(key), str(url), int(number), int(size), str(xxh3))
+            _Piece(Source(int(source), str(key), str(url)), int(number), int(size), str(xxh3))
             for source, key, url, number, size, xxh3 in rows
         ]
     damaged = []
@@ -300,35 +296,27 @@ def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) 
         problems = pool.map(lambda piece: _problem(folder, piece), pieces)
         for piece, problem in zip(pieces, problems, strict=True):
             # A piece that is no longer in the index was evicted meanwhile.
-            if problem is not None and _drop(folder, piece):
-                path = folder.files.piece(piece.key, piece.number)
-                damaged.append(DamagedPiece(piece.url, path, problem))
+            if problem is not None and folder.drop_damaged(piece.source, piece.number, piece.xxh3):
+                path = folder.path_of(piece.source, piece.number)
+                damaged.append(DamagedPiece(piece.source.url, path, problem))
             if advance is not None:
                 advance(piece.size)
     return CacheCheck(len(pieces), sum(piece.size for piece in pieces), damaged, strays)
 
 
 def _problem(folder: CacheFolder, piece: _Piece) -> str | None:
-    digest = xxhash.xxh3_64()
+    """Returns what is wrong with a piece's file; None if nothing is."""
     try:
-        found = folder.files.read(piece.key, piece.number, digest.update).size
+        stamp, xxh3 = folder.files.digest(piece.source.key, piece.number)
     except FileNotFoundError:
         return "it is missing"
     except OSError as error:
         return f"it cannot be read: {error.strerror or error}"
-    if found != piece.size:
-        return f"it has {found:,} bytes, expected {piece.size:,}"
-    if digest.hexdigest() != piece.xxh3:
-        return f"its xxh3 is {digest.hexdigest()}, expected {piece.xxh3}"
+    if stamp.size != piece.size:
+        return f"it has {stamp.size:,} bytes, expected {piece.size:,}"
+    if xxh3 != piece.xxh3:
+        return f"its xxh3 is {xxh3}, expected {piece.xxh3}"
     return None
-
-
-def _drop(folder: CacheFolder, piece: _Piece) -> bool:
-    """Deletes a damaged piece. Returns False if it was replaced or evicted meanwhile."""
-    with folder.index.transaction() as db:
-        gone = folder.claims.drop_ready(db, piece.source, piece.key, piece.number, piece.xxh3)
-        count(db, damaged=int(gone))
-    return gone
 
 
 def _strays(folder: CacheFolder) -> Iterator[str]:

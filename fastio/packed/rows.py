@@ -51,6 +51,7 @@ class Remote(Protocol):
         schema: fields of the samples.
         cache: cache for what is fetched; None keeps it in memory while it is needed.
         whole: whether objects are fetched whole, because there are no images.
+        packed: the dataset itself if it is a packed one; None for tars.
     """
 
     path: str
@@ -63,6 +64,8 @@ class Remote(Protocol):
     def store(self) -> Store:
         """Returns the store of its objects."""
 
+    @property
+    def packed(self) -> Dataset | None: ...
     @property
     def fingerprint(self) -> str:
         """Returns 16 hexadecimal digits that identify the contents."""

@@ -1,4 +1,4 @@
-"""From rows that will be needed to local files that have them: blocks of remote datasets."""
+"""Fetches blocks of remote datasets before their rows are needed."""
 
 from __future__ import annotations
 

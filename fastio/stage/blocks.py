@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -171,6 +171,13 @@ class Blocks:
             SourceChanged: If it was replaced.
         """
         self.dataset.check_manifest()
+
+    def read_through(self, staged_path: Callable[[int], str | None]) -> None:
+        """Lets the dataset read values from staged blocks. Does nothing: heads have the values.
+
+        Args:
+            staged_path: Returns the path of a block that is on this machine, else None.
+        """
 
     def places(self, field: str, rows: Numbers) -> Places:
         """Returns the positions of the images of global rows in their blocks."""

@@ -1,9 +1,9 @@
-"""Where a table's rows are gathered from: memory of our own, or the files as they are mapped.
+"""Decides whether a table's rows are read from a copy in memory or from the mapped files.
 
-Rows of a table are small, and a shuffled epoch touches them anywhere. Copied to huge pages they
-come twice as fast as from a mapped file. A table that memory cannot hold would be read from the
-disk by whole pages for each row: there, order "auto" shuffles by windows of blocks instead, two of
-which are in memory: the one that is read and the next one; see `engine.fields.cold`.
+Rows of a table are small, and a shuffled epoch reads them in random order. A copy in huge pages is
+read twice as fast as a mapped file. If a table does not fit into memory, each row would be read
+from the disk as a whole page. Order "auto" then shuffles by windows of blocks, of which two are in
+memory: the current one and the next one; see `engine.fields.cold`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fastio.order.sampling import Sampling
 from fastio.packed import Dataset
 from fastio.runtime.memory import available_memory, local_ranks
 
-_WORTH_BYTES = 32 << 20  # below, the processor's caches do
-_SHARE = 2  # of the memory that is available now: half is taken at most
+_WORTH_BYTES = 32 << 20  # smaller tables are in the processor's caches anyway
+_SHARE = 2  # a copy may take 1 / 2 of the memory that is available now
 _BLOCK_BYTES = 1 << 20
 _MOST_BLOCKS = 8192  # of a window
 
@@ -23,13 +23,13 @@ _MOST_BLOCKS = 8192  # of a window
 def place_table(
     dataset: Dataset, sampling: Sampling, resident: bool | None
 ) -> tuple[Sampling, bool]:
-    """The sampling that suits a local table, and whether it is to be copied to memory.
+    """Returns the sampling for a local table, and whether to copy the table to memory.
 
     Args:
-        dataset: packed, on this machine, without images.
-        sampling: as it was asked for.
-        resident: as it was asked for; None: by the memory that is available now, of which several
-            ranks on a machine get equal parts.
+        dataset: A packed dataset on this machine, without images.
+        sampling: The requested sampling.
+        resident: Whether a copy was requested. If None, it is decided by the memory that is
+            available now, of which each rank on the machine gets an equal part.
     """
     room = available_memory() // (_SHARE * local_ranks())
     nbytes, rows = dataset.manifest.nbytes, len(dataset)
@@ -46,5 +46,5 @@ def place_table(
 
 
 def is_beyond_memory(dataset: Dataset) -> bool:
-    """Whether a packed dataset on this machine is larger than the memory that is available now."""
+    """Returns whether a local packed dataset is larger than the memory that is available now."""
     return dataset.manifest.nbytes > available_memory() // local_ranks()

@@ -1,18 +1,17 @@
-"""How a loader of a remote dataset stages it."""
+"""Chooses how the blocks of a remote dataset are cut, shuffled and fetched ahead for a loader."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from fastio.errors import CacheError
 from fastio.order.sampling import Sampling
 from fastio.packed import Dataset
-from fastio.sources import Loadable, Remote, RemoteTars
+from fastio.sources import Loadable, Remote
 from fastio.stage.blocks import Blocks
 from fastio.stage.choice import Cut, cut
 from fastio.stage.shard_blocks import ShardBlocks
@@ -21,32 +20,31 @@ from fastio.stage.tar_blocks import TarBlocks
 
 _LEAST_AHEAD = 64 << 20
 _WINDOW_SHARDS = 4  # of datasets without images
-_BUDGET_SHARE = 4  # what is fetched ahead may take of a cache
+_BUDGET_SHARE = 4  # the share of a cache that blocks fetched ahead may take
 
 
 def staged(
     dataset: Loadable, sampling: Sampling, fields: Sequence[str] | None
 ) -> tuple[Sampling, Stager]:
-    """The sampling that suits a remote dataset, and what brings its blocks.
+    """Returns the sampling for a remote dataset, and a stager that fetches its blocks.
 
-    Shuffling by order "auto" is by windows of blocks, in which whatever is fetched is used up;
-    where the cache has room for all of the dataset, from the second epoch on it is of all rows.
-    Where there are no images, blocks are whole shards.
+    With order "auto", rows are shuffled by windows of blocks, so that all rows of a fetched block
+    are used. If the cache can hold the whole dataset, rows are shuffled over all of it from the
+    second epoch on. Datasets without images are staged by whole shards.
 
     Args:
-        dataset: what is loaded; it has a `remote_part`.
-        sampling: as it was asked for.
-        fields: that are delivered; None for all.
+        dataset: The dataset of the loader. It has a `remote_part`.
+        sampling: The requested sampling.
+        fields: The fields that are delivered. If None, all.
 
     Raises:
-        CacheError: the cache's folder cannot be used.
+        CacheError: If the cache's folder cannot be used.
     """
     remote = dataset.remote_part
     assert remote is not None
-    if isinstance(remote, Dataset) and remote.whole:
-        bounds = dataset.shard_bounds()
-        assert bounds is not None
-        return _staged_by_shards(remote, bounds, sampling)
+    packed, bounds = remote.packed, dataset.shard_bounds()
+    if remote.whole and packed is not None and bounds is not None:
+        return _staged_by_shards(packed, bounds, sampling)
     return _staged_by_blocks(remote, sampling, fields)
 
 
@@ -68,20 +66,26 @@ def _staged_by_blocks(
         sampling = replace(sampling, block=chosen.block_rows, window=chosen.window, settle=fits)
     assert sampling.block is not None
     rows = sampling.block if sampling.mode in ("window", "settle") else chosen.block_rows
-    if not isinstance(dataset, RemoteTars):
-        names = dataset.schema.image_fields
-        images = fields is None or any(name in names for name in fields)
-        return sampling, Stager(Blocks(dataset, rows, images), dataset.cache)
-    blocks = TarBlocks(dataset, rows)
+    names = dataset.schema.image_fields
+    blocks = blocks_of(dataset, rows, fields is None or any(name in names for name in fields))
     stager = Stager(blocks, dataset.cache)
-    dataset.staged = partial(blocks.staged, stager)
+    blocks.read_through(stager.staged_path)
     return sampling, stager
 
 
+def blocks_of(dataset: Remote, block_rows: int, images: bool = True) -> Blocks:
+    """Returns the blocks of a packed dataset or of tars; for the arguments see `Blocks`."""
+    if dataset.packed is None:
+        return TarBlocks(dataset, block_rows)
+    if dataset.whole:
+        return ShardBlocks(dataset.packed)
+    return Blocks(dataset, block_rows, images)
+
+
 def ahead_bytes(sampling: Sampling, stager: Stager) -> int:
-    """Bytes of blocks that are fetched before they are needed: two windows' in window order."""
+    """Returns the bytes of blocks that are fetched ahead: at least two windows in window order."""
     wanted = _LEAST_AHEAD
-    with suppress(CacheError):  # the stager does without it, and says so
+    with suppress(CacheError):  # the stager goes on without the cache, and warns
         if stager.cache is not None:
             wanted = min(wanted, stager.cache.folder().room // _BUDGET_SHARE)
     if sampling.mode in ("window", "settle"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,14 @@ from fastio.errors import StoreError
 from fastio.packed.shard import ShardReader
 from fastio.sources.tar.remote import RemoteTars
 from fastio.stage.blocks import Blocks, Numbers, Places, Range
-from fastio.stage.stager import Stager
 
 
 class TarBlocks(Blocks):
     """The blocks of a dataset of tars. Thread-safe; see `Blocks`."""
 
-    def __init__(self, dataset: RemoteTars, block_rows: int) -> None:
+    def __init__(self, dataset: Any, block_rows: int) -> None:
         super().__init__(dataset, block_rows)
-        self._tars = dataset
+        self._tars: RemoteTars = dataset
 
     def size(self, block: int) -> int:
         """Returns the size of a block in bytes."""
@@ -67,13 +67,19 @@ class TarBlocks(Blocks):
         offset = found.offset - self._starts_of(block, found.tar)
         return Places(block, offset, np.ascontiguousarray(found.length))
 
-    def staged(self, stager: Stager, rows: Numbers) -> list[tuple[str, int] | None]:
+    def read_through(self, staged_path: Callable[[int], str | None]) -> None:
+        """Lets the dataset read files from staged blocks; see `Blocks.read_through`."""
+        self._tars.staged = partial(self._staged, staged_path)
+
+    def _staged(
+        self, staged_path: Callable[[int], str | None], rows: Numbers
+    ) -> list[tuple[str, int] | None]:
         """Returns each row's block, as its path and the offset in the tar where it begins."""
         (tars, _, _), block = self._tars.sample_extents(rows), rows // self.block_rows
         starts = self._starts_of(block, tars)
         found: list[tuple[str, int] | None] = []
         for number, start in zip(block.tolist(), starts.tolist(), strict=True):
-            path = stager.staged_path(number)
+            path = staged_path(number)
             found.append(None if path is None else (path, start))
         return found
 

@@ -1,8 +1,9 @@
-"""Staging a whole remote dataset ahead of its first epoch, as fast as the network and disk allow.
+"""Fetches a whole remote dataset into a cache, as fast as the network and the disk allow.
 
-Blocks are received into memory that the disk writes from, checked row by row, and written as the
-pieces that a Loader looks for; small neighbours come by one request. What is there is not fetched
-again, so a warming that was interrupted goes on where it was; what others fetch is left to them.
+Blocks are received into aligned memory, from which the disk writes directly, and their rows are
+checked. They are stored as the pieces that a Loader looks for. One request fetches several small
+neighbouring blocks. Blocks that are in the cache are not fetched again, so that an interrupted call
+is continued by the next one. Blocks that other processes are fetching are left to them.
 """
 
 from __future__ import annotations
@@ -20,25 +21,24 @@ from typing import Any
 import numpy as np
 
 from fastio.cache import Aligned, Buffers, Cache, CacheFolder, Run, Source, Written, aligned_size
-from fastio.packed import HEADS, Dataset
+from fastio.packed import HEADS
 from fastio.runtime.ahead import in_order
 from fastio.runtime.cores import available_cores
-from fastio.sources import Remote, RemoteTars
+from fastio.sources import Remote
 from fastio.sources import open as open_data
-from fastio.stage.blocks import Blocks
 from fastio.stage.choice import cut
 from fastio.stage.forecast import Distances, Forecast, Numbers
 from fastio.stage.forecast import next_use as forecast_next_use
 from fastio.stage.pace import Pace
 from fastio.stage.receive import receive
-from fastio.stage.tar_blocks import TarBlocks
+from fastio.stage.setup import blocks_of
 
-# Of blocks that are claimed, and said to be ready, together.
+# The bytes of the blocks that one transaction claims or publishes.
 _TOGETHER_BYTES = 64 << 20
 _REQUEST_BYTES = 4 << 20
-_PUBLISH_S = 0.25  # between two publications, so that readers soon see what is slow to come
-_OTHERS_S = 0.2  # between two looks at what others fetch
-_OTHERS_DEADLINE_S = 120.0  # for them to be done with it
+_PUBLISH_S = 0.25  # between two publications, so that readers see slowly fetched blocks soon
+_OTHERS_S = 0.2  # between two checks of blocks that others fetch
+_OTHERS_DEADLINE_S = 120.0  # the longest wait for others
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,8 @@ def warm(
     """
     start_s = time.monotonic()
     given = cache if isinstance(cache, Cache) else Cache(cache)
-    own = Cache(
-        given.path, given.budget, shared=given.shared
-    )  # with an idea of its own of what may go
+    # A cache of its own, because it ranks pieces for eviction by another function.
+    own = Cache(given.path, given.budget, shared=given.shared)
     try:
         folder = own.folder(_needed_by_none)
         with open_data(url, storage_options=storage_options, cache=own, fields=fields) as dataset:
@@ -121,35 +120,35 @@ def warm(
 
 
 def _parallel() -> int:
-    """Requests that keep the network busy where an answer takes a tenth of a second to begin."""
+    """Returns how many requests keep a network busy if a response begins after 0.1 s."""
     return max(16, min(64, 2 * available_cores()))
 
 
 def _needed_by_none(runs: Sequence[Run], numbers: Numbers) -> Distances:
-    """Pieces that a run needs at any time count as in use."""
+    """Ranks pieces for eviction: those that any run will need count as in use."""
     until = forecast_next_use(runs, numbers)
     return np.where(np.isfinite(until), -1.0, until)
 
 
 @dataclass
 class _Stretch:
-    """Neighbouring blocks, claimed, that are fetched together."""
+    """Neighbouring blocks that were claimed and are fetched together."""
 
     first: int
     sizes: list[int]
 
     @property
     def numbers(self) -> range:
-        """The blocks."""
+        """The numbers of the blocks."""
         return range(self.first, self.first + len(self.sizes))
 
     def takes(self, number: int, size: int) -> bool:
-        """Whether a block is the next one, and a request has room for it."""
+        """Returns whether a block follows this stretch and fits into the same request."""
         return number == self.numbers.stop and sum(self.sizes) + size <= _REQUEST_BYTES
 
 
 class _Warming:
-    """One call of `warm`: a thread that claims in order, and threads that fetch and write."""
+    """One call of `warm`. The caller's thread claims blocks in order; others fetch and write."""
 
     def __init__(
         self,
@@ -164,11 +163,7 @@ class _Warming:
         self._parallel = parallel
         rows, nbytes = len(dataset), dataset.nbytes
         block_rows = cut(rows, nbytes, folder.room).block_rows
-        self._blocks = (
-            TarBlocks(dataset, block_rows)
-            if isinstance(dataset, RemoteTars)
-            else Blocks(dataset, block_rows)
-        )
+        self._blocks = blocks_of(dataset, block_rows)
         self._source: Source = folder.source(
             dataset.store.url, dataset.fingerprint, rows, block_rows, nbytes
         )
@@ -182,10 +177,10 @@ class _Warming:
         self._published_s = time.monotonic()
 
     def run(self) -> None:
-        """Stages heads and blocks."""
+        """Fetches the heads and blocks that are missing in the cache."""
         self._tell()
-        if isinstance(self._dataset, Dataset) and self._dataset.whole:
-            self._heads_only(self._dataset)
+        if self._dataset.whole:
+            self._heads_only()
         else:
             others = self._stage()
             self._publish(at_least=1)
@@ -193,11 +188,8 @@ class _Warming:
             self._publish(at_least=1)
 
     def report(self, seconds: float) -> WarmReport:
-        """What was done."""
+        """Returns what was staged so far."""
         rows = (self._blocks.rows(number) for number in self._staged)
-        if isinstance(self._dataset, Dataset) and self._dataset.whole:
-            shard_rows = self._dataset.manifest.shard_rows
-            rows = ((0, int(shard_rows[shard])) for shard in self._staged)
         return WarmReport(
             url=self._dataset.store.url,
             rows=len(self._dataset),
@@ -209,7 +201,7 @@ class _Warming:
         )
 
     def _tell(self) -> None:
-        """Heads are in use: this process, and others, are not to evict them for blocks."""
+        """Records that heads are in use, so that no process evicts them to store blocks."""
         heads = self._dataset.head_source()
         if heads is not None:
             self._folder.tell(0, Run(heads[1].number, Forecast(None, 0, HEADS).to_json(), 0, 0))
@@ -251,9 +243,10 @@ class _Warming:
             yield group
 
     def _claim(self, sizes: Mapping[int, int]) -> tuple[list[_Stretch], dict[int, str], bool]:
-        """Stretches to fetch, blocks that others fetch, and whether there is no more room.
+        """Returns stretches to fetch, blocks that others fetch, and whether the cache is full.
 
-        The others are "others", or "stopped" ones, which are not worth waiting for.
+        Blocks that others fetch have the outcome "others", or "stopped" if that process is
+        suspended, so that waiting for it is not worthwhile.
         """
         wanted = {number: size for number, size in sizes.items() if size}
         for number in sizes.keys() - wanted.keys():
@@ -274,7 +267,7 @@ class _Warming:
         return stretches, others, False
 
     def _claimed(self, sizes: Mapping[int, int]) -> dict[int, str]:
-        """What each block's claim came to, in order; those said to be there are there."""
+        """Returns the outcome of each block's claim, in order. Files of ready ones were checked."""
         folder, source = self._folder, self._source
         claim = partial(folder.claim, source, keep=range(self._blocks.count), if_stopped="stopped")
         found: dict[int, str] = dict(claim(sizes))
@@ -286,7 +279,7 @@ class _Warming:
         if missing:
             folder.drop(source, missing)
             found.update(claim({number: sizes[number] for number in missing}))
-        # Of what does not fit, nothing behind it is wanted either.
+        # If a block does not fit, those after it are not staged either.
         ordered = {number: found[number] for number in sorted(found)}
         full = next((n for n, how in ordered.items() if how == "no room"), None)
         if full is not None:
@@ -296,7 +289,7 @@ class _Warming:
         return ordered
 
     def _wait_for(self, numbers: list[int]) -> None:
-        """Waits for what others fetch, unless they are stopped; fetches what they give up."""
+        """Waits for blocks that others fetch, and fetches those that they give up."""
         sizes = {number: self._blocks.size(number) for number in numbers}
         deadline_s = time.monotonic() + _OTHERS_DEADLINE_S
         while sizes and time.monotonic() < deadline_s:
@@ -334,7 +327,7 @@ class _Warming:
         self._publish(at_least=_TOGETHER_BYTES // self._blocks.mean_bytes)
 
     def _publish(self, at_least: int) -> None:
-        """Puts written blocks in their places, once there are so many, or some time has passed."""
+        """Publishes the written blocks if there are enough, or if some time has passed."""
         now_s = time.monotonic()
         with self._lock:
             late = now_s - self._published_s >= _PUBLISH_S
@@ -353,17 +346,17 @@ class _Warming:
         receive(self._dataset.store, itertools.chain.from_iterable(parts))
 
     def _parts(self, number: int, file: Aligned) -> list[memoryview]:
-        """Where in memory the parts of a block are."""
+        """Returns views of the parts of a block in memory."""
         lengths = [each.length for each in self._blocks.ranges(number)]
         ends = itertools.accumulate(lengths)
         return [file.data[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
     def _write(self, number: int, file: Aligned) -> Written | None:
-        """A block that was written; None for one that is damaged at the source."""
+        """Checks and writes a block. Returns None if it is damaged at the source."""
         problem = self._blocks.check(number, self._parts(number, file))
         if problem is None:
             return self._folder.write(self._source, number, file)
-        parts, problem = self._blocks.fetch(number)  # again, as it may come undamaged
+        parts, problem = self._blocks.fetch(number)  # again: it may have been damaged on the way
         if problem is None:
             return self._folder.write(self._source, number, parts)
         with self._lock:
@@ -379,10 +372,11 @@ class _Warming:
 
     # --- Datasets without images ------------------------------------------------------------------
 
-    def _heads_only(self, dataset: Dataset) -> None:
+    def _heads_only(self) -> None:
         """Stages shards that consist of their heads only: opening one stores it in the cache."""
-        kept = dataset.head_source()
+        kept, dataset = self._dataset.head_source(), self._dataset.packed
         assert kept is not None
+        assert dataset is not None
         folder, source = kept
         sizes = [int(size) for size in dataset.manifest.shard_bytes]
         there = [folder.exists(source, shard, size) for shard, size in enumerate(sizes)]

@@ -516,17 +516,29 @@ def _destination(
 def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:
     if is_remote(dst):
         return
-    destination = Path(dst).resolve()
+    destination = _resolved(dst)
     is_path = isinstance(src, (str, os.PathLike))
     # Of a list, which may be one of documents, only folders can hold the destination.
     folders = filter(_is_folder, src) if isinstance(src, (list, tuple)) else ()
     for path in [src] if is_path else folders:
-        source = Path(path).resolve()
+        source = _resolved(path)
         if source == destination or source in destination.parents:
             raise PackError(
                 f"the destination {os.fspath(dst)} lies in the source {os.fspath(path)} and would "
                 "become a part of it; choose a folder elsewhere"
             )
+
+
+def _resolved(path: str | os.PathLike[str]) -> Path:
+    """Returns an absolute path without links.
+
+    Raises:
+        PackError: If no file can have this path: it contains NUL, or its links form a cycle.
+    """
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise PackError(f"{os.fspath(path)} cannot be a path: {error}") from error
 
 
 def _is_folder(item: Any) -> bool:

@@ -29,6 +29,8 @@ _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _STREAMS = ("/dev/stdout", "/dev/stderr")
 _STREAM_FOLDERS = ("/dev/fd/", "/proc/")
 _MOST_VISITS = 1000  # of one folder through different links
+_CYCLE = "a link leads to a folder that it lies in, which makes a cycle: delete the link"
+_TOO_MANY = f"more than {_MOST_VISITS:,} links lead to it: delete the links"
 _KINDS = {
     stat.S_IFIFO: "a pipe (FIFO)",
     stat.S_IFSOCK: "a socket",
@@ -280,16 +282,26 @@ def _check_kind(mode: int, path: AnyPath) -> None:
         raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", os.fspath(path))
 
 
+def unless_gone(error: OSError) -> None:
+    """Raises the error of a folder that cannot be read. For `os.walk`, which leaves such out.
+
+    Raises:
+        OSError: The given error, unless the folder was deleted meanwhile.
+    """
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error
+
+
 def walk(root: AnyPath) -> Iterator[tuple[str, list[str], list[str]]]:
     """Walks a tree like `os.walk`, follows links to folders, and stops at cycles of links.
 
     Raises:
-        OSError: If a link leads to a folder that contains it, or if more than a thousand links lead
-            to one folder.
+        OSError: If a folder cannot be read, if a link leads to a folder that contains it, or if
+            more than a thousand links lead to one folder.
     """
     above: dict[str, tuple[tuple[int, int], ...]] = {}
     visits: dict[tuple[int, int], int] = {}
-    for folder, folders, names in os.walk(root, followlinks=True):
+    for folder, folders, names in os.walk(root, onerror=unless_gone, followlinks=True):
         try:
             status = os.stat(folder)
         except OSError:
@@ -297,12 +309,10 @@ def walk(root: AnyPath) -> Iterator[tuple[str, list[str], list[str]]]:
         own = (status.st_dev, status.st_ino)
         outside = above.pop(folder, ())
         if own in outside:
-            raise OSError(
-                errno.ELOOP, "a link leads to a folder that it lies in, which makes a cycle", folder
-            )
+            raise OSError(errno.ELOOP, _CYCLE, folder)
         visits[own] = visits.get(own, 0) + 1
         if visits[own] > _MOST_VISITS:
-            raise OSError(errno.ELOOP, f"more than {_MOST_VISITS:,} links lead to it", folder)
+            raise OSError(errno.ELOOP, _TOO_MANY, folder)
         yield folder, folders, names
         for name in folders:
             above[os.path.join(folder, name)] = (*outside, own)

@@ -117,7 +117,7 @@ def folder_extension(root: str | os.PathLike[str], kinds: Sequence[Sequence[str]
         kinds: for each kind its endings, in lower case.
 
     Raises:
-        SourceNotFound: links lead round in a circle.
+        SourceNotFound: a folder cannot be read, or links form a cycle.
     """
     try:
         for _, folders, names in walk(root):
@@ -127,5 +127,5 @@ def folder_extension(root: str | os.PathLike[str], kinds: Sequence[Sequence[str]
                     if name.lower().endswith(tuple(endings)):
                         return number
     except OSError as error:
-        raise SourceNotFound(f"{error.filename}: {error.strerror}: delete the link") from error
+        raise SourceNotFound(f"{error.filename}: {error.strerror}") from error
     return None

@@ -276,7 +276,7 @@ def _find_files(root: str, name: str, extensions: tuple[str, ...]) -> list[str]:
     try:
         found = sorted(walk(os.path.join(root, name)))
     except OSError as error:
-        raise SourceNotFound(f"{error.filename}: {error.strerror}: delete the link") from error
+        raise SourceNotFound(f"{error.filename}: {error.strerror}") from error
     for folder, _, names in found:
         relative = os.path.relpath(folder, root)
         files += [

@@ -8,11 +8,12 @@ To add a kind of data, write a module with a `Kind`, and name it in `KINDS`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from fastio.cache import Cache
-from fastio.errors import DatasetNotFound, OptionError
+from fastio.errors import DatasetNotFound, FastioError, OptionError, SourceNotFound
 from fastio.packed.rows import Rows
 from fastio.shown import without_secrets
 from fastio.sources.base import COMMON, Findings, Found, Kind, Options, Progress
@@ -56,7 +57,7 @@ def find(source: Any, options: Options | None = None) -> Found | None:
         options: as for `open`; they do not decide what it is.
 
     Raises:
-        SourceNotFound: a file that it names does not exist.
+        SourceNotFound: a file that it names does not exist, or the system refuses to read it.
         SchemaError: it names files of several kinds.
         StoreError: a store does not answer.
         ManifestInvalid, FormatVersionUnsupported: it is a packed dataset that cannot be read.
@@ -64,8 +65,10 @@ def find(source: Any, options: Options | None = None) -> Found | None:
     options = options or Options()
     if isinstance(source, os.PathLike):
         source = os.fsdecode(source)
+    _check_names(source)
     for kind in KINDS:
-        parts = kind.sniff(source, options)
+        with _named_errors(source):
+            parts = kind.sniff(source, options)
         if parts is not None:
             return Found(kind, source, options, parts)
     return None
@@ -107,7 +110,8 @@ def find_data(source: Any, options: Options | None = None) -> Found:
 
 def open_found(found: Found) -> Rows:
     """The dataset of a source whose kind is known."""
-    dataset = found.kind.open(found)
+    with _named_errors(found.source):
+        dataset = found.kind.open(found)
     dataset.limit(found.options.max_pixels, found.options.max_unzipped_bytes)
     return dataset
 
@@ -217,7 +221,8 @@ def describe(source: Any, storage_options: Mapping[str, Any] | None = None) -> d
         As `open`.
     """
     found = find_data(source, Options(storage_options))
-    return {"dataset": found.kind.key} | found.kind.describe(found)
+    with _named_errors(source):
+        return {"dataset": found.kind.key} | found.kind.describe(found)
 
 
 def check(source: Any, options: Options | None, deep: bool, progress: Progress) -> Findings:
@@ -233,13 +238,47 @@ def check(source: Any, options: Options | None, deep: bool, progress: Progress) 
         As `open`.
     """
     found = find_data(source, options)
-    return found.kind.check(found, deep, progress)
+    with _named_errors(source):
+        return found.kind.check(found, deep, progress)
 
 
 def takers(option: str) -> str:
     """The kinds that take an option of `open`, in words."""
     names = [kind.name for kind in KINDS if option in kind.options]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _check_names(source: Any) -> None:
+    """Raises if a path or URL, or one in a list of them, contains NUL: no system can open it.
+
+    Raises:
+        SourceNotFound: One does. The message names it.
+    """
+    if not is_named(source):
+        return
+    for name in source if isinstance(source, (list, tuple)) else (source,):
+        if isinstance(name, os.PathLike):
+            name = os.fsdecode(name)
+        if isinstance(name, str) and "\0" in name:
+            raise SourceNotFound(f"{name} does not exist: names of files cannot contain NUL")
+
+
+@contextmanager
+def _named_errors(source: Any) -> Iterator[None]:
+    """Turns errors of the file system, such as a missing permission, into one of fastio's.
+
+    Raises:
+        SourceNotFound: With the file that the error names, or else the source.
+    """
+    try:
+        yield
+    except FastioError:
+        raise
+    except OSError as error:
+        name = os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else "the list"
+        inner = os.fsdecode(error.filename or name)
+        why = str(error.strerror or error) + (f" ({inner})" if inner != name else "")
+        raise SourceNotFound(f"{without_secrets(name)} cannot be read: {why}") from error
 
 
 def _check_options(found: Found) -> None:

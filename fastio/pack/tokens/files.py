@@ -9,7 +9,7 @@ from typing import Any
 
 from fastio.errors import PackError, SourceNotFound
 from fastio.packed import is_dataset
-from fastio.runtime.files import check_file
+from fastio.runtime.files import check_file, unless_gone
 from fastio.sources.table import table_kind
 
 _PLAIN = (".txt", ".txt.gz", ".txt.zst")
@@ -95,11 +95,14 @@ def _of_folder(folder: str) -> list[str]:
     if is_dataset(folder):
         raise PackError(f"{folder} is packed already")
     found: list[str] = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-        for name in names:
-            if text_kind(name) is not None and not name.startswith((".", "_")):
-                found.append(_checked(os.path.join(parent, name)))
+    try:
+        for parent, folders, names in os.walk(folder, onerror=unless_gone):
+            folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+            for name in names:
+                if text_kind(name) is not None and not name.startswith((".", "_")):
+                    found.append(_checked(os.path.join(parent, name)))
+    except PermissionError as error:
+        raise SourceNotFound(f"{error.filename} cannot be read: {error.strerror}") from error
     if not found:
         raise SourceNotFound(f"{folder} has no files of text (.txt, .jsonl, .parquet, .csv, ...)")
     return sorted(found, key=lambda name: Path(name).parts)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastio.errors import SchemaError, SourceNotFound
-from fastio.runtime.files import check_file
+from fastio.runtime.files import check_file, unless_gone
 from fastio.shown import without_secrets
 from fastio.sources.audio_folder import AUDIO_EXTENSIONS
 from fastio.sources.folder import IMG_EXTENSIONS
@@ -133,7 +133,7 @@ def _of_list(
 def _of_folder(folder: str) -> list[TableFile] | None:
     """Files in the order of their paths; None as soon as there is an image or a sound file."""
     found: list[str] = []
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder, onerror=unless_gone):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
         for name in names:
             if name.lower().endswith(_OF_SAMPLES):

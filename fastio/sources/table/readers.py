@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from fastio.errors import SchemaError, ShardCorrupt
+from fastio.errors import DatasetNotFound, SchemaError, ShardCorrupt
+from fastio.packed.manifest import MANIFEST_NAME, METADATA_KEY
 from fastio.sources.table.binary_files import ArrowTable, ParquetTable
 from fastio.sources.table.files import table_kind
 from fastio.sources.table.objects import TableFile, as_file
@@ -21,6 +22,7 @@ def open_table(file: TableFile | str) -> Table:
     Raises:
         SourceNotFound: If it cannot be read.
         ShardCorrupt: If it is empty or damaged.
+        DatasetNotFound: If it is a shard of a packed dataset.
         SchemaError: If two of its columns have the same name.
         StoreError: If its store does not deliver it.
     """
@@ -37,6 +39,13 @@ def open_table(file: TableFile | str) -> Table:
     with reading(file.name):
         table.schema.to_string(show_field_metadata=False, show_schema_metadata=False)  # or no UTF-8
         names = table.schema.names
+        metadata = table.schema.metadata or {}
+    if METADATA_KEY in metadata:
+        raise DatasetNotFound(
+            f"{file.name} is a part of a packed dataset, which only its manifest makes readable: "
+            f"open the folder; if {MANIFEST_NAME} is missing there, copy it from where the dataset "
+            "came from, or pack the data again"
+        )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise SchemaError(f"{file.name}: several columns are called {twice[0]!r}: rename them")

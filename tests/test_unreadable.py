@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from fastio import Loader
 from fastio.errors import DatasetNotFound, FastioError, PackError, SourceNotFound
 from fastio.sources import find_data
 from fastio.sources.registry import describe
+from tests.children import run_code
 from tests.servers import http_folder
 from tests.support import numbered_folder
 from tests.tars import write_tars
@@ -50,12 +49,7 @@ except fastio.FastioError as error:
 
 def without_rights(what: str, path: Path) -> str:
     """What happens to a user who may read what everybody may."""
-    done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT_RIGHTS, what, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_code(_WITHOUT_RIGHTS, what, path)
     assert not done.returncode, done.stderr
     return done.stdout.strip()
 

@@ -116,7 +116,7 @@ class Run:
 
     @property
     def stops_early(self) -> bool:
-        """Raises an error if a weight is not finite, which no loss shows after the last step."""
+        """Whether the metric has not improved for `early_stopping` evaluations."""
         patience = self.options.early_stopping
         return patience is not None and self.progress.waiting >= patience
 

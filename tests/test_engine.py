@@ -18,7 +18,7 @@ from PIL import ImageOps
 
 from fastio import _native
 from fastio import transforms as T
-from fastio.engine import Engine
+from fastio.engine import Engine, EngineSettings
 from fastio.engine.batch import Batch
 from fastio.errors import ImageError, LoaderClosed, LoaderTimeout, SampleError, TransformError
 from fastio.order.order import Order
@@ -72,7 +72,7 @@ def images(
     (height, width, channels) each, if not said otherwise.
     """
     options = {"channels_last": True, **options}
-    engine = Engine(dataset, transforms={"image": T.compile(transforms)}, **options)
+    engine = Engine(dataset, EngineSettings(transforms={"image": T.compile(transforms)}, **options))
     try:
         batches = run(engine, len(dataset), epoch, seed)
         (batch,) = batches
@@ -106,7 +106,10 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> FolderDataset:
 
 @pytest.fixture
 def engine(photos: FolderDataset) -> Any:
-    made = Engine(photos, transforms={"image": T.compile([T.RandomResizedCrop(32)])}, threads=2)
+    made = Engine(
+        photos,
+        EngineSettings(transforms={"image": T.compile([T.RandomResizedCrop(32)])}, threads=2),
+    )
     yield made
     made.close()
 
@@ -340,7 +343,7 @@ def test_slots_are_used_again_once_nobody_holds_them(photos: FolderDataset) -> N
         return np.empty(shape, dtype)
 
     steps = T.compile([T.RandomResizedCrop(16)])
-    engine = Engine(photos, transforms={"image": steps}, allocate=allocate)
+    engine = Engine(photos, EngineSettings(transforms={"image": steps}, allocate=allocate))
     for epoch in range(30):
         order = Order(len(photos))
         for batch in engine.run(Plan(order, 2, drop_last=True), epoch=epoch, ahead=2):
@@ -351,7 +354,7 @@ def test_slots_are_used_again_once_nobody_holds_them(photos: FolderDataset) -> N
 
 def test_memory_of_its_own_for_every_batch_without_recycling(photos: FolderDataset) -> None:
     steps = T.compile([T.RandomResizedCrop(16)])
-    engine = Engine(photos, transforms={"image": steps}, recycle=False)
+    engine = Engine(photos, EngineSettings(transforms={"image": steps}, recycle=False))
     addresses = [b.fields["image"].__array_interface__["data"][0] for b in run(engine, 4)]
     kept = run(engine, 4)
     assert len({b.fields["image"].__array_interface__["data"][0] for b in kept}) == len(addresses)
@@ -388,7 +391,7 @@ def test_no_thread_or_descriptor_is_left_after_close(photos: FolderDataset) -> N
     tasks, files = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         steps = T.compile([T.RandomResizedCrop(16)])
-        engine = Engine(photos, transforms={"image": steps}, threads=4)
+        engine = Engine(photos, EngineSettings(transforms={"image": steps}, threads=4))
         next(engine.run(Plan(Order(len(photos)), 2), epoch=0, ahead=4))
         engine.close()
         engine.close()
@@ -404,7 +407,7 @@ def test_a_closed_engine_says_so(engine: Engine) -> None:
 
 def test_a_forked_child_starts_threads_of_its_own(photos: FolderDataset) -> None:
     steps = T.compile([T.RandomResizedCrop(16)])
-    engine = Engine(photos, transforms={"image": steps}, threads=2)
+    engine = Engine(photos, EngineSettings(transforms={"image": steps}, threads=2))
     stream = engine.run(Plan(Order(len(photos)), 2), epoch=0)
     next(stream)
     pid = os.fork()
@@ -452,7 +455,9 @@ def damaged(tmp_path: Path) -> FolderDataset:
 
 def make(dataset: FolderDataset, on_error: Any, **options: Any) -> Engine:
     steps = T.compile([T.Resize((16, 16))])
-    return Engine(dataset, transforms={"image": steps}, on_error=on_error, **options)
+    return Engine(
+        dataset, EngineSettings(transforms={"image": steps}, on_error=on_error, **options)
+    )
 
 
 def test_a_bad_sample_is_raised_by_name_when_its_batch_comes(damaged: FolderDataset) -> None:
@@ -575,16 +580,16 @@ def test_a_slow_batch_times_out_and_can_be_waited_for(
 
 def test_a_transform_of_no_field_is_an_error(photos: FolderDataset) -> None:
     with pytest.raises(TransformError, match="no field 'picture'"):
-        Engine(photos, transforms={"picture": T.Compiled()})
+        Engine(photos, EngineSettings(transforms={"picture": T.Compiled()}))
 
 
 def test_a_transform_of_a_label_is_an_error(photos: FolderDataset) -> None:
     with pytest.raises(TransformError, match="is no image"):
-        Engine(photos, transforms={"label": T.Compiled()})
+        Engine(photos, EngineSettings(transforms={"label": T.Compiled()}))
 
 
 def test_only_the_wanted_fields_come(photos: FolderDataset) -> None:
-    engine = Engine(photos, transforms={}, fields=["label"])
+    engine = Engine(photos, EngineSettings(transforms={}, fields=["label"]))
     assert list(run(engine, 13)[0].fields) == ["label"]
     engine.close()
 
@@ -592,4 +597,4 @@ def test_only_the_wanted_fields_come(photos: FolderDataset) -> None:
 @pytest.mark.parametrize("bad", [{"threads": 0}, {"on_error": "ignore"}])
 def test_an_impossible_setting_is_an_error(photos: FolderDataset, bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
-        Engine(photos, transforms={}, **bad)
+        Engine(photos, EngineSettings(transforms={}, **bad))

@@ -108,7 +108,7 @@ sys.path[:0] = {path!r}
 import numpy as np
 from pathlib import Path
 from tests.hanging import HangingMemory
-from fastio.engine import Engine
+from fastio.engine import Engine, EngineSettings
 from fastio.order.plan import Plan
 from fastio.order.order import Order
 import fastio
@@ -118,7 +118,7 @@ def allocate(shape, dtype):
     count = int(np.prod(shape)) * np.dtype(dtype).itemsize
     return memory.array[:count].view(dtype).reshape(shape)
 dataset = fastio.open({data!r})
-engine = Engine(dataset, transforms={{}}, allocate=allocate, threads=2)
+engine = Engine(dataset, EngineSettings(transforms={{}}, allocate=allocate, threads=2))
 stream = engine.run(Plan(Order(len(dataset), mode="sequential"), 8), epoch=0)
 stream.ready()
 assert memory.touched(60)

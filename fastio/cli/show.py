@@ -165,7 +165,7 @@ def _transformed(
 ) -> list[Any]:
     """Returns the rows' images as a Loader with these transforms, seed and epoch delivers them."""
     from fastio import transforms
-    from fastio.engine import Engine
+    from fastio.engine import Engine, EngineSettings
     from fastio.order.plan import follow
 
     made = []
@@ -179,13 +179,9 @@ def _transformed(
         except TypeError as error:
             raise BadParameter(f"--transform {name}: {error}") from error
     stager, staging = _staging(dataset, epoch)
-    engine = Engine(
-        dataset,
-        transforms={field: transforms.compile(made)},
-        fields=[field],
-        channels_last=True,
-        stager=stager,
-    )
+    compiled = {field: transforms.compile(made)}
+    settings = EngineSettings(compiled, fields=[field], channels_last=True)
+    engine = Engine(dataset, settings, stager)
     try:
         plan = follow([rows], len(dataset))
         batch = next(engine.run(plan, seed=seed, epoch=epoch, staging=staging))
@@ -221,10 +217,7 @@ def _image_field(dataset: AnyDataset) -> str:
 def _image(dataset: AnyDataset, field: str, row: int) -> Any:
     """Returns one image, uint8 (H, W, C), large enough for the sheet."""
     from fastio.cli.contact_sheet import TILE
-    from fastio.sources import FolderDataset
 
-    if isinstance(dataset, FolderDataset):
-        return dataset[row][0]
     return dataset.image(field, row, at_least=TILE)
 
 

@@ -11,13 +11,14 @@ delivered.
 
 from __future__ import annotations
 
-from fastio.engine.engine import Engine, OnError, StagingPlan, numpy_memory
+from fastio.engine.engine import Engine
+from fastio.engine.settings import EngineSettings, OnError, StagingPlan
 from fastio.engine.stream import BatchStream
 
 __all__ = [
     "BatchStream",
     "Engine",
+    "EngineSettings",
     "OnError",
     "StagingPlan",
-    "numpy_memory",
 ]

@@ -15,49 +15,70 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
-from fastio.engine.audio import Clip
-from fastio.engine.batch import AnyArray
-from fastio.engine.fields import SpanRead
+from fastio.engine.fields import Reader, Work
+from fastio.engine.fields.reader import WAIT_S
 from fastio.errors import SampleError
 from fastio.order.plan import PlannedBatch, draw_keys
 from fastio.runtime.threads import PATIENCE_S
 
-WAIT_S = 0.05  # between two looks at signals and the deadline
-
 
 @dataclass
 class Pending:
-    """A submitted batch; `seed` and `epoch` key the draws of its rows."""
+    """A submitted batch.
+
+    Attributes:
+        planned: the batch.
+        seed, epoch: key of the draws of its rows.
+        work: the work of each reader.
+        failures: errors of bad samples, by their place in the batch.
+        followed: whether readers started what follows from the results of the native threads.
+        error: error of the whole batch.
+        began_s: time at which fetching of its blocks began that ended with `error`.
+        blocks: blocks of a remote dataset that were requested for it.
+        staged: event that is set once its blocks have arrived and `work` is complete.
+        fetch_s: time that was spent waiting for `staged`.
+        left_out: whether it was cancelled before it was passed to the threads.
+    """
 
     planned: PlannedBatch
     seed: int = 0
     epoch: int = 0
-    memory: dict[str, AnyArray] = field(default_factory=dict)  # slots, by field
-    slots: dict[str, _native.Slot] = field(default_factory=dict)  # of images, by field
-    gathered: _native.Slot | None = None  # of the fields of fixed width
-    audio: dict[str, list[Future[Clip]]] = field(default_factory=dict)
-    spans: dict[str, SpanRead] = field(default_factory=dict)  # of rows that differ in size
-    foreign: dict[str, dict[int, Future[AnyArray | None]]] = field(default_factory=dict)
-    values: dict[str, Any] = field(default_factory=dict)
-    failures: dict[int, SampleError] = field(default_factory=dict)  # of `values`, by place
-    sorted_out: bool = False  # every image that is Pillow's has its future
+    work: list[tuple[Reader, Work]] = field(default_factory=list)
+    failures: dict[int, SampleError] = field(default_factory=dict)
+    followed: bool = False
     error: Exception | None = None
-    began_s: float = math.inf  # when the fetching of its blocks began that ended with `error`
-    blocks: npt.NDArray[np.int64] | None = None  # that were asked for, of a remote dataset
-    staged: threading.Event | None = None  # set once they are there and `slots` is complete
-    fetch_s: float = 0.0  # that it was waited for until they were
-    left_out: bool = False  # cancelled before it was given to the threads
+    began_s: float = math.inf
+    blocks: npt.NDArray[np.int64] | None = None
+    staged: threading.Event | None = None
+    fetch_s: float = 0.0
+    left_out: bool = False
+
+    @cached_property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """The rows, int64 (n,), contiguous."""
+        return np.ascontiguousarray(self.planned.rows, np.int64)
 
     @cached_property
     def keys(self) -> npt.NDArray[np.int64]:
         """The keys of its rows' random draws: int64 (n,)."""
         return np.ascontiguousarray(draw_keys(self.planned.rows, self.planned.occurrences))
 
+    def submit(self, readers: list[Reader]) -> None:
+        """Passes the batch to the threads, once all of its bytes can be read."""
+        for reader in readers:
+            work = Work(reader.pools)
+            self.work.append((reader, work))  # first: what it starts must be known to `cancel`
+            reader.submit(self, work)
+
+    def follow(self) -> None:
+        """Starts what follows from the results of the native threads, which are done."""
+        for reader, work in self.work:
+            reader.follow(self, work)
+        self.followed = True
+
     def native(self) -> list[_native.Slot]:
         """Returns the slots on which native threads work."""
-        slots = list(self.slots.values())
-        slots += [read.slot for read in self.spans.values() if read.slot is not None]
-        return slots if self.gathered is None else [*slots, self.gathered]
+        return [slot for _, work in self.work for slot in work.slots]
 
     def wait(self, timeout_s: float) -> bool:
         """Waits for the native threads; returns True once none of them works on the batch."""
@@ -69,18 +90,32 @@ class Pending:
                 return False
         return all(slot.wait(timeout_s) for slot in self.native())
 
-    def wait_for_pillow(self, timeout_s: float) -> bool:
+    def wait_for_futures(self, timeout_s: float) -> bool:
         """Waits for the Python threads; returns True once every future is done."""
         futures = self._futures()
         return not futures or not wait(futures, timeout_s).not_done
 
-    def clips(self) -> list[Future[Clip]]:
-        """Returns the futures of the sound files."""
-        return [future for clips in self.audio.values() for future in clips]
-
     def _futures(self) -> list[Future[Any]]:
-        found: list[Future[Any]] = [f for of in self.foreign.values() for f in of.values()]
-        return [*found, *self.clips()]
+        # As a list first: the thread that submits may add some meanwhile.
+        return [future for _, work in self.work for future in list(work.futures.values())]
+
+    def withdraw(self) -> None:
+        """Cancels the work of a batch that could not be submitted, and waits for its threads."""
+        self.cancel()
+        while not all(slot.wait(WAIT_S) for slot in self.native()):
+            pass
+        while not self.wait_for_futures(WAIT_S):
+            pass
+
+    def release(self) -> None:
+        """Takes back the slots, which no thread writes any more."""
+        for _, work in self.work:
+            work.release()
+
+    def lose(self) -> None:
+        """Leaves the slots to threads that hang."""
+        for _, work in self.work:
+            work.memory = {}
 
     @property
     def cancelled(self) -> bool:
@@ -111,7 +146,7 @@ class Pending:
                 if sys.is_finalizing() or time.monotonic() > deadline_s:
                     return False  # the thread that would set it has ended, or hangs
             self.cancel()  # what was given to the threads meanwhile
-        while not (self.wait(WAIT_S) and self.wait_for_pillow(WAIT_S)):
+        while not (self.wait(WAIT_S) and self.wait_for_futures(WAIT_S)):
             if sys.is_finalizing() or time.monotonic() > deadline_s:
                 for slot in self.native():
                     slot.abandon()

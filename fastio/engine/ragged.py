@@ -1,7 +1,8 @@
-"""Fields whose rows differ in size, in batches: what forms they may have, and where rows go there.
+"""Batches of fields whose rows differ in size: their forms, and where each row lies in memory.
 
-Four forms: a list of arrays; one array filled up with zeros, beside the sizes; the rows one after
-the other, beside where each begins; and torch's nested tensor, which is the third as one object.
+A batch has one of four forms: "list", a list of arrays; "padded", one array with zeros after
+shorter rows, and the sizes; "flat", the rows one after the other, and the offset of each; "nested",
+a nested tensor of torch, which has the memory of "flat".
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ AnyArray = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Forms:
-    """The forms that a loader's fields of varying size have.
+    """The forms of a loader's fields of varying size.
 
     Attributes:
-        default: of those that are not named; None: as each path has it.
-        named: of single fields.
+        default: form of the fields that are not named; None leaves it to the reader of the field.
+        named: forms of single fields.
     """
 
     default: Form | None = None
@@ -42,10 +43,10 @@ class Forms:
 
     @classmethod
     def of(cls, ragged: Form | Mapping[str, Form] | None) -> Forms:
-        """As `Loader(ragged=)` says.
+        """Returns the forms that `Loader(ragged=)` describes.
 
         Raises:
-            ValueError: a form that there is not.
+            ValueError: a form does not exist.
         """
         named = dict(ragged) if isinstance(ragged, Mapping) else {}
         default = None if isinstance(ragged, Mapping) else ragged
@@ -57,15 +58,15 @@ class Forms:
     def check(
         self, schema: Schema, fields: Sequence[str] | None = None, audio: Iterable[str] = ()
     ) -> None:
-        """Compares them with the fields that there are.
+        """Checks that the named fields exist and can have their forms.
 
         Args:
-            schema: of the dataset.
-            fields: that are delivered; None for all.
+            schema: schema of the dataset.
+            fields: names of the fields that are delivered; None for all.
             audio: fields of sound files that are decoded, whose clips differ in length.
 
         Raises:
-            SchemaError: a field that is named has no sizes that vary, or a form is not possible.
+            SchemaError: the rows of a named field do not differ in size, or a form is not possible.
         """
         ragged = {name: kind for name, kind in schema.fields.items() if is_ragged(kind)}
         for name in self.named:
@@ -80,17 +81,17 @@ class Forms:
                 _check_one_open(name, kind)
 
     def get(self, name: str, default: Form) -> Form:
-        """The form of a field, `default` where nothing is said."""
+        """Returns the form of a field, or `default` if none was given."""
         return self.named.get(name, self.default or default)
 
 
 def is_ragged(kind: Field) -> bool:
-    """Whether a field's rows are arrays that differ in size."""
+    """Returns whether a field's rows are arrays that differ in size."""
     return is_open_array(kind) or isinstance(kind, Tokens)
 
 
 def open_axis(kind: Field) -> int | None:
-    """The only axis along which a ragged field's rows differ; None where several may."""
+    """Returns the only axis along which a ragged field's rows differ; None if there are several."""
     axes = kind.open_axes if isinstance(kind, Array) else (0,)
     return axes[0] if axes is not None and len(axes) == 1 else None
 
@@ -108,13 +109,13 @@ class RaggedBatch:
     """The rows of a ragged field in a batch.
 
     Attributes:
-        form: how they lie in `values`.
-        values: "padded": (n, *longest), zeros behind each row. Else: all numbers one after the
-            other, row after row, (total,); with an open axis that is not the first, (*before,
-            total, *behind) for "nested" and "flat".
-        shapes: of each row: int64 (n, axes); a list of tuples where rows differ in axes.
-        axis: the open axis, 0 where any may be.
-        declared: whether the field has that one open axis only.
+        form: form of the batch, which decides how rows lie in `values`.
+        values: for "padded", an array (n, *longest) with zeros after each row. Else the numbers of
+            all rows one after the other, (total,); for "nested" and "flat" with an open axis that
+            is not the first, (*before, total, *behind).
+        shapes: shape of each row, int64 (n, axes); a list of tuples if rows differ in axes.
+        axis: the open axis; 0 if any axis may be open.
+        declared: whether the field has exactly that one open axis.
     """
 
     form: Form
@@ -128,12 +129,12 @@ class RaggedBatch:
 
     @property
     def lengths(self) -> Int64s:
-        """int64 (n,), along the open axis."""
+        """The lengths of the rows along the open axis, int64 (n,)."""
         assert not isinstance(self.shapes, list)
         return np.ascontiguousarray(self.shapes[:, self.axis])
 
     def rows(self) -> list[AnyArray]:
-        """The rows as arrays, views of `values`."""
+        """Returns the rows as arrays, which are views of `values`."""
         shapes = (
             [tuple(shape) for shape in np.asarray(self.shapes).tolist()]
             if isinstance(self.shapes, np.ndarray)
@@ -156,7 +157,7 @@ class RaggedBatch:
         ]
 
     def take(self, indices: Int64s) -> RaggedBatch:
-        """The rows at some places, in memory of their own."""
+        """Returns the rows at some places, in memory of their own."""
         rows = self.rows()
         kept = [rows[index] for index in indices.tolist()]
         return of_rows(kept, self.form, self.values.dtype, self.axis, self.declared)
@@ -164,15 +165,17 @@ class RaggedBatch:
 
 @dataclass(frozen=True)
 class Places:
-    """Where rows go in a batch's memory, as pieces that lie in one piece in the rows too.
+    """Where rows go in a batch's memory, as pieces that are contiguous in both.
+
+    Positions and counts are in numbers, not in bytes.
 
     Attributes:
-        shape: of the memory.
-        row: int64 (pieces,), which row each is of.
-        begin: of each among the row's numbers.
-        count: numbers of it.
-        target: where it begins in the memory, in numbers.
-        room: numbers from there on that are its: zeros behind `count`.
+        shape: shape of the memory.
+        row: int64 (pieces,), row of each piece.
+        begin: int64 (pieces,), first number of the piece in its row.
+        count: int64 (pieces,), how many numbers the piece has.
+        target: int64 (pieces,), position in the memory.
+        room: int64 (pieces,), numbers in the memory for the piece; zeros follow its `count`.
     """
 
     shape: tuple[int, ...]
@@ -184,16 +187,16 @@ class Places:
 
 
 def places(form: Form, shapes: Int64s | list[tuple[int, ...]], axis: int = 0) -> Places:
-    """Where the rows of a batch go.
+    """Returns where the rows of a batch go.
 
     Args:
-        form: of the batch.
-        shapes: of its rows.
-        axis: the open one.
+        form: form of the batch.
+        shapes: shapes of its rows.
+        axis: the open axis.
 
     Raises:
-        SchemaError: rows of this form have as many axes as each other, and these differ; or
-            "nested" and "flat" rows differ in another axis than the open one.
+        SchemaError: the numbers of axes differ, in another form than "list"; or rows differ in
+            another axis than the open one, in "nested" or "flat".
     """
     if form == "list":
         return _one_after_the_other(shapes)
@@ -274,7 +277,7 @@ def _padded(shapes: Int64s) -> Places:
 
 
 def _along(shapes: Int64s, axis: int) -> Places:
-    """The rows beside each other along an axis that is not the first."""
+    """Returns the places of rows that are joined along an axis that is not the first."""
     before = tuple(shapes[0, :axis].tolist())
     inner = int(np.prod(shapes[0, axis + 1 :], dtype=np.int64))
     lines = math.prod(before)
@@ -291,10 +294,10 @@ def _along(shapes: Int64s, axis: int) -> Places:
 
 
 def of_field(rows: Sequence[AnyArray], form: Form, kind: Field) -> RaggedBatch:
-    """A batch of rows of a ragged field, given as arrays.
+    """Returns a batch of rows of a ragged field, which are given as arrays.
 
     Raises:
-        SchemaError: as `places`.
+        SchemaError: as for `places`.
     """
     assert isinstance(kind, (Array, Tokens))
     axis = open_axis(kind)
@@ -304,16 +307,16 @@ def of_field(rows: Sequence[AnyArray], form: Form, kind: Field) -> RaggedBatch:
 def of_rows(
     rows: Sequence[AnyArray], form: Form, dtype: Any, axis: int = 0, declared: bool = True
 ) -> RaggedBatch:
-    """A batch of rows that are arrays.
+    """Returns a batch of rows that are arrays.
 
     Args:
-        rows: of one dtype.
-        form: of the batch.
-        dtype: of the rows.
-        axis, declared: as `RaggedBatch` has them.
+        rows: the rows, of one dtype.
+        form: form of the batch.
+        dtype: dtype of the rows.
+        axis, declared: as in `RaggedBatch`.
 
     Raises:
-        SchemaError: as `places`.
+        SchemaError: as for `places`.
     """
     shapes = same_axes([row.shape for row in rows])
     at = places(form, shapes, axis)

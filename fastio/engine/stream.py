@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Protocol
 
 from fastio.engine.batch import Batch
-from fastio.engine.pending import WAIT_S, Pending
+from fastio.engine.fields.reader import WAIT_S
+from fastio.engine.pending import Pending
 from fastio.errors import LoaderClosed, LoaderTimeout, StoreError
 from fastio.order.plan import PlannedBatch
 from fastio.runtime.lifecycle import Owner
@@ -26,9 +27,6 @@ class Decoder(Protocol):
 
     def submit(self, planned: PlannedBatch, seed: int, epoch: int) -> Pending:
         """Submits a batch; errors are recorded in it."""
-
-    def sort_out(self, pending: Pending) -> None:
-        """Passes images to Pillow that the native threads could not decode."""
 
     def finish(self, pending: Pending) -> Batch | None:
         """Returns a batch whose work is done; None if all of its rows were skipped."""
@@ -196,7 +194,7 @@ class BatchStream:
         for batch in self._pending:
             batch.cancel()
         for batch in self._pending:
-            if batch.wait(WAIT_S) and batch.wait_for_pillow(0.0):
+            if batch.wait(WAIT_S) and batch.wait_for_futures(0.0):
                 self._engine.give_back(batch)
 
     def _check_process(self) -> None:
@@ -243,6 +241,6 @@ class BatchStream:
             return True
         if not pending.wait(timeout_s):
             return False
-        if not pending.sorted_out and not pending.cancelled:
-            self._engine.sort_out(pending)
-        return pending.wait_for_pillow(timeout_s)
+        if not pending.followed and not pending.cancelled:
+            pending.follow()
+        return pending.wait_for_futures(timeout_s)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import xxhash
 
 from fastio.device import HostBatch
-from fastio.engine import BatchStream, Engine, OnError, StagingPlan
+from fastio.engine import BatchStream, Engine, EngineSettings, OnError, StagingPlan
 from fastio.engine.batch import Batch
 from fastio.engine.fields import ReadAheadPlan, windows_of
 from fastio.engine.ragged import Forms, RaggedBatch
@@ -483,8 +483,7 @@ class NativeFeed:
         if self._engine is None:
             how = self.settings
             images = self.dataset.schema.image_fields
-            self._engine = Engine(
-                self.dataset,
+            settings = EngineSettings(
                 transforms={k: v for k, v in self.transforms.fields.items() if k in images},
                 fields=how.fields,
                 threads=how.threads,
@@ -493,11 +492,11 @@ class NativeFeed:
                 normalize_on_cpu=how.on_cpu or how.collate_fn is not None,
                 allocate=None if how.pinned == "no" else pinned_allocator(),
                 recycle=how.pinned != "fresh",
-                stager=self._stager,
                 resident=how.resident,
                 ragged=how.ragged,
                 audio=self.transforms.audio,
             )
+            self._engine = Engine(self.dataset, settings, self._stager)
         return self._engine
 
     def augmentation(

@@ -1,4 +1,4 @@
-"""Where fields lie in a shard, as the engine's threads need to know it."""
+"""Where columns of fixed width lie in a shard, as the native engine needs to know it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class TableField:
     """A field of fixed width: bytes [offset, offset + nbytes) of each row of a column.
 
     Attributes:
-        name: of the field.
-        shape: of a row in a batch.
-        dtype: in a batch.
+        name: name of the field.
+        shape: shape of a row in a batch.
+        dtype: dtype in a batch.
         column: number of the column.
-        offset: in bytes from where a row of the column begins.
-        nbytes: of a row, as stored.
-        kind: what becomes of them; numbers of `item` bytes are widened to `dtype`.
-        item: bytes of a stored number.
-        fill: what stands where a row of segments has no token.
+        offset: offset in bytes from the beginning of a row of the column.
+        nbytes: stored size of a row.
+        kind: how the bytes are converted; numbers of `item` bytes are widened to `dtype`.
+        item: size of a stored number in bytes.
+        fill: value where a row of segments has no token.
     """
 
     name: str
@@ -49,7 +49,7 @@ class TableField:
     fill: int = 0
 
     def native(self) -> tuple[int, int, int, int, int, int, int]:
-        """What `fastio._native.Table` takes."""
+        """Returns the arguments of `fastio._native.Table` for this field."""
         to = 1 if self.kind == FieldKind.BYTES else np.dtype(self.dtype).itemsize
         return (self.column, self.offset, self.nbytes, self.kind.value, self.item, to, self.fill)
 

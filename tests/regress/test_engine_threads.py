@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fastio import transforms as T
-from fastio.engine import Engine
+from fastio.engine import Engine, EngineSettings
 from fastio.errors import LoaderClosed
 from fastio.order.order import Order
 from fastio.order.plan import Plan, PlannedBatch
@@ -39,7 +39,7 @@ def photos(tmp_path: Path) -> FolderDataset:
 
 def make(dataset: FolderDataset, **options: Any) -> Engine:
     steps = T.compile([T.Resize((300, 300))])
-    return Engine(dataset, transforms={"image": steps}, threads=1, **options)
+    return Engine(dataset, EngineSettings(transforms={"image": steps}, threads=1, **options))
 
 
 def test_next_says_when_another_thread_closes_the_engine(photos: FolderDataset) -> None:
@@ -98,12 +98,12 @@ def test_memory_of_a_batch_that_was_interrupted_is_not_written_to(photos: Folder
 
     engine = make(photos, allocate=allocate)
     stream = engine.run(Plan(Order(len(photos)), 8), epoch=0, ahead=1)
-    native = engine._native
-    engine._native = _Interrupted(native)  # type: ignore[assignment]
+    native = engine._threads._native
+    engine._threads._native = _Interrupted(native)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         next(stream)
     afterwards = memory[0].copy()
-    engine._native = native
+    engine._threads._native = native
     assert len(list(engine.run(Plan(Order(len(photos)), 8), epoch=1, ahead=1))) == 3
     np.testing.assert_array_equal(memory[0], afterwards)
     engine.close()
@@ -150,11 +150,11 @@ def test_a_batch_that_could_not_be_submitted_raises_what_was_wrong(
     """It raised KeyError: the images that are Pillow's were not noted yet."""
     dataset = folder(tmp_path, {f"{number}.png": png() for number in range(4)})
 
-    def refuse(self: Engine) -> Any:
+    def refuse(*_: Any) -> Any:
         raise RuntimeError("can't start new thread")
 
     engine = make(dataset)
-    monkeypatch.setattr(Engine, "_pillow", refuse)
+    monkeypatch.setattr("fastio.engine.pillow.PillowThreads.submit", refuse)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         next(engine.run(Plan(Order(4), 2), epoch=0))
     monkeypatch.undo()

@@ -27,7 +27,7 @@ import os, sys, threading, time
 from PIL import Image
 Image.init()
 from fastio import transforms as T
-from fastio.engine import Engine
+from fastio.engine import Engine, EngineSettings
 from fastio.sources.folder import FolderDataset
 from fastio.order.order import Order
 from fastio.order.plan import Plan
@@ -52,7 +52,7 @@ dataset = FolderDataset(sys.argv[1])
 steps = [T.Resize((24, 24))]
 
 def engine():
-    return Engine(dataset, transforms={"image": T.compile(steps)}, threads=2)
+    return Engine(dataset, EngineSettings(transforms={"image": T.compile(steps)}, threads=2))
 
 def run(engine):
     return engine.run(Plan(Order(len(dataset)), 2), epoch=0, ahead=6)

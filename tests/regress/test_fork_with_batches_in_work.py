@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fastio import transforms as T
-from fastio.engine import BatchStream, Engine
+from fastio.engine import BatchStream, Engine, EngineSettings
 from fastio.errors import LoaderClosed
 from fastio.order.order import Order
 from fastio.order.plan import Plan
@@ -32,7 +32,7 @@ def start(tmp_path: Path) -> tuple[Engine, BatchStream]:
         (tmp_path / "a" / f"{number:02}.jpg").write_bytes(photo)
     dataset = FolderDataset(tmp_path)
     steps = T.compile([T.Resize((500, 500))])
-    engine = Engine(dataset, transforms={"image": steps}, threads=2)
+    engine = Engine(dataset, EngineSettings(transforms={"image": steps}, threads=2))
     stream = engine.run(Plan(Order(len(dataset)), 4), epoch=0, ahead=2)
     next(stream)
     return engine, stream

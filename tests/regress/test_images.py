@@ -16,7 +16,7 @@ from PIL import Image as Pillow
 import fastio
 from fastio import _native
 from fastio import transforms as T
-from fastio.engine import Engine
+from fastio.engine import Engine, EngineSettings
 from fastio.errors import ImageError
 from fastio.order.order import Order
 from fastio.order.plan import Plan
@@ -36,7 +36,7 @@ def folder(root: Path, files: Iterable[bytes]) -> FolderDataset:
 def images(dataset: Dataset | FolderDataset, steps: list[Any], **options: Any) -> Any:
     """All images in order, as one batch; or the error of it."""
     options = {"channels_last": True, **options}
-    engine = Engine(dataset, transforms={"image": T.compile(steps)}, **options)
+    engine = Engine(dataset, EngineSettings(transforms={"image": T.compile(steps)}, **options))
     try:
         order = Order(len(dataset), mode="sequential")
         (batch,) = engine.run(Plan(order, len(dataset)), epoch=0)

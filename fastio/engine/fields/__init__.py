@@ -1,18 +1,104 @@
-"""Fields in the engine: which bytes of which files its threads read for the rows of a batch."""
+"""The fields of a batch: one reader for each kind of field.
+
+All readers have the same verbs (see `Reader`): `submit` finds where the rows of a batch lie, by
+asking the dataset, and passes the reads to threads; `finish` returns the values once they are done.
+
+| reader | fields | threads |
+|---|---|---|
+| `ImageReader` | an image field | native; Python with Pillow for foreign formats |
+| `ColumnReader` | all fields of fixed width | native |
+| `SpanReader` | a field whose rows differ in size, in local shards | native |
+| `SoundReader` | a field of sound files that are decoded | Python |
+| `ValueReader` | all others | none: the thread that submits the batch |
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from fastio.engine.fields.cold import ColdRows, ReadAheadPlan, windows_of
-from fastio.engine.fields.columns import Columns
-from fastio.engine.fields.images import ImageSource
-from fastio.engine.fields.spans import SpanRead, Spans
+from fastio.engine.fields.columns import ColumnReader, Columns
+from fastio.engine.fields.image_files import ImageSource
+from fastio.engine.fields.images import ImageReader
+from fastio.engine.fields.reader import Reader, Work
+from fastio.engine.fields.sound import SoundReader
+from fastio.engine.fields.spans import SpanReader
+from fastio.engine.fields.values import ValueReader
+from fastio.engine.ragged import is_ragged
+from fastio.engine.settings import EngineSettings
+from fastio.engine.threads import Threads
+from fastio.errors import TransformError
+from fastio.packed.rows import Rows
+from fastio.schema import Image, Schema
+from fastio.stage import Stager
+from fastio.transforms import Compiled
 
 __all__ = [
     "ColdRows",
+    "ColumnReader",
     "Columns",
+    "ImageReader",
     "ImageSource",
     "ReadAheadPlan",
-    "SpanRead",
-    "Spans",
+    "Reader",
+    "SoundReader",
+    "SpanReader",
+    "ValueReader",
+    "Work",
+    "check_names",
+    "make_readers",
     "windows_of",
 ]
+
+
+def make_readers(
+    dataset: Rows,
+    names: Sequence[str],
+    settings: EngineSettings,
+    threads: Threads,
+    stager: Stager | None,
+) -> list[Reader]:
+    """Returns the readers that together read some fields, in the order in which they submit.
+
+    Args:
+        dataset: the dataset, which is asked what it can.
+        names: names of the fields.
+        settings: settings of the engine.
+        threads: threads of the engine, which need not be started.
+        stager: fetches the blocks of a remote dataset.
+
+    Raises:
+        TransformError: a field cannot be decoded as the settings say.
+    """
+    kinds = dataset.schema.fields
+    found: list[Reader] = [
+        ImageReader(dataset, name, settings, threads, stager)
+        for name in names
+        if isinstance(kinds[name], Image)
+    ]
+    layout = dataset.fixed_columns(names)
+    if layout is not None:
+        found.append(ColumnReader(dataset, layout, settings, threads))
+    for name in names:
+        rows = dataset.ragged_rows(name) if is_ragged(kinds[name]) else None
+        if rows is not None:
+            found.append(SpanReader(dataset, rows, settings, threads))
+        elif name in settings.audio:
+            found.append(SoundReader(dataset, name, settings, threads))
+    read = {name for reader in found for name in reader.fields}
+    others = [name for name in names if name not in read]
+    return [*found, ValueReader(dataset, others, settings)] if others else found
+
+
+def check_names(schema: Schema, fields: Sequence[str], transforms: Mapping[str, Compiled]) -> None:
+    """Raises an error if a field does not exist, or transforms are given for a non-image field.
+
+    Raises:
+        TransformError: with the names of the existing fields.
+    """
+    for name in (*fields, *transforms):
+        if name not in schema.fields:
+            raise TransformError(f"no field {name!r}: the dataset has {', '.join(schema.fields)}")
+    for name in transforms:
+        if not isinstance(schema.fields[name], Image):
+            raise TransformError(f"field {name!r} is no image, transforms are for images")

@@ -1,4 +1,4 @@
-"""Rows of tables and windows of tokens that the engine's threads gather from mapped shards."""
+"""Fields of fixed width and windows of tokens: native threads gather them from mapped shards."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
+from fastio.engine.fields.reader import WAIT_S, InWork, Work, shard_error
+from fastio.engine.settings import EngineSettings
+from fastio.engine.threads import Threads
 from fastio.packed.layout import Layout
+from fastio.packed.rows import Rows
 
-Rows = npt.NDArray[np.int64]
+Int64s = npt.NDArray[np.int64]
+_ATTEMPTS = 3  # at fetching a damaged shard again
 _MOST_MAPPED = 32768  # shards: a process may have 65530 maps on Linux, as it comes
 
 
@@ -42,7 +47,7 @@ class Columns:
         self._lock = threading.Lock()
 
     def gather(
-        self, engine: _native.Engine, rows: Rows, out: Sequence[npt.NDArray[Any] | None]
+        self, engine: _native.Engine, rows: Int64s, out: Sequence[npt.NDArray[Any] | None]
     ) -> _native.Slot:
         """Opens the shards of rows and lets threads gather them.
 
@@ -85,7 +90,7 @@ class Columns:
                 del self._set[number]
                 self.table.unset(number)
 
-    def renew(self, rows: Rows) -> bool:
+    def renew(self, rows: Int64s) -> bool:
         """Opens damaged shards of rows again; returns False if that cannot help."""
         first_row = self.layout.first_row
         numbers = np.unique(np.searchsorted(first_row, rows, side="right") - 1).tolist()
@@ -98,3 +103,59 @@ class Columns:
     def close(self) -> None:
         """Stops the copying of resident shards."""
         self.table.close()
+
+
+class ColumnReader:
+    """Reads all fields of a layout with one native call; see `Reader`.
+
+    Args:
+        dataset: dataset of the fields.
+        layout: places of the rows.
+        settings: settings of the engine.
+        threads: threads of the engine.
+    """
+
+    def __init__(
+        self, dataset: Rows, layout: Layout, settings: EngineSettings, threads: Threads
+    ) -> None:
+        self._dataset = dataset
+        self._threads = threads
+        self._columns = Columns(layout, settings.resident)
+        self.fields = tuple(field.name for field in self._columns.fields)
+        self.pools = {
+            field.name: settings.pool(field.shape, field.dtype) for field in self._columns.fields
+        }
+
+    def submit(self, batch: InWork, work: Work) -> None:
+        """See `Reader`."""
+        for name in self.fields:
+            work.acquire(name, len(batch.rows))
+        work.slots.append(self._gather(batch, work))
+
+    def follow(self, batch: InWork, work: Work) -> None:
+        """Does nothing."""
+
+    def finish(self, batch: InWork, work: Work) -> dict[str, Any]:
+        """See `Reader`. Rows of damaged shards are read again, after the shard was fetched again.
+
+        Raises:
+            ShardCorrupt: a shard is damaged.
+        """
+        for _ in range(_ATTEMPTS):
+            broken = [place for place, _, _ in work.slots[0].failures()]
+            if not broken or not self._columns.renew(batch.rows[broken]):
+                break
+            work.slots[0] = self._gather(batch, work)
+            while not work.slots[0].wait(WAIT_S):
+                pass
+        for place, _, message in work.slots[0].failures():
+            raise shard_error(self._dataset, int(batch.rows[place]), message)
+        return {name: work.lease(name).view(len(batch.rows)) for name in self.fields}
+
+    def close(self) -> None:
+        """Stops the copying of resident shards."""
+        self._columns.close()
+
+    def _gather(self, batch: InWork, work: Work) -> _native.Slot:
+        out = [work.memory[name] for name in self.fields]
+        return self._columns.gather(self._threads.native, batch.rows, out)

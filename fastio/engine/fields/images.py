@@ -1,140 +1,231 @@
-"""Image fields: the files that the engine's threads read for a batch, and which bytes of them."""
+"""Image fields: native threads decode them, and Pillow's what native code cannot decode."""
 
 from __future__ import annotations
 
-import resource
-import threading
-from contextlib import suppress
-from dataclasses import replace
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import ImageFile
 
 from fastio import _native
-from fastio.errors import ImageError
-from fastio.packed.reads import WHOLE_FILE, ImageReads
-from fastio.packed.rows import Remote, Rows
+from fastio.engine.batch import AnyArray
+from fastio.engine.fields.image_files import ImageSource
+from fastio.engine.fields.reader import WAIT_S, InWork, Work, result_of, sample_error
+from fastio.engine.settings import EngineSettings
+from fastio.engine.threads import Threads
+from fastio.errors import ImageError, LoaderClosed
+from fastio.packed.reads import ImageReads
+from fastio.packed.rows import Rows
+from fastio.schema import CODEC_ENCODED, Image
 from fastio.stage import Stager
+from fastio.transforms import Compiled, Pointwise, affine, augmentation
 
-Int64s = npt.NDArray[np.int64]
+_DAMAGED = (_native.TRUNCATED, _native.CORRUPT)
+Images = list[AnyArray | None]
 
 
-class ImageSource:
-    """The images of one field. Safe to use from several threads.
+class ImageReader:
+    """Reads an image field; see `Reader`. Safe to use from several threads.
 
     Args:
-        dataset: the dataset, which tells where its images lie and how they are stored.
-        field: name of an image field.
-        stager: fetches the blocks of a remote dataset; images then lie in local blocks.
+        dataset: dataset of the field.
+        name: name of the field.
+        settings: settings of the engine.
+        threads: threads of the engine.
+        stager: fetches the blocks of a remote dataset.
 
-    Raises:
-        ValueError: the dataset is remote, and there is no stager.
+    Attributes:
+        compiled: transforms of the field.
+        tail: ToDtype and Normalize steps that are left to others.
     """
 
-    def __init__(self, dataset: Rows, field: str, stager: Stager | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Rows,
+        name: str,
+        settings: EngineSettings,
+        threads: Threads,
+        stager: Stager | None = None,
+    ) -> None:
+        kind = dataset.schema.fields[name]
+        assert isinstance(kind, Image)
+        self.fields = (name,)
+        self._name = name
         self._dataset = dataset
-        self._field = field
-        self._remote: Remote | None = dataset.remote_part
-        if self._remote is not None and stager is None:
-            raise ValueError(f"{dataset.path} is remote: there must be a stager")
-        self._stager = stager if self._remote is not None else None
-        self._files = OpenFiles()
+        self._threads = threads
+        self._stager = stager
+        self._source = ImageSource(dataset, name, stager)
+        self.compiled = settings.transforms.get(name) or Compiled()
+        self._geometry = self.compiled.native()
+        self._channels = kind.channels
+        self._channels_last = settings.channels_last
+        size = self.compiled.size
+        fuses = settings.normalize_on_cpu and size is not None
+        self._affine = affine(self.compiled.tail, kind.channels) if fuses else None
+        self.tail: tuple[Pointwise, ...] = self.compiled.tail if self._affine is None else ()
+        self.pools = {}
+        if size is not None:
+            dtype = "uint8" if self._affine is None else "float32"
+            self.pools = {name: settings.pool(self._shape(size), dtype, reuse_small=True)}
 
-    def reads(self, rows: Int64s) -> tuple[_native.FileSet, ImageReads]:
-        """Returns the reads of rows, int64 (n,), and the files that their numbers stand for."""
-        reads = self._dataset.image_reads(self._field, rows)
-        if self._stager is not None:
-            reads = _staged(reads, self._stager, self._field, rows)
-        return self._files.of(reads)
+    def submit(self, batch: InWork, work: Work) -> None:
+        """See `Reader`. Images of known foreign formats go to Pillow at once."""
+        out = work.acquire(self._name, len(batch.rows)) if self.pools else None
+        reads = self._submit(batch, batch.rows, batch.keys, out, work.slots)
+        for place in np.flatnonzero(reads.codec == CODEC_ENCODED).tolist():
+            work.futures[place] = self._to_pillow(batch, place, out)
 
-    def pixels(self, row: int) -> npt.NDArray[np.uint8]:
-        """Decodes one image with Pillow, uint8 (H, W, C), for images that the engine cannot decode.
+    def follow(self, batch: InWork, work: Work) -> None:
+        """Passes images to Pillow that the native threads could not decode.
 
-        The image is turned as the orientation in `reads` says.
-
-        Raises:
-            FastioError, OSError: the image cannot be read or decoded.
+        These are foreign formats that are recognised only when read, such as a PNG named .jpg, and
+        truncated files if Pillow is set to load them (`ImageFile.LOAD_TRUNCATED_IMAGES`).
         """
-        if self._remote is not None:
-            with suppress(OSError, KeyError, ImageError):  # evicted or damaged meanwhile
-                return self._remote.image(self._field, row, data=self._staged_bytes(row))
-        return self._dataset.image(self._field, row)
+        damaged = _DAMAGED if ImageFile.LOAD_TRUNCATED_IMAGES else ()
+        wanted = (_native.FOREIGN, *damaged)
+        out = work.memory.get(self._name)
+        for slot in work.slots:
+            for place, code, _ in slot.failures():
+                if code in wanted and place not in work.futures:
+                    work.futures[place] = self._to_pillow(batch, place, out)
 
-    def _staged_bytes(self, row: int) -> npt.NDArray[np.uint8]:
-        """Returns a row's bytes from its block, which its batch holds."""
-        assert self._stager is not None
-        block, offset, length = self._stager.blocks.places(self._field, np.array([row], np.int64))
-        path = self._stager.path(int(block[0]))
-        return np.fromfile(path, np.uint8, int(length[0]), offset=int(offset[0]))
+    def finish(self, batch: InWork, work: Work) -> dict[str, Any]:
+        """See `Reader`. Images of a remote dataset that are damaged are fetched again."""
+        (slot,) = work.slots
+        out = work.memory.get(self._name)
+        images: Images = [] if self.pools else [slot.take(n) for n in range(len(batch.rows))]
+        broken = {
+            place: message
+            for place, code, message in slot.failures()
+            if code != _native.FOREIGN and place not in work.futures
+        }
+        for in_memory in (False, True):  # staged data may be damaged, or gone
+            if broken and self._stager is not None:
+                broken = self._read_again(batch, broken, images, out, self._stager, in_memory)
+        packed = self._dataset.packed
+        if broken and packed is not None:
+            packed.check_unchanged()  # a shard that was cut off is no row's own error
+        for place, message in broken.items():
+            error = sample_error(self._dataset, batch, place, message, ImageError)
+            batch.failures.setdefault(place, error)
+        for place, future in work.futures.items():
+            pixels = result_of(future, batch, place, self._dataset, ImageError)
+            if images and pixels is not None:
+                images[place] = pixels
+        if out is None:
+            return {self._name: images}
+        return {self._name: work.lease(self._name).view(len(batch.rows))}
 
     def close(self) -> None:
         """Closes the files."""
-        self._files.close()
+        self._source.close()
 
+    def _shape(self, size: tuple[int, ...]) -> tuple[int, ...]:
+        return (*size, self._channels) if self._channels_last else (self._channels, *size)
 
-def _staged(reads: ImageReads, stager: Stager, field: str, rows: Int64s) -> ImageReads:
-    """Returns the reads of rows from the blocks that were fetched for them."""
-    block, offset, length = stager.blocks.places(field, rows)
-    # Blocks come and go, and a descriptor that is kept would keep the bytes of one that is gone.
-    return replace(
-        reads,
-        path=stager.path,
-        file=block.astype(np.int32),
-        offset=offset,
-        length=length,
-        same_files=False,
-    )
+    def _submit(
+        self,
+        batch: InWork,
+        rows: npt.NDArray[np.int64],
+        keys: npt.NDArray[np.int64],
+        out: AnyArray | None,
+        slots: list[_native.Slot],
+    ) -> ImageReads:
+        """Passes rows to the native threads, whose slot is added to `slots`."""
+        files, reads = self._source.reads(rows)
+        slots.append(
+            self._threads.native.submit(
+                files,
+                self._geometry,
+                batch.seed,
+                batch.epoch,
+                reads.file,
+                reads.offset,
+                reads.length,
+                reads.codec,
+                reads.orientation,
+                reads.height,
+                reads.width,
+                keys,
+                reads.crc32c,
+                reads.codebook,
+                self._channels,
+                self._channels_last,
+                self._affine,
+                out,
+                self._dataset.max_pixels,
+            )
+        )
+        return reads
 
+    def _to_pillow(
+        self, batch: InWork, place: int, out: AnyArray | None
+    ) -> Future[AnyArray | None]:
+        draws = batch.seed, batch.epoch, int(batch.keys[place])
+        row = int(batch.rows[place])
+        own = None if out is None else out[place]
+        return self._threads.python.submit(self._decode_with_pillow, row, draws, own)
 
-class OpenFiles:
-    """The files of a field's reads as the native engine numbers them. Thread-safe.
+    def _decode_with_pillow(
+        self, row: int, draws: tuple[int, int, int], out: AnyArray | None
+    ) -> AnyArray | None:
+        """Decodes one image with Pillow that the native engine cannot decode.
 
-    Files whose numbers are the same in every batch stay open, up to a limit. Others are numbered
-    for one batch.
-    """
+        Args:
+            row: row of the dataset.
+            draws: seed, epoch and key of the augmentations; see `plan.draw_keys`.
+            out: the row's memory in a slot, which is filled; None if sizes differ.
 
-    def __init__(self) -> None:
-        self._kept = _native.FileSet(keep_open=True, max_open=most_open())
-        self._numbers = np.empty(0, np.int32)  # of `_kept`, by the dataset's; -1: not added yet
-        self._lock = threading.Lock()
+        Returns:
+            uint8 (H, W, C) or (C, H, W) if there is no `out`.
+        """
+        pixels = self._source.pixels(row)
+        height, width = pixels.shape[:2]
+        seed, epoch, key = draws
+        place = out
+        if place is None:
+            (plan,) = augmentation(self.compiled, seed, epoch, [key], [height], [width])
+            place = np.empty(self._shape(plan.window[2:]), np.uint8)
+        _native.transform(
+            self._geometry, seed, epoch, key, pixels, place, self._channels_last, self._affine
+        )
+        return place if out is None else None
 
-    def of(self, reads: ImageReads) -> tuple[_native.FileSet, ImageReads]:
-        """Returns the files of reads, and the reads with these files' numbers."""
-        if not reads.same_files:
-            numbers, file = np.unique(reads.file, return_inverse=True)
-            # Whole files are read once: to keep them open would only take descriptors.
-            several = not (reads.length == WHOLE_FILE).any()
-            files = _native.FileSet(keep_open=several, max_open=most_open())
-            files.add([reads.path(number) for number in numbers.tolist()])
-            return files, replace(reads, file=file.astype(np.int32))
-        if self._lacks(reads.file):
-            with self._lock:
-                self._add(reads)
-        return self._kept, replace(reads, file=self._numbers[reads.file])
+    def _read_again(
+        self,
+        batch: InWork,
+        broken: dict[int, str],
+        images: Images,
+        out: AnyArray | None,
+        stager: Stager,
+        in_memory: bool,
+    ) -> dict[int, str]:
+        """Reads failed rows from blocks that are fetched again.
 
-    def close(self) -> None:
-        """Closes the files that were kept open."""
-        self._kept.close()
-
-    def _lacks(self, file: npt.NDArray[np.int32]) -> bool:
-        numbers = self._numbers
-        return bool(file.max(initial=-1) >= len(numbers) or (numbers[file] < 0).any())
-
-    def _add(self, reads: ImageReads) -> None:
-        found = np.unique(reads.file)
-        numbers = np.full(max(len(self._numbers), int(found[-1]) + 1), -1, np.int32)
-        numbers[: len(self._numbers)] = self._numbers
-        new = found[numbers[found] < 0]
-        first = self._kept.add([reads.path(number) for number in new.tolist()])
-        numbers[new] = np.arange(first, first + len(new))
-        self._numbers = numbers  # replaced as a whole: other threads read it without the lock
-
-
-def most_open() -> int:
-    """Returns how many files a field keeps open: a quarter of the process's limit, up to 4096.
-
-    With more shards than that, a shuffled epoch opens and closes a shard for each read, which costs
-    a round trip on network file systems.
-    """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 4096 if soft == resource.RLIM_INFINITY else min(soft // 4, 4096)
+        Returns:
+            The rows that still fail, by their places in the batch, and why.
+        """
+        places = np.array(sorted(broken), np.int64)
+        rows = batch.rows[places]
+        blocks = stager.blocks.of(rows)
+        stager.restage(blocks.tolist(), in_memory=in_memory)
+        while not stager.wait(blocks, WAIT_S):
+            if self._threads.closed:
+                raise LoaderClosed("closed while a batch was waited for")
+        again = None if out is None else np.empty((len(rows), *out.shape[1:]), out.dtype)
+        slots: list[_native.Slot] = []
+        self._submit(batch, rows, batch.keys[places], again, slots)
+        (slot,) = slots
+        while not slot.wait(WAIT_S):
+            pass
+        still = {number: message for number, _, message in slot.failures()}
+        for number, place in enumerate(places.tolist()):
+            if number in still:
+                continue
+            if out is None:
+                images[place] = slot.take(number)
+            elif again is not None:
+                out[place] = again[number]
+        return {int(places[number]): message for number, message in still.items()}

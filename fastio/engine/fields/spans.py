@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastio import _native
+from fastio.engine.batch import AnyArray
+from fastio.engine.fields.reader import InWork, Work, shard_error
 from fastio.engine.ragged import Form, Int64s, RaggedBatch, open_axis, places
+from fastio.engine.settings import EngineSettings
+from fastio.engine.threads import Threads
 from fastio.errors import ShardCorrupt
 from fastio.packed.ragged import RaggedPlaces, RaggedRows
+from fastio.packed.rows import Rows
 
 Memory = npt.NDArray[np.uint8]
 
@@ -110,3 +116,63 @@ class Spans:
             f"{found.readers[found.reader[first]].path}: row {int(rows[first])} of the dataset, "
             f"field {self.source.name!r}, leaves the file; run `fastio verify` on the dataset"
         )
+
+
+class SpanReader:
+    """Reads a field whose rows differ in size; see `Reader`.
+
+    Args:
+        dataset: dataset of the field.
+        source: where its rows lie.
+        settings: settings of the engine.
+        threads: threads of the engine.
+    """
+
+    def __init__(
+        self, dataset: Rows, source: RaggedRows, settings: EngineSettings, threads: Threads
+    ) -> None:
+        self.fields = (source.name,)
+        self.pools = {source.name: settings.byte_pool()}
+        self._name = source.name
+        self._dataset = dataset
+        self._spans = Spans(source, settings.ragged.get(source.name, "list"))
+        self._threads = threads
+
+    def submit(self, batch: InWork, work: Work) -> None:
+        """See `Reader`."""
+
+        def acquire(nbytes: int) -> AnyArray:
+            return work.acquire(self._name, _rounded(nbytes))
+
+        read = work.detail = self._spans.read(self._threads.native, batch.rows, acquire)
+        if read.slot is not None:
+            work.slots.append(read.slot)
+
+    def follow(self, batch: InWork, work: Work) -> None:
+        """Does nothing."""
+
+    def finish(self, batch: InWork, work: Work) -> dict[str, Any]:
+        """See `Reader`.
+
+        Raises:
+            ShardCorrupt: a shard is damaged; it is opened again on the next read.
+        """
+        read: SpanRead = work.detail
+        broken = read.failures()
+        if broken:
+            rows = batch.rows[sorted(broken)]
+            self._spans.source.forget(rows)
+            raise shard_error(self._dataset, int(rows[0]), broken[min(broken)])
+        values = read.batch.values
+        view = work.lease(self._name).view(values.nbytes)  # which holds the lease
+        read.batch.values = view.view(values.dtype).reshape(values.shape)
+        return {self._name: read.batch}
+
+    def close(self) -> None:
+        """Does nothing: the dataset has the shards."""
+
+
+def _rounded(nbytes: int) -> int:
+    """Returns a rounded-up size, so that slightly larger batches can reuse the memory."""
+    step = 1 << max(12, nbytes.bit_length() - 3)
+    return -(-nbytes // step) * step

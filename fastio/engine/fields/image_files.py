@@ -1,0 +1,140 @@
+"""Files and byte ranges that the engine's threads read for the images of a batch."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fastio import _native
+from fastio.errors import ImageError
+from fastio.packed.reads import WHOLE_FILE, ImageReads
+from fastio.packed.rows import Remote, Rows
+from fastio.stage import Stager
+
+Int64s = npt.NDArray[np.int64]
+
+
+class ImageSource:
+    """The images of one field. Safe to use from several threads.
+
+    Args:
+        dataset: the dataset, which tells where its images lie and how they are stored.
+        field: name of an image field.
+        stager: fetches the blocks of a remote dataset; images then lie in local blocks.
+
+    Raises:
+        ValueError: the dataset is remote, and there is no stager.
+    """
+
+    def __init__(self, dataset: Rows, field: str, stager: Stager | None = None) -> None:
+        self._dataset = dataset
+        self._field = field
+        self._remote: Remote | None = dataset.remote_part
+        if self._remote is not None and stager is None:
+            raise ValueError(f"{dataset.path} is remote: there must be a stager")
+        self._stager = stager if self._remote is not None else None
+        self._files = OpenFiles()
+
+    def reads(self, rows: Int64s) -> tuple[_native.FileSet, ImageReads]:
+        """Returns the reads of rows, int64 (n,), and the files that their numbers stand for."""
+        reads = self._dataset.image_reads(self._field, rows)
+        if self._stager is not None:
+            reads = _staged(reads, self._stager, self._field, rows)
+        return self._files.of(reads)
+
+    def pixels(self, row: int) -> npt.NDArray[np.uint8]:
+        """Decodes one image with Pillow, uint8 (H, W, C), for images that the engine cannot decode.
+
+        The image is turned as the orientation in `reads` says.
+
+        Raises:
+            FastioError, OSError: the image cannot be read or decoded.
+        """
+        if self._remote is not None:
+            with suppress(OSError, KeyError, ImageError):  # evicted or damaged meanwhile
+                return self._remote.image(self._field, row, data=self._staged_bytes(row))
+        return self._dataset.image(self._field, row)
+
+    def _staged_bytes(self, row: int) -> npt.NDArray[np.uint8]:
+        """Returns a row's bytes from its block, which its batch holds."""
+        assert self._stager is not None
+        block, offset, length = self._stager.blocks.places(self._field, np.array([row], np.int64))
+        path = self._stager.path(int(block[0]))
+        return np.fromfile(path, np.uint8, int(length[0]), offset=int(offset[0]))
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._files.close()
+
+
+def _staged(reads: ImageReads, stager: Stager, field: str, rows: Int64s) -> ImageReads:
+    """Returns the reads of rows from the blocks that were fetched for them."""
+    block, offset, length = stager.blocks.places(field, rows)
+    # Blocks come and go, and a descriptor that is kept would keep the bytes of one that is gone.
+    return replace(
+        reads,
+        path=stager.path,
+        file=block.astype(np.int32),
+        offset=offset,
+        length=length,
+        same_files=False,
+    )
+
+
+class OpenFiles:
+    """The files of a field's reads as the native engine numbers them. Thread-safe.
+
+    Files whose numbers are the same in every batch stay open, up to a limit. Others are numbered
+    for one batch.
+    """
+
+    def __init__(self) -> None:
+        self._kept = _native.FileSet(keep_open=True, max_open=most_open())
+        self._numbers = np.empty(0, np.int32)  # of `_kept`, by the dataset's; -1: not added yet
+        self._lock = threading.Lock()
+
+    def of(self, reads: ImageReads) -> tuple[_native.FileSet, ImageReads]:
+        """Returns the files of reads, and the reads with these files' numbers."""
+        if not reads.same_files:
+            numbers, file = np.unique(reads.file, return_inverse=True)
+            # Whole files are read once: to keep them open would only take descriptors.
+            several = not (reads.length == WHOLE_FILE).any()
+            files = _native.FileSet(keep_open=several, max_open=most_open())
+            files.add([reads.path(number) for number in numbers.tolist()])
+            return files, replace(reads, file=file.astype(np.int32))
+        if self._lacks(reads.file):
+            with self._lock:
+                self._add(reads)
+        return self._kept, replace(reads, file=self._numbers[reads.file])
+
+    def close(self) -> None:
+        """Closes the files that were kept open."""
+        self._kept.close()
+
+    def _lacks(self, file: npt.NDArray[np.int32]) -> bool:
+        numbers = self._numbers
+        return bool(file.max(initial=-1) >= len(numbers) or (numbers[file] < 0).any())
+
+    def _add(self, reads: ImageReads) -> None:
+        found = np.unique(reads.file)
+        numbers = np.full(max(len(self._numbers), int(found[-1]) + 1), -1, np.int32)
+        numbers[: len(self._numbers)] = self._numbers
+        new = found[numbers[found] < 0]
+        first = self._kept.add([reads.path(number) for number in new.tolist()])
+        numbers[new] = np.arange(first, first + len(new))
+        self._numbers = numbers  # replaced as a whole: other threads read it without the lock
+
+
+def most_open() -> int:
+    """Returns how many files a field keeps open: a quarter of the process's limit, up to 4096.
+
+    With more shards than that, a shuffled epoch opens and closes a shard for each read, which costs
+    a round trip on network file systems.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 4096 if soft == resource.RLIM_INFINITY else min(soft // 4, 4096)

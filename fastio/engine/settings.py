@@ -1,0 +1,100 @@
+"""The settings of an engine, and of how far ahead it fetches remote data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from fastio.engine.batch import Allocate, AnyArray, SlotPool
+from fastio.engine.ragged import Forms
+from fastio.order.plan import PlannedBatch
+from fastio.stage import Forecast
+from fastio.transforms import AudioDecode, Compiled
+
+OnError = Literal["raise", "skip", "replace"]
+_KEPT_SLOTS = 8  # free ones of each field
+_SMALL_BYTES = 64 << 10  # fields of a batch below this size, such as labels, get new memory
+
+
+@dataclass(frozen=True)
+class StagingPlan:
+    """How far ahead a run over a remote dataset fetches blocks; see `Lookahead`."""
+
+    forecast: Forecast
+    position: int
+    ahead_bytes: int
+    following: Callable[[], Iterator[PlannedBatch]] | None = None
+
+
+def numpy_memory(shape: tuple[int, ...], dtype: str) -> AnyArray:
+    """Returns slot memory allocated by NumPy."""
+    return np.empty(shape, dtype)
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The settings of an engine.
+
+    Attributes:
+        transforms: transforms of each image field; fields that are not named keep their pixels.
+        fields: names of the fields to deliver, in order; None for all.
+        threads: number of native threads, 1 or more.
+        on_error: "raise" raises the error of a bad sample from next(), "skip" leaves the sample out
+            of its batch, "replace" replaces it by the next good sample of the batch.
+        channels_last: whether image batches are stored (n, H, W, C); else (n, C, H, W).
+        normalize_on_cpu: apply ToDtype("float32") and Normalize in the engine, which then writes
+            float32; `Engine.tails` has the remaining steps.
+        allocate: function that returns slot memory; None uses NumPy.
+        recycle: whether slots are reused; False gives every batch memory of its own.
+        resident: keep a copy of a table's rows in memory; see `Columns`.
+        ragged: forms of the fields whose rows differ in size; lists for fields without one.
+        audio: decoding settings of fields of sound files; fields that are not named stay bytes.
+
+    Raises:
+        ValueError: `threads` or `on_error` is not possible.
+    """
+
+    transforms: Mapping[str, Compiled] = field(default_factory=dict)
+    fields: Sequence[str] | None = None
+    threads: int = 1
+    on_error: OnError = "raise"
+    channels_last: bool = False
+    normalize_on_cpu: bool = False
+    allocate: Allocate | None = None
+    recycle: bool = True
+    resident: bool = False
+    ragged: Forms = field(default_factory=Forms)
+    audio: Mapping[str, AudioDecode] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ValueError(f"threads must be at least 1, got {self.threads}")
+        if self.on_error not in ("raise", "skip", "replace"):
+            raise ValueError(
+                f"on_error must be 'raise', 'skip' or 'replace', got {self.on_error!r}"
+            )
+
+    def pool(self, shape: tuple[int, ...], dtype: str, *, reuse_small: bool = False) -> SlotPool:
+        """Returns a pool of slots for a field.
+
+        Args:
+            shape, dtype: shape and dtype of a row.
+            reuse_small: whether slots of a few kilobytes are reused too. Slots of memory that is
+                not NumPy's always are.
+        """
+        keep = _KEPT_SLOTS if self.recycle else 0
+        smallest = 0 if reuse_small or self.allocate is not None else _SMALL_BYTES
+        return SlotPool(shape, dtype, self.allocate or numpy_memory, keep, smallest)
+
+    def byte_pool(self) -> SlotPool:
+        """Returns a pool of slots of bytes for rows of different sizes.
+
+        Slots that are not reused are NumPy's: the whole batch is pinned later.
+        """
+        allocate = (self.recycle and self.allocate) or numpy_memory
+        smallest = 0 if self.allocate is not None else _SMALL_BYTES
+        keep = _KEPT_SLOTS if self.recycle else 0
+        return SlotPool((), "uint8", allocate, keep, smallest)

@@ -1,0 +1,86 @@
+"""The threads of an engine: native ones, and Python ones for what native code cannot decode."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+from fastio import _native
+from fastio.engine.pillow import PillowThreads
+from fastio.runtime.lifecycle import Owner
+
+
+class Threads:
+    """The threads of one process; after a fork, the child starts its own. Thread-safe.
+
+    Args:
+        count: number of native threads, and of Python threads.
+
+    Attributes:
+        count: number of threads that work, or will work once they are started.
+        closed: whether `close` or `end` was called.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.closed = False
+        self._native: _native.Engine | None = None
+        self._python: PillowThreads | None = None
+        self._lock = threading.Lock()
+        self._owner = Owner()
+
+    @property
+    def native(self) -> _native.Engine:
+        """The native threads, which `start` has started."""
+        assert self._native is not None
+        return self._native
+
+    @property
+    def python(self) -> PillowThreads:
+        """The Python threads, which are started when they are first asked for."""
+        with self._lock:  # batches are begun by the feeder's thread and the consumer's
+            if self._python is None:
+                self._python = PillowThreads(self.count)
+            return self._python
+
+    def start(self) -> None:
+        """Starts the native threads of this process if there are none."""
+        self._owner.take_over(self._begin_anew)
+        if self._native is None:
+            self._native = _native.Engine(self.count)
+            weakref.finalize(self, self._native.close)
+
+    def _begin_anew(self) -> None:
+        self._native = self._python = None
+        self._lock = threading.Lock()
+
+    def resize(self, count: int) -> None:
+        """Sets the number of threads, at least 1; fewer if the system cannot start as many."""
+        self.count = count
+        if not self._owner.is_here:
+            return
+        if self._native is not None:
+            self.count = self._native.set_threads(count)
+        with self._lock:
+            python = self._python  # another thread may close them
+            if python is not None:
+                python.resize(self.count)
+
+    def counters(self) -> tuple[int, int, int, int, int]:
+        """Returns the native counters: images, bytes, and ns of reading, decoding, resampling."""
+        return (0, 0, 0, 0, 0) if self._native is None else self._native.counters()
+
+    def close(self) -> None:
+        """Ends the threads and waits for them. May be called again."""
+        self.closed = True
+        if self._native is not None:
+            self._native.close()
+        if self._python is not None and self._owner.is_here:
+            self._python.close()
+        self._python = None
+
+    def end(self) -> None:
+        """Ends the native threads at the exit of the interpreter."""
+        self.closed = True
+        if self._native is not None:
+            self._native.close()

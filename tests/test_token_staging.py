@@ -15,9 +15,9 @@ import torch
 
 import fastio
 from fastio import Cache, Loader, Scalar, Schema, TokenPad, Tokens, TokenWindows
-from fastio.order.order import ShardOrder
-from fastio.stage.stager import Stager
-from fastio.stage.windows_ahead import WindowsAhead
+from fastio.order.order import Orders, ShardOrder
+from fastio.order.plan import Plan
+from fastio.stage import Forecast, Lookahead, Stager
 from tests.servers import Answer, FaultProxy, http_folder
 from tests.staging_support import piece_files
 from tests.support import open_loader
@@ -195,31 +195,57 @@ def test_the_next_windows_shards_are_there_before_a_batch_needs_them(
 
 
 class Asked:
-    """A stager that notes what is wanted of it, and what is let go of."""
+    """A stager that notes which shards are wanted, of windows of 4 shards of 25 rows."""
 
-    def __init__(self, mean_bytes: int) -> None:
-        self.blocks = SimpleNamespace(mean_bytes=mean_bytes)
-        self.shards: list[int] = []
+    def __init__(self, bounds: list[int]) -> None:
+        self.generation = object()
+        self.blocks = SimpleNamespace(mean_bytes=100, of=self.shards_of)
+        self.bounds = bounds
+        self.wanted = Counter[int]()
+
+    def shards_of(self, rows: Any) -> Any:
+        return np.unique(np.searchsorted(self.bounds, rows, side="right") - 1)
 
     def want(self, shards: Any) -> None:
-        self.shards += shards.tolist()
+        self.wanted.update(shards.tolist())
 
     def done(self, shards: Any) -> None:
-        for shard in shards.tolist():
-            self.shards.remove(shard)
+        self.wanted.subtract(shards.tolist())
+        self.wanted += Counter()  # leaves out what is not wanted any more
+        assert self.wanted.total() >= 0
+
+    def carry(self, shards: Any) -> None:
+        self.carried = shards
+
+    def tell(self, *_: Any) -> None:
+        """Nobody listens."""
 
 
 @pytest.mark.parametrize("ahead", [0, 1000, 2400, 10_000])
 def test_no_more_is_asked_for_than_the_bytes_ahead_and_a_window(ahead: int) -> None:
-    spans = [(100 * (n + 1), np.arange(4 * n, 4 * n + 4)) for n in range(12)]
-    stager = Asked(mean_bytes=100)
-    windows = WindowsAhead(spans, cast(Stager, stager), ahead)
+    bounds = list(range(0, 1201, 25))
+    stager = Asked(bounds)
+    orders = Orders(1200, 0, "window", 1, 4, bounds=tuple(bounds))
+    order = orders.epoch(0)
+    assert isinstance(order, ShardOrder)
+    windows = [shards.tolist() for _, shards in order.spans()]
+    plan = Plan(order, 10)
+    run = Lookahead(iter(plan), cast(Stager, stager), Forecast(orders, 0, 0), 0, ahead)
     least = max(6, ahead // 100)
-    for position in range(0, 1201, 10):
-        windows.reach(position)
-        current = position // 100
-        wanted = min(least + (-least) % 4, 4 * (12 - current))
-        assert sorted(stager.shards) == list(range(4 * current, 4 * current + wanted))
+    for planned in run:
+        current = (planned.next_position - 1) // 100
+        ended = planned.next_position % 100 == 0  # then the window is the batch's alone
+        most = least + (-least) % 4
+        coming = windows[current + ended : current + ended + -(-most // 4)]
+        asked = {shard for window in coming for shard in window}
+        blocks = run.blocks(planned)
+        assert set(stager.wanted) - set(blocks.tolist()) <= asked
+        due = coming[: 1 if ended else 2]
+        assert set(stager.wanted) | set(blocks.tolist()) >= {s for w in due for s in w}
+        stager.done(blocks)
+        run.finished(planned)
+    assert not stager.wanted
+    assert stager.carried == []
 
 
 def test_the_next_epochs_first_window_comes_at_the_end_of_this_one(

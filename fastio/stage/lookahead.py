@@ -1,4 +1,9 @@
-"""Iterates over a plan and requests blocks ahead of the batches that need them."""
+"""Iterates over a plan and requests blocks ahead of the batches that need them.
+
+If the order has windows of whole shards, the shards of the next windows are requested by the
+windows. A window may have hundreds of thousands of rows: planning its batches only to find the next
+window's shards would take longer than computing the sequence of windows.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +13,22 @@ from contextlib import suppress
 
 import numpy as np
 
+from fastio.order.order import Order, Orders, ShardOrder
 from fastio.order.plan import PlannedBatch
 from fastio.stage.forecast import Forecast
 from fastio.stage.stager import Numbers, Stager
-from fastio.stage.windows_ahead import windows_ahead
 
 _MOST_BATCHES = 4096
-_MOST_IN_WINDOWS = 256  # used if windows are requested ahead, which cover what follows
+_LEAST_AHEAD = 2  # shards beyond the current window
+Window = tuple[int, Numbers]  # the position after a window's last row, and the window's shards
 
 
 class Lookahead:
     """The batches of a plan, whose blocks are requested up to `ahead_bytes` ahead.
 
     Used by one thread at a time. After the plan's last batch, blocks of the next epoch's first
-    batches are requested, so that the next epoch starts without waiting. Those batches are not
-    yielded.
+    batches, or its first window, are requested, so that the next epoch starts without waiting.
+    Those batches are not yielded.
 
     Args:
         plan: The batches.
@@ -48,10 +54,12 @@ class Lookahead:
         self._forecast = forecast
         self._ahead_bytes = ahead_bytes
         self._following = following
-        self._windows = windows_ahead(
-            forecast.orders, forecast.epoch, stager, ahead_bytes, following is not None
-        )
-        self._most_batches = _MOST_BATCHES if self._windows is None else _MOST_IN_WINDOWS
+        self._windows = deque(_windows(forecast, following is not None))
+        self._by_windows = bool(self._windows)
+        if self._by_windows:
+            least = (len(self._windows[0][1]) + _LEAST_AHEAD) * stager.blocks.mean_bytes
+            self._ahead_bytes = max(ahead_bytes, least)
+        self._requested: deque[Window] = deque()
         self._next_plan: Iterator[PlannedBatch] | None = None
         self._queue: deque[tuple[PlannedBatch, Numbers]] = deque()
         self._carried: list[Numbers] = []
@@ -66,10 +74,10 @@ class Lookahead:
     def __next__(self) -> PlannedBatch:
         self._fill()
         if not self._queue:
-            if self._windows is not None:
-                self._carried += self._windows.hand_over()
-            self._stager.carry(self._carried)
+            self._stager.carry([*self._carried, *(shards for _, shards in self._requested)])
             self._carried = []
+            self._requested.clear()
+            self._windows.clear()
             raise StopIteration
         planned, blocks = self._queue.popleft()
         self._uncount(blocks)
@@ -77,7 +85,7 @@ class Lookahead:
 
     def blocks(self, planned: PlannedBatch) -> Numbers:
         """Returns the blocks of a yielded batch. Its reader has to call the stager's `done`."""
-        return self._stager.blocks.of(planned.rows)
+        return self._stager.blocks.of(np.asarray(planned.rows, np.int64))
 
     def finished(self, planned: PlannedBatch) -> None:
         """Records that a batch was delivered."""
@@ -87,34 +95,30 @@ class Lookahead:
     def close(self) -> None:
         """Releases the blocks of batches that were not yielded."""
         self._plan = self._next_plan = self._following = None
-        queue, self._queue = self._queue, deque()
-        carried, self._carried = self._carried, []
-        if self._windows is not None:
-            self._windows.close(self._stager.generation is self._generation)
-        if self._stager.generation is not self._generation:
-            return
-        for blocks in (*(blocks for _, blocks in queue), *carried):
-            self._stager.done(blocks)
+        held = [*(blocks for _, blocks in (*self._queue, *self._requested)), *self._carried]
+        for each in (self._queue, self._requested, self._carried, self._windows):
+            each.clear()
+        if self._stager.generation is self._generation:
+            for blocks in held:
+                self._stager.done(blocks)
 
     def _fill(self) -> None:
         while self._plan is not None and not self._full():
             planned = next(self._plan, None)
             if planned is None:
                 self._plan = None
-                if self._following is not None:
+                if self._following is not None and not self._by_windows:
                     self._next_plan = self._following()
                 break
-            blocks = self._want(planned)
-            self._queue.append((planned, blocks))
+            self._queue.append((planned, self._want(self.blocks(planned))))
             self._ahead = planned.next_position
-        if self._windows is not None:
-            self._windows.reach(self._ahead)
+        self._request_windows()
         while self._next_plan is not None and not self._full():
             planned = next(self._next_plan, None)
             if planned is None:
                 self._next_plan = None
                 break
-            self._carried.append(self._want(planned))
+            self._carried.append(self._want(self.blocks(planned)))
             if self._forecast.orders is not None:
                 self._ahead = self._forecast.orders.rows + planned.next_position
         if not self._began:
@@ -122,14 +126,30 @@ class Lookahead:
             self._stager.carry([])
             self._stager.tell(self._forecast, self._done, self._ahead)
 
-    def _full(self) -> bool:
-        enough = len(self._counts) * self._stager.blocks.mean_bytes >= self._ahead_bytes
-        return bool(self._queue or self._carried) and (
-            enough or len(self._queue) + len(self._carried) >= self._most_batches
-        )
+    def _request_windows(self) -> None:
+        """Requests the next windows, and releases those whose batches were planned."""
+        while self._requested and self._requested[0][0] <= self._ahead:
+            _, shards = self._requested.popleft()
+            self._uncount(shards)
+            self._stager.done(shards)
+        while self._windows and (self._windows[0][0] <= self._ahead or not self._enough()):
+            end, shards = self._windows.popleft()
+            if end > self._ahead:
+                self._requested.append((end, self._want(shards)))
 
-    def _want(self, planned: PlannedBatch) -> Numbers:
-        blocks = self._stager.blocks.of(np.asarray(planned.rows, np.int64))
+    def _enough(self) -> bool:
+        """Returns whether as many blocks are requested as may be."""
+        nbytes: int = len(self._counts) * self._stager.blocks.mean_bytes
+        return nbytes >= self._ahead_bytes
+
+    def _full(self) -> bool:
+        """Returns whether enough batches are planned: one if windows are requested, else many."""
+        planned = len(self._queue) + len(self._carried)
+        if self._by_windows or not planned:
+            return planned > 0
+        return self._enough() or planned >= _MOST_BATCHES
+
+    def _want(self, blocks: Numbers) -> Numbers:
         self._stager.want(blocks)
         self._counts.update(blocks.tolist())
         return blocks
@@ -143,3 +163,32 @@ class Lookahead:
     def __del__(self) -> None:
         with suppress(Exception):
             self.close()
+
+
+def _windows(forecast: Forecast, goes_on: bool) -> list[Window]:
+    """Returns the windows of an epoch; none if the order has no windows of shards.
+
+    Args:
+        forecast: The orders of all epochs, and the epoch.
+        goes_on: Whether the next epoch follows. If so, its first window follows the last one.
+    """
+    orders = forecast.orders
+    if orders is None or orders.bounds is None:
+        return []
+    found = _of_epoch(orders, forecast.epoch)
+    if found and goes_on:
+        following = _of_epoch(orders, forecast.epoch + 1)[:1]
+        found += [(orders.rows + end, shards) for end, shards in following]
+    return found
+
+
+def _of_epoch(orders: Orders, epoch: int) -> list[Window]:
+    """Returns the windows of an epoch; none if each batch has rows from anywhere."""
+    order = orders.epoch(epoch)
+    if isinstance(order, ShardOrder):
+        return order.spans()
+    if isinstance(order, Order) and order.mode == "sequential":
+        assert orders.bounds is not None
+        ends = orders.bounds[1:]
+        return [(end, np.array([shard], np.int64)) for shard, end in enumerate(ends)]
+    return []

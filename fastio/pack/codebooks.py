@@ -1,4 +1,4 @@
-"""Codebooks for a pack: the one that ships, one from a file, or one trained on the source."""
+"""Codebooks for a pack: the built-in one, one from a file, or one trained on the source."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class CodebookChoice:
-    """Which codebook a pack is to use.
+    """Which codebook a pack uses.
 
     Attributes:
         origin: "default", "file" or "trained".
@@ -42,12 +42,12 @@ class CodebookChoice:
 
     @property
     def identity(self) -> str:
-        """What a resumed pack must have in common with the one that was begun."""
+        """Returns what a resumed pack must have in common with the interrupted one."""
         return TRAIN if self.data is None else codebook_hash(self.data)
 
 
 def choose_codebook(choice: str | os.PathLike[str] | None) -> CodebookChoice:
-    """What `codebook=` of `fastio.pack` means.
+    """Returns the codebook that the argument `codebook` of `fastio.pack` selects.
 
     Raises:
         PackError: a file that cannot be read, or holds no codebook.
@@ -71,7 +71,7 @@ def choose_codebook(choice: str | os.PathLike[str] | None) -> CodebookChoice:
 
 
 def open_codebook(data: bytes) -> _native.Codebook:
-    """A codebook ready for use.
+    """Returns a codebook for the native encoder.
 
     Raises:
         ValueError: it is none.
@@ -82,14 +82,14 @@ def open_codebook(data: bytes) -> _native.Codebook:
 
 
 def codebook_hash(data: bytes) -> str:
-    """The xxh3_64 of a codebook as 16 hexadecimal digits."""
+    """Returns the xxh3_64 of a codebook as 16 hexadecimal digits."""
     return xxhash.xxh3_64(data).hexdigest()
 
 
 def train_codebook(
     source: Source, max_side: int | None, quality: int | None, progress: bool = False
 ) -> bytes:
-    """A codebook for the JPEG files of a source: 16,640 bytes, the same for the same source.
+    """Returns a codebook (16,640 bytes) for the JPEG files of a source; equal for equal sources.
 
     Trained on up to 512 of them, spread evenly over the source, of up to 256 MiB in all, as they
     are after `reencode` with `max_side` and `quality`.
@@ -117,7 +117,7 @@ def train_codebook(
 def _sample(
     source: Source, max_side: int | None, quality: int | None, progress: bool
 ) -> list[NDArray[np.uint8]]:
-    """Some of the source's JPEG files as they will be packed, uint8 (bytes,) each."""
+    """Returns some of the source's JPEG files as they will be packed, uint8 (bytes,) each."""
     total = None if source.total is None else min(source.total, _SAMPLE_IMAGES)
     jpegs: list[NDArray[np.uint8]] = []
     nbytes = 0
@@ -137,7 +137,7 @@ def _sample(
 
 
 def _jpegs(item: Item | Bad) -> Iterator[bytes]:
-    """The JPEG files of a sample."""
+    """Yields the JPEG files of a sample."""
     for value in () if isinstance(item, Bad) else item.values:
         data = value
         if isinstance(value, UNREAD):

@@ -1,5 +1,7 @@
-"""Where a pack writes to: what may be there, and what is ours to delete; a folder, or what takes
-shards from one (`upload`)."""
+"""Destinations of packs: a folder, or a store that shards are uploaded to from one (`upload`).
+
+This module knows which files may be there already, and which belong to a pack and can be deleted.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _EXCLUDE = "resume and overwrite exclude each other: choose one"
 
 
 def shard_name(number: int) -> str:
-    """The file name of a dataset's shard."""
+    """Returns the file name of a shard."""
     return f"shard-{number:06d}.arrow"
 
 
@@ -125,7 +127,7 @@ class LocalDestination:
 
 
 def prepare(folder: Path, resume: bool, overwrite: bool) -> None:
-    """Make the destination, or see to it that what is in it may be replaced or gone on with.
+    """Creates the destination, or checks that what is in it may be replaced or resumed.
 
     Raises:
         DatasetExists, PackError: as `check_may_pack`, or it is no folder.
@@ -145,7 +147,7 @@ def prepare(folder: Path, resume: bool, overwrite: bool) -> None:
 
 
 def check_may_pack(name: str, own: Collection[str], resume: bool, overwrite: bool) -> None:
-    """See to it that what a destination holds may be replaced or gone on with.
+    """Checks that what a destination holds may be replaced or resumed.
 
     Args:
         name: of the destination, for messages.
@@ -181,17 +183,17 @@ def check_may_pack(name: str, own: Collection[str], resume: bool, overwrite: boo
 
 
 def is_own(name: str) -> bool:
-    """Whether only a pack can have written a file of this name."""
+    """Returns whether only a pack can have written a file of this name."""
     return _OWN_NAME.fullmatch(name) is not None
 
 
 def own_files(folder: Path) -> list[str]:
-    """Names of the files in a folder that only a pack can have written, sorted."""
+    """Returns the names of the files in a folder that only a pack can have written, sorted."""
     return sorted(name for name in os.listdir(folder) if is_own(name))
 
 
 def remove_strays(folder: Path, kept: set[str]) -> None:
-    """Delete our own files but those named: what a killed pack left under way."""
+    """Deletes our own files except those named: what a killed pack has left unfinished."""
     for name in own_files(folder):
         if name not in kept:
             (folder / name).unlink()
@@ -199,7 +201,7 @@ def remove_strays(folder: Path, kept: set[str]) -> None:
 
 @contextmanager
 def writing_to(path: Path | str, when_full: str = "") -> Iterator[None]:
-    """Errors of the file system as PackError, naming what could not be written.
+    """Raises errors of the file system as PackError with the name of what could not be written.
 
     Args:
         path: what is written, for errors that do not say.

@@ -62,45 +62,49 @@ def export(
     workers: int | None = None,
     progress: bool = False,
 ) -> ExportReport:
-    """Give a packed dataset's images back as files, or all of it as WebDataset tars.
+    """Writes a packed dataset's images to files, or the whole dataset to WebDataset tars.
 
-    To a folder, each image becomes `dst/CLASS/ROW.jpg`, or `dst/ROW.jpg` where the samples have no
-    class names; ROW is its number in the dataset. Files that were packed come back byte for byte.
-    Those stored as blocks become JPEGs with the same coefficients, quantisation tables and
-    metadata, which decode to the same pixels; pixels become PNG.
+    In a folder, each image becomes `dst/CLASS/ROW.jpg`, or `dst/ROW.jpg` if the samples have no
+    class names; ROW is its number in the dataset. Files that were packed unchanged are identical to
+    the originals. Images that are stored as blocks become JPEGs with the same coefficients,
+    quantization tables and metadata, which decode to the same pixels. Stored pixels become PNG.
 
-    Where samples have more than an image and a class, `dst/samples.jsonl` has a line for each:
-    the image's `path` and the fields that are no images, which `fastio pack` takes again. A class
-    is its name there. Array and Bytes are files of their own, `CLASS/ROW.FIELD.npy` and
-    `CLASS/ROW.FIELD.bin`, whose paths stand in the list.
+    If samples have more than an image and a class, `dst/samples.jsonl` has one line per sample:
+    the image's `path` and the other fields. `fastio pack` reads this list. Classes are given by
+    name. Values of Array and Bytes fields are files, `CLASS/ROW.FIELD.npy` and
+    `CLASS/ROW.FIELD.bin`, whose paths are in the list.
 
-    To "webdataset", samples become members of `dst/000000.tar`, `dst/000001.tar`, ... with all
-    fields, images as above. A sample's key is its field `__key__`, where it has one that can be a
-    name in a tar, else ROW. A field is named by what it holds: jpg (png, ...), cls (an integer),
-    json (other numbers), txt, npy, bin; or by its own name where that is such an extension, dots
-    for underscores, or where there are several of a kind (`left.jpg`). Class numbers stay numbers,
-    their names are not kept. The same rows give the same bytes.
+    With "webdataset", samples become members of `dst/000000.tar`, `dst/000001.tar`, ... with all
+    fields. A sample's key is its field `__key__` if that can be a name in a tar, or else ROW. The
+    extension of a field is given by its type: jpg (png, ...), cls (an integer), json (other
+    numbers), txt, npy, bin. If the field's own name is such an extension, with underscores for
+    dots, or if several fields have one type, the name is used (`left.jpg`). Class numbers are
+    written, class names are not. The same rows give the same bytes.
+
+    `fastio export` has the same options, and shows these descriptions as its help.
 
     Args:
-        dataset: a packed dataset or its folder.
-        dst: the folder to write to.
-        to: "folder" or "webdataset".
-        shard_size: size of a tar in bytes or as "256MiB"; the row that reaches it is the last.
-        field: name of the image field; needed only for a folder, if there are several.
-        rows: rows to export; None for all.
-        overwrite: write to a folder that is not empty. Files that are in the way are replaced, no
-            others are touched; other tars with a number for a name are in the way too.
-        workers: threads; all cores that this process may use by default.
-        progress: show a progress bar on stderr.
+        dataset: A packed dataset, its folder or its URL.
+        dst: Folder to write to.
+        to: Output: 'folder' writes the images to one folder per class and other fields to a list;
+            'webdataset' writes tars with all fields.
+        shard_size: Size of a tar in bytes, or as text such as 256MiB or 1GB. The row that reaches
+            it is the last of its tar.
+        field: Name of the image field. Needed only for a folder, if there are several.
+        rows: Rows to export (default: all).
+        overwrite: Write to the folder even if it is not empty. Files with the same names are
+            replaced, and so are all tars that are named by a number. Other files are not touched.
+        workers: Number of threads (default: all cores that this process may use).
+        progress: Whether to show a progress bar on stderr.
 
     Returns:
         What was written.
 
     Raises:
-        DatasetNotFound, ManifestInvalid: there is no dataset.
-        PackError: there are no rows or no images to export, or `dst` is not empty or cannot be
+        DatasetNotFound, ManifestInvalid: There is no dataset.
+        PackError: There are no rows or no images to export, or `dst` is not empty or cannot be
             written.
-        ImageError, ShardCorrupt: an image, or a whole shard, is damaged. What was written before
+        ImageError, ShardCorrupt: An image, or a whole shard, is damaged. What was written before
             stays.
     """
     start = time.monotonic()

@@ -1,4 +1,4 @@
-"""What exports to folders and to tars have in common: rows in order, and how they are named."""
+"""What exports to folders and to tars share: rows in order, and their names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUDGET_BYTES = 256 << 20
 
 
 def digits_of(rows: int) -> int:
-    """Digits of the numbers of so many rows in names, so that names sort as rows do."""
+    """Returns the number of digits of row numbers in names, so that names sort as rows do."""
     return max(_LEAST_DIGITS, len(str(rows - 1)))
 
 
@@ -32,7 +32,7 @@ def made_in_order(
     workers: int,
     units: str | None,
 ) -> Iterator[Iterator[R]]:
-    """What threads make of rows, in the rows' order; the threads end with the block.
+    """Applies a function to rows in threads, and gives the results in the order of the rows.
 
     Args:
         make: what to make of a row; see `OrderedPipeline`.

@@ -1,4 +1,4 @@
-"""From a first sample to a schema, and from samples to the values of a schema's fields."""
+"""Derives a schema from the first sample, and takes the values of its fields from samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fastio.schema import (
 
 
 def infer_schema(sample: Any, classes: Sequence[str] | None = None) -> Schema:
-    """The schema of a sample; `fastio.pack` has the table of what becomes what.
+    """Returns the schema of a sample; `fastio.pack` has the table of what becomes what.
 
     A dict's fields are named by its keys, a named tuple's by its names. Fields of other tuples
     and single values are named by what they are: image, label (an integer), value (any other
@@ -60,7 +60,7 @@ def infer_schema(sample: Any, classes: Sequence[str] | None = None) -> Schema:
 
 
 def field_values(schema: Schema, sample: Any, name: str) -> Sequence[Any]:
-    """A sample's values in the order of the schema's fields.
+    """Returns the values of a sample in the order of the schema's fields.
 
     Args:
         schema: the fields and the structure that samples must have.

@@ -1,4 +1,4 @@
-"""The journal of a pack: what is finished, so that a killed pack can go on where it was.
+"""The journal of a pack records what is finished, so that an interrupted pack can be resumed.
 
 `pack.journal` lies in the destination while packing goes on. It is a file of JSON lines: first
 the options that the dataset's bytes depend on, then the codebook if one was trained for this pack,
@@ -80,10 +80,10 @@ class Journal:
             raise
 
     def append(self, shard: FinishedShard) -> None:
-        """Note a shard that is on the disk.
+        """Records a shard that is on the disk.
 
         Raises:
-            OSError: the journal cannot be written.
+            OSError: The journal cannot be written.
         """
         line = asdict(shard)
         if shard.statistics is None:
@@ -91,22 +91,22 @@ class Journal:
         self._append(line)
 
     def keep_codebook(self, codebook: bytes) -> None:
-        """Note a trained codebook, before any shard: a resumed pack has to use the same.
+        """Records a trained codebook, before any shard: a resumed pack must use the same.
 
         Raises:
-            OSError: the journal cannot be written.
+            OSError: The journal cannot be written.
         """
         self._append({"codebook": base64.b64encode(codebook).decode()})
         self.codebook = codebook
 
     def remove(self) -> None:
-        """Delete the journal: the manifest stands for the dataset now."""
+        """Deletes the journal, after the manifest was written."""
         self.path.unlink()
         flush_folder(self.path.parent)
         self.close()
 
     def close(self) -> None:
-        """Close the file, which also unlocks it."""
+        """Closes the file, which also unlocks it."""
         self._file.close()
 
     def _append(self, line: Mapping[str, Any]) -> None:
@@ -115,7 +115,7 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def _read(self, options: Mapping[str, Any]) -> int:
-        """Load what is there; returns the bytes that hold whole lines."""
+        """Reads the journal, and returns the number of bytes of its complete lines."""
         self._file.seek(0)
         lines = self._file.read().split(b"\n")
         if len(lines) == 1:
@@ -143,22 +143,22 @@ class Journal:
 
 
 def _no_link(path: str, flags: int) -> int:
-    """Opens a journal, and no file elsewhere that somebody laid a link to."""
+    """Opens a journal, without following a symbolic link to a file elsewhere."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def check_not_in_use(folder: Path) -> None:
-    """See to it that no other process packs to a folder that has a journal.
+    """Checks that no other process packs to a folder that has a journal.
 
     Raises:
-        PackError: one does.
+        PackError: Another process does.
     """
     with open(folder / JOURNAL_NAME, "rb", opener=_no_link) as file:
         _lock(file, folder)
 
 
 def _lock(file: IO[bytes], folder: Path) -> None:
-    """Lock a journal until it is closed; not waiting for another process that has locked it."""
+    """Locks a journal until it is closed; does not wait for a process that has locked it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -23,7 +23,7 @@ from rich.text import Text
 
 
 class _RateColumn(ProgressColumn):
-    """Units a second."""
+    """Shows the rate in units per second."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class _RateColumn(ProgressColumn):
 def progress_bar(
     label: str, unit: str | None, total: int | None, shown: bool
 ) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr with a rate and the remaining time.
+    """Shows a bar on stderr with a rate and the remaining time.
 
     Args:
         label: what is going on.

@@ -1,5 +1,4 @@
-"""What can be packed, seen as numbered samples: image folders, lists, tars, datasets, iterables;
-or, rows by the thousand, tables."""
+"""Opens what can be packed: as numbered samples, or as a table whose rows are read by thousands."""
 
 from __future__ import annotations
 
@@ -28,14 +27,10 @@ from fastio.store import is_remote
 
 @dataclass(frozen=True)
 class TableRows:
-    """Which rows of tables are packed, and how they are reached; the arguments of `pack`.
+    """Which rows of a source are packed, and how they are read; see the arguments of `pack`.
 
     Attributes:
-        filters: as given.
-        skip_damaged: on_error is "skip".
-        storage_options: for URLs.
-        roots: folders, beside the source's own, that files which it names may lie in.
-        max_unzipped_bytes: of what a zipped file of a sample holds; None: as the source has it.
+        skip_damaged: Whether `on_error` is "skip".
     """
 
     filters: Any = None
@@ -52,10 +47,10 @@ class Source(Protocol):
     """Samples to pack, in order.
 
     Attributes:
-        name: what the manifest says the dataset was made of; no absolute path.
-        schema: the samples' fields.
-        total: number of samples, or None when that is not known beforehand.
-        has_keys: whether its items have keys.
+        name: What the manifest says the dataset was made of; no absolute path.
+        schema: The fields of the samples.
+        total: The number of samples, or None if it is not known beforehand.
+        has_keys: Whether the items have keys that identify them across runs.
     """
 
     name: str
@@ -64,18 +59,18 @@ class Source(Protocol):
     has_keys: bool
 
     def items(self, start: int) -> Iterator[Item | Bad]:
-        """The samples from number `start` on.
+        """Yields the samples from number `start` on.
 
         Raises:
-            PackError: the source ends before.
+            PackError: The source ends before.
         """
         ...
 
     def sample(self, count: int) -> Iterator[Item | Bad]:
-        """Up to `count` samples, evenly spread, and so is what one takes of them.
+        """Yields up to `count` samples, such that the first of them are evenly spread, too.
 
         Raises:
-            PackError: the source cannot be gone through twice.
+            PackError: The source can be iterated over only once.
         """
         ...
 
@@ -83,19 +78,19 @@ class Source(Protocol):
 def open_source(
     src: Any, schema: Schema | None, options: TableOptions | None = None, asked: TableRows = _ALL
 ) -> Source | TableSource:
-    """Find out what `src` is.
+    """Returns the source for what `fastio.pack` was given.
 
     Args:
-        src: as `fastio.pack` takes it.
-        schema: the schema to use instead of one found out.
-        options: what is wanted of a table; with some, a list is a table, and nothing else will do.
-        asked: of tables, which rows, and where they are.
+        src: See `fastio.pack`.
+        schema: The schema to use instead of the source's own.
+        options: Which columns become which fields. If any are given, the source must be a table.
+        asked: Which rows are packed, and how they are read.
 
     Raises:
-        SourceNotFound: a path that does not exist, or holds no images.
-        PackError: something that cannot be packed, or holds no samples.
-        ShardCorrupt: a table is damaged.
-        SchemaError: its samples cannot be stored, or do not fit `schema`.
+        SourceNotFound: A path does not exist, or has no images.
+        PackError: The source cannot be packed, or has no samples.
+        ShardCorrupt: A table is damaged.
+        SchemaError: The samples cannot be stored, or do not fit `schema`.
     """
     options = options or TableOptions()
     table = open_memory(src, options, asked.filters)
@@ -130,7 +125,7 @@ class _Asked:
 
 
 def _kind_of(src: Any, asked: TableRows) -> tuple[Kind | None, Any]:
-    """The kind of a source, and what it consists of; None of one that only packing reads."""
+    """Returns the kind of a source and its parts; None for data that only packing reads."""
     if isinstance(src, Rows):
         kind = kind_of(src)
         # The others are read row by row, as any dataset.
@@ -152,7 +147,7 @@ def _as_table(found: TableSource, schema: Schema | None) -> TableSource:
 
 
 def _check_asked(src: Any, kind: Kind | None, columns: bool, asked: TableRows) -> None:
-    """See to it that what was asked for is of this kind of source."""
+    """Checks that the options that are given are options of this kind of source."""
     given = src if isinstance(src, (str, os.PathLike)) else type(src).__name__
     if columns and kind not in (TABLES, HUGGING_FACE):
         raise PackError(
@@ -169,7 +164,7 @@ def _check_asked(src: Any, kind: Kind | None, columns: bool, asked: TableRows) -
 
 
 def _is_list(path: Any, schema: Schema | None) -> bool:
-    """Whether a path is a list of images: by its columns, or by the schema that is given."""
+    """Returns whether a path is a list of images, by its columns or because a schema is given."""
     if not isinstance(path, (str, os.PathLike)) or is_remote(path):
         return False
     name = os.fspath(path)
@@ -230,7 +225,7 @@ def _open_samples(asked: _Asked) -> Source:
 
 
 class FolderSource:
-    """An image folder: (image, label) of each file, as the file is."""
+    """An image folder, whose files are packed as samples (image, label)."""
 
     def __init__(self, folder: FolderDataset, schema: Schema | None) -> None:
         self.has_keys = True
@@ -240,11 +235,11 @@ class FolderSource:
         self._folder = folder
 
     def items(self, start: int) -> Iterator[Item | Bad]:
-        """The files from number `start` on."""
+        """See `Source`."""
         return (self._item(row) for row in range(start, len(self._folder)))
 
     def sample(self, count: int) -> Iterator[Item | Bad]:
-        """Some of the files."""
+        """See `Source`."""
         return (self._item(row) for row in spread(len(self._folder), count))
 
     def _item(self, row: int) -> Item:
@@ -267,14 +262,14 @@ class IndexedSource:
         self.schema = schema or infer_schema(self._first_sample(), _classes(dataset))
 
     def items(self, start: int) -> Iterator[Item | Bad]:
-        """The samples from number `start` on."""
+        """See `Source`."""
         total = self.total or 0
         if start > total:
             raise _ended(self.name, total, start)
         yield from map(self._item, range(start, total))
 
     def sample(self, count: int) -> Iterator[Item | Bad]:
-        """Some of the samples."""
+        """See `Source`."""
         return map(self._item, spread(self.total or 0, count))
 
     def _item(self, position: int) -> Item | Bad:
@@ -285,7 +280,7 @@ class IndexedSource:
         return _item(self.schema, position, sample)
 
     def _first_sample(self) -> Any:
-        """The first sample that can be read; bad ones before it are dealt with when packing."""
+        """Returns the first sample that can be read; packing reports bad ones before it."""
         first_error = None
         for position in range(self.total or 0):
             try:
@@ -296,7 +291,7 @@ class IndexedSource:
 
 
 class IteratedSource:
-    """Any iterable. A generator can be gone through once only, so it is never restarted."""
+    """Any iterable. It is iterated over only once, because generators cannot be restarted."""
 
     def __init__(self, iterable: Iterable[Any], schema: Schema | None) -> None:
         self.has_keys = False
@@ -381,7 +376,7 @@ def _base_name(path: str) -> str:
 
 
 def _folder_schema(folder: FolderDataset, schema: Schema) -> Schema:
-    """The user's schema for a folder: other names, another mode, no label."""
+    """Returns the schema for a folder whose names, mode or label the user has chosen."""
     kinds = list(schema.fields.values())
     fits = len(kinds) <= 2 and isinstance(kinds[0], Image)
     if not fits or not all(isinstance(kind, Scalar) for kind in kinds[1:]):
@@ -393,7 +388,7 @@ def _folder_schema(folder: FolderDataset, schema: Schema) -> Schema:
 
 
 def _files_of_image_folder(src: Any) -> FolderDataset | None:
-    """The files of a torchvision ImageFolder without transforms: kept as they are, not decoded."""
+    """Returns the files of a torchvision ImageFolder without transforms; None for other objects."""
     if not type(src).__module__.startswith(("torchvision.", "torch.")):
         return None
     # Imports torch, which is there already when one of its classes is.
@@ -413,7 +408,7 @@ def _is_indexed(src: Any) -> bool:
 
 
 def _classes(dataset: Any) -> list[str] | None:
-    """Class names that a dataset carries as torchvision's do."""
+    """Returns the class names in a dataset's attribute `classes`, as torchvision's have it."""
     classes = getattr(dataset, "classes", None)
     is_names = isinstance(classes, (list, tuple)) and all(isinstance(c, str) for c in classes)
     return list(classes) if classes and is_names else None

@@ -1,4 +1,4 @@
-"""Tables as a source: rows in pieces, as Arrow has them."""
+"""Tables as a source: rows in pieces of Arrow data."""
 
 from __future__ import annotations
 
@@ -35,23 +35,18 @@ PIECE_ROWS = 32768
 
 
 class TableSource:
-    """Tables: a row a sample.
+    """Tables, of which each row is a sample; see `columnar.RowSource`.
 
     Args:
-        tables: the rows.
-        options: what is wanted of them.
-        name: what the manifest says the dataset was made of.
-        files: the tables' files; empty for those in memory.
-        filters: which rows, as messages and the manifest say it; "" for all.
-        skipped: names of files that are left out, and why.
+        tables: The rows.
+        options: Which columns become which fields.
+        name: What the manifest says the dataset was made of.
+        files: The files of the tables; empty for tables in memory.
+        filters: The condition for rows, as the manifest shows it; "" for all rows.
+        skipped: (name, reason) of the files that are left out.
 
     Attributes:
-        name: as given.
-        schema: the fields.
-        total: number of rows, or None when that is not known beforehand.
-        options: as given.
-        conversion: the tables' columns to fields.
-        skipped: as given.
+        conversion: The conversion of the tables' columns to fields.
     """
 
     def __init__(
@@ -76,28 +71,28 @@ class TableSource:
 
     @property
     def has_files(self) -> bool:
-        """Whether the rows are in files."""
+        """Returns whether the rows are in files."""
         return bool(self._files)
 
     def pieces(self, start: int) -> Iterator[Piece]:
-        """The rows from number `start` on; pieces end where numbers are multiples of PIECE_ROWS.
+        """Yields the rows from number `start` on; pieces end at multiples of PIECE_ROWS.
 
         Raises:
-            ShardCorrupt: a file is damaged.
+            ShardCorrupt: A file is damaged.
         """
         return self._tables.pieces(start, PIECE_ROWS)
 
     def identity(self) -> Mapping[str, Any]:
-        """What the dataset's bytes depend on beside the files, JSON values."""
+        """Returns what the dataset's bytes depend on beside the files, as JSON values."""
         about = self.options.to_json()
         return {"table": {**about, "filters": self._filters} if self._filters else about}
 
     def packing(self) -> Mapping[str, Any]:
-        """What the manifest says of how it was made."""
+        """Returns what the manifest says of how the dataset was made, as JSON values."""
         return {**self.identity(), "skipped": len(self.skipped)}
 
     def stamp(self) -> str:
-        """What changes when one of the files does; that of nothing for tables in memory."""
+        """Returns a hash that changes if a file does; a constant for tables in memory."""
         return stamp(self._files) if self._files else xxhash.xxh3_64().hexdigest()
 
 
@@ -108,15 +103,15 @@ def open_table_files(
     filters: Any = None,
     skip_damaged: bool = False,
 ) -> TableSource:
-    """Table files as a source.
+    """Returns table files as a source.
 
     Args:
-        src: what the user called them.
-        files: what `find_tables` found.
-        options: what is wanted.
-        filters: rows that are wanted; None for all.
-        skip_damaged: leave out files that are empty or damaged as far as opening them tells.
-            Resuming counts rows, so that what turns out later to be damaged cannot be left out.
+        src: The source as the user gave it, for the manifest.
+        files: The files that `find_tables` found.
+        options: Which columns become which fields.
+        filters: The rows to pack; None for all.
+        skip_damaged: Whether to leave out files that are empty or cannot be opened. Files whose
+            damage is found later cannot be left out, because resuming counts rows.
 
     Raises:
         SourceNotFound, StoreError, ShardCorrupt, SchemaError: as `open_files`.
@@ -135,13 +130,13 @@ def _base(path: str | os.PathLike[str]) -> str:
 
 
 def open_memory(src: Any, options: TableOptions, filters: Any = None) -> TableSource | None:
-    """Arrow data in memory as a source; None where it is none.
+    """Returns Arrow data in memory as a source, or None for other objects.
 
     Args:
-        src: an Arrow Table, RecordBatch or RecordBatchReader, or what gives an Arrow stream (a
-            pandas or polars DataFrame).
-        options: what is wanted.
-        filters: rows that are wanted; None for all.
+        src: An Arrow Table, RecordBatch or RecordBatchReader, or an object that gives an Arrow
+            stream (a pandas or polars DataFrame).
+        options: Which columns become which fields.
+        filters: The rows to pack; None for all.
 
     Raises:
         SchemaError: as `Tables` and `Filter.of`, or a stream has dictionary-encoded strings.
@@ -172,10 +167,10 @@ def _in_memory(table: Table, options: TableOptions, filters: Any) -> TableSource
 
 
 def refuse_image_options(name: str, **options: Any) -> None:
-    """Options that are about images, or single samples, are refused for tables.
+    """Checks that no option for images or single samples is given for a table.
 
     Raises:
-        PackError: one of them is given.
+        PackError: One of them is given.
     """
     for option, value in options.items():
         if value is not None:

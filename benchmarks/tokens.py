@@ -76,10 +76,8 @@ def rate(batches: Callable[[], Iterator[Any]], rounds: int) -> float:
 
 def packed(path: Path, threads: int, rounds: int, **windows: Any) -> float:
     """The loader, shuffled and warm."""
-    how = fastio.TokenWindows(LENGTH, **windows)
-    with fastio.Loader(
-        path, BATCH, shuffle=True, num_workers=threads, transforms=how, drop_last=True
-    ) as loader:
+    data = fastio.TokenWindows(path, LENGTH, **windows)
+    with fastio.Loader(data, BATCH, shuffle=True, num_workers=threads, drop_last=True) as loader:
         rate(lambda: iter(loader), 1)
         return rate(lambda: iter(loader), rounds)
 

@@ -49,9 +49,6 @@ from fastio.sources import (
     AudioFolder,
     FolderDataset,
     TarDataset,
-    TokenDataset,
-    TokenPad,
-    TokenWindows,
     open,
 )
 from fastio.stage import WarmReport, warm
@@ -70,6 +67,8 @@ from fastio.transforms import (
     ToDtype,
 )
 from fastio.views.mixing import Mix, mix
+from fastio.views.padded import TokenPad
+from fastio.views.windows import TokenWindows
 
 if _TYPE_CHECKING:
     from fastio.loader import Loader as Loader
@@ -129,7 +128,6 @@ __all__ = [
     "TarDataset",
     "Text",
     "ToDtype",
-    "TokenDataset",
     "TokenPad",
     "TokenWindows",
     "Tokens",

@@ -34,12 +34,13 @@ import numpy as np
 import torch
 
 import fastio
-from fastio import Cache, Loader, Scalar, Schema, Tokens, TokenWindows
+from fastio import Cache, Loader, Scalar, Schema, Tokens
 from fastio.store import open_store
 from tests.pictures import jpeg
 from tests.servers import HIDDEN_FAULTS, OPEN_FAULTS, STORM, FaultProxy, http_folder
 from tests.staging_support import CROPS, MIB
 from tests.support import open_loader
+from tests.token_support import Windows
 
 TIMEOUT_S = 0.5  # of a request that makes no progress
 EPOCHS_A_LOADER = 2
@@ -126,7 +127,7 @@ KINDS = {
     "tokens": Kind(
         _make_tokens,
         "data",
-        {"transforms": {"tokens": TokenWindows(64)}, "batch_size": 32},
+        {"view": Windows(64), "batch_size": 32},
         STORM,
         3 * MIB // 2,
     ),

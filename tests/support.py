@@ -24,11 +24,16 @@ from fastio.sources import folder
 _OF_DATA = frozenset(signature(fastio.open).parameters)
 
 
-def open_loader(source: Any, *args: Any, **options: Any) -> fastio.Loader:
-    """A Loader of a source that is opened with those of the options that are options of data."""
-    own = {"cache", "fields"} if _OF_DATA & options.keys() <= {"cache", "fields"} else {"fields"}
+def open_loader(source: Any, *args: Any, view: Any = None, **options: Any) -> fastio.Loader:
+    """A Loader of a source that is opened with those of the options that are options of data.
+
+    Of a `view`, which is called with the source, all of them are, but for the fields.
+    """
+    few = view is None and _OF_DATA & options.keys() <= {"cache", "fields"}
+    own = {"cache", "fields"} if few else {"fields"}
     of_data = {name: options.pop(name) for name in _OF_DATA - own if name in options}
-    return fastio.Loader(fastio.open(source, **of_data) if of_data else source, *args, **options)
+    data = fastio.open(source, **of_data) if of_data else source
+    return fastio.Loader(data if view is None else view(data), *args, **options)
 
 
 @contextmanager

@@ -22,6 +22,8 @@ from fastio.cache import CacheFolder, report
 from fastio.schema import Schema, Tokens
 from tests.servers import http_folder
 from tests.staging_support import MIB, pack_noise, pack_table, piece_files
+from tests.support import open_loader
+from tests.token_support import Windows
 
 PIECE = 64 << 10
 
@@ -99,9 +101,9 @@ def url(folder: Path) -> Iterator[str]:
 
 def epoch(url: str, kind: str, cache: Cache | None) -> tuple[list[Any], int]:
     """All samples of an epoch in their order, and how many pieces were fetched again."""
-    transforms = {"tokens": fastio.TokenWindows(128)} if kind == "text" else None
+    view = Windows(128) if kind == "text" else None
     found: list[Any] = []
-    with Loader(url, 16, num_workers=2, cache=cache, transforms=transforms) as loader:
+    with open_loader(url, 16, view=view, num_workers=2, cache=cache) as loader:
         for batch in loader:
             for value in batch.values() if isinstance(batch, dict) else batch:
                 found += value if isinstance(value, list) else [each.tolist() for each in value]
@@ -172,12 +174,12 @@ def test_zeros_in_a_large_shard_of_tokens_are_never_seen(tmp_path: Path) -> None
     tokens = np.random.default_rng(0).integers(1, 60_000, 10 << 20, dtype=np.uint16)
     with fastio.Writer(tmp_path / "text", Schema({"tokens": Tokens("uint16")})) as writer:
         writer.write({"tokens": tokens})
-    windows = {"tokens": fastio.TokenWindows(65_535)}
 
     def zeros(url: str) -> int:
         with (
             Cache(tmp_path / "cache") as cache,
-            Loader(url, 16, cache=cache, transforms=windows, num_workers=1) as loader,
+            fastio.open(url, cache=cache) as dataset,
+            Loader(fastio.TokenWindows(dataset, 65_535), 16, num_workers=1) as loader,
         ):
             return sum(int((value == 0).sum()) for batch in loader for value in batch.values())
 

@@ -17,13 +17,14 @@ import pytest
 import torch
 
 import fastio
-from fastio import Loader, Schema, TokenPad, Tokens, TokenWindows
+from fastio import Loader, Schema, Tokens
 from fastio.engine.fields.cold import ColdRows, ReadAheadPlan, Window, windows_of
 from fastio.order.order import Order
 from fastio.order.plan import Plan
 from fastio.packed import compared, packed
 from fastio.stage import residency
 from tests.support import open_loader
+from tests.token_support import Padding, Windows
 
 ROWS = 250_000
 ROW_BYTES = 256
@@ -192,17 +193,17 @@ def test_a_table_that_fits_is_read_ahead_and_stays(table: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "transforms",
+    "view",
     [
-        TokenWindows(100),
-        TokenWindows(64, positions=True),
-        TokenWindows(64, packing="best-fit"),
-        TokenPad(80),
+        Windows(100),
+        Windows(64, positions=True),
+        Windows(64, packing="best-fit"),
+        Padding(80),
     ],
 )
 @pytest.mark.parametrize("order", ["auto", "sequential"])
 def test_tokens_beyond_memory_are_those_that_memory_would_hold(
-    transforms: Any, order: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    view: Any, order: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = Schema({"tokens": Tokens("uint16")})
     rng = np.random.default_rng(0)
@@ -210,8 +211,8 @@ def test_tokens_beyond_memory_are_those_that_memory_would_hold(
         for _ in range(3000):
             writer.write({"tokens": rng.integers(0, 60_000, rng.integers(0, 200), np.uint16)})
     monkeypatch.setattr(residency, "_BLOCK_BYTES", 16 << 10)
-    options: dict[str, Any] = {"transforms": {"tokens": transforms}, "batch_size": 1}
-    key = "input_ids" if isinstance(transforms, TokenPad) else "inputs"
+    options: dict[str, Any] = {"view": view, "batch_size": 1}
+    key = "input_ids" if isinstance(view, Padding) else "inputs"
     with open_loader(tmp_path / "ds", **options) as loader:
         expected = [batch[key][0].tolist() for batch in loader]
     monkeypatch.setattr(residency, "available_memory", lambda: 300 << 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from fastio import (
 from tests.pictures import picture
 from tests.saved import image_dataset, table_dataset
 from tests.support import open_loader
+from tests.token_support import Padding, Windows
 
 ROWS = 11
 NORMALIZE = Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
@@ -72,9 +74,9 @@ def tokens(path: Path) -> Path:
     return path / "tokens"
 
 
-def mixed_tokens(path: Path) -> Any:
+def mixed(view: Callable[[Any], Any], path: Path) -> Any:
     packed = tokens(path)
-    return fastio.mix([(packed, 1), (packed, 2)], stop=20)
+    return fastio.mix([(view(packed), 1), (view(packed), 2)], stop=20)
 
 
 def ragged(path: Path) -> Path:
@@ -177,25 +179,22 @@ KINDS: dict[str, tuple[Source, dict[str, Any]]] = {
     "a callable": (packed_photos, {"transforms": [*CROPS, OnBatch(lambda x: x * 2)]}),
     "bad photos left out": (packed_photos, {"transforms": CROPS, "on_error": "skip"}),
     "mixed photos": (mixed_photos, {"transforms": CROPS}),
-    "windows": (tokens, {"transforms": {"text": fastio.TokenWindows(5)}}),
+    "windows": (tokens, {"view": Windows(5)}),
     "windows without targets": (
         tokens,
-        {"transforms": {"text": fastio.TokenWindows(5, targets=False)}},
+        {"view": Windows(5, targets=False)},
     ),
     "windows of documents": (
         tokens,
-        {"transforms": {"text": fastio.TokenWindows(5, positions=True, cu_seqlens=True)}},
+        {"view": Windows(5, positions=True, cu_seqlens=True)},
     ),
     "best-fit windows": (
         tokens,
-        {"transforms": {"text": fastio.TokenWindows(5, packing="best-fit")}},
+        {"view": Windows(5, packing="best-fit")},
     ),
-    "mixed windows": (mixed_tokens, {"transforms": {"text": fastio.TokenWindows(5)}}),
-    "padded documents": (tokens, {"transforms": {"text": fastio.TokenPad(16, multiple_of=1)}}),
-    "mixed documents": (
-        mixed_tokens,
-        {"transforms": {"text": fastio.TokenPad(16, multiple_of=1)}},
-    ),
+    "mixed windows": (partial(mixed, Windows(5)), {}),
+    "padded documents": (tokens, {"view": Padding(16, multiple_of=1)}),
+    "mixed documents": (partial(mixed, Padding(16, multiple_of=1)), {}),
     "tokens as they are": (tokens, {}),
     "lists of arrays": (ragged, {"ragged": "list"}),
     "padded arrays": (ragged, {"ragged": "padded"}),

@@ -34,6 +34,7 @@ from fastio.train.text import TextSettings, text_task
 from fastio.transforms import Normalize
 from tests import test_bench_device, test_device, test_loader_cuda
 from tests.cuda_rehearsal import Event, Rehearsal, rehearsed
+from tests.token_support import Padding, Windows
 from tests.train_support import Crash, CrashAt, TinyTask, tiny_data
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -241,11 +242,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "photos as they are": {"data": "photos", "channels_last": True},
     "windows of tokens": {
         "data": "tokens",
-        "transforms": {"text": fastio.TokenWindows(5, cu_seqlens=True)},
+        "view": Windows(5, cu_seqlens=True),
     },
     "padded tokens": {
         "data": "tokens",
-        "transforms": {"text": fastio.TokenPad(16, multiple_of=1)},
+        "view": Padding(16, multiple_of=1),
     },
     "rows": {"data": "ragged", "ragged": "list"},
     "nested rows": {"data": "ragged", "ragged": "nested"},
@@ -262,6 +263,7 @@ def test_batches_are_the_cpu_s_and_no_copy_is_waited_for(
 ) -> None:
     options = {"batch_size": 4, "shuffle": True, "seed": 0, "num_workers": 1} | KINDS[kind]
     path = request.getfixturevalue(options.pop("data", kind))
+    path = options.pop("view", lambda source: source)(path)
     data = fastio.mix([(path, 1), (path, 2)]) if options.pop("mix", False) else path
     with Loader(data, **options) as host, Loader(data, device="cuda", **options) as mine:
         for epoch in range(2):

@@ -230,8 +230,8 @@ def test_windows_of_tokens_are_mixed(tmp_path: Path) -> None:
     for place, name in enumerate("ab"):
         docs = [{"tokens": np.full(100, 10 * i + place, np.uint16)} for i in range(50)]
         fastio.pack(docs, tmp_path / name, schema=schema)
-    spec = mix({tmp_path / "a": 0.25, tmp_path / "b": 0.75}, stop=200)
-    with Loader(spec, 20, shuffle=True, transforms=TokenWindows(50)) as loader:
+    a, b = (TokenWindows(tmp_path / name, 50) for name in "ab")
+    with Loader(mix({a: 0.25, b: 0.75}, stop=200), 20, shuffle=True) as loader:
         windows = torch.cat([batch["inputs"] for batch in loader])
     share = (windows[:, 0] % 10 == 0).float().mean()
     assert windows.shape == (200, 50)

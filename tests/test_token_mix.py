@@ -16,12 +16,10 @@ from fastio import (
     Schema,
     StateMismatch,
     Text,
-    TokenPad,
     Tokens,
-    TokenWindows,
     mix,
 )
-from tests.support import open_loader
+from tests.token_support import Padding, Windows
 
 ROWS = {"a": 200, "b": 45, "c": 9}
 WEIGHTS = (0.5, 0.3, 0.2)
@@ -48,30 +46,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def sources(folder: Path, **options: Any) -> Any:
-    paths = [folder / name for name in ROWS]
-    how: dict[str, Any] = {"seed": 3, "stop": STOP, **options}
-    return mix(dict(zip(paths, WEIGHTS, strict=True)), **how)
+def sources(folder: Path, view: Any) -> Any:
+    views = [view(folder / name) for name in ROWS]
+    return mix(dict(zip(views, WEIGHTS, strict=True)), seed=3, stop=STOP)
 
 
-def loader_of(folder: Path, transforms: Any, **options: Any) -> Loader:
+def loader_of(folder: Path, view: Any, **options: Any) -> Loader:
     given: dict[str, Any] = {
         "batch_size": 8,
         "shuffle": True,
         "num_workers": 1,
         "seed": 0,
     } | options
-    return open_loader(sources(folder), transforms={"tokens": transforms}, **given)
+    return Loader(sources(folder, view), **given)
 
 
 # --- Windows --------------------------------------------------------------------------------------
 
 
-def singles(folder: Path, windows: TokenWindows) -> dict[tuple[int, ...], dict[str, torch.Tensor]]:
+def singles(folder: Path, windows: Windows) -> dict[tuple[int, ...], dict[str, torch.Tensor]]:
     """Every window of every dataset by its tokens, loaded by itself."""
     found = {}
     for name in ROWS:
-        with Loader(folder / name, 1, transforms={"tokens": windows}) as loader:
+        with Loader(windows(folder / name), 1) as loader:
             for batch in loader:
                 key = tuple(batch["inputs"][0].tolist())
                 found[key] = dict(batch)
@@ -81,16 +78,14 @@ def singles(folder: Path, windows: TokenWindows) -> dict[tuple[int, ...], dict[s
 @pytest.mark.parametrize(
     "windows",
     [
-        TokenWindows(50, cu_seqlens=True),
-        TokenWindows(64, documents=True, positions=True),
-        TokenWindows(48, packing="best-fit", cu_seqlens=True, documents=True, dtype="int32"),
-        TokenWindows(40, stride=17, cu_seqlens=True, targets=False),
+        Windows(50, cu_seqlens=True),
+        Windows(64, documents=True, positions=True),
+        Windows(48, packing="best-fit", cu_seqlens=True, documents=True, dtype="int32"),
+        Windows(40, stride=17, cu_seqlens=True, targets=False),
     ],
     ids=("cu_seqlens", "documents", "best-fit", "stride"),
 )
-def test_a_mixed_batch_is_its_windows_one_after_the_other(
-    folder: Path, windows: TokenWindows
-) -> None:
+def test_a_mixed_batch_is_its_windows_one_after_the_other(folder: Path, windows: Windows) -> None:
     alone = singles(folder, windows)
     kinds = set()
     with loader_of(folder, windows) as loader:
@@ -115,7 +110,7 @@ def test_a_mixed_batch_is_its_windows_one_after_the_other(
 # --- Padded documents -----------------------------------------------------------------------------
 
 
-def check(batch: dict[str, Any], padding: TokenPad) -> list[int]:
+def check(batch: dict[str, Any], padding: Padding) -> list[int]:
     """Compares a batch with its documents; returns their labels."""
     labels: list[int] = batch["label"].tolist()
     documents = [tokens_of(label)[: padding.max_length] for label in labels]
@@ -130,16 +125,16 @@ def check(batch: dict[str, Any], padding: TokenPad) -> list[int]:
 
 
 PADDINGS = [
-    TokenPad(1000),
-    TokenPad(30, multiple_of=7, pad=9),
-    TokenPad(64, multiple_of=1, dtype="int32"),
-    TokenPad(120, multiple_of=1, pool=4),
+    Padding(1000),
+    Padding(30, multiple_of=7, pad=9),
+    Padding(64, multiple_of=1, dtype="int32"),
+    Padding(120, multiple_of=1, pool=4),
 ]
 
 
 @pytest.mark.parametrize("padding", PADDINGS, ids=("whole", "cut", "int32", "pool"))
 def test_documents_are_padded_to_the_longest_of_the_mixed_batch(
-    folder: Path, padding: TokenPad
+    folder: Path, padding: Padding
 ) -> None:
     with loader_of(folder, padding) as loader:
         epochs = [[label for batch in loader for label in check(batch, padding)] for _ in range(3)]
@@ -155,7 +150,7 @@ def test_batches_of_similar_lengths_have_the_samples_of_the_mix(folder: Path) ->
     """The same samples, in batches with less padding; of the small source several epochs a pool."""
     filled, seen = [], []
     for pool in (0, 12):
-        padding = TokenPad(120, multiple_of=1, pool=pool)
+        padding = Padding(120, multiple_of=1, pool=pool)
         with loader_of(folder, padding) as loader:
             batches = list(loader)
         seen.append(sorted(label for batch in batches for label in check(batch, padding)))
@@ -170,7 +165,7 @@ def test_batches_of_similar_lengths_have_the_samples_of_the_mix(folder: Path) ->
 def test_a_mix_of_documents_goes_on_where_it_stopped_with_any_ranks(
     folder: Path, pool: int, stop: int
 ) -> None:
-    padding = TokenPad(100, pool=pool)
+    padding = Padding(100, pool=pool)
     with loader_of(folder, padding) as loader:
         whole = [sorted(check(batch, padding)) for batch in loader]
         loader.set_epoch(0)
@@ -188,7 +183,7 @@ def test_a_mix_of_documents_goes_on_where_it_stopped_with_any_ranks(
 
 
 def test_batches_of_similar_lengths_go_on_with_as_many_samples_a_step(folder: Path) -> None:
-    padding = TokenPad(100, pool=3)
+    padding = Padding(100, pool=3)
     with loader_of(folder, padding) as loader:
         next(iter(loader))
         state = loader.state_dict()
@@ -200,7 +195,7 @@ def test_batches_of_similar_lengths_go_on_with_as_many_samples_a_step(folder: Pa
 
 
 def test_what_is_delivered_depends_on_the_seeds_alone(folder: Path) -> None:
-    padding = TokenPad(100, pool=5)
+    padding = Padding(100, pool=5)
 
     def labels(**options: Any) -> list[list[int]]:
         with loader_of(folder, padding, **options) as loader:
@@ -216,7 +211,7 @@ def test_what_is_delivered_depends_on_the_seeds_alone(folder: Path) -> None:
 def test_every_rank_has_as_many_steps_and_nothing_is_lost(
     folder: Path, batch_size: int, pool: int
 ) -> None:
-    padding = TokenPad(20, pool=pool)
+    padding = Padding(20, pool=pool)
     seen, steps = [], set()
     for rank in range(3):
         ranks: dict[str, Any] = {"rank": rank, "world_size": 3, "batch_size": batch_size}

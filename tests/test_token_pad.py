@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import fastio
 from fastio import (
@@ -22,6 +24,7 @@ from fastio import (
     Tokens,
     TransformError,
 )
+from tests.token_support import Padding
 
 ROWS = 333
 
@@ -44,7 +47,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def check(batch: dict[str, Any], padding: TokenPad) -> None:
+def check(batch: dict[str, Any], padding: Padding) -> None:
     """Every row of a batch has its document's tokens, and no more padding than is needed."""
     rows = batch["label"].tolist()
     cut = [tokens_of(row)[: padding.max_length] for row in rows]
@@ -63,15 +66,15 @@ def check(batch: dict[str, Any], padding: TokenPad) -> None:
 @pytest.mark.parametrize(
     "padding",
     [
-        TokenPad(1000),
-        TokenPad(17, multiple_of=5, pad=9),
-        TokenPad(64, multiple_of=1, dtype="int32"),
-        TokenPad(40, pool=3),
+        Padding(1000),
+        Padding(17, multiple_of=5, pad=9),
+        Padding(64, multiple_of=1, dtype="int32"),
+        Padding(40, pool=3),
     ],
 )
-def test_every_document_comes_once_with_its_other_fields(packed: Path, padding: TokenPad) -> None:
+def test_every_document_comes_once_with_its_other_fields(packed: Path, padding: Padding) -> None:
     for shuffle in (False, True):
-        with Loader(packed, 16, shuffle=shuffle, seed=0, transforms=padding) as loader:
+        with Loader(padding(packed), 16, shuffle=shuffle, seed=0) as loader:
             rows = []
             for batch in loader:
                 check(batch, padding)
@@ -81,14 +84,14 @@ def test_every_document_comes_once_with_its_other_fields(packed: Path, padding: 
             assert batch["input_ids"].dtype == getattr(torch, padding.dtype)
 
 
-def tokens_padded(packed: Path, padding: TokenPad) -> int:
-    with Loader(packed, 16, shuffle=True, seed=0, transforms=padding) as loader:
+def tokens_padded(packed: Path, padding: Padding) -> int:
+    with Loader(padding(packed), 16, shuffle=True, seed=0) as loader:
         return sum(int((batch["attention_mask"] == 0).sum()) for batch in loader)
 
 
 def test_batches_of_similar_lengths_have_little_padding(packed: Path) -> None:
-    plain = tokens_padded(packed, TokenPad(100, multiple_of=1))
-    pooled = tokens_padded(packed, TokenPad(100, multiple_of=1, pool=20))
+    plain = tokens_padded(packed, Padding(100, multiple_of=1))
+    pooled = tokens_padded(packed, Padding(100, multiple_of=1, pool=20))
     assert pooled < plain / 4
 
 
@@ -97,41 +100,42 @@ def labels(loader: Loader) -> list[list[int]]:
 
 
 def test_batches_of_similar_lengths_come_in_another_order_each_epoch(packed: Path) -> None:
-    with Loader(packed, 16, shuffle=True, seed=0, transforms=TokenPad(100, pool=100)) as loader:
+    with Loader(TokenPad(packed, 100, pool=100), 16, shuffle=True, seed=0) as loader:
         first, second = labels(loader), labels(loader)
     assert first != second
     means = [np.mean([length_of(row) for row in batch]) for batch in first]
     assert means != sorted(means)
-    with Loader(packed, 16, shuffle=True, seed=0, transforms=TokenPad(100, pool=100)) as loader:
+    with Loader(TokenPad(packed, 100, pool=100), 16, shuffle=True, seed=0) as loader:
         assert labels(loader) == first
 
 
 @pytest.mark.parametrize("stop", [1, 4, 5, 6, 20])
 def test_an_epoch_of_similar_lengths_goes_on_where_it_stopped(packed: Path, stop: int) -> None:
-    how: Any = {"shuffle": True, "transforms": TokenPad(100, pool=5)}
-    with Loader(packed, 16, **how) as loader:
+    data = TokenPad(packed, 100, pool=5)
+    how: Any = {"shuffle": True}
+    with Loader(data, 16, **how) as loader:
         whole = labels(loader)
         loader.set_epoch(0)
         iterator = iter(loader)
         for _ in range(stop):
             next(iterator)
         state = loader.state_dict()
-    with Loader(packed, 16, **how) as loader:
+    with Loader(TokenPad(packed, 100, pool=5), 16, **how) as loader:
         loader.load_state_dict(state)
         assert labels(loader) == whole[stop:]
-    with Loader(packed, 8, **how) as loader, pytest.raises(StateMismatch):
+    with Loader(data, 8, **how) as loader, pytest.raises(StateMismatch):
         loader.load_state_dict(state)
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_ranks_share_batches_of_similar_lengths(packed: Path, drop_last: bool) -> None:
     how: Any = {"shuffle": True, "seed": 0, "drop_last": drop_last}
-    how["transforms"] = TokenPad(100, pool=4)
-    with Loader(packed, 24, **how) as loader:
+    data = TokenPad(packed, 100, pool=4)
+    with Loader(data, 24, **how) as loader:
         alone = [sorted(rows) for rows in labels(loader)]
     steps: list[list[list[int]]] = []
     for rank in range(3):
-        with Loader(packed, 8, rank=rank, world_size=3, **how) as loader:
+        with Loader(data, 8, rank=rank, world_size=3, **how) as loader:
             steps.append([b["label"][: loader.batch.valid].tolist() for b in loader])
     assert {len(mine) for mine in steps} == {len(alone)}
     together = [sorted(chain(*parts)) for parts in zip(*steps, strict=True)]
@@ -141,12 +145,17 @@ def test_ranks_share_batches_of_similar_lengths(packed: Path, drop_last: bool) -
 
 
 def test_fields_may_be_chosen(packed: Path) -> None:
-    with Loader(packed, 4, fields=["label", "tokens"], transforms=TokenPad(8)) as loader:
-        assert list(next(iter(loader))) == ["label", "input_ids", "attention_mask"]
+    data, names = TokenPad(packed, 8), ["label", "input_ids", "attention_mask"]
+    with Loader(data, 4, fields=names) as loader:
+        assert list(next(iter(loader))) == names
+    with Loader(data, 4, fields=["text", "label"]) as loader:
+        assert list(next(iter(loader))) == ["text", "label"]
+    with pytest.raises(TransformError, match="delivered together"):
+        Loader(data, 4, fields=["input_ids"])
 
 
 def test_documents_alone_without_batches(packed: Path) -> None:
-    with Loader(packed, None, transforms=TokenPad(100, multiple_of=1)) as loader:
+    with Loader(TokenPad(packed, 100, multiple_of=1), None) as loader:
         sample = next(iter(loader))
     assert sample["input_ids"].tolist() == (tokens_of(0) or [0])
 
@@ -154,26 +163,60 @@ def test_documents_alone_without_batches(packed: Path) -> None:
 def test_what_makes_no_sense_is_refused(packed: Path, tmp_path: Path) -> None:
     for bad in ({"max_length": 0}, {"max_length": 4, "pool": -1}, {"max_length": 4, "dtype": "f"}):
         with pytest.raises(TransformError):
-            TokenPad(**bad)  # type: ignore[arg-type]
+            TokenPad(packed, **bad)  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match="only for fields of tokens"):
-        Loader(packed, transforms={"label": TokenPad(8)})
+        TokenPad(packed, 8, field="label")
     schema = Schema({"tokens": Tokens(), "input_ids": Scalar("int64")})
     fastio.pack([{"tokens": [1], "input_ids": 3}], tmp_path / "ds", schema=schema)
     with pytest.raises(SchemaError, match="input_ids"):
-        Loader(tmp_path / "ds", transforms=TokenPad(8))
+        TokenPad(tmp_path / "ds", 8)
+
+
+def test_torch_s_dataloader_pads_a_batch_to_its_longest(packed: Path) -> None:
+    padding = Padding(64, multiple_of=4)
+    for batch in DataLoader(padding(packed), 16):  # type: ignore[arg-type,var-annotated]
+        check(batch, padding)
+
+
+def test_a_row_is_padded_as_a_batch_of_its_own(packed: Path) -> None:
+    data = TokenPad(packed, 100)
+    with Loader(data, 1) as loader:
+        for row, batch in zip(range(40), loader, strict=False):
+            assert list(data[row]) == list(batch) == list(data.fields)
+            assert data[row]["input_ids"].tolist() == batch["input_ids"][0].tolist()
+            assert data[row]["attention_mask"].tolist() == batch["attention_mask"][0].tolist()
+    again = pickle.loads(pickle.dumps(data))
+    assert (again.fingerprint, len(again)) == (data.fingerprint, ROWS)
+
+
+@pytest.mark.parametrize("pool", [0, 3])
+def test_documents_of_subsets_come_once(packed: Path, pool: int) -> None:
+    padding, rows = Padding(40, pool=pool), list(range(300, 20, -7))
+    with fastio.open(packed) as first, fastio.open(packed) as second:
+        joined: Any = ConcatDataset([first, second])
+        for source in (Subset(first, rows), Subset(joined, [row + ROWS for row in rows])):  # type: ignore[arg-type]
+            view = padding(source)
+            assert [view[i]["label"] for i in range(3)] == rows[:3]
+            for data in (view, Subset(padding(source.dataset), source.indices)):  # type: ignore[arg-type]
+                with Loader(data, 8, shuffle=True) as loader:
+                    seen = []
+                    for batch in loader:
+                        check(batch, padding)
+                        seen += batch["label"].tolist()
+                assert sorted(seen) == sorted(rows)
 
 
 # An array of integers where tokens are wanted
 
 
-@pytest.mark.parametrize(
-    "how",
-    [fastio.TokenWindows(4), TokenPad(4), {"ids": fastio.TokenWindows(4)}, {"ids": TokenPad(4)}],
-)
-def test_an_array_of_integers_is_told_to_be_packed_as_tokens(tmp_path: Path, how: Any) -> None:
+@pytest.mark.parametrize("view", [fastio.TokenWindows, TokenPad])
+@pytest.mark.parametrize("field", [None, "ids"])
+def test_an_array_of_integers_is_told_to_be_packed_as_tokens(
+    tmp_path: Path, view: Any, field: str | None
+) -> None:
     fastio.pack([{"ids": np.arange(9, dtype=np.int32)} for _ in range(3)], tmp_path / "ds")
     with pytest.raises(fastio.FastioError, match=r"'ids' is an array of integers.*fastio\.Tokens"):
-        Loader(tmp_path / "ds", transforms=how)
+        view(tmp_path / "ds", 4, field=field)
 
 
 def test_arrays_of_integers_of_differing_lengths_are_told_to_be_tokens(tmp_path: Path) -> None:

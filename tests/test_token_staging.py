@@ -14,17 +14,18 @@ import pytest
 import torch
 
 import fastio
-from fastio import Cache, Loader, Scalar, Schema, TokenPad, Tokens, TokenWindows
+from fastio import Cache, Loader, Scalar, Schema, Tokens
 from fastio.order.order import Orders, ShardOrder
 from fastio.order.plan import Plan
 from fastio.stage import Forecast, Lookahead, Stager
 from tests.servers import Answer, FaultProxy, http_folder
 from tests.staging_support import piece_files
 from tests.support import open_loader
+from tests.token_support import Padding, Windows
 
 DOCS = 1200
 SHARD = 16 << 10
-WINDOWS = TokenWindows(64)
+WINDOWS = Windows(64)
 LATENCY_S = 0.03
 
 
@@ -65,9 +66,9 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Cache | None:
     return None if request.param is None else Cache(tmp_path / "cache", request.param)
 
 
-def local_windows(root: Path, windows: TokenWindows = WINDOWS) -> torch.Tensor:
+def local_windows(root: Path, windows: Windows = WINDOWS) -> torch.Tensor:
     """The inputs of all windows, in order."""
-    with Loader(root / "docs", 64, transforms={"tokens": windows}) as loader:
+    with Loader(windows(root / "docs"), 64) as loader:
         return torch.cat([batch["inputs"] for batch in loader])
 
 
@@ -104,7 +105,7 @@ def windows_loader(url: str, cache: Cache | None, **options: Any) -> Loader:
         "seed": 0,
         "num_workers": 1,
     } | options
-    return open_loader(f"{url}/docs", transforms={"tokens": WINDOWS}, cache=cache, **given)
+    return open_loader(f"{url}/docs", view=WINDOWS, cache=cache, **given)
 
 
 @pytest.mark.parametrize("order", ["auto", "sequential", "shuffle", "window"])
@@ -123,17 +124,17 @@ def test_windows_are_those_of_the_local_copy(
 @pytest.mark.parametrize(
     "windows",
     [
-        TokenWindows(64, packing="best-fit"),
-        TokenWindows(50, positions=True, documents=True, cu_seqlens=True),
-        TokenWindows(40, stride=13),
-        TokenWindows(4000),  # many shards have none
+        Windows(64, packing="best-fit"),
+        Windows(50, positions=True, documents=True, cu_seqlens=True),
+        Windows(40, stride=13),
+        Windows(4000),  # many shards have none
     ],
     ids=("best-fit", "documents", "stride", "long"),
 )
 def test_every_kind_of_window(
-    windows: TokenWindows, proxy: FaultProxy, root: Path, cache: Cache | None
+    windows: Windows, proxy: FaultProxy, root: Path, cache: Cache | None
 ) -> None:
-    options: dict[str, Any] = {"transforms": {"tokens": windows}, "batch_size": 5}
+    options: dict[str, Any] = {"view": windows, "batch_size": 5}
     with (
         open_loader(root / "docs", **options) as local,
         open_loader(f"{proxy.url}/docs", cache=cache, **options) as remote,
@@ -287,10 +288,9 @@ def test_an_epoch_takes_as_long_as_its_bytes_not_as_its_requests(
 
 
 def test_padded_documents_come_by_windows_of_shards(proxy: FaultProxy, cache: Cache | None) -> None:
-    padding = TokenPad(100, multiple_of=4)
-    with Loader(
-        f"{proxy.url}/docs", 8, shuffle=True, seed=0, transforms=padding, cache=cache, num_workers=1
-    ) as loader:
+    padding = Padding(100, multiple_of=4)
+    data = padding(fastio.open(f"{proxy.url}/docs", cache=cache))
+    with Loader(data, 8, shuffle=True, seed=0, num_workers=1) as loader:
         for _ in range(2):
             labels = []
             for batch in loader:
@@ -308,8 +308,8 @@ def test_padded_documents_in_batches_of_like_lengths(
     proxy: FaultProxy, root: Path, cache: Cache | None
 ) -> None:
     options: dict[str, Any] = {"shuffle": True, "seed": 0, "num_workers": 1}
-    options["transforms"] = TokenPad(400, multiple_of=1, pool=6)
-    with open_loader(f"{proxy.url}/docs", 8, cache=cache, **options) as loader:
+    view = Padding(400, multiple_of=1, pool=6)
+    with open_loader(f"{proxy.url}/docs", 8, view=view, cache=cache, **options) as loader:
         batches = list(loader)
     assert sorted(row for batch in batches for row in batch["label"].tolist()) == list(range(DOCS))
     padding = 1 - sum(int(b["attention_mask"].sum()) for b in batches) / sum(
@@ -367,10 +367,10 @@ def test_damaged_bytes_are_fetched_again(proxy: FaultProxy, root: Path, tmp_path
 
 
 def test_a_mix_of_remote_and_local_windows(proxy: FaultProxy, root: Path) -> None:
-    mixed = fastio.mix([(f"{proxy.url}/docs", 1), (root / "docs", 1)])
-    with Loader(mixed, 8, shuffle=True, seed=0, transforms={"tokens": WINDOWS}) as loader:
+    mixed = fastio.mix([(WINDOWS(f"{proxy.url}/docs"), 1), (WINDOWS(root / "docs"), 1)])
+    with Loader(mixed, 8, shuffle=True, seed=0) as loader:
         remote = [batch["inputs"].clone() for batch in loader]
-    local = fastio.mix([(root / "docs", 1), (root / "docs", 1)])
-    with Loader(local, 8, shuffle=True, seed=0, transforms={"tokens": WINDOWS}) as loader:
+    local = fastio.mix([(WINDOWS(root / "docs"), 1), (WINDOWS(root / "docs"), 1)])
+    with Loader(local, 8, shuffle=True, seed=0) as loader:
         for ours, theirs in zip(remote, loader, strict=True):
             assert torch.equal(ours, theirs["inputs"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, Subset, random_split
+from torch.utils.data import ConcatDataset, DataLoader, Subset, random_split
 
 import fastio
 from fastio import Loader, Schema, SchemaError, Tokens, TokenWindows, TransformError
 from fastio._native import best_fit
 from tests.servers import http_folder
+from tests.token_support import Windows
 
 Documents = list[np.ndarray[Any, np.dtype[Any]]]
 
@@ -47,9 +49,9 @@ def streams(path: Path) -> list[np.ndarray[Any, np.dtype[Any]]]:
         return [np.concatenate(rows[a:b]) for a, b in zip(starts, ends, strict=True)]
 
 
-def loaded(path: Any, windows: TokenWindows, **options: Any) -> dict[str, torch.Tensor]:
+def loaded(path: Any, windows: Windows, **options: Any) -> dict[str, torch.Tensor]:
     """All windows of an epoch."""
-    with Loader(path, batch_size=7, transforms=windows, **options) as loader:
+    with Loader(windows(path), batch_size=7, **options) as loader:
         batches = list(loader)
     keys = [key for key in batches[0] if key not in ("cu_seqlens", "max_seqlen")]
     return {key: torch.cat([batch[key] for batch in batches]) for key in keys}
@@ -64,7 +66,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("wide", ["int32", "int64"])
 def test_contiguous_windows_are_slices_of_the_shards(tmp_path: Path, dtype: str, wide: Any) -> None:
     path = pack(tmp_path / "ds", documents(300, dtype=dtype), dtype)
-    got = loaded(path, TokenWindows(33, dtype=wide))
+    got = loaded(path, Windows(33, dtype=wide))
     rows = []
     for stream in streams(path):
         rows += [stream[i : i + 34] for i in range(0, len(stream) - 33, 33)]
@@ -74,7 +76,7 @@ def test_contiguous_windows_are_slices_of_the_shards(tmp_path: Path, dtype: str,
 
 
 def test_inputs_and_targets_are_contiguous_each(packed: Path) -> None:
-    with Loader(packed, batch_size=4, transforms=TokenWindows(16)) as loader:
+    with Loader(TokenWindows(packed, 16), batch_size=4) as loader:
         batch = next(iter(loader))
     assert batch["inputs"].view(-1).shape == batch["targets"].view(-1).shape == (64,)
     assert torch.equal(batch["inputs"][:, 1:], batch["targets"][:, :-1])
@@ -82,7 +84,7 @@ def test_inputs_and_targets_are_contiguous_each(packed: Path) -> None:
 
 def test_windows_may_overlap_or_leave_gaps(packed: Path) -> None:
     for stride in (1, 5, 50):
-        got = loaded(packed, TokenWindows(20, stride=stride, targets=False))
+        got = loaded(packed, Windows(20, stride=stride, targets=False))
         rows = []
         for stream in streams(packed):
             rows += [stream[i : i + 20] for i in range(0, len(stream) - 19, stride)]
@@ -90,11 +92,10 @@ def test_windows_may_overlap_or_leave_gaps(packed: Path) -> None:
         assert torch.equal(got["inputs"], torch.from_numpy(np.stack(rows).astype(np.int64)))
 
 
-def check_by_document(path: Path, windows: TokenWindows) -> dict[str, torch.Tensor]:
-    """The loader's windows are those of the plain way, which `TokenDataset` indexes."""
-    with fastio.open(path) as documents:
-        dataset = fastio.TokenDataset(documents, documents.schema.token_fields[0], windows)
-        plain = [dataset[i] for i in range(len(dataset))]
+def check_by_document(path: Path, windows: Windows) -> dict[str, torch.Tensor]:
+    """The loader's windows are those that the view returns for each index."""
+    with windows(path) as view:
+        plain = [view[i] for i in range(len(view))]
     got = loaded(path, windows)
     for key, values in got.items():
         expected = torch.from_numpy(np.stack([window[key] for window in plain]))
@@ -103,9 +104,9 @@ def check_by_document(path: Path, windows: TokenWindows) -> dict[str, torch.Tens
 
 
 def test_contiguous_windows_know_their_documents(packed: Path) -> None:
-    windows = TokenWindows(64, positions=True, documents=True, ignore=-1)
+    windows = Windows(64, positions=True, documents=True, ignore=-1)
     got = check_by_document(packed, windows)
-    plain = loaded(packed, TokenWindows(64))
+    plain = loaded(packed, Windows(64))
     assert torch.equal(got["inputs"], plain["inputs"])
     known = got["targets"] != -1
     assert torch.equal(got["targets"][known], plain["targets"][known])
@@ -125,7 +126,7 @@ def test_best_fit_windows_hold_every_token_once(
     begins = np.cumsum([0, *lengths])
     docs = [np.arange(a, b).astype(np.uint16) for a, b in pairwise(begins)]
     path = pack(tmp_path_factory.mktemp("fit") / "ds", docs, shard_size=512)
-    windows = TokenWindows(length, packing="best-fit", positions=True, documents=True, pad=60_000)
+    windows = Windows(length, packing="best-fit", positions=True, documents=True, pad=60_000)
     got = check_by_document(path, windows)
     there = got["documents"] >= 0
     assert sorted(got["inputs"][there].tolist()) == list(range(begins[-1]))
@@ -158,8 +159,8 @@ def test_best_fit_puts_pieces_where_there_is_room(sizes: list[int], room: int) -
 
 
 def test_cu_seqlens_say_where_documents_begin_in_a_batch(packed: Path) -> None:
-    windows = TokenWindows(48, packing="best-fit", positions=True, cu_seqlens=True)
-    with Loader(packed, batch_size=5, transforms=windows) as loader:
+    windows = Windows(48, packing="best-fit", positions=True, cu_seqlens=True)
+    with Loader(windows(packed), batch_size=5) as loader:
         for batch in loader:
             bounds = batch["cu_seqlens"]
             assert bounds.dtype == torch.int32
@@ -175,8 +176,8 @@ def test_cu_seqlens_say_where_documents_begin_in_a_batch(packed: Path) -> None:
 
 
 def test_a_shuffled_epoch_has_every_window_once_and_goes_on_after_a_stop(packed: Path) -> None:
-    windows = TokenWindows(32)
-    with Loader(packed, batch_size=7, shuffle=True, transforms=windows) as loader:
+    windows = Windows(32)
+    with Loader(windows(packed), batch_size=7, shuffle=True) as loader:
         whole = [batch["inputs"].clone() for batch in loader]
         iterator = iter(loader)
         first = [next(iterator)["inputs"].clone() for _ in range(3)]
@@ -185,24 +186,24 @@ def test_a_shuffled_epoch_has_every_window_once_and_goes_on_after_a_stop(packed:
     in_order = loaded(packed, windows)["inputs"]
     assert sorted(torch.cat(whole).tolist()) == sorted(in_order.tolist())
     assert sorted(torch.cat(first + rest).tolist()) == sorted(in_order.tolist())
-    with Loader(packed, batch_size=7, shuffle=True, transforms=windows) as loader:
+    with Loader(windows(packed), batch_size=7, shuffle=True) as loader:
         loader.load_state_dict(state)
         again = [batch["inputs"].clone() for batch in loader]
     assert all(torch.equal(a, b) for a, b in zip(again, rest, strict=True))
 
 
 def test_other_windows_are_another_dataset_for_a_state(packed: Path) -> None:
-    with Loader(packed, transforms=TokenWindows(32)) as loader:
+    with Loader(TokenWindows(packed, 32)) as loader:
         state = loader.state_dict()
     with (
-        Loader(packed, transforms=TokenWindows(33)) as loader,
+        Loader(TokenWindows(packed, 33)) as loader,
         pytest.raises(fastio.StateMismatch),
     ):
         loader.load_state_dict(state)
 
 
 def test_resident_windows_are_the_same(packed: Path) -> None:
-    windows = TokenWindows(40, positions=True)
+    windows = Windows(40, positions=True)
     plain, resident = loaded(packed, windows), loaded(fastio.open(packed, resident=True), windows)
     assert all(torch.equal(plain[key], resident[key]) for key in plain)
 
@@ -210,20 +211,20 @@ def test_resident_windows_are_the_same(packed: Path) -> None:
 def test_windows_of_a_remote_dataset(packed: Path) -> None:
     with (
         http_folder(packed.parent) as url,
-        Loader(f"{url}/ds", batch_size=7, transforms=TokenWindows(32)) as loader,
+        Loader(TokenWindows(f"{url}/ds", 32), batch_size=7) as loader,
     ):
         got = torch.cat([batch["inputs"] for batch in loader])
-    assert torch.equal(got, loaded(packed, TokenWindows(32))["inputs"])
+    assert torch.equal(got, loaded(packed, Windows(32))["inputs"])
 
 
 def test_ranks_share_the_windows(packed: Path) -> None:
     parts = []
     for rank in range(3):
         ranks: Any = {"rank": rank, "world_size": 3}
-        with Loader(packed, batch_size=4, transforms=TokenWindows(32), **ranks) as loader:
+        with Loader(TokenWindows(packed, 32), batch_size=4, **ranks) as loader:
             for batch in loader:
                 parts += batch["inputs"][: loader.batch.valid].tolist()
-    assert sorted(parts) == sorted(loaded(packed, TokenWindows(32))["inputs"].tolist())
+    assert sorted(parts) == sorted(loaded(packed, Windows(32))["inputs"].tolist())
 
 
 def test_documents_themselves_are_lists_of_arrays(packed: Path) -> None:
@@ -234,33 +235,86 @@ def test_documents_themselves_are_lists_of_arrays(packed: Path) -> None:
 
 
 def test_callables_get_the_batch(packed: Path) -> None:
-    transforms: Any = {"tokens": TokenWindows(8), None: lambda batch: batch["inputs"] + 1}
-    with Loader(packed, batch_size=2, transforms=transforms) as loader:
+    transforms: Any = {None: lambda batch: batch["inputs"] + 1}
+    with Loader(TokenWindows(packed, 8), batch_size=2, transforms=transforms) as loader:
         assert next(iter(loader)).shape == (2, 8)
 
 
 def test_a_single_window_without_batches(packed: Path) -> None:
-    with Loader(packed, batch_size=None, transforms=TokenWindows(8)) as loader:
+    with Loader(TokenWindows(packed, 8), batch_size=None) as loader:
         assert next(iter(loader))["inputs"].shape == (8,)
 
 
 def test_what_makes_no_sense_is_refused(packed: Path, tmp_path: Path) -> None:
     for bad in ({"length": 0}, {"length": 8, "stride": 0}, {"length": 8.0}, {"length": 1 << 25}):
         with pytest.raises(TransformError):
-            TokenWindows(**bad)  # type: ignore[arg-type]
+            TokenWindows(packed, **bad)  # type: ignore[arg-type]
     with pytest.raises(TransformError, match="best-fit windows have no stride"):
-        TokenWindows(8, stride=4, packing="best-fit")
+        TokenWindows(packed, 8, stride=4, packing="best-fit")
     with pytest.raises(TransformError, match="no shard with the 1000001 tokens"):
-        Loader(packed, transforms=TokenWindows(1_000_000))
+        TokenWindows(packed, 1_000_000)
     with pytest.raises(SchemaError, match="only for fields of tokens"):
-        Loader(packed, transforms={"text": TokenWindows(8)})
+        TokenWindows(packed, 8, field="text")
     with pytest.raises(TransformError, match="cu_seqlens are of batches"):
-        Loader(packed, batch_size=None, transforms=TokenWindows(8, cu_seqlens=True))
+        Loader(TokenWindows(packed, 8, cu_seqlens=True), batch_size=None)
     with pytest.raises(TransformError, match="nothing to collate"):
-        Loader(packed, transforms=TokenWindows(8), collate_fn=list)
+        Loader(TokenWindows(packed, 8), collate_fn=list)
+    with pytest.raises(TransformError, match="leave out fields="):
+        Loader(TokenWindows(packed, 8), fields=["inputs"])
     fastio.pack([(1, 2)], tmp_path / "other")
-    with pytest.raises(TransformError, match="exactly one field of tokens"):
-        Loader(tmp_path / "other", transforms=TokenWindows(8))
+    with pytest.raises(SchemaError, match="exactly one field of tokens"):
+        TokenWindows(tmp_path / "other", 8)
+    with pytest.raises(TransformError, match="made of packed datasets"):
+        TokenWindows(TokenWindows(packed, 8), 4)
+
+
+@pytest.mark.parametrize("view", [TokenWindows, fastio.TokenPad])
+def test_a_view_as_a_transform_is_told_to_be_a_dataset(packed: Path, view: Any) -> None:
+    line = rf"fastio\.Loader\(fastio\.{view.__name__}\(dataset, "
+    with pytest.raises(TypeError, match=line):
+        view(128)
+    for step in (view(packed, 8), {"tokens": view(packed, 8)}, {"tokens": [view(packed, 8)]}):
+        with pytest.raises(TransformError, match=line):
+            Loader(packed, transforms=step)
+
+
+def test_a_view_of_windows_is_a_dataset(packed: Path) -> None:
+    windows = TokenWindows(packed, 8, positions=True, cu_seqlens=True)
+    assert windows.fields == ("inputs", "targets", "positions")
+    assert windows.dataset.path == str(packed)
+    assert repr(windows) == f"TokenWindows({str(packed)!r}, 8, field='tokens', rows={len(windows)})"
+    assert set(windows[-1]) == set(windows.fields)
+    with pytest.raises(IndexError, match="row"):
+        windows[len(windows)]
+    again = pickle.loads(pickle.dumps(windows))
+    assert (again.fingerprint, len(again)) == (windows.fingerprint, len(windows))
+    assert np.array_equal(again[3]["inputs"], windows[3]["inputs"])
+
+
+def test_only_a_dataset_that_a_view_opened_is_closed_with_it(packed: Path) -> None:
+    with fastio.open(packed) as dataset:
+        TokenWindows(dataset, 8).close()
+        assert len(dataset[0]["tokens"])
+        with Loader(TokenWindows(dataset, 8), 4) as loader:
+            assert loader.dataset.dataset is dataset
+
+
+@pytest.mark.parametrize("context", [None, "spawn"])
+def test_torch_s_dataloader_reads_windows(packed: Path, context: Any) -> None:
+    windows = TokenWindows(packed, 32)
+    workers = {"num_workers": 1, "multiprocessing_context": context} if context else {}
+    theirs = list(DataLoader(windows, 7, **workers))  # type: ignore[arg-type,var-annotated]
+    with Loader(windows, 7) as loader:
+        for mine, batch in zip(loader, theirs, strict=True):
+            assert all(torch.equal(mine[name], batch[name]) for name in windows.fields)
+
+
+def test_a_subset_of_windows_has_these_windows(packed: Path) -> None:
+    windows, rows = TokenWindows(packed, 32), [5, 3, 40, 3]
+    with Loader(Subset(windows, rows), 4) as loader:  # type: ignore[arg-type]
+        (batch,) = loader
+    expected = np.stack([windows[row]["inputs"] for row in rows])
+    assert np.array_equal(batch["inputs"], expected)
 
 
 @pytest.mark.parametrize("bad", [[-1], [70_000], [[1, 2]], [0.5], ["a"]])
@@ -281,26 +335,24 @@ def test_a_vocabulary_bounds_tokens(tmp_path: Path) -> None:
 def test_empty_documents_are_in_no_window(tmp_path: Path) -> None:
     docs = [np.arange(n, dtype=np.uint16) for n in (0, 5, 0, 0, 7, 0)]
     path = pack(tmp_path / "ds", docs)
-    got = check_by_document(path, TokenWindows(4, documents=True))
+    got = check_by_document(path, Windows(4, documents=True))
     assert got["documents"].tolist() == [[0, 0, 0, 0], [0, 1, 1, 1]]
     assert got["targets"].tolist() == [[1, 2, 3, 4], [-100, 1, 2, 3]]
-    got = check_by_document(path, TokenWindows(8, packing="best-fit", documents=True))
+    got = check_by_document(path, Windows(8, packing="best-fit", documents=True))
     assert got["inputs"].tolist() == [[0, 1, 2, 3, 4, 0, 0, 0], [0, 1, 2, 3, 4, 5, 6, 0]]
 
 
 @pytest.mark.parametrize(
     "windows",
     [
-        TokenWindows(32),
-        TokenWindows(32, targets=False, stride=5),
-        TokenWindows(32, positions=True, documents=True),
-        TokenWindows(32, packing="best-fit"),
+        Windows(32),
+        Windows(32, targets=False, stride=5),
+        Windows(32, positions=True, documents=True),
+        Windows(32, packing="best-fit"),
     ],
     ids=["plain", "overlapping", "documents", "best-fit"],
 )
-def test_windows_of_a_subset_are_those_of_its_documents(
-    tmp_path: Path, windows: TokenWindows
-) -> None:
+def test_windows_of_a_subset_are_those_of_its_documents(tmp_path: Path, windows: Windows) -> None:
     docs = documents(60)
     picked = [3, 4, 11, 12, 13, 59, 40]
     whole = pack(tmp_path / "whole", docs, shard_size=1 << 20)
@@ -319,16 +371,16 @@ def test_windows_of_a_subset_are_those_of_its_documents(
 def test_halves_of_documents_share_no_window_and_go_on(tmp_path: Path) -> None:
     docs = [np.full(50, number, np.uint16) for number in range(300)]
     path = pack(tmp_path / "ds", docs, shard_size=4 << 10)
-    how: dict[str, Any] = {"transforms": TokenWindows(20), "seed": 1}
+    how: dict[str, Any] = {"seed": 1}
     with fastio.open(path) as dataset:
         assert dataset.num_shards > 3
         for half in random_split(dataset, [0.5, 0.5], torch.Generator().manual_seed(0)):
-            with Loader(half, 8, True, **how) as loader:
+            with Loader(TokenWindows(half, 20), 8, True, **how) as loader:
                 batches = iter(loader)
                 first, state = next(batches)["inputs"], loader.state_dict()
                 rest = torch.cat([batch["inputs"] for batch in batches])
             assert set(torch.cat([first, rest]).unique().tolist()) <= set(half.indices)
-            with Loader(half, 8, True, **how) as loader:
+            with Loader(TokenWindows(half, 20), 8, True, **how) as loader:
                 loader.load_state_dict(state)
                 assert torch.equal(torch.cat([b["inputs"] for b in loader]), rest)
 
@@ -338,7 +390,7 @@ def test_windows_of_joined_subsets_are_those_of_their_documents(tmp_path: Path) 
     paths = [pack(tmp_path / str(i), docs[30 * i : 30 * i + 30]) for i in range(2)]
     first, second = map(fastio.open, paths)
     joined: Any = Subset(ConcatDataset([first, second]), [1, 2, 3, 40, 41])
-    with Loader(joined, 4, transforms=TokenWindows(20)) as loader:
+    with Loader(TokenWindows(joined, 20), 4) as loader:
         found = torch.cat([batch["inputs"] for batch in loader])
     assert set(found.unique().tolist()) == {1, 2, 3, 40, 41}
     assert len(found) == 149 // 20 + 99 // 20

@@ -121,6 +121,7 @@ def evaluated(task: Any, model: nn.Module, world_size: int) -> dict[str, float]:
     sums: dict[str, torch.Tensor] = {"loss": torch.zeros(()), "count": torch.zeros(())}
     for rank in range(world_size):
         arguments = task.reading(task.options.val, PLACE)
+        arguments.pop("opener")  # the data has no groups of columns
         with open_loader(
             task.options.val, 300, rank=rank, world_size=world_size, **arguments
         ) as loader:

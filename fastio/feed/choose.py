@@ -24,22 +24,11 @@ from fastio.feed.samples import ImageForm, SampleForm
 from fastio.feed.seeds import drawn_by
 from fastio.feed.tuning import first_threads, most_threads
 from fastio.feed.workers import TorchFeed
-from fastio.order.plan import Buckets
 from fastio.order.sampling import Sampling
-from fastio.packed import Dataset
+from fastio.packed.rows import Rows
 from fastio.runtime.cores import available_cores
-from fastio.schema import tokens_hint
 from fastio.shown import without_addresses
-from fastio.sources import (
-    AnyDataset,
-    Loadable,
-    PaddedDataset,
-    TokenDataset,
-    TokenPad,
-    TokenWindows,
-)
 from fastio.sources import open as open_data
-from fastio.sources.corpus.padded import INPUTS, MASK
 from fastio.sources.hugging_face import (
     HuggingFaceDataset,
     has_transform,
@@ -53,13 +42,14 @@ from fastio.sources.torch_dataset import (
     WorkerSettings,
     image_files,
     image_folders,
-    parts_of,
 )
 from fastio.stage import staged
 from fastio.stage.residency import is_beyond_memory, place_table
 from fastio.store import is_remote
 from fastio.transforms import compile, from_torchvision, sample_form
+from fastio.views.base import view_of
 from fastio.views.mixing import Mix
+from fastio.views.subsets import parts_of
 
 _OWN_TRANSFORM = Slow(
     "the dataset has a transform of its own (set_transform)",
@@ -124,6 +114,7 @@ def make_feed(request: Request) -> Feed:
         TransformError: the transforms do not fit.
         TypeError, ValueError: the dataset or the arguments are not possible.
     """
+    _check_no_view(request.transforms)
     parts, picked = parts_of(request.dataset)
     if len(parts) > 1 and isinstance(image_files(request.dataset), Slow):
         return _concat_feed(parts, picked, request)
@@ -152,30 +143,28 @@ def make_feed(request: Request) -> Feed:
         return _torch_feed(request, source)
     opened, known, images = source
     request = replace(request, sampling=drawn_by(request.workers.generator, request.sampling))
-    dataset, request = _windows(opened, request)
-    transforms = FieldTransforms.parse(request.transforms, dataset.schema, known)
+    request = _of_view(opened, request)
+    transforms = FieldTransforms.parse(request.transforms, opened.schema, known)
     settings = _native_settings(request)
     if images is not None and not _given_for("image", request.transforms):
         samples = SampleForm(images)
     settings = replace(settings, samples=samples or SampleForm())
-    settings.ragged.check(dataset.schema, request.fields, transforms.audio)
-    if dataset.remote_part is None:
-        sampling = request.sampling
-        views = (TokenDataset, PaddedDataset)
-        packed = dataset.dataset if isinstance(dataset, views) else dataset
-        if isinstance(packed, Dataset) and not packed.schema.image_fields:
+    settings.ragged.check(opened.schema, request.fields, transforms.audio)
+    if opened.remote_part is None:
+        sampling, packed = request.sampling, opened.packed
+        if packed is not None and not packed.schema.image_fields:
             sampling, resident = place_table(packed, sampling, packed.resident)
             large = not resident and is_beyond_memory(packed)
             ahead = not resident and (not large or sampling.mode != "shuffle")
             settings = replace(settings, resident=resident, read_ahead=ahead, let_go=large)
-        return NativeFeed(dataset, sampling, transforms, settings)
-    sampling, stager = staged(dataset, request.sampling, request.fields)
-    return NativeFeed(dataset, sampling, transforms, settings, stager)
+        return NativeFeed(opened, sampling, transforms, settings)
+    sampling, stager = staged(opened, request.sampling, request.fields)
+    return NativeFeed(opened, sampling, transforms, settings, stager)
 
 
 def _of_subset(inner: Any, picked: npt.NDArray[np.int64], request: Request) -> Request:
     """Returns a request for the picked rows of a dataset, if the native path supports it."""
-    if isinstance(inner, (AnyDataset, TableSamples)):
+    if isinstance(inner, Rows):
         return replace(request, dataset=inner, sampling=replace(request.sampling, picked=picked))
     if is_hugging_face(inner) and not isinstance(inner, (str, os.PathLike)):
         return replace(request, dataset=inner.select(picked, keep_in_memory=True))
@@ -274,11 +263,11 @@ def _row_group_feed(
     return TableFeed(groups, sampling, transforms, settings)
 
 
-def _native_source(request: Request) -> tuple[AnyDataset, list[Any], ImageForm | None] | Slow:
+def _native_source(request: Request) -> tuple[Rows, list[Any], ImageForm | None] | Slow:
     """A dataset of the native path, the transforms that it came with, and what these make of an
     image; or why there is none."""
     dataset = request.dataset
-    if isinstance(dataset, AnyDataset):
+    if isinstance(dataset, Rows):
         return dataset, [], None
     files = image_files(dataset)
     if isinstance(files, Slow):
@@ -307,70 +296,36 @@ def _given_for(field: str, transforms: Any) -> list[Any]:
     return as_list(transforms.get(field) if isinstance(transforms, Mapping) else transforms)
 
 
-def _windows(dataset: AnyDataset, request: Request) -> tuple[Loadable, Request]:
-    """Returns windows of the dataset's tokens, or padded documents, and the remaining request."""
-    given = request.transforms
-    if isinstance(given, (TokenWindows, TokenPad)):
-        given = {_only_tokens(dataset): given}
-    if not isinstance(given, Mapping):
-        return dataset, request
-    wanted = {
-        name: step
-        for name, steps in given.items()
-        for step in as_list(steps)
-        if isinstance(step, (TokenWindows, TokenPad))
-    }
-    if not wanted:
-        return dataset, request
-    field, cut = next(iter(wanted.items()))
-    if len(wanted) > 1 or len(as_list(given[field])) > 1 or not isinstance(dataset, Dataset):
+def _of_view(dataset: Rows, request: Request) -> Request:
+    """Returns the request for a dataset, with the batches of similar lengths that a view asks for.
+
+    Raises:
+        TransformError: the dataset is a view, which does not support the request.
+    """
+    view = view_of(dataset)
+    if view is None:
+        return request
+    sampling, collates = request.sampling, request.workers.collate_fn is not None
+    view.check(request.fields, batched=sampling.batched, collates=collates)
+    if sampling.mode == "shuffle" and sampling.ours:
+        sampling = replace(sampling, buckets=view.buckets())
+    return replace(request, sampling=sampling)
+
+
+def _check_no_view(transforms: Any) -> None:
+    """Checks that a view is not given as a transform.
+
+    Raises:
+        TransformError: it is.
+    """
+    given = transforms.values() if isinstance(transforms, Mapping) else [transforms]
+    views = [step for steps in given for step in as_list(steps) if view_of(step) is not None]
+    if views:
+        name = type(views[0]).__name__
         raise TransformError(
-            f"{type(cut).__name__} is the only transform of one field of tokens of a packed "
-            "dataset; callables that follow it go under the key None"
+            f"{name} is a dataset, not a transform: fastio.Loader(fastio.{name}(dataset, ...), "
+            "batch_size)"
         )
-    rest = {name: steps for name, steps in given.items() if name != field} or None
-    request = replace(request, transforms=rest)
-    if isinstance(cut, TokenPad):
-        return _padded(dataset, field, cut, request)
-    return _cut_in_windows(dataset, field, cut, request)
-
-
-def _cut_in_windows(
-    dataset: Dataset, field: str, windows: TokenWindows, request: Request
-) -> tuple[Loadable, Request]:
-    if request.fields not in (None, (field,)):
-        raise TransformError(f"windows of {field!r} have no other fields: leave out fields=")
-    if windows.cu_seqlens and not request.sampling.batched:
-        raise TransformError("cu_seqlens are of batches, and batch_size=None asks for samples")
-    if request.workers.collate_fn is not None:
-        raise TransformError("windows come as tensors of a batch: there is nothing to collate")
-    picked, sampling = request.sampling.picked, replace(request.sampling, picked=None)
-    cut = TokenDataset(dataset, field, windows, picked)
-    return cut, replace(request, fields=None, sampling=sampling)
-
-
-def _padded(
-    dataset: Dataset, field: str, padding: TokenPad, request: Request
-) -> tuple[Loadable, Request]:
-    padded = PaddedDataset(dataset, field, padding)
-    if request.fields is not None:
-        fields = [(INPUTS, MASK) if name == field else (name,) for name in request.fields]
-        request = replace(request, fields=tuple(name for names in fields for name in names))
-    if padding.pool and request.sampling.mode == "shuffle" and request.sampling.ours:
-        buckets = Buckets(padded.lengths(), padding.pool)
-        request = replace(request, sampling=replace(request.sampling, buckets=buckets))
-    return padded, request
-
-
-def _only_tokens(dataset: AnyDataset) -> str:
-    fields = dataset.schema.token_fields
-    if len(fields) != 1:
-        raise TransformError(
-            f"TokenWindows or TokenPad without a field needs exactly one field of tokens, and "
-            f"there are {len(fields)}: pass a dict, transforms={{field: TokenWindows(...)}}."
-            + ("" if fields else tokens_hint(dataset.schema.fields))
-        )
-    return fields[0]
 
 
 def _mix_feed(mix: Mix, request: Request) -> MixFeed:
@@ -401,13 +356,8 @@ def _concat_feed(
     feeds: list[NativeFeed] = []
     slow: Slow | None = None
     sampling = drawn_by(request.workers.generator, request.sampling)
-    windows, first = _wants_windows(request.transforms), 0
     for part in parts:
-        own = sampling
-        if windows and picked is not None:  # documents, of which each part makes windows
-            inside = picked[(picked >= first) & (picked < first + len(part))] - first
-            own, first = replace(sampling, picked=inside), first + len(part)
-        feed = _feed_of_part(part, replace(request, sampling=own))
+        feed = _feed_of_part(part, replace(request, sampling=sampling))
         if not isinstance(feed, NativeFeed):
             reason = feed.reason or "its rows are read by row groups"
             slow = Slow(f"the ConcatDataset has a {type(part).__qualname__}, and {reason}")
@@ -416,18 +366,13 @@ def _concat_feed(
         feeds.append(feed)
     if slow is None:
         try:
-            sampling = replace(sampling, picked=None if windows else picked)
+            sampling = replace(sampling, picked=picked)
             return ConcatFeed(request.dataset, feeds, sampling, _joined_forms(feeds[0], request))
         except SchemaError as error:
             slow = Slow(f"the parts of the ConcatDataset differ: {error}")
     for feed in feeds:
         feed.close()
     return _torch_feed(request, slow)
-
-
-def _wants_windows(transforms: Any) -> bool:
-    given = transforms.values() if isinstance(transforms, Mapping) else [transforms]
-    return any(isinstance(step, TokenWindows) for steps in given for step in as_list(steps))
 
 
 def _feed_of_part(part: Any, request: Request) -> Feed:

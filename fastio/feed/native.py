@@ -29,12 +29,8 @@ from fastio.order.order import mixed_seed
 from fastio.order.plan import PlannedBatch, draw_keys
 from fastio.order.sampling import Ranks, Sampling
 from fastio.order.state import Cursor
+from fastio.packed.rows import Rows
 from fastio.schema import Bytes, Image, Schema
-from fastio.sources import (
-    Loadable,
-    PaddedDataset,
-    TokenDataset,
-)
 from fastio.stage import Forecast, Stager, ahead_bytes, staged
 from fastio.stats import Stats
 from fastio.tensors.ragged import one_part, ragged_parts
@@ -55,6 +51,7 @@ from fastio.transforms import (
     compile,
     on_whole_batch,
 )
+from fastio.views.base import view_of
 
 
 class BatchInfo(NamedTuple):
@@ -313,7 +310,7 @@ class NativeFeed:
 
     def __init__(
         self,
-        dataset: Loadable,
+        dataset: Rows,
         sampling: Sampling,
         transforms: FieldTransforms,
         settings: NativeSettings,
@@ -582,26 +579,29 @@ class NativeFeed:
             parts: tensors in the structure of the samples.
             batches: the batches from which the parts were made.
         """
-        if not isinstance(self.dataset, PaddedDataset):
+        view = view_of(self.dataset)
+        if view is None:
             return list(parts)
-        longest = max((self.dataset.longest(batch.fields) for batch in batches), default=0)
-        return [self.dataset.cut(part, longest) for part in parts]
+        return view.of_one_length(parts, [batch.fields for batch in batches])
 
     def with_bounds(self, data: Any, arrays: Mapping[str, Any]) -> Any:
-        """Adds the offsets of documents to a batch of windows, if they are wanted.
+        """Adds the values that describe a batch of a view as a whole.
 
         Args:
             data: tensors in the structure of the samples.
             arrays: the same values, by field, in memory that can be read now.
         """
-        if not isinstance(self.dataset, TokenDataset):
+        view = view_of(self.dataset)
+        found = {} if view is None else view.of_batch(arrays)
+        if not found:
             return data
-        bounds = self.dataset.bounds(arrays)
-        if bounds is None:
-            return data
-        left_out = set() if self.dataset.windows.documents else {"documents"}
-        kept = {name: part for name, part in data.items() if name not in left_out}
-        return {**kept, "cu_seqlens": value_tensors(bounds[0]), "max_seqlen": bounds[1]}
+        kept = {name: part for name, part in data.items() if name not in found}
+        new = {
+            name: value_tensors(value) if isinstance(value, np.ndarray) else value
+            for name, value in found.items()
+            if value is not None
+        }
+        return {**kept, **new}
 
     def _tensors(self, name: str, values: Any, fresh: bool) -> dict[str, Any]:
         """Returns a field as tensors, followed by its sizes if the form has them."""
@@ -624,14 +624,14 @@ class NativeFeed:
         parts = tuple(data.values()) if isinstance(data, dict) else data
         parts = list(parts) if isinstance(parts, tuple) else [parts]
         kinds, how = self.dataset.schema.fields, self.settings
-        padded = isinstance(self.dataset, PaddedDataset)
+        made = view_of(self.dataset) is not None
         columns = [
             field_samples(
                 batch.fields[name],
                 part,
                 kinds[name],
                 how.samples,
-                transformed=padded or name in self.transforms.fields,
+                transformed=made or name in self.transforms.fields,
                 channels_last=how.channels_last,
             )
             for name, part in zip(self.fields, parts, strict=True)

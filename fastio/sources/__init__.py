@@ -9,7 +9,6 @@ from fastio.packed import Dataset
 from fastio.packed.rows import Remote
 from fastio.sources.audio_folder import AUDIO_EXTENSIONS, AudioFolder, folder_extension
 from fastio.sources.base import Findings, Found, Images, Kind, Options
-from fastio.sources.corpus import PaddedDataset, TokenDataset, TokenPad, TokenWindows
 from fastio.sources.folder import IMG_EXTENSIONS, FolderDataset
 from fastio.sources.hugging_face import HuggingFaceDataset
 from fastio.sources.registry import KINDS, check, describe, find, find_data, open, open_found
@@ -29,16 +28,11 @@ __all__ = [
     "HuggingFaceDataset",
     "Images",
     "Kind",
-    "Loadable",
     "Options",
-    "PaddedDataset",
     "Remote",
     "RemoteTars",
     "TableSamples",
     "TarDataset",
-    "TokenDataset",
-    "TokenPad",
-    "TokenWindows",
     "check",
     "describe",
     "find",
@@ -50,6 +44,3 @@ __all__ = [
 
 # What the native path reads.
 AnyDataset = Dataset | FolderDataset | TarDataset | HuggingFaceDataset
-# ... and what it makes batches of: such a dataset, windows of its tokens, padded documents, or rows
-# of tables.
-Loadable = AnyDataset | TokenDataset | PaddedDataset | TableSamples

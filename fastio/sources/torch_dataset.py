@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -29,7 +27,6 @@ from fastio.shown import without_addresses
 from fastio.sources.folder import FolderDataset
 
 _FOLDER_MODULE = "torchvision.datasets.folder"
-Rows = npt.NDArray[np.int64]
 _WORKERS_S = 5.0  # for all workers to end, as DataLoader has it for one;
 _TERMINATED_S = 0.2  # and for each to go once it was terminated
 _PACK = (
@@ -69,65 +66,6 @@ class ImageFiles:
     def as_dataset(self) -> FolderDataset:
         """The same rows as a dataset of the native path, images as stored: not turned by EXIF."""
         return FolderDataset.from_samples(self.samples, self.classes, self.root, upright=False)
-
-
-def parts_of(dataset: object) -> tuple[list[Any], Rows | None]:
-    """What a torch Subset or ConcatDataset is made of, also one of others of them.
-
-    Returns:
-        The datasets, each once; and which rows of these, one after the other, int64 (n,), None for
-        all. Of what is neither, or has indices that are no row numbers: itself, and None.
-
-    Raises:
-        IndexError: an index is out of range.
-    """
-    if type(dataset) is Subset:
-        parts, rows = parts_of(dataset.dataset)
-        indices = _row_numbers(dataset.indices)
-        if indices is None or not all(isinstance(part, Sized) for part in parts):
-            return [dataset], None
-        count = sum(map(len, parts)) if rows is None else len(rows)
-        if indices.size and not -count <= int(indices.min()) <= int(indices.max()) < count:
-            raise IndexError(
-                f"the Subset has an index outside [0, {count}): {indices.min()} to {indices.max()}"
-            )
-        indices = np.where(indices < 0, indices + count, indices)
-        return parts, indices if rows is None else rows[indices]
-    if type(dataset) is ConcatDataset:
-        found = [parts_of(part) for part in dataset.datasets]
-        if all(isinstance(part, Sized) for parts, _ in found for part in parts):
-            return _one_after_the_other(found)
-    return [dataset], None
-
-
-def _row_numbers(indices: Any) -> Rows | None:
-    """Indices as int64 (n,); None where they are no row numbers."""
-    try:
-        numbers = np.asarray(indices)
-    except ValueError:  # lists of unequal lengths
-        return None
-    if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
-        return None
-    return numbers.astype(np.int64, copy=False)
-
-
-def _one_after_the_other(
-    found: Sequence[tuple[list[Any], Rows | None]],
-) -> tuple[list[Any], Rows | None]:
-    """Results of `parts_of` as one."""
-    every = [part for parts, _ in found for part in parts]
-    distinct = list({id(part): part for part in every}.values())
-    if len(distinct) == len(every) and all(rows is None for _, rows in found):
-        return distinct, None
-    sizes = [len(part) for part in distinct]
-    ends = np.cumsum(sizes)
-    begins = {id(part): int(end) - n for part, end, n in zip(distinct, ends, sizes, strict=True)}
-    numbers = []
-    for parts, rows in found:
-        own = [np.arange(begins[id(part)], begins[id(part)] + len(part)) for part in parts]
-        joined = np.concatenate(own)
-        numbers.append(joined if rows is None else joined[rows])
-    return distinct, np.concatenate(numbers)
 
 
 def _joined_files(dataset: ConcatDataset[Any]) -> ImageFiles | Slow:

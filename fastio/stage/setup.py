@@ -11,7 +11,8 @@ import numpy as np
 from fastio.errors import CacheError
 from fastio.order.sampling import Sampling
 from fastio.packed import Dataset
-from fastio.sources import Loadable, Remote
+from fastio.packed.rows import Rows
+from fastio.sources import Remote
 from fastio.stage.blocks import Blocks
 from fastio.stage.choice import Cut, cut
 from fastio.stage.shard_blocks import ShardBlocks
@@ -24,7 +25,7 @@ _BUDGET_SHARE = 4  # the share of a cache that blocks fetched ahead may take
 
 
 def staged(
-    dataset: Loadable, sampling: Sampling, fields: Sequence[str] | None
+    dataset: Rows, sampling: Sampling, fields: Sequence[str] | None
 ) -> tuple[Sampling, Stager]:
     """Returns the sampling for a remote dataset, and a stager that fetches its blocks.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from fastio.train.options import Options
 from fastio.train.parallel import Place
 
 Groups = Mapping[str, Sequence[str]] | None
+Opener = Callable[[str], Any]  # returns what a loader is given for the data at a path or URL
 
 
 def opened(data: str, groups: Groups = None) -> Any:
@@ -21,7 +22,7 @@ def opened(data: str, groups: Groups = None) -> Any:
 
 
 def training_loader(
-    options: Options, place: Place, groups: Groups = None, **settings: Any
+    options: Options, place: Place, opener: Opener = str, **settings: Any
 ) -> fastio.Loader:
     """Returns a loader of shuffled training batches, without the rows of `val_split`.
 
@@ -30,14 +31,14 @@ def training_loader(
     Args:
         options: of the run.
         place: of this process.
-        groups: of a table that is not packed: name of a group and its columns.
+        opener: returns the dataset of a path or URL, which the loader reads; by default the path.
         settings: further arguments of `fastio.Loader` (transforms, fields, ...).
 
     Raises:
         TrainError: there is no sample, or just one.
     """
     settings = _common(options, place) | settings
-    data = opened(options.data, groups)
+    data = opener(options.data)
     if options.val_split:
         rows = split_rows(_rows(data, settings), options.val_split, options.seed)[0]
         _check_count(len(rows), f"{options.data} less what val_split holds out")
@@ -60,7 +61,7 @@ def has_full_batch(loader: fastio.Loader) -> bool:
 
 
 def evaluation_loader(
-    options: Options, place: Place, groups: Groups = None, **settings: Any
+    options: Options, place: Place, opener: Opener = str, **settings: Any
 ) -> fastio.Loader | None:
     """Returns a loader of `val` or of the rows of `val_split`, in order; None without either.
 
@@ -69,10 +70,10 @@ def evaluation_loader(
     settings = _common(options, place) | settings
     batch_size = options.val_batch_size or 2 * options.batch_size
     if options.val is not None:
-        return fastio.Loader(opened(options.val, groups), batch_size=batch_size, **settings)
+        return fastio.Loader(opener(options.val), batch_size=batch_size, **settings)
     if not options.val_split:
         return None
-    data = opened(options.data, groups)
+    data = opener(options.data)
     rows = split_rows(_rows(data, settings), options.val_split, options.seed)[1]
     subset = Subset(rows, batch_size, False, options.seed, place)
     return _subset_loader(data, subset, settings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -119,7 +119,7 @@ class TabularTask(Task):
     def reading(self, data: str, place: Place) -> dict[str, Any]:
         """Returns the loader arguments for training and evaluation data."""
         fields = [self.settings.label, *self.columns.dense, *self.columns.sparse]
-        return {"fields": fields, "groups": self.settings.groups}
+        return {"fields": fields, "opener": partial(opened, groups=self.settings.groups)}
 
     @cached_property
     def label_scale(self) -> tuple[float, float]:

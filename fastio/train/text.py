@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -168,11 +169,13 @@ class TextClassification(TextTask):
         return {**super().identity(), "classes": len(self.labels.words)}
 
     def reading(self, data: str, place: Place) -> dict[str, Any]:
-        transforms: dict[str, Any] = {self.field: fastio.TokenPad(self.settings.length, pool=_POOL)}
         numbering = self.labels.numbering(data, place.device)
-        if numbering is not None:
-            transforms[self.labels.field] = fastio.OnBatch(numbering)
-        return {"transforms": transforms}
+        opener = partial(
+            fastio.TokenPad, max_length=self.settings.length, field=self.field, pool=_POOL
+        )
+        if numbering is None:
+            return {"opener": opener}
+        return {"opener": opener, "transforms": {self.labels.field: fastio.OnBatch(numbering)}}
 
 
 class FineTuning(TextClassification):
@@ -219,4 +222,5 @@ class LanguageModelling(TextTask):
         return valid * self.settings.length
 
     def reading(self, data: str, place: Place) -> dict[str, Any]:
-        return {"transforms": {self.field: fastio.TokenWindows(self.settings.length)}}
+        length = self.settings.length
+        return {"opener": partial(fastio.TokenWindows, length=length, field=self.field)}

@@ -58,19 +58,17 @@ def mix(
     where it was. The order is a function of the seeds: it is the same for any number of ranks and
     threads, and a resumed run continues exactly.
 
+        web, books = fastio.TokenWindows("web/", 2048), fastio.TokenWindows("books/", 2048)
+        loader = fastio.Loader(fastio.mix({web: 0.7, books: 0.3}), 64, shuffle=True)
+
     Windows of tokens have the `cu_seqlens` of the whole batch. Documents (`TokenPad`) are padded to
     the longest of the batch, whichever dataset it comes from. With `pool`, batches of similar
     lengths are made from the samples of the mix, so that each batch has samples of all sources.
 
-        loader = fastio.Loader(
-            fastio.mix({"web": 0.7, "books": 0.3}), 64, shuffle=True,
-            transforms={"tokens": fastio.TokenWindows(2048)},
-        )
-
     Args:
-        sources: {path: weight, ...}, or pairs of a dataset (or path) and its weight. A torch Subset
-            or ConcatDataset of such datasets is possible too. Weights are positive and may have any
-            sum.
+        sources: {source: weight, ...}, or pairs of a source and its weight. A source is a path, a
+            URL, a dataset, or a torch Subset or ConcatDataset of datasets. Weights are positive and
+            may have any sum.
         seed: seed of the order in which sources alternate, also in loaders that do not shuffle;
             None uses the loader's seed, which always decides the order within each source.
         stop: where an epoch ends: "all", when every source has been read once (small sources are

@@ -23,13 +23,14 @@ from fastio.packed import Dataset
 from fastio.runtime.cores import available_cores
 from fastio.schema import Schema
 from fastio.shown import without_secrets
-from fastio.sources import TokenWindows
 from fastio.sources import open as open_data
 from fastio.sources.registry import kind_of
 from fastio.store import is_remote
 from fastio.train.image import MEAN, STD
 from fastio.train.parallel import Place
 from fastio.transforms import Normalize, OnBatch, RandomHorizontalFlip, RandomResizedCrop
+from fastio.views.base import view_of
+from fastio.views.windows import TokenWindows
 
 _TABLE_BATCH, _BATCH = 16_384, 256
 _WINDOW = 1024  # tokens
@@ -135,9 +136,8 @@ class Subject:
         return LoaderBatches(self._loader(self.batch_size, threads, transforms), transforming)
 
     def _loader(self, batch_size: int, threads: int, transforms: Transforms) -> Loader:
-        cache = self.cache if self.kind != "tables" else None
         return Loader(
-            opened(self.options.data, self.options.storage_options, cache),
+            self._opened(),
             batch_size,
             shuffle=True,
             drop_last=self.normalized,
@@ -150,6 +150,16 @@ class Subject:
             channels_last=self.options.channels_last,
         )
 
+    def _opened(self) -> Any:
+        """Returns what a loader is given for the data: of tokens, a view of them."""
+        cache = self.cache if self.kind != "tables" else None
+        data = opened(self.options.data, self.options.storage_options, cache)
+        if self.task is not None:
+            return self._reading["opener"](data)
+        if not self.schema.token_fields:
+            return data
+        return TokenWindows(data, self.options.length or _WINDOW, field=self.schema.token_fields[0])
+
     @cached_property
     def _reading(self) -> dict[str, Any]:
         """Returns the loader arguments of the task."""
@@ -158,9 +168,7 @@ class Subject:
         return self.task.reading(self.options.data, Place(self.device or torch.device("cpu")))
 
     def transforms(self, intervals: list[Interval], plain: bool) -> Transforms:
-        """Returns the transforms of the loader: image crops and flips, token windows, user
-        callables.
-        """
+        """Returns the transforms of the loader: image crops and flips, user callables."""
         own = [] if plain else [Timed(function, intervals) for function in self.options.transforms]
         if self.schema.image_fields:
             steps = image_steps(self.options.size, self.normalized)
@@ -171,14 +179,14 @@ class Subject:
         if self.task is not None:
             needed = self._reading.get("transforms") or {}
             return {**{field: [step] for field, step in needed.items()}, **whole}
-        if self.schema.token_fields:
-            whole[self.schema.token_fields[0]] = [TokenWindows(self.options.length or _WINDOW)]
         return whole
 
     def described(self) -> tuple[str, ...]:
-        """Returns the transforms as text, each once."""
-        found = self.transforms([], plain=False)
-        return tuple(dict.fromkeys(short(step) for steps in found.values() for step in steps))
+        """Returns the view of tokens and the transforms as text, each once."""
+        data, found = self._opened(), self.transforms([], plain=False)
+        steps = [data] if view_of(data) is not None else []
+        steps += [step for given in found.values() for step in given]
+        return tuple(dict.fromkeys(map(short, steps)))
 
     def facts(self, sample_bytes: float) -> DataFacts:
         """Returns the facts that a report shows.

@@ -18,9 +18,9 @@ from fastio.diagnose.probes.data import Data, rows_of
 from fastio.diagnose.probes.rates import Measure, Part, in_turns, loader_part, room
 from fastio.diagnose.use import Use
 from fastio.pack import pack
-from fastio.sources import TokenWindows
 from fastio.sources import open as open_data
 from fastio.sources.table import table_kind
+from fastio.views.windows import TokenWindows
 
 _TEXT_BYTES = 64 << 20  # of files that are read into memory as a whole
 _TRIED_ROWS = 200_000
@@ -120,10 +120,9 @@ def tokens_part(data: Data, use: Use, threads: int, seconds: float) -> Part | No
     from fastio.loader import Loader  # which imports torch
 
     loader = Loader(
-        open_data(data.part, resident=False),
+        TokenWindows(open_data(data.part, resident=False), _WINDOW),
         use.batch_size,
         True,
-        transforms=TokenWindows(_WINDOW),
         num_workers=threads,
         distributed=False,
     )

@@ -1,0 +1,365 @@
+"""Padded documents: the rows of this view are a dataset's documents as rows of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fastio.errors import SchemaError, TransformError
+from fastio.order.plan import Buckets
+from fastio.packed import Dataset
+from fastio.packed.fixed import FixedWidth
+from fastio.packed.layout import FieldKind, Ranges, ShardPlace, TableField
+from fastio.packed.ragged import RaggedRows
+from fastio.packed.rows import Remote, Rows
+from fastio.packed.shard import ShardReader
+from fastio.schema import Array, Field, Schema, is_fixed_width
+from fastio.shown import without_secrets
+from fastio.views.base import place_of
+from fastio.views.documents import Documents
+from fastio.views.readers import readers
+
+_INPUTS, _MASK = "input_ids", "attention_mask"
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options of `TokenPad`, in its meaning.
+
+    Raises:
+        TransformError: an option is out of range.
+    """
+
+    max_length: int
+    multiple_of: int = 8
+    pad: int = 0
+    pool: int = 0
+    dtype: Literal["int32", "int64"] = "int64"
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "multiple_of"):
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= 1 << 24:
+                raise TransformError(f"TokenPad({name}={value!r}): 1 to {1 << 24} is possible")
+        if type(self.pool) is not int or self.pool < 0:
+            raise TransformError(f"TokenPad(pool={self.pool!r}): 0 or more is possible")
+        if self.dtype not in ("int32", "int64"):
+            raise TransformError(f"dtype is 'int32' or 'int64', not {self.dtype!r}")
+
+    def length(self, longest: int) -> int:
+        """Returns the length of a batch whose longest document has `longest` tokens."""
+        rounded = -(-max(1, longest) // self.multiple_of) * self.multiple_of
+        return min(rounded, self.max_length)
+
+
+class TokenPad(Rows):
+    """A dataset of documents that are padded to the longest of their batch, for fine-tuning.
+
+        documents = fastio.TokenPad("tokens/", 512, pool=50)
+        loader = fastio.Loader(documents, batch_size=8, shuffle=True)
+
+    The field of tokens becomes two tensors of the batch: `input_ids` (n, length), the first tokens
+    of each document, and `attention_mask`, which is 1 for tokens and 0 for padding. Other fields do
+    not change.
+
+    With `pool`, the batches that a `Loader` shuffles consist of documents of similar lengths, which
+    reduces padding: the documents of `pool` batches, in the epoch's order, are sorted by length and
+    cut into batches, which are delivered in random order. Making the loader then reads the offsets
+    of all documents. The order depends on the number of samples per step over all ranks, and a
+    loader's state can be loaded only with the same number.
+
+    The object can be used from several threads.
+
+    Args:
+        dataset: packed dataset with the documents: a path or URL, which is opened; an open dataset;
+            or a torch Subset or ConcatDataset of open datasets.
+        max_length: maximum number of tokens of a document; the rest is cut off.
+        field: name of the field of tokens; None for the only one.
+        multiple_of: the length of a batch is a multiple of it, which suits tensor cores.
+        pad: token used for padding.
+        pool: number of batches whose documents are sorted together; 0 keeps the order.
+        dtype: dtype of both tensors.
+
+    Attributes:
+        dataset: what has the documents, as given or opened.
+        field: name of the field of tokens.
+        max_length: as given.
+        schema: schema of a row, whose documents have `max_length` tokens.
+
+    Raises:
+        TransformError: an option is out of range, or the dataset is not packed.
+        SchemaError: the field does not exist or does not hold tokens, another field has the name of
+            a new one, or there are images.
+        SourceNotFound, ShardCorrupt, StoreError: the dataset cannot be read.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        max_length: int = 0,
+        *,
+        field: str | None = None,
+        multiple_of: int = 8,
+        pad: int = 0,
+        pool: int = 0,
+        dtype: Literal["int32", "int64"] = "int64",
+    ) -> None:
+        found = Documents.of(dataset, "TokenPad")
+        try:
+            self._options = _Options(max_length, multiple_of, pad, pool, dtype)
+            self.field, tokens = found.field(field, "TokenPad")
+            self.path = found.path
+            self.schema = self._padded_schema(found.parts[0].schema)
+        except BaseException:
+            found.close()
+            raise
+        self._documents, self.dataset, self.max_length = found, found.source, max_length
+        self._item = np.dtype(tokens.dtype).itemsize
+        self.picked = found.picked
+        alone = len(found.parts) == 1 and found.picked is None
+        again = partial(TokenPad, field=self.field, **asdict(self._options))
+        self.parts: tuple[TokenPad, ...] = (self,) if alone else tuple(map(again, found.parts))
+
+    def _padded_schema(self, schema: Schema) -> Schema:
+        how, fields = self._options, dict[str, Field]()
+        taken = [name for name in (_INPUTS, _MASK) if name in schema.fields and name != self.field]
+        if taken or schema.image_fields:
+            raise SchemaError(
+                f"TokenPad cannot read {self.path}, which has {', '.join(taken) or 'images'} "
+                "beside its tokens: pack it without these fields"
+            )
+        for name, kind in schema.fields.items():
+            if name == self.field:
+                shape = (how.max_length,)
+                fields |= {new: Array(how.dtype, shape) for new in (_INPUTS, _MASK)}
+            else:
+                fields[name] = kind
+        return Schema(fields, vocabularies=schema.vocabularies)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields of a row."""
+        return tuple(self.schema.fields)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that identify the documents and how they are cut."""
+        documents = [part.fingerprint for part in self._documents.parts]
+        about = f"{documents} {self.field} {self._options}".encode()
+        return xxhash.xxh3_64_hexdigest(
+            about if self.picked is None else about + self.picked.tobytes()
+        )
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes of the packed dataset, or None."""
+        return self._documents.parts[0].classes
+
+    def __len__(self) -> int:
+        if self.picked is not None:
+            return len(self.picked)
+        return sum(map(len, self._documents.parts))
+
+    def __repr__(self) -> str:
+        return (
+            f"TokenPad({without_secrets(self.path)!r}, {self.max_length}, field={self.field!r}, "
+            f"rows={len(self)})"
+        )
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Returns one document: a dict with arrays (length,), padded as a batch of its own.
+
+        Raises:
+            IndexError: there is no such row.
+            SourceNotFound, ShardCorrupt, StoreError: the row cannot be read.
+        """
+        (row,) = self.__getitems__([index])
+        return row
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Returns the rows of a batch, padded to its longest; torch's DataLoader asks for them."""
+        found = [part._row_values(row) for part, row in (self._at(index) for index in indices)]
+        how = self._options
+        kept = [row[self.field][: how.max_length] for row in found]
+        length = how.length(max(map(len, kept), default=0))
+        return [self._padded_row(row, part, length) for row, part in zip(found, kept, strict=True)]
+
+    def _at(self, index: int) -> tuple[TokenPad, int]:
+        return place_of(self, self._row(index))
+
+    def _row_values(self, row: int) -> dict[str, Any]:
+        """Returns the values of a row of the packed dataset, by field."""
+        packed = self._documents.parts[0]
+        values = packed[row]
+        if packed.schema.structure == "dict":
+            return dict(values)
+        values = values if packed.schema.structure == "tuple" else (values,)
+        return dict(zip(packed.schema.fields, values, strict=True))
+
+    def _padded_row(
+        self, row: Mapping[str, Any], tokens: NDArray[Any], length: int
+    ) -> dict[str, Any]:
+        inputs = np.full(length, self._options.pad, self._options.dtype)
+        inputs[: len(tokens)] = tokens
+        mask = (np.arange(length) < len(tokens)).astype(self._options.dtype)
+        new = {_INPUTS: inputs, _MASK: mask}
+        return {name: new[name] if name in new else row[name] for name in self.fields}
+
+    @property
+    def remote_part(self) -> Remote | None:
+        """The packed dataset, if it is in a store."""
+        return None if self.packed is None else self.packed.remote_part
+
+    @property
+    def packed(self) -> Dataset | None:
+        """The packed dataset; None if there are several."""
+        return self._documents.parts[0] if len(self._documents.parts) == 1 else None
+
+    def shard_bounds(self) -> NDArray[np.int64] | None:
+        """Returns the first row of each shard and the number of rows, int64 (shards + 1,)."""
+        return self._documents.parts[0].shard_bounds()
+
+    def ragged_rows(self, field: str) -> RaggedRows | None:
+        """Returns where the rows of another field than the tokens lie; see `Rows`."""
+        return self._documents.parts[0].ragged_rows(field)
+
+    def sound_file(self, field: str, row: int) -> str | NDArray[np.uint8]:
+        """Returns the path of a row's sound file, or its bytes; see `Rows`."""
+        return self._documents.parts[0].sound_file(field, row)
+
+    def fixed_columns(self, fields: Sequence[str]) -> PaddedLayout:
+        """Returns where the tokens, and those of `fields` that have one size, lie."""
+        return PaddedLayout(self, fields)
+
+    def gather_all(self, fields: Sequence[str], rows: NDArray[np.int64]) -> Mapping[str, Any]:
+        """Returns the values of other fields than the tokens, for rows int64 (n,) in any order."""
+        if self.parts == (self,):
+            return self._documents.parts[0].gather_all(fields, rows)
+        found = [self[row] for row in np.asarray(rows).tolist()]
+        return {name: [row[name] for row in found] for name in fields}
+
+    def sample_name(self, row: int) -> str:
+        """Returns how messages name a row: the packed dataset's name for it."""
+        part, row = place_of(self, row)
+        packed: Dataset = part._documents.parts[0]
+        return packed.sample_name(row)
+
+    def close(self) -> None:
+        """Closes the dataset if it was opened here, from a path or URL."""
+        self._documents.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"field": self.field, **asdict(self._options)}
+        return partial(TokenPad, **options), (self.dataset,)
+
+    # What a loader asks a view; see `views.base.View`.
+
+    def check(self, fields: Sequence[str] | None, *, batched: bool, collates: bool) -> None:
+        """Checks the arguments of a loader; see `View`."""
+        wanted = {_INPUTS, _MASK} & set(self.fields if fields is None else fields)
+        if len(wanted) == 1:
+            raise TransformError(
+                f"fields= names {', '.join(wanted)} alone: {_INPUTS} and {_MASK} are delivered "
+                "together"
+            )
+
+    def buckets(self) -> Buckets | None:
+        """Returns how many tokens of each document are kept, if batches are made by lengths.
+
+        Raises:
+            SourceNotFound, ShardCorrupt, StoreError: a shard cannot be read.
+        """
+        if not self._options.pool:
+            return None
+        packed = self._documents.parts[0]
+        shards = readers(packed, range(packed.num_shards))
+        starts = (reader.tokens(self.field)[0] for _, reader in shards)
+        most = self.max_length
+        lengths = [np.minimum(np.diff(each), most).astype(np.int32) for each in starts]
+        return Buckets(np.concatenate(lengths), self._options.pool)
+
+    def of_one_length(self, parts: Sequence[Any], arrays: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Returns the parts of a batch, cut to the length of its longest document; see `View`."""
+        if not parts or _MASK not in parts[0]:
+            return list(parts)
+        tokens = [np.count_nonzero(each[_MASK], axis=1).max(initial=0) for each in arrays]
+        length = self._options.length(int(max(tokens)))
+        return [_cut(part, length) for part in parts]
+
+    def of_batch(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns nothing: a batch is described by its rows."""
+        return {}
+
+    def place_tokens(self, reader: ShardReader) -> ShardPlace:
+        """Returns where a shard's tokens lie, and which of them make up which row.
+
+        Raises:
+            ShardCorrupt: the tokens are not there.
+        """
+        starts, _ = reader.tokens(self.field)
+        lengths = np.minimum(np.diff(starts), self.max_length).astype(np.int32)
+        there = lengths > 0
+        begin = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(there, out=begin[1:])
+        segments = begin, np.ascontiguousarray(starts[:-1][there]), lengths[there]
+        return ShardPlace([reader.token_extent(self.field)], segments)
+
+    def token_fields(self, column: int) -> list[TableField]:
+        """Returns `input_ids` and `attention_mask` as fields of a column of tokens."""
+        how, nbytes = self._options, self.max_length * self._item
+        shape = (how.max_length,)
+        return [
+            TableField(
+                _INPUTS, shape, how.dtype, column, 0, nbytes, FieldKind.INPUTS, self._item, how.pad
+            ),
+            TableField(_MASK, shape, how.dtype, column, 0, nbytes, FieldKind.MASK, self._item, 0),
+        ]
+
+
+def _cut(batch: Mapping[str, Any], length: int) -> dict[str, Any]:
+    """Returns a batch of tensors (n, max_length) with `length` tokens of each document."""
+    cut = {name: batch[name][:, :length] for name in (_INPUTS, _MASK)}
+    # What is in pinned memory is copied once more, to the device, and contiguous there.
+    return {**batch, **{n: p if p.is_pinned() else p.contiguous() for n, p in cut.items()}}
+
+
+class PaddedLayout:
+    """The places of padded tokens and fixed-width fields; see `packed.layout.Layout`."""
+
+    def __init__(self, padded: TokenPad, names: Sequence[str]) -> None:
+        packed = padded.packed
+        assert packed is not None
+        self.dataset = packed
+        self._padded = padded
+        kinds = padded.schema.fields
+        others = [n for n in names if n not in (_INPUTS, _MASK) and is_fixed_width(kinds[n])]
+        self._fixed = FixedWidth(packed, others)
+        column = len(self._fixed.strides)
+        self.fields = [*self._fixed.fields, *padded.token_fields(column)]
+        self.strides = [*self._fixed.strides, 0]
+        self.first_row = self._fixed.first_row
+
+    def shard(self, number: int) -> int:
+        """Returns the shard of an index of `first_row`."""
+        return number
+
+    def place(self, number: int, reader: ShardReader) -> ShardPlace:
+        """Returns where the columns lie in a shard's file."""
+        tokens = self._padded.place_tokens(reader)
+        fixed = self._fixed.place(number, reader)
+        return ShardPlace([*fixed.columns, *tokens.columns], tokens.segments)
+
+    def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
+        """Returns where rows [first, last) of a shard lie in its file."""
+        field = self._padded.field
+        starts, flat = reader.tokens(field)
+        begin, end = (int(starts[row]) * flat.itemsize for row in (first, last))
+        offset = reader.token_extent(field)[0]
+        fixed = self._fixed.ranges(number, reader, first, last)
+        return [*fixed, (offset + begin, end - begin)]

@@ -19,7 +19,7 @@ from fastio.errors import ShardCorrupt
 from fastio.sources.table import parquet_columns
 from fastio.sources.table.binary_files import ParquetTable
 from fastio.sources.table.parquet_columns import ColumnReader, flat_columns
-from fastio.sources.table.row_groups import LocalParquet, OpenFiles
+from fastio.sources.table.row_groups import AtHand, ParquetGroups
 
 TYPES = [
     pa.int32(),
@@ -272,7 +272,7 @@ def test_local_files_are_read_so(tmp_path: Path) -> None:
     pa_parquet.write_table(table, path, row_group_size=100)
 
     def read(group: int) -> pa.Table:
-        source = LocalParquet(ParquetTable(str(path)), OpenFiles())
+        source = ParquetGroups(ParquetTable(str(path)), AtHand(0))
         return pa.Table.from_batches(source.read(group, ["b", "a"], None, False))
 
     assert read(2).equals(table.slice(200).select(["b", "a"]))

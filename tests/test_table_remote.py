@@ -301,8 +301,7 @@ def test_a_row_group_that_cannot_be_asked_for_is_an_error_of_its_batch(
     with Loader(
         fastio.open(urls(server, "parquet"), columns=["number"]), 100, timeout=30
     ) as loader:
-        for name in ("row_groups", "binary_files"):
-            monkeypatch.setattr(f"fastio.sources.table.{name}.chunk_ranges", broken)
+        monkeypatch.setattr("fastio.sources.table.binary_files.chunk_range", broken)
         with pytest.raises(ShardCorrupt, match="footer"):
             list(loader)
 

@@ -113,7 +113,7 @@ def _has_images(path: Path) -> bool:
     if path.suffix != ".arrow" or not path.is_file():
         return False
     try:
-        with Mapped(str(path), pa.ipc.open_stream).reader as reader:
+        with Mapped(str(path)).opened(pa.ipc.open_stream) as reader:
             return has_pictures(features_of(reader.schema))
     except Exception:  # what else it is, or lacks, is for others to say
         return False
@@ -203,14 +203,14 @@ def record_batches(path: str) -> tuple[pa.Schema, list[StoredBatch]]:
         check_file(path)
         if os.path.getsize(path) == 0:
             raise ShardCorrupt(f"{path} is empty: it has 0 bytes; save the dataset again")
-        file = Mapped(path, lambda source: source)
+        file = Mapped(path)
         if file.view[-len(_STREAM_END) :] != _STREAM_END:
             raise ShardCorrupt(
                 f"{path} is no Arrow stream, or its end is missing; copy it again, or save the "
                 "dataset again"
             )
         check_stream(file.view, path)
-        reader, checks = pa.ipc.open_stream(file.reader), Checks(path)
+        reader, checks = pa.ipc.open_stream(file.source()), Checks(path)
         found = [StoredBatch(batch, n, checks, file) for n, batch in enumerate(reader)]
         file.check()
         reader.schema.to_string(show_field_metadata=False, show_schema_metadata=False)  # UTF-8?

@@ -11,7 +11,7 @@ from fastio.sources.table.binary_files import ArrowTable, ParquetTable
 from fastio.sources.table.files import table_kind
 from fastio.sources.table.footers import check_codecs
 from fastio.sources.table.leaves import Leaf, field_or_none, leaves
-from fastio.sources.table.objects import StoreFile, TableFile
+from fastio.sources.table.objects import TableFile
 from fastio.sources.table.opening import open_all
 from fastio.sources.table.reading import Table, reading
 from fastio.sources.table.wrapped import unwrapped
@@ -124,7 +124,7 @@ def _add_chunks(found: dict[str, ColumnAbout], table: ParquetTable) -> None:
 
 def _rows(table: Table, file: TableFile) -> int | None:
     """The rows of a file; None where a whole file would have to be fetched to tell."""
-    if table.rows is not None or isinstance(file, StoreFile):
+    if table.rows is not None or file.remote:
         return table.rows
     columns = table.schema.names[:1] if table.is_text else table.schema.names
     types = {name: table.schema.field(name).type for name in columns}

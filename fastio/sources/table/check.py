@@ -11,7 +11,7 @@ from fastio.errors import FastioError, SourceNotFound
 from fastio.packed import ShardCheck
 from fastio.runtime.ahead import in_order
 from fastio.sources.table.binary_files import ParquetTable
-from fastio.sources.table.objects import StoreFile, TableFile
+from fastio.sources.table.objects import TableFile
 from fastio.sources.table.readers import open_table
 from fastio.sources.table.reading import Table
 
@@ -77,9 +77,7 @@ def _check_table(table: Table) -> Iterator[tuple[int, list[str]]]:
 def _check_parquet(table: ParquetTable) -> Iterator[tuple[int, list[str]]]:
     names = table.schema.names
     for group in range(table.metadata.num_row_groups):
-        source = table.file.whole()
-        if isinstance(table.file, StoreFile):
-            source = table.file.whole(table.fetch(group, names))
+        source = table.file.fetch(table.ranges(group, names)).source()
         problems: list[str] = []
         with pa_parquet.ParquetFile(
             source, metadata=table.metadata, pre_buffer=False, page_checksum_verification=True

@@ -14,46 +14,53 @@ from fastio.errors import ShardCorrupt
 
 
 class Mapped:
-    """A memory-mapped file that pyarrow reads without a copy.
+    """A memory-mapped file that pyarrow reads without a copy; see `fastio.sources.table.objects`.
 
     If the file is truncated while it is mapped, the process is not killed by a signal. The missing
     part reads as zeros, and `check` reports it.
 
     Args:
         path: The path of the file.
-        opened: Creates pyarrow's reader of the bytes. By default there is none.
 
     Attributes:
         path: As given.
-        reader: pyarrow's reader, or None.
     """
 
-    def __init__(
-        self, path: str, opened: Callable[[pa.BufferReader], Any] = lambda source: None
-    ) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         self._mapping = _native.Mapping(path)
         self._file = _identity(path)
-        self.reader = opened(pa.BufferReader(self.buffer()))
+        self._reader: Any = None
+
+    def source(self) -> pa.BufferReader:
+        """Returns what pyarrow opens for random access."""
+        return pa.BufferReader(pa.py_buffer(self._mapping.data))
+
+    def opened(self, opener: Callable[[Any], Any]) -> Any:
+        """Returns pyarrow's reader of the file, which is created once."""
+        if self._reader is None:
+            self._reader = opener(self.source())
+        return self._reader
+
+    def more(self, ranges: Sequence[tuple[int, int]]) -> Mapped:
+        """Asks the system to read ranges (offset, length) from the disk that are needed soon."""
+        for offset, length in ranges:
+            self._mapping.ahead(offset, length)
+        return self
 
     @property
     def view(self) -> memoryview:
         """The contents of the file."""
         return self._mapping.data.data
 
-    def buffer(self) -> pa.Buffer:
-        """Returns the contents of the file as an Arrow buffer."""
-        return pa.py_buffer(self._mapping.data)
+    def joined(self, other: Mapped) -> Mapped:
+        """Returns this mapping, which has everything."""
+        return self
 
     def data(self, offset: int, length: int) -> np.ndarray:
         """Returns the bytes of a range: uint8 (length,), or fewer at the end of the file."""
         found: np.ndarray = self._mapping.data[offset : offset + length]
         return found
-
-    def ahead(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Asks the system to read ranges (offset, length) from the disk that are needed soon."""
-        for offset, length in ranges:
-            self._mapping.ahead(offset, length)
 
     def check(self) -> None:
         """Raises ShardCorrupt if the file was truncated and zeros were read in its place."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
-from fastio.errors import ShardCorrupt, SourceChanged, SourceNotFound, StoreError
+from fastio.errors import FastioError, ShardCorrupt, SourceChanged, SourceNotFound, StoreError
+from fastio.runtime.ahead import in_order
 from fastio.shown import without_secrets
-from fastio.sources.table.spans import Span, SpanFile, StreamFile, fetch, python_file
+from fastio.sources.table.mapped import Mapped
+from fastio.sources.table.spans import Fetched, Span, StreamFile, fetch, python_file
 from fastio.store import Stamp, Store, join
 from fastio.store.ranges import parallel
 
@@ -26,18 +29,53 @@ _WINDOW_BYTES = 16 << 20  # of a text file, fetched at a time
 Values = Mapping[str, str | None]
 
 
+class Data(Protocol):
+    """Bytes of a table file that are on this machine: `Mapped` or `Fetched`."""
+
+    def data(self, offset: int, length: int) -> np.ndarray:
+        """Returns the bytes of a range: uint8 (length,), or fewer if not all are there."""
+        ...
+
+    def source(self) -> Any:
+        """Returns what pyarrow opens for random access."""
+        ...
+
+    def opened(self, opener: Callable[[Any], Any]) -> Any:
+        """Returns the reader that `opener` creates from `source()`. A mapping keeps it."""
+        ...
+
+    def more(self, ranges: Sequence[tuple[int, int]]) -> Data:
+        """Returns the data with further ranges (offset, length)."""
+        ...
+
+    def joined(self, other: Any) -> Data:
+        """Returns the data with what another of the same file has."""
+        ...
+
+    def check(self) -> None:
+        """Raises ShardCorrupt if bytes that were read were missing, and zeros in their place."""
+        ...
+
+    def check_size(self) -> None:
+        """Raises ShardCorrupt if the file was truncated, even if nothing was read yet."""
+        ...
+
+
 class TableFile(Protocol):
-    """A file that holds a table.
+    """A file that holds a table, on this machine or in a store. Readers need not know which.
 
     Attributes:
         name: The path or URL, for messages.
         values: The partition values in the file's path.
+        remote: Whether it is in a store.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def values(self) -> Values: ...
+    @property
+    def remote(self) -> bool: ...
 
     def size(self) -> int:
         """Returns the size in bytes.
@@ -59,8 +97,42 @@ class TableFile(Protocol):
         """
         ...
 
-    def whole(self) -> Any:
-        """Returns what pyarrow opens for random access."""
+    def opened(self, read: Callable[[], None]) -> None:
+        """Calls a function that opens the file and reads its footer."""
+        ...
+
+    def tail(self) -> Data:
+        """Returns data that has at least the last 64 KiB."""
+        ...
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> Data:
+        """Returns data that has the ranges (offset, length).
+
+        Raises:
+            ShardCorrupt: If the file has changed, or does not have these bytes.
+            StoreError: If they cannot be read.
+        """
+        ...
+
+    def intact(
+        self, data: Data, fetch: Callable[[], Data], read: Callable[[Any], Iterator[T]]
+    ) -> Iterator[T]:
+        """Yields what `read` reads from data, if the data is whole.
+
+        Args:
+            data: The bytes.
+            fetch: Gets them again. Data from a store that cannot be read may have been damaged on
+                the way.
+            read: Reads the data. It must yield the same items for the same contents.
+
+        Raises:
+            ShardCorrupt, pyarrow.ArrowException, OSError: As raised by `read`.
+            ShardCorrupt, SourceChanged: If a local file was truncated, replaced or written to.
+        """
+        ...
+
+    def each(self, ranges: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Data]:
+        """Yields what `fetch` returns for each item, and fetches the next item meanwhile."""
         ...
 
     def stream(self) -> Any:
@@ -70,11 +142,12 @@ class TableFile(Protocol):
 
 @dataclass
 class LocalFile:
-    """A file on this machine. Its version is recorded when it is first used."""
+    """A file on this machine, which is mapped. Its version is recorded when it is first used."""
 
     name: str
     values: Values = field(default_factory=dict)
     _status: tuple[int, int, int] | None = field(default=None, compare=False, repr=False)
+    remote = False
 
     def size(self) -> int:
         """See `TableFile`."""
@@ -86,11 +159,7 @@ class LocalFile:
         return f"{os.path.basename(self.name)}\0{size}\0{time_ns}"
 
     def check(self) -> None:
-        """Checks that the file has not changed since it was first used.
-
-        Raises:
-            SourceChanged: If it was replaced or written to.
-        """
+        """See `TableFile`."""
         try:
             now = _status(self.name)
         except OSError:
@@ -109,9 +178,40 @@ class LocalFile:
                 raise SourceNotFound(f"{self.name} cannot be read: {error}") from error
         return self._status
 
-    def whole(self) -> str:
-        """Returns the path."""
-        return self.name
+    def opened(self, read: Callable[[], None]) -> None:
+        """See `TableFile`."""
+        read()
+        self.check()
+
+    def tail(self) -> Mapped:
+        """Maps the whole file."""
+        return Mapped(self.name)
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> Mapped:
+        """Maps the whole file, and asks the system to read the ranges."""
+        return Mapped(self.name).more(ranges)
+
+    def intact(
+        self, data: Data, fetch: Callable[[], Data], read: Callable[[Any], Iterator[T]]
+    ) -> Iterator[T]:
+        """See `TableFile`. Checks the file before and after the use of each item."""
+        try:
+            for found in read(data):
+                self._check_read(data)
+                yield found
+        except (ShardCorrupt, pa.ArrowException, OSError):
+            data.check()  # gives a better message if the file was truncated
+            raise
+        self._check_read(data)  # items may be views of the mapping
+
+    def _check_read(self, data: Data) -> None:
+        data.check()
+        self.check()
+
+    def each(self, ranges: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Mapped]:
+        """See `TableFile`. Maps the file once."""
+        data = Mapped(self.name)
+        return (data.more(each) for each in ranges)
 
     def stream(self) -> Any:
         """See `TableFile`."""
@@ -119,7 +219,7 @@ class LocalFile:
 
 
 class StoreFile:
-    """An object of a store. Thread-safe; can be forked and pickled.
+    """An object of a store, of which ranges are fetched. Thread-safe; can be forked and pickled.
 
     Args:
         store: The store of the object's bucket.
@@ -127,6 +227,8 @@ class StoreFile:
         values: The partition values in the object's path.
         stamp: The object's version. If None, it is requested when it is needed.
     """
+
+    remote = True
 
     def __init__(self, store: Store, key: str, values: Values, stamp: Stamp | None = None) -> None:
         self.store = store
@@ -152,9 +254,9 @@ class StoreFile:
         return f"{self.key.rpartition('/')[2]}\0{self.version().key}\0{self._mark}"
 
     def check(self) -> None:
-        """See `LocalFile.check`. Does nothing, because every request here checks the version."""
+        """Does nothing, because every request checks the version."""
 
-    def opened(self, read: Callable[[], T]) -> T:
+    def opened(self, read: Callable[[], None]) -> None:
         """Calls a function that opens the file and reads footers, which have no checksums.
 
         Without TLS (plain http) each range is fetched twice and both results must be equal. With
@@ -166,27 +268,27 @@ class StoreFile:
         plain = self.store.is_plain
         try:
             self._twice = plain
-            return read()
+            read()
         except ShardCorrupt:
             if plain:
                 raise
             self.store.transfers.note_refetch()
             self._twice = True
-            return read()
+            read()
         finally:
             self._twice = False
 
-    def tail(self) -> list[Span]:
+    def tail(self) -> Fetched:
         """Fetches the last 64 KiB."""
         count = min(TAIL_BYTES, self.size())
         tail = self.fetch([(self.size() - count, count)])
-        self._mark = xxhash.xxh3_64_hexdigest(tail[0][1])
+        self._mark = xxhash.xxh3_64_hexdigest(tail.spans[0][1])
         return tail
 
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Span]:
-        """Fetches ranges; see `spans.fetch`. Errors name the object."""
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> Fetched:
+        """See `TableFile`, and `spans.fetch`. Errors name the object."""
         if not self._twice:
-            return self._fetched(ranges)
+            return Fetched(self, self._fetched(ranges))
         *seen, found = parallel([lambda _: self._fetched(ranges)] * 2)
         while found not in seen:
             if len(seen) == _ATTEMPTS - 1:
@@ -198,7 +300,7 @@ class StoreFile:
             seen.append(found)
             self.store.transfers.note_refetch()
             found = self._fetched(ranges)
-        return found
+        return Fetched(self, found)
 
     def _fetched(self, ranges: Sequence[tuple[int, int]]) -> list[Span]:
         try:
@@ -206,14 +308,44 @@ class StoreFile:
         except ShardCorrupt as error:
             raise ShardCorrupt(f"{self.name}: {error}") from error.__cause__
 
-    def whole(self, spans: Sequence[Span] = ()) -> Any:
-        """Returns a file with the fetched spans. Reads outside of them send a request each."""
-        return python_file(SpanFile(self, spans))
+    def intact(
+        self, data: Data, fetch: Callable[[], Data], read: Callable[[Any], Iterator[T]]
+    ) -> Iterator[T]:
+        """See `TableFile`. Fetches data again if it cannot be read.
+
+        If a second fetch returns the same bytes, they are damaged at the source and not on the way.
+        """
+        given = 0
+        for attempt in range(_ATTEMPTS):
+            try:
+                for number, found in enumerate(read(data)):
+                    if number >= given:
+                        given += 1
+                        yield found
+                return
+            except (ShardCorrupt, pa.ArrowException, OSError) as error:
+                ours = isinstance(error, FastioError) and not isinstance(error, ShardCorrupt)
+                if ours or attempt + 1 == _ATTEMPTS:
+                    raise
+                fresh = fetch()
+                if _spans(fresh) == _spans(data):
+                    raise
+                self.store.transfers.note_refetch()
+                data = fresh
+
+    def each(self, ranges: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Data]:
+        """See `TableFile`."""
+        return in_order(self.fetch, ranges, threads=1, ahead=1, name="fastio-table-fetch")
 
     def stream(self) -> Any:
         """See `TableFile`."""
         file = python_file(StreamFile(self, _WINDOW_BYTES))
         return pa.CompressedInputStream(file, "gzip") if self.key.endswith(".gz") else file
+
+
+def _spans(data: Data) -> list[Span]:
+    assert isinstance(data, Fetched)
+    return data.spans
 
 
 def _status(path: str) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 from fastio.errors import ShardCorrupt
 from fastio.runtime.threads import DaemonPool
 from fastio.sources.table.filters import Filter
-from fastio.sources.table.objects import StoreFile, TableFile, as_file
+from fastio.sources.table.objects import TableFile, as_file
 from fastio.sources.table.options import TableOptions
 from fastio.sources.table.partitions import constants_of
 from fastio.sources.table.readers import open_table
@@ -61,7 +61,7 @@ def open_all(
     """
     found = [as_file(file) for file in files]
     constants = constants_of(found)
-    remote = any(isinstance(file, StoreFile) for file in found)
+    remote = any(file.remote for file in found)
     skipped: list[tuple[str, str]] = []
 
     def opened(number: int) -> Table | ShardCorrupt:

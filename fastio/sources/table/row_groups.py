@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,15 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
 from fastio import _native
-from fastio.errors import ShardCorrupt
 from fastio.runtime.ahead import Ahead
-from fastio.sources.table.binary_files import ArrowTable, ParquetTable, chunk_ranges
+from fastio.sources.table.binary_files import ArrowTable, ParquetTable
 from fastio.sources.table.filters import Filter
 from fastio.sources.table.mapped import Mapped
+from fastio.sources.table.objects import Data, TableFile
 from fastio.sources.table.parquet_columns import ColumnReader
 from fastio.sources.table.partitions import Constants
 from fastio.sources.table.reading import Table, reading
-from fastio.sources.table.spans import Span, bytes_of
 
 _OPEN_FILES = 4  # for each thread
 
@@ -54,8 +53,13 @@ class Source(Protocol):
         """Starts to fetch a row group. Returns False if there is no memory for it now."""
         ...
 
-    def possible(self, wanted: Filter) -> set[int] | None:
-        """Returns the row groups that may have matching rows; None if that is unknown."""
+    def possible(self, wanted: Filter, constants: Constants | None = None) -> set[int] | None:
+        """Returns the row groups that may have matching rows; None if that is unknown.
+
+        Args:
+            wanted: The filter.
+            constants: The partition columns of the file, if it has any.
+        """
         ...
 
     def close(self) -> None:
@@ -88,88 +92,56 @@ class OpenFiles(threading.local):
         return file
 
 
-class LocalParquet:
-    """The row groups of a memory-mapped Parquet file."""
+class AtHand:
+    """The bytes of row groups: those of local files are mapped, others are fetched ahead.
 
-    has_groups = True
-    lends = False
+    Args:
+        nbytes: The memory limit in bytes for fetches that are running or not taken yet.
 
-    def __init__(self, table: ParquetTable, opened: OpenFiles) -> None:
-        self._file = table.file
-        self._path = table.name
-        self._metadata = table.metadata
-        self._schema = table.schema
-        self._opened = opened
-        self._columns = ColumnReader(table.name, table.metadata, table.schema)
+    Attributes:
+        decoder: The calling thread's decoder of columns.
+    """
 
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        with reading(self._path):
-            return _parquet_groups(self._metadata, varying)
+    def __init__(self, nbytes: int) -> None:
+        self._ahead: Ahead[Data] = Ahead(nbytes, name="fastio-table-ahead")
+        self._opened = OpenFiles()
 
-    def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        file: Mapped = self._opened.get(self._path, self._open)
-        file.ahead(chunk_ranges(self._metadata, number, columns, self._path))
-        if rows is None:
-            batches = self._whole(file, number, columns, threads)
-        else:
-            batches = file.reader.iter_batches(
-                rows, row_groups=[number], columns=columns, use_threads=threads
-            )
-        for batch in batches:
-            file.check()
-            self._file.check()
-            yield batch
+    @property
+    def decoder(self) -> _native.ColumnDecoder:
+        return self._opened.decoder
 
-    def _whole(
-        self, file: Mapped, number: int, columns: list[str], threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        def others(names: list[str]) -> pa.Table:
-            return file.reader.read_row_group(number, columns=names, use_threads=threads)
+    def take(self, file: TableFile, key: Hashable, fetch: Callable[[], Data]) -> Data:
+        """Returns the bytes of a row group, which is identified by file and key.
 
-        decoder = self._opened.decoder
-        try:
-            found = self._columns.read(number, columns, file.data, others, decoder, threads)
-        except ShardCorrupt:
-            file.check()  # gives a better message if the file was truncated
-            raise
-        yield from found.to_batches()
+        Raises:
+            Exception: Whatever `fetch` raises.
+        """
+        if not file.remote:
+            data: Data = self._opened.get(file.name, lambda: file.fetch(()))
+            return data
+        return self._ahead.take((file.name, key), fetch)
 
-    def ahead(self, number: int, columns: list[str]) -> bool:
-        return True  # local files are read when they are needed
-
-    def possible(self, wanted: Filter) -> set[int] | None:
-        return wanted.possible(self._metadata, self._schema)
-
-    def possible_with(self, wanted: Filter, schema: pa.Schema, constants: Constants) -> set[int]:
-        return wanted.possible(self._metadata, schema, constants)
+    def begin(self, file: TableFile, key: Hashable, nbytes: int, fetch: Callable[[], Data]) -> bool:
+        """Starts to fetch `nbytes` bytes that `take` will ask for; see `Source.ahead`."""
+        return not file.remote or self._ahead.begin((file.name, key), nbytes, fetch)
 
     def close(self) -> None:
-        pass
-
-    def _open(self) -> Mapped:
-        return Mapped(
-            self._path,
-            lambda source: pa_parquet.ParquetFile(
-                source, metadata=self._metadata, pre_buffer=False
-            ),
-        )
+        """Forgets what was fetched and not taken."""
+        self._ahead.clear()
 
 
-class StoredParquet:
-    """The row groups of a Parquet file in a store. The columns of a group are fetched together."""
+class ParquetGroups:
+    """The row groups of a Parquet file. The columns of a group are fetched together."""
 
     has_groups = True
     lends = False
 
-    def __init__(
-        self, table: ParquetTable, ahead: Ahead[Sequence[Span]], opened: OpenFiles
-    ) -> None:
+    def __init__(self, table: ParquetTable, at_hand: AtHand) -> None:
         self._table = table
-        self._ahead = ahead
-        self._opened = opened
-        self._columns = ColumnReader(table.name, table.metadata, table.schema, checked=True)
+        self._at_hand = at_hand
+        self._columns = ColumnReader(
+            table.name, table.metadata, table.schema, checked=table.file.remote
+        )
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
         with reading(self._table.name):
@@ -178,135 +150,99 @@ class StoredParquet:
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        key = self._table.name, number, tuple(columns)
-        spans = self._ahead.take(key, lambda: self._table.fetch(number, columns))
+        ranges = self._table.ranges(number, columns)
+        file = self._table.file
 
-        def batches(
-            file: pa_parquet.ParquetFile, spans: Sequence[Span]
-        ) -> Iterator[pa.RecordBatch]:
+        def batches(data: Data) -> Iterator[pa.RecordBatch]:
+            reader = self._table.reader(data)
             if rows is None:
-                return self._whole(file, spans, number, columns, threads)
-            found: Iterator[pa.RecordBatch] = file.iter_batches(
+                return self._whole(reader, data, number, columns, threads)
+            found: Iterator[pa.RecordBatch] = reader.iter_batches(
                 rows, row_groups=[number], columns=columns, use_threads=threads
             )
             return found
 
-        yield from self._table.undamaged(number, columns, spans, batches)
+        fetch = partial(file.fetch, ranges)
+        data = self._at_hand.take(file, tuple(ranges), fetch).more(ranges)
+        return file.intact(data, fetch, batches)
 
     def _whole(
         self,
-        file: pa_parquet.ParquetFile,
-        spans: Sequence[Span],
+        reader: pa_parquet.ParquetFile,
+        data: Data,
         number: int,
         columns: list[str],
         threads: bool,
     ) -> Iterator[pa.RecordBatch]:
         def others(names: list[str]) -> pa.Table:
-            return file.read_row_group(number, columns=names, use_threads=threads)
+            return reader.read_row_group(number, columns=names, use_threads=threads)
 
-        data = partial(bytes_of, spans)
-        decoder = self._opened.decoder
-        table = self._columns.read(number, columns, data, others, decoder, threads)
+        decoder = self._at_hand.decoder
+        table = self._columns.read(number, columns, data.data, others, decoder, threads)
         yield from table.to_batches()
 
     def ahead(self, number: int, columns: list[str]) -> bool:
-        key = self._table.name, number, tuple(columns)
-        ranges = chunk_ranges(self._table.metadata, number, columns, self._table.name)
+        ranges, file = self._table.ranges(number, columns), self._table.file
         nbytes = sum(length for _, length in ranges)
-        return self._ahead.begin(key, nbytes, lambda: self._table.fetch(number, columns))
+        return self._at_hand.begin(file, tuple(ranges), nbytes, partial(file.fetch, ranges))
 
-    def possible(self, wanted: Filter) -> set[int] | None:
-        return wanted.possible(self._table.metadata, self._table.schema)
-
-    def possible_with(self, wanted: Filter, schema: pa.Schema, constants: Constants) -> set[int]:
+    def possible(self, wanted: Filter, constants: Constants | None = None) -> set[int] | None:
+        schema = self._table.schema if constants is None else constants.schema(self._table.schema)
         return wanted.possible(self._table.metadata, schema, constants)
 
     def close(self) -> None:
-        self._ahead.clear()
+        self._at_hand.close()
 
 
-class LocalArrow:
-    """The record batches of a memory-mapped Arrow file."""
+class ArrowGroups:
+    """The record batches of an Arrow file. Each is fetched whole."""
 
     has_groups = True
-    lends = True
 
-    def __init__(self, table: ArrowTable, opened: OpenFiles) -> None:
-        self._file = table.file
+    def __init__(self, table: ArrowTable, at_hand: AtHand) -> None:
         self._table = table
-        self._path = table.name
-        self._opened = opened
+        self._at_hand = at_hand
+        self.lends = not table.file.remote
 
     def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        file: Mapped = self._opened.get(self._path, self._open)
-        found = []
-        for number, rows in enumerate(self._table.batch_rows):
-            nbytes = 0
-            if varying and rows:
-                batch = self._table.mapped_batch(file, number).select(list(varying))
-                nbytes = batch.get_total_buffer_size()  # `nbytes` would follow unchecked offsets
-            found.append((rows, nbytes))
-        return found
+        return [
+            (rows, self._nbytes(number, varying) if varying and rows else 0)
+            for number, rows in enumerate(self._table.batch_rows)
+        ]
+
+    def _nbytes(self, number: int, varying: Sequence[str]) -> int:
+        if self._table.file.remote:  # sizes of single columns are unknown before it is fetched
+            return self._table.ranges(number)[0][1]
+        batch = self._table.batch(self._take(number), number).select(list(varying))
+        return int(batch.get_total_buffer_size())  # `nbytes` would follow unchecked offsets
+
+    def _take(self, number: int) -> Data:
+        table = self._table
+        return self._at_hand.take(table.file, number, partial(table.fetch, number))
 
     def read(
         self, number: int, columns: list[str], rows: int | None, threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        file: Mapped = self._opened.get(self._path, self._open)
-        self._file.check()
-        whole = self._table.mapped_batch(file, number)
-        self._table.checks.check(whole, number, columns)
-        file.check_size()
-        for batch in _sliced(whole.select(columns), rows):
-            yield batch
-            file.check()  # batches are views of the mapping, so check it after their use
-            self._file.check()
+        table = self._table
+
+        def batches(data: Data) -> Iterator[pa.RecordBatch]:
+            table.file.check()
+            whole = table.batch(data, number)
+            table.checks.check(whole, number, columns)
+            data.check_size()
+            return _sliced(whole.select(columns), rows)
+
+        return table.file.intact(self._take(number), partial(table.fetch, number), batches)
 
     def ahead(self, number: int, columns: list[str]) -> bool:
-        return True
+        table, nbytes = self._table, self._table.ranges(number)[0][1]
+        return self._at_hand.begin(table.file, number, nbytes, partial(table.fetch, number))
 
-    def possible(self, wanted: Filter) -> set[int] | None:
+    def possible(self, wanted: Filter, constants: Constants | None = None) -> set[int] | None:
         return None
 
     def close(self) -> None:
-        pass
-
-    def _open(self) -> Mapped:
-        return Mapped(self._path, pa.ipc.open_file)
-
-
-class StoredArrow:
-    """The record batches of an Arrow file in a store. Each is fetched whole."""
-
-    has_groups = True
-    lends = False
-
-    def __init__(self, table: ArrowTable, ahead: Ahead[Sequence[Span]]) -> None:
-        self._table = table
-        self._ahead = ahead
-
-    def groups(self, varying: Sequence[str]) -> list[tuple[int, int]]:
-        # The sizes of single columns are unknown before a batch is fetched.
-        sizes = self._table.body_bytes if varying else [0] * len(self._table.batch_rows)
-        return list(zip(self._table.batch_rows, sizes, strict=True))
-
-    def read(
-        self, number: int, columns: list[str], rows: int | None, threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        spans = self._ahead.take((self._table.name, number), lambda: self._table.fetch(number))
-        whole = self._table.batch(number, spans)
-        self._table.checks.check(whole, number, columns)
-        yield from _sliced(whole.select(columns), rows)
-
-    def ahead(self, number: int, columns: list[str]) -> bool:
-        nbytes = self._table.body_bytes[number]
-        key = self._table.name, number
-        return self._ahead.begin(key, nbytes, lambda: self._table.fetch(number))
-
-    def possible(self, wanted: Filter) -> set[int] | None:
-        return None
-
-    def close(self) -> None:
-        self._ahead.clear()
+        self._at_hand.close()
 
 
 class InMemory:
@@ -338,7 +274,7 @@ class InMemory:
     def ahead(self, number: int, columns: list[str]) -> bool:
         return True
 
-    def possible(self, wanted: Filter) -> set[int] | None:
+    def possible(self, wanted: Filter, constants: Constants | None = None) -> set[int] | None:
         return None
 
     def close(self) -> None:
@@ -356,10 +292,9 @@ class Nothing(InMemory):
 class Partitioned:
     """The row groups of a file, with the partition columns of its path added."""
 
-    def __init__(self, inner: Source, file: Table, schema: pa.Schema, constants: Constants) -> None:
+    def __init__(self, inner: Source, file: Table, constants: Constants) -> None:
         self._inner = inner
         self._of_file = file.schema
-        self._schema = schema
         self._constants = constants
         self.has_groups, self.lends = inner.has_groups, inner.lends
 
@@ -376,10 +311,8 @@ class Partitioned:
     def ahead(self, number: int, columns: list[str]) -> bool:
         return self._inner.ahead(number, self._constants.to_read(columns, self._of_file))
 
-    def possible(self, wanted: Filter) -> set[int] | None:
-        if isinstance(self._inner, (LocalParquet, StoredParquet)):
-            return self._inner.possible_with(wanted, self._schema, self._constants)
-        return None
+    def possible(self, wanted: Filter, constants: Constants | None = None) -> set[int] | None:
+        return self._inner.possible(wanted, self._constants)
 
     def close(self) -> None:
         self._inner.close()

@@ -8,24 +8,19 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from fastio.errors import SchemaError
-from fastio.runtime.ahead import Ahead
 from fastio.runtime.threads import DaemonPool
 from fastio.sources.table.binary_files import ArrowTable, ParquetTable
 from fastio.sources.table.filters import Filter
-from fastio.sources.table.objects import StoreFile
 from fastio.sources.table.reading import Table
 from fastio.sources.table.row_groups import (
+    ArrowGroups,
+    AtHand,
     InMemory,
-    LocalArrow,
-    LocalParquet,
     Nothing,
-    OpenFiles,
+    ParquetGroups,
     Partitioned,
     Source,
-    StoredArrow,
-    StoredParquet,
 )
-from fastio.sources.table.spans import Span
 from fastio.sources.table.tables import Tables
 from fastio.sources.table.wrapped import unwrapped
 
@@ -44,19 +39,15 @@ def sources(tables: Tables, memory: int, pool: DaemonPool, wanted: Filter | None
         SchemaError: If files without row groups need more memory.
         ShardCorrupt: If a file is damaged.
     """
-    opened = OpenFiles()
     room = _Room(memory)
-    ahead: Ahead[Sequence[Span]] = Ahead(memory // 2, name="fastio-table-ahead")
+    at_hand = AtHand(memory // 2)
     columns = [*tables.conversion.reads, *(() if wanted is None else wanted.columns)]
 
     def of_file(table: Table) -> Source:
         if isinstance(table, ParquetTable):
-            if isinstance(table.file, StoreFile):
-                return StoredParquet(table, ahead, opened)
-            return LocalParquet(table, opened)
+            return ParquetGroups(table, at_hand)
         if isinstance(table, ArrowTable) and table.has_batches:
-            stored = isinstance(table.file, StoreFile)
-            return StoredArrow(table, ahead) if stored else LocalArrow(table, opened)
+            return ArrowGroups(table, at_hand)
         batches = room.read(table, tables, _own(columns, table))
         return InMemory(batches, table.mapped if isinstance(table, ArrowTable) else None)
 
@@ -66,7 +57,7 @@ def sources(tables: Tables, memory: int, pool: DaemonPool, wanted: Filter | None
             return of_file(file)
         if wanted is not None and not wanted.among([constants], table.schema):
             return Nothing()
-        return Partitioned(of_file(file), file, table.schema, constants)
+        return Partitioned(of_file(file), file, constants)
 
     return list(pool.map(source, tables.tables))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -34,7 +34,7 @@ class StoredBytes(Protocol):
         """Returns the size in bytes."""
         ...
 
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Span]:
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> Fetched:
         """Fetches ranges (offset, length)."""
         ...
 
@@ -79,30 +79,70 @@ def _receive(store: Store, key: str, offset: int, memory: memoryview, stamp: Sta
     store.read_into(key, offset, [memory], expect=stamp)
 
 
-def bytes_of(spans: Sequence[Span], offset: int, length: int) -> np.ndarray:
-    """Returns a range of an object: uint8 (length,), or fewer if no span has all of it."""
-    place = bisect_right(spans, offset, key=lambda span: span[0]) - 1
-    if place < 0:
-        return np.empty(0, np.uint8)
-    start, data = spans[place]
-    return np.asarray(data)[offset - start : offset - start + length]
-
-
-class SpanFile:
-    """A file for `pyarrow.PythonFile` that reads from fetched spans, and fetches what they lack.
+class Fetched:
+    """Ranges of an object that were fetched; see `fastio.sources.table.objects`. Immutable.
 
     Args:
         source: The object.
-        spans: The spans that were fetched, sorted.
+        spans: The offset and bytes of what was fetched.
+    """
+
+    def __init__(self, source: StoredBytes, spans: Sequence[Span]) -> None:
+        self._source = source
+        self.spans = sorted(spans, key=_start)
+
+    def data(self, offset: int, length: int) -> np.ndarray:
+        """Returns the bytes of a range: uint8 (length,), or fewer if no span has all of it."""
+        last = bisect_right(self.spans, offset, key=_start) - 1
+        found = [self.spans[place] for place in range(last, -1, -1)]
+        whole = (span for span in found if offset + length <= span[0] + len(span[1]))
+        start, data = next(whole, found[0] if found else (offset, memoryview(b"")))
+        return np.asarray(data)[offset - start : offset - start + length]
+
+    def source(self) -> pa.PythonFile:
+        """Returns what pyarrow opens for random access. Other ranges cost a request each."""
+        return python_file(SpanFile(self._source, self))
+
+    def opened(self, opener: Callable[[Any], Any]) -> Any:
+        """Returns pyarrow's reader of the object."""
+        return opener(self.source())
+
+    def more(self, ranges: Sequence[tuple[int, int]]) -> Fetched:
+        """Returns these ranges and others (offset, length), which are fetched if necessary."""
+        missing = [each for each in ranges if len(self.data(*each)) < each[1]]
+        if not missing:
+            return self
+        return Fetched(self._source, [*self.spans, *self._source.fetch(missing).spans])
+
+    def joined(self, other: Fetched) -> Fetched:
+        """Returns these ranges and those of another object of this class."""
+        return Fetched(self._source, [*self.spans, *other.spans])
+
+    def check(self) -> None:
+        """Does nothing, because nobody else can change the bytes."""
+
+    def check_size(self) -> None:
+        """Does nothing; see `check`."""
+
+
+def _start(span: Span) -> int:
+    return span[0]
+
+
+class SpanFile:
+    """A file for `pyarrow.PythonFile` that reads fetched ranges, and fetches what they lack.
+
+    Args:
+        source: The object.
+        fetched: The ranges that were fetched.
     """
 
     closed = False
 
-    def __init__(self, source: StoredBytes, spans: Sequence[Span] = ()) -> None:
+    def __init__(self, source: StoredBytes, fetched: Fetched) -> None:
         self._source = source
         self._size = source.size()
-        self._spans = spans
-        self._starts = np.array([start for start, _ in spans], np.int64)
+        self._fetched: Fetched | None = fetched
         self._at = 0
 
     def read_buffer(self, nbytes: int | None = None) -> memoryview:
@@ -128,8 +168,8 @@ class SpanFile:
         return self._at
 
     def close(self) -> None:
-        """Releases the spans."""
-        self._spans, self._starts, self.closed = (), self._starts[:0], True
+        """Releases the bytes."""
+        self._fetched, self.closed = None, True
 
     def readable(self) -> bool:
         """Returns True."""
@@ -144,12 +184,10 @@ class SpanFile:
         return False
 
     def _bytes(self, offset: int, count: int) -> memoryview:
-        place = int(np.searchsorted(self._starts, offset, side="right")) - 1
-        if place >= 0:
-            start, data = self._spans[place]
-            if offset + count <= start + len(data):
-                return data[offset - start : offset - start + count]
-        return self._source.fetch([(offset, count)])[0][1] if count else memoryview(b"")
+        found = None if self._fetched is None else self._fetched.data(offset, count)
+        if found is None or len(found) < count:
+            found = self._source.fetch([(offset, count)]).data(offset, count)
+        return found.data
 
 
 class ForwardFile:
@@ -218,7 +256,9 @@ class StreamFile(ForwardFile):
         # The first read is small, because the caller may want only the first rows.
         window = self._window if self._at else min(self._window, MERGED_BYTES)
         count = min(window, self._size - self._at)
-        return self._source.fetch([(self._at, count)])[0][1] if count > 0 else memoryview(b"")
+        if count <= 0:
+            return memoryview(b"")
+        return self._source.fetch([(self._at, count)]).data(self._at, count).data
 
 
 def python_file(file: SpanFile | StreamFile) -> pa.PythonFile:

@@ -353,7 +353,12 @@ class Manifests(Target):
     """A manifest, all of whose hashes are right."""
 
     name = "manifest"
-    modules = ("fastio.packed.manifest", "fastio.packed.ipc", "fastio.schema")
+    modules = (
+        "fastio.packed.manifest",
+        "fastio.packed.ipc",
+        "fastio.packed.metadata",
+        "fastio.schema",
+    )
     allowed = (FastioError,)
 
     def seeds(self) -> list[bytes]:
@@ -388,6 +393,7 @@ class Shards(Target):
     name = "shard"
     modules = (
         "fastio.packed.ipc",
+        "fastio.packed.metadata",
         "fastio.packed.shard",
         "fastio.packed.packed",
         "fastio.packed.shards",

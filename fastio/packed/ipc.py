@@ -24,12 +24,31 @@ from numpy.typing import NDArray
 
 from fastio import _native
 from fastio.errors import FastioError, SourceChanged, SourceNotFound
+from fastio.packed.metadata import (
+    BATCH_BUFFERS,
+    BATCH_COMPRESSION,
+    BATCH_NODES,
+    BATCH_ROWS,
+    END_BYTES,
+    FOOTER_BATCHES,
+    FOOTER_DICTIONARIES,
+    MAGIC,
+    MESSAGE_BODY,
+    MESSAGE_HEADER,
+    MESSAGE_TYPE,
+    TYPE_BATCH,
+    at,
+    block_places,
+    find,
+    follow,
+    footer_length,
+    slot,
+    vector,
+)
 
 ALIGNMENT = 64
 _SEAL_BYTES = 8
-_MAGIC = b"ARROW1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-_RECORD_BATCH = 3  # its number among the headers of messages, format/Message.fbs
 # What pyarrow raises for files that are damaged or were made to harm it.
 _REFUSALS = (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, LookupError)
 
@@ -78,7 +97,7 @@ def pieces(batch: pa.RecordBatch, payloads: Collection[str] = ()) -> Iterator[Pi
     if batch.num_rows < 1:
         raise ValueError("a shard needs at least one row")
     schema_message, metadata, footer = _skeleton(batch)
-    head = _MAGIC + b"\0\0" + schema_message
+    head = MAGIC + b"\0\0" + schema_message
     # The padding belongs to the metadata's length, so the body begins aligned.
     prefix = len(head) + 8 + len(metadata)
     metadata += bytes(-prefix % ALIGNMENT)
@@ -93,7 +112,7 @@ def pieces(batch: pa.RecordBatch, payloads: Collection[str] = ()) -> Iterator[Pi
             yield from _padded(buffer)
         yield from _padded(last, name if name in payloads else "")
     yield Piece("foot", memoryview(_END_OF_STREAM))
-    yield Piece("foot", memoryview(footer + struct.pack("<I", len(footer)) + _MAGIC))
+    yield Piece("foot", memoryview(footer + struct.pack("<I", len(footer)) + MAGIC))
 
 
 def _padded(buffer: pa.Buffer | None, payload: str = "") -> Iterator[Piece]:
@@ -116,7 +135,7 @@ def sealed(batch: pa.RecordBatch) -> list[memoryview]:
 
 def seal_is_whole(data: memoryview) -> bool:
     """Whether the bytes of a sealed file are those that were written."""
-    end = len(data) - len(_MAGIC) - 4
+    end = len(data) - END_BYTES
     if end < 0:
         return False
     (footer_bytes,) = struct.unpack_from("<I", data, end)
@@ -255,32 +274,29 @@ def _size(buffer: pa.Buffer | None) -> int:
 
 
 def _check_metadata(data: NDArray[np.uint8]) -> tuple[int, int]:
-    """Looks at what a file says of its record batch, before anybody acts on it.
+    """Checks what a file says of its record batch, before anything acts on it.
 
     Returns:
         Where the batch's body begins and ends.
 
     Raises:
-        ValueError: it is not one plain batch inside of the file.
+        ValueError: If it is not one plain batch inside the file.
     """
-    end = len(data) - len(_MAGIC) - 4
-    footer_bytes = 0 if end < 0 else _at("<i", data, end)[0]
+    end = len(data) - END_BYTES
+    footer_bytes = footer_length(data.data)
     begin = end - footer_bytes
-    if footer_bytes <= 0 or begin < 8 or bytes(data[end + 4 :]) != _MAGIC:
+    if footer_bytes <= 0 or begin < 8:
         raise _Refused("has no footer at its end")
     footer = data[begin:end].tobytes()
-    root = _follow(footer, 0)
-    dictionaries = _find(footer, root, 2)
-    if dictionaries is not None and _vector(footer, dictionaries)[1]:
+    if len(block_places(footer, FOOTER_DICTIONARIES)):
         raise _Refused("has dictionaries, which fastio never writes")
-    blocks = _find(footer, root, 3)
-    count = 0 if blocks is None else _vector(footer, blocks)[1]
-    if count != 1:
-        raise _Refused(f"has {count} record batches, expected 1")
-    offset, length, body_bytes = _at("<qi4xq", footer, _first_block(footer))
+    batches = block_places(footer, FOOTER_BATCHES)
+    if len(batches) != 1:
+        raise _Refused(f"has {len(batches)} record batches, expected 1")
+    offset, length, body_bytes = at(footer, "<qi4xq", batches[0])
     if offset < 8 or length < 8 or body_bytes < 0 or offset + length + body_bytes > begin:
         raise _Refused("has a record batch that does not lie inside the file")
-    marker, metadata_bytes = _at("<iI", data, offset)
+    marker, metadata_bytes = at(data, "<iI", offset)
     if marker != -1 or metadata_bytes + 8 != length or (offset + length) % 8:
         raise _Refused("has a record batch in a layout that fastio never writes")
     metadata = data[offset + 8 : offset + length].tobytes()
@@ -289,19 +305,19 @@ def _check_metadata(data: NDArray[np.uint8]) -> tuple[int, int]:
 
 
 def _check_batch(metadata: bytes, body_bytes: int) -> None:
-    """Raises ValueError unless a RecordBatch message is plain, its buffers inside of the body."""
-    message = _follow(metadata, 0)
-    if metadata[_slot(metadata, message, 1)] != _RECORD_BATCH:
+    """Raises ValueError unless a message is a plain batch whose buffers lie inside the body."""
+    message = follow(metadata, 0)
+    if metadata[slot(metadata, message, MESSAGE_TYPE)] != TYPE_BATCH:
         raise _Refused("has a message that is not a record batch where the record batch should be")
-    if _at("<q", metadata, _slot(metadata, message, 3))[0] != body_bytes:
+    if at(metadata, "<q", slot(metadata, message, MESSAGE_BODY))[0] != body_bytes:
         raise _Refused("gives two different sizes for its record batch")
-    batch = _follow(metadata, _slot(metadata, message, 2))
-    if _find(metadata, batch, 3) is not None:
+    batch = follow(metadata, slot(metadata, message, MESSAGE_HEADER))
+    if find(metadata, batch, BATCH_COMPRESSION) is not None:
         raise _Refused("has compressed buffers, which fastio never writes")
-    nodes = _pairs(metadata, _slot(metadata, batch, 1))
+    nodes = _pairs(metadata, slot(metadata, batch, BATCH_NODES))
     if (nodes[:, 0] < 0).any() or nodes[:, 1].any():
         raise _Refused("has nulls, which fastio never writes")
-    buffers = _pairs(metadata, _slot(metadata, batch, 2))
+    buffers = _pairs(metadata, slot(metadata, batch, BATCH_BUFFERS))
     buffers = buffers[buffers[:, 1] != 0]
     begins, sizes = buffers[:, 0], buffers[:, 1]
     if (begins < 0).any() or (sizes < 0).any() or (sizes > body_bytes - begins).any():
@@ -310,12 +326,10 @@ def _check_batch(metadata: bytes, body_bytes: int) -> None:
         raise _Refused("has columns that overlap or are not aligned")
 
 
-def _pairs(data: bytes, slot: int) -> NDArray[np.int64]:
-    """A vector of structs of two int64, which a slot refers to: (n, 2)."""
-    begin, count = _vector(data, slot)
-    if begin + 16 * count > len(data):
-        raise _Refused("has metadata that points outside the file")
-    return np.frombuffer(data, "<i8", 2 * count, begin).reshape(-1, 2)
+def _pairs(data: bytes, position: int) -> NDArray[np.int64]:
+    """Returns a vector of structs of two int64, to which a slot refers: (n, 2)."""
+    places = vector(data, position, 16)
+    return np.frombuffer(data, "<i8", 2 * len(places), places.start).reshape(-1, 2)
 
 
 def _skeleton(batch: pa.RecordBatch) -> tuple[bytes, bytearray, bytearray]:
@@ -327,35 +341,34 @@ def _skeleton(batch: pa.RecordBatch) -> tuple[bytes, bytearray, bytearray]:
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch.slice(0, 1))
     data = sink.getvalue().to_pybytes()
-    (footer_bytes,) = struct.unpack_from("<I", data, len(data) - len(_MAGIC) - 4)
-    end = len(data) - len(_MAGIC) - 4
+    (footer_bytes,) = struct.unpack_from("<I", data, len(data) - END_BYTES)
+    end = len(data) - END_BYTES
     footer = bytearray(data[end - footer_bytes : end])
-    offset, length = _at("<qi", footer, _first_block(footer))
+    offset, length = at(footer, "<qi", block_places(footer, FOOTER_BATCHES)[0])
     return data[8:offset], bytearray(data[offset + 8 : offset + length]), footer
 
 
 def _patch_metadata(metadata: bytearray, batch: pa.RecordBatch, sizes: list[int]) -> int:
     """Put the batch's real lengths and aligned offsets in; returns the body's size in bytes."""
-    message = _follow(metadata, 0)
-    record_batch = _follow(metadata, _slot(metadata, message, 2))
-    struct.pack_into("<q", metadata, _slot(metadata, record_batch, 0), batch.num_rows)
-    nodes = _follow(metadata, _slot(metadata, record_batch, 1)) + 4
-    for column in batch.columns:
-        for array in _flatten(column):
-            struct.pack_into("<qq", metadata, nodes, len(array), 0)
-            nodes += 16
-    entries = _follow(metadata, _slot(metadata, record_batch, 2)) + 4
+    message = follow(metadata, 0)
+    record_batch = follow(metadata, slot(metadata, message, MESSAGE_HEADER))
+    struct.pack_into("<q", metadata, slot(metadata, record_batch, BATCH_ROWS), batch.num_rows)
+    nodes = vector(metadata, slot(metadata, record_batch, BATCH_NODES), 16)
+    arrays = [array for column in batch.columns for array in _flatten(column)]
+    for place, array in zip(nodes, arrays, strict=True):
+        struct.pack_into("<qq", metadata, place, len(array), 0)
+    entries = vector(metadata, slot(metadata, record_batch, BATCH_BUFFERS), 16)
     offset = 0
-    for size in sizes:
-        struct.pack_into("<qq", metadata, entries, offset, size)
-        entries += 16
+    for place, size in zip(entries, sizes, strict=True):
+        struct.pack_into("<qq", metadata, place, offset, size)
         offset += size + -size % ALIGNMENT
-    struct.pack_into("<q", metadata, _slot(metadata, message, 3), offset)
+    struct.pack_into("<q", metadata, slot(metadata, message, MESSAGE_BODY), offset)
     return offset
 
 
 def _patch_footer(footer: bytearray, offset: int, metadata_bytes: int, body_bytes: int) -> None:
-    struct.pack_into("<qi4xq", footer, _first_block(footer), offset, metadata_bytes, body_bytes)
+    (place,) = block_places(footer, FOOTER_BATCHES)
+    struct.pack_into("<qi4xq", footer, place, offset, metadata_bytes, body_bytes)
 
 
 def _flatten(array: pa.Array) -> Iterator[pa.Array]:
@@ -364,48 +377,3 @@ def _flatten(array: pa.Array) -> Iterator[pa.Array]:
     of_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if any(is_list(array.type) for is_list in of_lists):
         yield from _flatten(array.values)
-
-
-# FlatBuffers, as much of it as it takes to find a number: a table begins with the distance back
-# to its vtable, which lists where each slot lies in the table (flatbuffers.dev, "Internals").
-# Slots are those of Arrow's format/Message.fbs and format/File.fbs. The data may be anybody's.
-
-
-def _at(format: str, data: Any, position: int) -> tuple[Any, ...]:
-    """Numbers that stand at a position."""
-    if not 0 <= position <= len(data) - struct.calcsize(format):
-        raise _Refused("has metadata that points outside the file")
-    return struct.unpack_from(format, data, position)
-
-
-def _follow(data: Any, position: int) -> int:
-    """The position that the reference at `position` points to."""
-    return position + int(_at("<I", data, position)[0])
-
-
-def _find(data: Any, table: int, index: int) -> int | None:
-    """The position of a table's slot, None where the table has none."""
-    vtable = table - int(_at("<i", data, table)[0])
-    if 4 + 2 * index >= _at("<H", data, vtable)[0]:
-        return None
-    offset = int(_at("<H", data, vtable + 4 + 2 * index)[0])
-    return table + offset if offset else None
-
-
-def _slot(data: Any, table: int, index: int) -> int:
-    """The position of a table's slot, which must be present."""
-    found = _find(data, table, index)
-    if found is None or found >= len(data):
-        raise _Refused(f"has metadata without slot {index}")
-    return found
-
-
-def _vector(data: Any, slot: int) -> tuple[int, int]:
-    """Where the elements of the vector begin that a slot refers to, and how many there are."""
-    begin = _follow(data, slot)
-    return begin + 4, int(_at("<I", data, begin)[0])
-
-
-def _first_block(footer: Any) -> int:
-    """Where the footer describes the first record batch: offset i64, length i32, body i64."""
-    return _vector(footer, _slot(footer, _follow(footer, 0), 3))[0]

@@ -10,8 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
 from fastio.errors import ShardCorrupt
+from fastio.packed.metadata import (
+    END_BYTES,
+    FOOTER_BATCHES,
+    FOOTER_DICTIONARIES,
+    MAGIC,
+    Block,
+    batch_rows,
+    blocks,
+    footer_length,
+)
 from fastio.sources.table.footers import check_footer
-from fastio.sources.table.ipc import MAGIC, Block, batch_rows, blocks, footer_length
 from fastio.sources.table.mapped import Mapped
 from fastio.sources.table.objects import Data, TableFile, as_file
 from fastio.sources.table.place import Place
@@ -22,8 +31,6 @@ from fastio.sources.table.trust import (
     check_decompressed,
     check_stream,
 )
-
-_END_BYTES = len(MAGIC) + 4  # the size of the footer, and the magic number
 
 
 class ParquetTable:
@@ -135,7 +142,7 @@ class ArrowTable:
         self.mapped: Mapped | None = None
         self.schema: pa.Schema
         self._footer: Data | None = None  # of a file in a store: footer and dictionaries
-        self._blocks: list[Block] = []
+        self._blocks: Sequence[Block] = ()
         self.file.opened(self._open)
 
     @property
@@ -205,12 +212,14 @@ class ArrowTable:
             data.check()
 
     def _open_file(self, data: Data, size: int) -> None:
-        end = size - _END_BYTES
-        length = footer_length(_view(data, end, _END_BYTES))
+        end = size - END_BYTES
+        length = footer_length(_view(data, end, END_BYTES))
         if not 0 <= length <= end:
             raise ValueError(f"the size of its footer, {length} bytes, is not possible")
-        data = data.more([(end - length, length + _END_BYTES)])
-        dictionaries, self._blocks = blocks(_view(data, end - length, length))
+        data = data.more([(end - length, length + END_BYTES)])
+        footer = _view(data, end - length, length)
+        dictionaries = blocks(footer, FOOTER_DICTIONARIES)
+        self._blocks = blocks(footer, FOOTER_BATCHES)
         heads = [(block.offset, block.metadata) for block in self._blocks]
         known = data.more(heads)
         self.batch_rows = [batch_rows(_view(known, *head)) for head in heads]

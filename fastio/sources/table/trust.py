@@ -19,13 +19,13 @@ from typing import Any
 import pyarrow as pa
 
 from fastio.errors import ShardCorrupt
-from fastio.runtime.memory import available_memory
-from fastio.sources.table.ipc import (
+from fastio.packed.metadata import (
     body_bytes,
     decompressed_bytes,
     message_head,
     messages,
 )
+from fastio.runtime.memory import available_memory
 from fastio.sources.table.spans import ForwardFile
 
 _MOST_FREELY = 256 << 20

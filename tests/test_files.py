@@ -18,7 +18,7 @@ from fastio import PackError
 from fastio.cli import main
 from fastio.diagnose.report import write_ladder
 from fastio.packed import JOURNAL_NAME
-from fastio.packed.shard import write_shard
+from fastio.packed.shard_writer import write_shard
 from fastio.runtime.files import (
     is_stream,
     read_file,

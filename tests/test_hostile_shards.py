@@ -19,8 +19,14 @@ import xxhash
 from fastio.errors import ManifestInvalid, ShardCorrupt
 from fastio.packed import MANIFEST_NAME
 from fastio.packed import Dataset as open_dataset
-from fastio.packed.manifest import METADATA_KEY, _hash_columns, manifest_batch, manifest_metadata
-from fastio.packed.shard import ShardReader, write_sealed
+from fastio.packed.manifest_writer import (
+    METADATA_KEY,
+    hash_columns,
+    manifest_batch,
+    manifest_metadata,
+)
+from fastio.packed.shard import ShardReader
+from fastio.packed.shard_writer import write_sealed
 from fastio.schema import Image, Scalar, Schema, Text
 from tests.manifests import made_up
 
@@ -96,7 +102,7 @@ def made(folder: Path, change: Callable[[dict[str, pa.Array], dict[str, Any]], N
     change(arrays, description)
     description.setdefault("columns_xxh3", "")
     if description["columns_xxh3"] is not None:
-        description["columns_xxh3"] = _hash_columns(list(arrays.values()))
+        description["columns_xxh3"] = hash_columns(list(arrays.values()))
     schema = batch.schema.with_metadata(manifest_metadata(description))
     write_sealed(
         folder / MANIFEST_NAME, pa.RecordBatch.from_arrays(list(arrays.values()), schema=schema)

@@ -20,7 +20,7 @@ from typing import IO, Any
 from fastio.errors import PackError
 from fastio.pack.codebooks import open_codebook
 from fastio.packed import JOURNAL_NAME, ShardEntry
-from fastio.packed.shard import ShardFile
+from fastio.packed.shard_writer import ShardFile
 from fastio.runtime.files import flush_folder
 
 

@@ -14,8 +14,8 @@ from fastio import _native
 from fastio.pack.destination import Destination, shard_name, writing_to
 from fastio.pack.journal import FinishedShard
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, write_manifest
-from fastio.packed.manifest import FORMAT_VERSION, METADATA_KEY
-from fastio.packed.shard import write_shard
+from fastio.packed.manifest_writer import FORMAT_VERSION, METADATA_KEY
+from fastio.packed.shard_writer import write_shard
 from fastio.schema import Schema
 
 RESUME = ", then go on with resume (--resume)"

@@ -1,12 +1,13 @@
 """Packed datasets: a manifest, the shards that it names, and rows by their global number.
 
-- `packed`: `Dataset`; `gathered` reads fields of many rows
-- `manifest`: the description of the shards
-- `shards`: where shards lie; those in a folder. `stored`: those in a store
-- `shard`: one file of rows; `ipc`: Arrow files, laid out for a memory map and read without trust
-- `compared`: verification in the background; `check`: all images decoded, for `fastio verify`
-- `pixels`: stored images to pixels
-- `rows`, `of_sample`: what all datasets of rows share
+- `packed`: `Dataset`; `gathered` reads fields of many rows, `extents` finds images' bytes
+- `shards`: where shards lie, and those in a folder; `stored`: those in a store
+- `manifest`, `shard`: reading them; `manifest_writer`, `shard_writer`: their formats, and writing
+- `ipc`: Arrow files, laid out for a memory map and read without trust; `metadata`: their metadata
+- `compared`: verification in the background; `in_pieces`: how files are hashed
+- `check`: all images decoded, for `fastio verify`; `pixels`: stored images to pixels
+- `rows`, `of_sample`: what all datasets have in common; `layout`, `fixed`, `ragged`, `reads`: where
+  the engine finds fields
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from __future__ import annotations
 from fastio.packed.check import BadImage, ImagesCheck, check_file, check_images
 from fastio.packed.manifest import (
     CODEBOOK_BYTES,
-    FORMAT_VERSION,
     JOURNAL_NAME,
-    MANIFEST_NAME,
     Manifest,
-    ShardEntry,
     is_dataset,
     is_half_written,
+)
+from fastio.packed.manifest_writer import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    ShardEntry,
     write_manifest,
 )
-from fastio.packed.packed import Dataset, Extent, StoredImage
+from fastio.packed.packed import Dataset, StoredImage
 from fastio.packed.pixels import decode_image, open_image
 from fastio.packed.shards import ShardCheck
 from fastio.packed.stored import HEADS
@@ -36,7 +39,6 @@ __all__ = [
     "MANIFEST_NAME",
     "BadImage",
     "Dataset",
-    "Extent",
     "ImagesCheck",
     "Manifest",
     "ShardCheck",

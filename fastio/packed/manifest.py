@@ -1,28 +1,6 @@
-"""The manifest: the description of a dataset's shards, in one Arrow file that is mapped.
+"""Reads the manifest: the description of a dataset's shards, in one Arrow file that is mapped.
 
-One row describes one shard, in the order of the dataset's rows:
-
-    name            large_utf8   file name within the dataset's folder
-    rows            int64        rows in the shard, at least 1
-    first_row       int64        global number of its first row
-    bytes           int64        size of the file
-    xxh3            large_utf8   xxh3_64 of the file, 16 hexadecimal digits
-    head_bytes, foot_bytes
-                    int64        bytes before its columns and after them
-    head_xxh3       large_utf8   xxh3_64 of head and foot together
-    columns_xxh3    large_utf8   xxh3_64 of all bytes between them, except the images' bytes
-    FIELD.offset, FIELD.bytes
-                    int64        for each image field: position of its images' bytes in the file
-    FIELD.jpeg, FIELD.raw, FIELD.encoded, FIELD.blocks
-                    int64        for each image field: its rows by codec
-    FIELD.tokens    int64        for each field of tokens: number of tokens in all rows
-
-The schema metadata has two keys. `fastio` is JSON with `format_version`, `schema`, `packing`, the
-`codebook` of the block codec in base64 or null, `statistics` of the columns of a packed table if it
-was one, the sums `rows`, `bytes` and `shards`, and `columns_xxh3`, the hash of the columns above.
-`fastio.xxh3` is the xxh3_64 of that JSON's bytes, 16 hexadecimal digits. It is also the dataset's
-fingerprint: it depends on every byte of the dataset, and its cost does not depend on the number of
-shards. The file is sealed: it contains a hash of all its bytes, see `fastio.packed.ipc`.
+`fastio.packed.manifest_writer` describes the file.
 """
 
 from __future__ import annotations
@@ -30,9 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,22 +24,21 @@ from fastio.errors import (
     SourceChanged,
 )
 from fastio.packed.ipc import MappedFile, seal_is_whole, stamp
-from fastio.packed.shard import ShardFile, write_sealed
+from fastio.packed.manifest_writer import (
+    FORMAT_VERSION,
+    HASH_KEY,
+    MANIFEST_NAME,
+    METADATA_KEY,
+    TEXTS,
+    arrow_schema,
+    hash_columns,
+)
+from fastio.packed.shard_writer import ShardFile
 from fastio.schema import CODEC_NAMES, Schema
 
-FORMAT_VERSION = 1
 CODEBOOK_BYTES = 16_640
-MANIFEST_NAME = "manifest.arrow"
 JOURNAL_NAME = "pack.journal"
-METADATA_KEY = b"fastio"
-HASH_KEY = b"fastio.xxh3"
 
-_TEXTS = ("name", "xxh3", "head_xxh3", "columns_xxh3")
-_COLUMNS = (
-    *("name", "rows", "first_row", "bytes", "xxh3"),
-    *("head_bytes", "foot_bytes", "head_xxh3", "columns_xxh3"),
-)
-_IMAGE_PARTS = ("offset", "bytes", *CODEC_NAMES)
 _COUNTS = (".tokens", *(f".{codec}" for codec in CODEC_NAMES))
 # Errors that parsing a forged description may raise.
 _DAMAGE = (
@@ -74,115 +49,6 @@ _MOST = 2**63 - 1
 _SHARDS_AT_ONCE = 8192
 # Manifests up to this size are verified when opened, which takes milliseconds; larger ones later.
 _CHECKED_BYTES = 16 << 20
-
-
-@dataclass(frozen=True)
-class ShardEntry:
-    """One shard as the manifest describes it.
-
-    Attributes:
-        name: The file name within the dataset's folder.
-        rows: The number of rows, at least 1.
-        file: The parts and hashes of the file.
-        codecs: For each image field, its rows by codec, in the order of `CODEC_NAMES`.
-        tokens: For each field of tokens, the number of tokens in all rows.
-    """
-
-    name: str
-    rows: int
-    file: ShardFile
-    codecs: Mapping[str, tuple[int, ...]]
-    tokens: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the file in bytes."""
-        return self.file.nbytes
-
-
-def write_manifest(
-    folder: str | os.PathLike[str],
-    schema: Schema,
-    packing: Mapping[str, Any],
-    entries: Sequence[ShardEntry],
-    codebook: bytes | None = None,
-    statistics: Sequence[Mapping[str, Any]] | None = None,
-) -> None:
-    """Writes a dataset's manifest atomically, which makes the folder a dataset.
-
-    Args:
-        folder: The folder of the shards.
-        schema: The fields of the samples.
-        packing: JSON values that describe how the dataset was made: options and source.
-        entries: The shards in the order of rows; at least one.
-        codebook: The codebook of the block codec, 16,640 bytes, if a row is stored as blocks.
-        statistics: JSON values for each column of the packed table; None if it was not a table.
-
-    Raises:
-        OSError: If it cannot be written. No manifest exists in this case.
-    """
-    files = [entry.file for entry in entries]
-    texts = {
-        "name": [entry.name for entry in entries],
-        "xxh3": [file.xxh3 for file in files],
-        "head_xxh3": [file.head_xxh3 for file in files],
-        "columns_xxh3": [file.columns_xxh3 for file in files],
-    }
-    numbers = {
-        "rows": [entry.rows for entry in entries],
-        "bytes": [file.nbytes for file in files],
-        "head_bytes": [file.head_bytes for file in files],
-        "foot_bytes": [file.foot_bytes for file in files],
-    }
-    for name in schema.image_fields:
-        for number, part in enumerate(("offset", "bytes")):
-            numbers[f"{name}.{part}"] = [file.payloads[name][number] for file in files]
-        for number, codec in enumerate(CODEC_NAMES):
-            numbers[f"{name}.{codec}"] = [entry.codecs[name][number] for entry in entries]
-    for name in schema.token_fields:
-        numbers[f"{name}.tokens"] = [entry.tokens[name] for entry in entries]
-    columns = {name: pa.array(values, pa.large_utf8()) for name, values in texts.items()}
-    columns |= {name: pa.array(values, pa.int64()) for name, values in numbers.items()}
-    batch = manifest_batch(schema, packing, columns, codebook, statistics)
-    write_sealed(Path(folder) / MANIFEST_NAME, batch)
-
-
-def manifest_batch(
-    schema: Schema,
-    packing: Mapping[str, Any],
-    columns: Mapping[str, pa.Array],
-    codebook: bytes | None = None,
-    statistics: Sequence[Mapping[str, Any]] | None = None,
-) -> pa.RecordBatch:
-    """Builds a manifest as a record batch, from all of its columns except `first_row`."""
-    rows = columns["rows"].to_numpy()
-    first_row = np.zeros(len(rows), dtype=np.int64)
-    np.cumsum(rows[:-1], out=first_row[1:])
-    arrays = [
-        pa.array(first_row) if name == "first_row" else columns[name]
-        for name in _column_names(schema)
-    ]
-    description = {
-        "format_version": FORMAT_VERSION,
-        "schema": schema.to_json(),
-        "packing": dict(packing),
-        "codebook": None if codebook is None else base64.b64encode(codebook).decode(),
-        "rows": int(rows.sum()),
-        "bytes": int(columns["bytes"].to_numpy().sum()),
-        "shards": len(rows),
-        "columns_xxh3": _hash_columns(arrays),
-    }
-    if statistics is not None:
-        description["statistics"] = [dict(column) for column in statistics]
-    return pa.RecordBatch.from_arrays(
-        arrays, schema=_arrow_schema(schema).with_metadata(manifest_metadata(description))
-    )
-
-
-def manifest_metadata(description: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Returns the schema metadata of a manifest: the description and its hash."""
-    text = json.dumps(description).encode()
-    return {METADATA_KEY: text, HASH_KEY: xxhash.xxh3_64(text).hexdigest().encode()}
 
 
 class Manifest:
@@ -373,7 +239,7 @@ class Manifest:
                 )
             self.format_version = version
             self.schema = Schema.from_json(description["schema"])
-            self._columns = _arrow_schema(self.schema)
+            self._columns = arrow_schema(self.schema)
             self.schema.arrow_schema()  # raises for numbers that Arrow cannot represent
             self.packing: dict[str, Any] = dict(description["packing"])
             for key in ("rows", "shards", "bytes"):
@@ -397,7 +263,7 @@ class Manifest:
     def _check_rows(self) -> None:
         for begin in range(0, self.shards, _SHARDS_AT_ONCE):
             self._check_shards(begin, min(begin + _SHARDS_AT_ONCE, self.shards))
-        found = _hash_columns(self._batch.columns)
+        found = hash_columns(self._batch.columns)
         if found != self._columns_xxh3:
             raise ManifestInvalid(
                 f"{self.path} is damaged: its columns have the XXH3 hash {found}, expected "
@@ -441,7 +307,7 @@ class Manifest:
                 wrong | (nbytes > end - offset),
             )
             at = np.where(nbytes > 0, offset + nbytes, at)
-        for name in _TEXTS:
+        for name in TEXTS:
             _, buffer, data = self._batch.column(name).buffers()
             ends = np.frombuffer(buffer, np.int64, self.shards + 1)[some.start : some.stop + 1]
             wrong = (ends[:-1] < 0) | (ends[1:] < ends[:-1])
@@ -506,37 +372,3 @@ def _parse_codebook(text: Any) -> bytes | None:
     if len(data) != CODEBOOK_BYTES:
         raise ValueError(f"the codebook has {len(data)} bytes, expected {CODEBOOK_BYTES}")
     return data
-
-
-def _column_names(schema: Schema) -> list[str]:
-    images = [f"{name}.{part}" for name in schema.image_fields for part in _IMAGE_PARTS]
-    tokens = [f"{name}.tokens" for name in schema.token_fields]
-    return [*_COLUMNS, *images, *tokens]
-
-
-def _arrow_schema(schema: Schema) -> pa.Schema:
-    return pa.schema(
-        [
-            pa.field(name, pa.large_utf8() if name in _TEXTS else pa.int64(), nullable=False)
-            for name in _column_names(schema)
-        ]
-    )
-
-
-def _hash_columns(columns: Sequence[pa.Array]) -> str:
-    """Returns the xxh3_64 of the columns' values in order.
-
-    Integers are hashed as little-endian int64. Strings are hashed as their offsets (little-endian
-    int64, one more than rows), followed by their bytes.
-    """
-    digest = xxhash.xxh3_64()
-    for column in columns:
-        if not pa.types.is_large_string(column.type):
-            digest.update(np.ascontiguousarray(column.to_numpy()).data)
-            continue
-        _, offsets, data = column.buffers()
-        offset_bytes = 8 * (len(column) + 1)
-        digest.update(memoryview(offsets)[:offset_bytes])
-        end = int.from_bytes(memoryview(offsets)[offset_bytes - 8 : offset_bytes], "little")
-        digest.update(memoryview(data or b"")[:end])
-    return digest.hexdigest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -30,15 +29,6 @@ from fastio.shown import without_secrets
 from fastio.store import Store, is_remote, open_store
 
 _ATTEMPTS = 6  # fetches of data that arrives damaged
-
-
-@dataclass(frozen=True)
-class Extent:
-    """A range of one shard's bytes."""
-
-    shard: int
-    offset: int
-    length: int
 
 
 class StoredImage(NamedTuple):
@@ -468,59 +458,6 @@ class Dataset(Rows):
             problem = self._shards.check(shard)
             nbytes = int(self.manifest.shard_bytes[shard])
             yield ShardCheck(self.manifest.name(shard), nbytes, problem)
-
-    def extents(self, first: int, last: int) -> list[Extent]:
-        """Returns the ranges of the images of rows [first, last). Opens their shards.
-
-        They are ordered by shard and then by field. Each covers a field's rows in order.
-
-        Raises:
-            StoreError, SourceNotFound, ShardCorrupt: As for `shard`.
-        """
-        found = []
-        for shard, begin, end in self.spans(first, last):
-            reader = self.shard(shard)
-            for field in self.schema.image_fields:
-                offsets = reader.offsets(field)
-                offset, stop = int(offsets[begin]), int(offsets[end])
-                found.append(Extent(shard, reader.data_offset(field) + offset, stop - offset))
-        return found
-
-    def spans(self, first: int, last: int) -> list[tuple[int, int, int]]:
-        """Splits rows [first, last) by shard: returns (shard, local begin, local end)."""
-        first_row, rows = self.manifest.first_row, self.manifest.shard_rows
-        shard = int(np.searchsorted(first_row, first, side="right")) - 1
-        found = []
-        while first < last:
-            begin = first - int(first_row[shard])
-            end = min(int(rows[shard]), last - int(first_row[shard]))
-            found.append((shard, begin, end))
-            first += end - begin
-            shard += 1
-        return found
-
-    def check_rows(self, first: int, last: int, parts: Sequence[Any]) -> str | None:
-        """Compares images' bytes with their checksums.
-
-        Args:
-            first, last: The rows [first, last).
-            parts: The bytes of `extents(first, last)`.
-
-        Returns:
-            A description of the first problem, which names the row; None if all bytes are right.
-        """
-        supply = iter(parts)
-        for shard, begin, end in self.spans(first, last):
-            reader = self.shard(shard)
-            for field in self.schema.image_fields:
-                data = np.frombuffer(next(supply), np.uint8)
-                starts = reader.offsets(field)[begin : end + 1]
-                starts = starts - starts[0]
-                expected = reader.fixed(f"{field}.crc32c")[begin:end]
-                bad = _native.crc32c_mismatch(data, starts, expected)
-                if bad >= 0:
-                    return f"{reader.path} row {begin + bad}: wrong CRC-32C"
-        return None
 
     def close(self) -> None:
         """Drops the shards and closes connections. Views that were taken stay valid."""

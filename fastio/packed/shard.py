@@ -1,4 +1,4 @@
-"""Shards: files of rows that are written once and then memory-mapped.
+"""Reads shards: files of rows that are written once and then memory-mapped.
 
 A shard is an Arrow IPC file with one uncompressed record batch. All buffers begin at multiples of
 64 bytes, so that a mapping can be used as arrays directly; `ipc` implements this layout. The
@@ -10,11 +10,8 @@ CRC.
 from __future__ import annotations
 
 import json
-import mmap
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,14 +20,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio import _native
-from fastio.errors import ShardCorrupt, SourceChanged, SourceNotFound
-from fastio.packed.ipc import ALIGNMENT, FileStamp, MappedFile, Piece, pieces, sealed, stamp
-from fastio.runtime.files import only_files, whole_file
+from fastio.errors import ShardCorrupt, SourceChanged
+from fastio.packed.in_pieces import file_pieces, mapped_pieces
+from fastio.packed.ipc import FileStamp, MappedFile, stamp
+from fastio.packed.shard_writer import ShardFile
 from fastio.schema import RECORD_COLUMN, Schema
 
-__all__ = ["ALIGNMENT", "ShardFile", "ShardReader", "checksum", "write_sealed", "write_shard"]
-
-_READ_BYTES = 1 << 20
 _METADATA_KEY = b"fastio"
 _NUMPY_TYPES = {
     pa.from_numpy_dtype(name): np.dtype(name)
@@ -39,127 +34,6 @@ _NUMPY_TYPES = {
         *("float16", "float32", "float64"),
     )
 }
-
-
-@dataclass(frozen=True)
-class ShardFile:
-    """The parts and hashes of a shard's file, as its manifest describes them.
-
-    Attributes:
-        nbytes: The size of the file in bytes.
-        xxh3: The xxh3_64 of the file; like all hashes here, 16 hexadecimal digits.
-        head_bytes: The number of bytes before the columns.
-        foot_bytes: The number of bytes after the columns.
-        head_xxh3: The xxh3_64 of head and foot together.
-        columns_xxh3: The xxh3_64 of all bytes between them, without the payloads.
-        payloads: For each image field, the offset and size of its column's data.
-    """
-
-    nbytes: int
-    xxh3: str
-    head_bytes: int
-    foot_bytes: int
-    head_xxh3: str
-    columns_xxh3: str
-    payloads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-    def column_ranges(self) -> list[tuple[int, int]]:
-        """Returns the ranges (offset, bytes) that `columns_xxh3` covers, ascending."""
-        return self._without_payloads(self.head_bytes, self.nbytes - self.foot_bytes)
-
-    def described(self) -> list[tuple[int, int]]:
-        """Returns the ranges (offset, bytes) of everything but the payloads, ascending."""
-        return self._without_payloads(0, self.nbytes)
-
-    def _without_payloads(self, begin: int, end: int) -> list[tuple[int, int]]:
-        ranges = []
-        for offset, nbytes in sorted(self.payloads.values()):
-            ranges.append((begin, offset - begin))
-            begin = offset + nbytes
-        ranges.append((begin, end - begin))
-        return [each for each in ranges if each[1]]
-
-
-class _Hashes:
-    """Computes the hashes of a shard while it is written piece by piece."""
-
-    def __init__(self, payloads: Collection[str]) -> None:
-        self._whole, self._head, self._columns = (xxhash.xxh3_64() for _ in range(3))
-        self._bytes = {"head": 0, "column": 0, "payload": 0, "foot": 0}
-        self._payloads = dict.fromkeys(payloads, (0, 0))
-
-    def add(self, piece: Piece) -> None:
-        self._whole.update(piece.data)
-        if piece.part == "payload":
-            self._payloads[piece.column] = (sum(self._bytes.values()), piece.data.nbytes)
-        elif piece.part == "column":
-            self._columns.update(piece.data)
-        else:
-            self._head.update(piece.data)
-        self._bytes[piece.part] += piece.data.nbytes
-
-    def file(self) -> ShardFile:
-        nbytes, head, foot = sum(self._bytes.values()), self._bytes["head"], self._bytes["foot"]
-        # A column without data has no position. The beginning of the columns is a valid one.
-        payloads = {name: at if at[1] else (head, 0) for name, at in self._payloads.items()}
-        digests = self._whole.hexdigest(), self._head.hexdigest(), self._columns.hexdigest()
-        return ShardFile(nbytes, digests[0], head, foot, *digests[1:], payloads)
-
-
-def write_shard(
-    path: str | os.PathLike[str], batch: pa.RecordBatch, payloads: Collection[str] = ()
-) -> ShardFile:
-    """Writes a record batch as an Arrow IPC file atomically.
-
-    The file is written under a temporary name in the same folder, flushed to the disk and renamed;
-    then the folder is flushed. An existing file at `path` is replaced.
-
-    Args:
-        path: The path of the file.
-        batch: At least one row, without nulls and without offsets into larger arrays.
-        payloads: The columns of images' bytes, whose rows have checksums of their own.
-
-    Returns:
-        The parts and hashes of the file.
-
-    Raises:
-        OSError: If the file cannot be written (no space, no permission). The temporary file is
-            deleted.
-    """
-    hashes = _Hashes(payloads)
-    with whole_file(path) as file:
-        for piece in pieces(batch, payloads):
-            file.write(piece.data)
-            hashes.add(piece)
-    return hashes.file()
-
-
-def write_sealed(path: str | os.PathLike[str], batch: pa.RecordBatch) -> None:
-    """Writes a record batch as `write_shard` does, with a hash of the whole file inside it.
-
-    Raises:
-        OSError: As for `write_shard`.
-    """
-    with whole_file(path) as file:
-        for data in sealed(batch):
-            file.write(data)
-
-
-def checksum(path: str | os.PathLike[str]) -> str:
-    """Returns the xxh3_64 of a file as 16 hexadecimal digits. Reads the file once, in parts.
-
-    Raises:
-        SourceNotFound: If there is no such file.
-        OSError: If it cannot be read.
-    """
-    digest = xxhash.xxh3_64()
-    try:
-        with open(path, "rb", buffering=0, opener=only_files) as file:
-            while piece := file.read(_READ_BYTES):
-                digest.update(piece)
-    except FileNotFoundError as error:
-        raise SourceNotFound(f"{os.fspath(path)} does not exist") from error
-    return digest.hexdigest()
 
 
 class ShardReader:
@@ -207,7 +81,7 @@ class ShardReader:
         if expected is not None:
             self._check_head(file.data.data, expected)
             if columns_first:
-                self._check_columns(self._mapped_pieces(file.data.data))
+                self._check_columns(mapped_pieces(file.data.data, self._ranges))
         columns = None if schema is None else schema.arrow_schema()
         self._batch, *body = file.batch(columns)
         if expected is not None:
@@ -221,8 +95,7 @@ class ShardReader:
     @property
     def column_bytes(self) -> int:
         """The number of bytes that `check_columns` reads."""
-        assert self._expected is not None
-        return sum(nbytes for _, nbytes in self._expected.column_ranges())
+        return sum(nbytes for _, nbytes in self._ranges)
 
     @property
     def identity(self) -> tuple[FileStamp, str]:
@@ -249,10 +122,17 @@ class ShardReader:
             ShardCorrupt: If they are not what was written.
             SourceChanged: If the file was replaced meanwhile.
         """
-        pieces = self._mapped_pieces(self.mapping.data.data)
-        if in_file:
-            pieces = self._pieces_in_file(past_cache=past_cache)
-        self._check_columns(pieces, stopped)
+        if not in_file:
+            self._check_columns(mapped_pieces(self.mapping.data.data, self._ranges), stopped)
+            return
+        self.check_unchanged()
+        self._check_columns(file_pieces(self._where, self._ranges, past_cache=past_cache), stopped)
+        self.check_unchanged()
+
+    @property
+    def _ranges(self) -> list[tuple[int, int]]:
+        assert self._expected is not None
+        return self._expected.column_ranges()
 
     def _check_columns(
         self, pieces: Iterator[memoryview], stopped: Callable[[], bool] = lambda: False
@@ -264,31 +144,6 @@ class ShardReader:
                 return
             digest.update(piece)
         self._compare("its columns have", digest.hexdigest(), self._expected.columns_xxh3)
-
-    def _column_pieces(self) -> Iterator[tuple[int, int]]:
-        assert self._expected is not None
-        for offset, nbytes in self._expected.column_ranges():
-            for at in range(offset, offset + nbytes, _READ_BYTES):
-                yield at, min(_READ_BYTES, offset + nbytes - at)
-
-    def _mapped_pieces(self, data: memoryview) -> Iterator[memoryview]:
-        for at, nbytes in self._column_pieces():
-            yield data[at : at + nbytes]
-
-    def _pieces_in_file(self, *, past_cache: bool) -> Iterator[memoryview]:
-        self.check_unchanged()
-        # O_DIRECT reads whole pages to page-aligned memory.
-        room = memoryview(mmap.mmap(-1, _READ_BYTES + 2 * mmap.PAGESIZE))
-        file = _open_to_read(self._where, past_cache=past_cache)
-        try:
-            for at, nbytes in self._column_pieces():
-                before = at % mmap.PAGESIZE
-                pages = -(-(before + nbytes) // mmap.PAGESIZE)
-                found = os.preadv(file, [room[: pages * mmap.PAGESIZE]], at - before)
-                yield room[before : min(found, before + nbytes)]
-        finally:
-            os.close(file)
-        self.check_unchanged()
 
     def check_offsets(self) -> None:
         """Checks the offsets of all variable-width columns.
@@ -641,11 +496,3 @@ def _view(buffer: pa.Buffer | None, dtype: Any, count: int) -> NDArray[Any]:
 
 def _size(buffer: pa.Buffer | None) -> int:
     return 0 if buffer is None else int(buffer.size)
-
-
-def _open_to_read(path: str, *, past_cache: bool) -> int:
-    """Opens a file for reading, without the page cache if asked for and supported."""
-    if past_cache and hasattr(os, "O_DIRECT"):
-        with suppress(OSError):
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

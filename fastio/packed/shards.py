@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from fastio.errors import FastioError, ShardCorrupt, SourceNotFound
 from fastio.packed.compared import Comparisons, compare
+from fastio.packed.in_pieces import checksum
 from fastio.packed.manifest import Manifest
-from fastio.packed.shard import ShardReader, checksum
+from fastio.packed.shard import ShardReader
 from fastio.runtime.lifecycle import Owner
 
 # Columns up to this size are verified when their shard is opened, larger ones in the background.

@@ -31,7 +31,8 @@ from fastio.errors import (
     SourceNotFound,
 )
 from fastio.packed.compared import compare
-from fastio.packed.manifest import MANIFEST_NAME, Manifest
+from fastio.packed.manifest import Manifest
+from fastio.packed.manifest_writer import MANIFEST_NAME
 from fastio.packed.shard import ShardReader
 from fastio.packed.shards import OpenShards, check_undamaged, open_shard, wrong_hash, wrong_size
 from fastio.store import Store, join

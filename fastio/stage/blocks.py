@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fastio.packed.extents import check_rows, spans
+from fastio.packed.extents import extents as extents_of
 from fastio.packed.shard import ShardReader
 from fastio.runtime.ahead import in_order
 from fastio.store import Stamp
@@ -91,7 +93,7 @@ class Blocks:
         Raises:
             StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
         """
-        extents = self.dataset.extents(*self.rows(block))
+        extents = extents_of(self.dataset, *self.rows(block))
         return sum(extent.length for extent in extents) if self.images else 0
 
     def sizes(self) -> Iterator[tuple[int, int]]:
@@ -105,7 +107,7 @@ class Blocks:
         )
         opened = 0
         for block in range(self.count):
-            last = self.dataset.spans(*self.rows(block))[-1][0]
+            last = spans(self.dataset, *self.rows(block))[-1][0]
             for _ in itertools.islice(heads, max(0, last + 1 - opened)):
                 opened += 1
             yield block, self.size(block)
@@ -130,12 +132,12 @@ class Blocks:
             StoreError, SourceNotFound, ShardCorrupt: If they cannot be read.
         """
         name = self.dataset.manifest.name
-        extents = self.dataset.extents(*self.rows(block))
+        extents = extents_of(self.dataset, *self.rows(block))
         return [Range(name(extent.shard), extent.offset, extent.length) for extent in extents]
 
     def check(self, block: int, parts: Sequence[Any]) -> str | None:
         """Returns what is wrong with the parts of a block's bytes; None if nothing is."""
-        problem: str | None = self.dataset.check_rows(*self.rows(block), parts)
+        problem: str | None = check_rows(self.dataset, *self.rows(block), parts)
         return problem
 
     def fetch(self, block: int) -> tuple[list[Any], str | None]:
@@ -223,7 +225,7 @@ class Blocks:
 
     def _find_starts(self, block: int, shard: int) -> dict[str, int]:
         at, found = 0, {}
-        for number, begin, end in self.dataset.spans(*self.rows(block)):
+        for number, begin, end in spans(self.dataset, *self.rows(block)):
             reader = self.dataset.shard(number)
             for field in self.dataset.schema.image_fields:
                 if number == shard:

@@ -2,8 +2,9 @@
 
     files -> readers -> tables (one after the other) -> columns (Arrow to NumPy) -> fields
 
-`objects` are files here or in stores, `spans` parts of the latter as files for Arrow; `partitions`
-has columns that names of folders are. `leaves` has the table of what type becomes what field,
+`objects` has the files, here or in a store, in one form: readers get `Data` of them, which is a
+mapping (`mapped`) or fetched ranges (`spans`). `partitions` has the columns in names of folders.
+`leaves` has the table of what type becomes what field,
 `options` what can be asked for, `values` how arrays become NumPy's, `words` the codes of
 dictionary-encoded strings, `filters` which rows are wanted. `direct` reads row groups where they
 lie, in any order and by many threads, by way of `sources` and `row_groups`; `indexed` single rows.

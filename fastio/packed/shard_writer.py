@@ -1,0 +1,117 @@
+"""Writes shards, and computes the hashes that the manifest has of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import xxhash
+
+from fastio.packed.ipc import Piece, pieces, sealed
+from fastio.runtime.files import whole_file
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """The parts and hashes of a shard's file, as its manifest describes them.
+
+    Attributes:
+        nbytes: The size of the file in bytes.
+        xxh3: The xxh3_64 of the file; like all hashes here, 16 hexadecimal digits.
+        head_bytes: The number of bytes before the columns.
+        foot_bytes: The number of bytes after the columns.
+        head_xxh3: The xxh3_64 of head and foot together.
+        columns_xxh3: The xxh3_64 of all bytes between them, without the payloads.
+        payloads: For each image field, the offset and size of its column's data.
+    """
+
+    nbytes: int
+    xxh3: str
+    head_bytes: int
+    foot_bytes: int
+    head_xxh3: str
+    columns_xxh3: str
+    payloads: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def column_ranges(self) -> list[tuple[int, int]]:
+        """Returns the ranges (offset, bytes) that `columns_xxh3` covers, ascending."""
+        return self._without_payloads(self.head_bytes, self.nbytes - self.foot_bytes)
+
+    def described(self) -> list[tuple[int, int]]:
+        """Returns the ranges (offset, bytes) of everything but the payloads, ascending."""
+        return self._without_payloads(0, self.nbytes)
+
+    def _without_payloads(self, begin: int, end: int) -> list[tuple[int, int]]:
+        ranges = []
+        for offset, nbytes in sorted(self.payloads.values()):
+            ranges.append((begin, offset - begin))
+            begin = offset + nbytes
+        ranges.append((begin, end - begin))
+        return [each for each in ranges if each[1]]
+
+
+class _Hashes:
+    """Computes the hashes of a shard while it is written piece by piece."""
+
+    def __init__(self, payloads: Collection[str]) -> None:
+        self._whole, self._head, self._columns = (xxhash.xxh3_64() for _ in range(3))
+        self._bytes = {"head": 0, "column": 0, "payload": 0, "foot": 0}
+        self._payloads = dict.fromkeys(payloads, (0, 0))
+
+    def add(self, piece: Piece) -> None:
+        self._whole.update(piece.data)
+        if piece.part == "payload":
+            self._payloads[piece.column] = (sum(self._bytes.values()), piece.data.nbytes)
+        elif piece.part == "column":
+            self._columns.update(piece.data)
+        else:
+            self._head.update(piece.data)
+        self._bytes[piece.part] += piece.data.nbytes
+
+    def file(self) -> ShardFile:
+        nbytes, head, foot = sum(self._bytes.values()), self._bytes["head"], self._bytes["foot"]
+        # A column without data has no position. The beginning of the columns is a valid one.
+        payloads = {name: at if at[1] else (head, 0) for name, at in self._payloads.items()}
+        digests = self._whole.hexdigest(), self._head.hexdigest(), self._columns.hexdigest()
+        return ShardFile(nbytes, digests[0], head, foot, *digests[1:], payloads)
+
+
+def write_shard(
+    path: str | os.PathLike[str], batch: pa.RecordBatch, payloads: Collection[str] = ()
+) -> ShardFile:
+    """Writes a record batch as an Arrow IPC file atomically.
+
+    The file is written under a temporary name in the same folder, flushed to the disk and renamed;
+    then the folder is flushed. An existing file at `path` is replaced.
+
+    Args:
+        path: The path of the file.
+        batch: At least one row, without nulls and without offsets into larger arrays.
+        payloads: The columns of images' bytes, whose rows have checksums of their own.
+
+    Returns:
+        The parts and hashes of the file.
+
+    Raises:
+        OSError: If the file cannot be written (no space, no permission). The temporary file is
+            deleted.
+    """
+    hashes = _Hashes(payloads)
+    with whole_file(path) as file:
+        for piece in pieces(batch, payloads):
+            file.write(piece.data)
+            hashes.add(piece)
+    return hashes.file()
+
+
+def write_sealed(path: str | os.PathLike[str], batch: pa.RecordBatch) -> None:
+    """Writes a record batch as `write_shard` does, with a hash of the whole file inside it.
+
+    Raises:
+        OSError: As for `write_shard`.
+    """
+    with whole_file(path) as file:
+        for data in sealed(batch):
+            file.write(data)

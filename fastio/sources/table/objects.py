@@ -206,7 +206,11 @@ class LocalFile:
 
     def _check_read(self, data: Data) -> None:
         data.check()
-        self.check()
+        try:
+            self.check()
+        except SourceChanged:
+            data.check_size()  # gives a better message if the file was truncated
+            raise
 
     def each(self, ranges: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Mapped]:
         """See `TableFile`. Maps the file once."""

@@ -199,18 +199,14 @@ class LocalFile:
             for found in read(data):
                 self._check_read(data)
                 yield found
-        except (ShardCorrupt, pa.ArrowException, OSError):
-            data.check()  # gives a better message if the file was truncated
+            self._check_read(data)  # items may be views of the mapping
+        except (ShardCorrupt, SourceChanged, pa.ArrowException, OSError):
+            data.check_size()  # gives a better message if the file was truncated
             raise
-        self._check_read(data)  # items may be views of the mapping
 
     def _check_read(self, data: Data) -> None:
         data.check()
-        try:
-            self.check()
-        except SourceChanged:
-            data.check_size()  # gives a better message if the file was truncated
-            raise
+        self.check()
 
     def each(self, ranges: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Mapped]:
         """See `TableFile`. Maps the file once."""

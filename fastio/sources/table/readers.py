@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from fastio.errors import DatasetNotFound, SchemaError, ShardCorrupt
-from fastio.packed.manifest import MANIFEST_NAME, METADATA_KEY
+from fastio.packed.manifest_writer import MANIFEST_NAME, METADATA_KEY
 from fastio.sources.table.binary_files import ArrowTable, ParquetTable
 from fastio.sources.table.files import table_kind
 from fastio.sources.table.objects import TableFile, as_file

@@ -171,9 +171,11 @@ class ArrowTable:
             ShardCorrupt: If it is damaged, or compressed and would take too much memory.
         """
         where = f"{self.name}, record batch {number}"
+        with reading(where):
+            reader = data.opened(pa.ipc.open_file)
         _check_block(self._blocks[number], data, where)
         with reading(where):
-            return data.opened(pa.ipc.open_file).get_batch(number)
+            return reader.get_batch(number)
 
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int

@@ -226,7 +226,6 @@ class ArrowGroups:
         table = self._table
 
         def batches(data: Data) -> Iterator[pa.RecordBatch]:
-            table.file.check()
             whole = table.batch(data, number)
             table.checks.check(whole, number, columns)
             data.check_size()

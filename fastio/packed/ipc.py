@@ -1,13 +1,13 @@
 """Arrow IPC files with one record batch: laid out for a memory map, and read without trust.
 
 pyarrow writes IPC files aligned to 8 bytes and has no setting for it. `pieces` therefore takes the
-metadata that pyarrow writes for one row, puts the real lengths and offsets in, and lays out the
-buffers itself, at multiples of 64 bytes of the file.
+metadata that pyarrow writes for one row, replaces the lengths and offsets, and lays out the buffers
+itself, at multiples of 64 bytes of the file.
 
-`MappedFile` reads what anybody may have made, also somebody who knows how fastio reads. Before
-pyarrow makes a batch of it, the metadata is looked at here: one batch of the wanted schema, no
-dictionaries, no compression (a few bytes of which become gigabytes), no nulls, and buffers that
-follow one another inside of the file. Nothing of that allocates memory by what the file says.
+`MappedFile` reads files that anybody may have made, even with the intent to harm. Before pyarrow
+creates a batch, the metadata is checked here: one batch of the expected schema, no dictionaries, no
+compression (by which a few bytes become gigabytes), no nulls, and buffers that follow one another
+inside the file. No check allocates memory of a size that the file states.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _REFUSALS = (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, L
 
 
 class FileStamp(NamedTuple):
-    """Which file a path led to, and when it was written last."""
+    """The identity of a file, and when it was last written to."""
 
     device: int
     inode: int
@@ -63,23 +63,23 @@ class FileStamp(NamedTuple):
 
 
 def stamp(path: str | os.PathLike[str]) -> FileStamp:
-    """The stamp of a file.
+    """Returns the stamp of a file.
 
     Raises:
-        OSError: there is no such file.
+        OSError: If there is no such file.
     """
     found = os.stat(path)
     return FileStamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class Piece(NamedTuple):
-    """Some bytes of a file that is written.
+    """Consecutive bytes of a file that is written.
 
     Attributes:
-        part: the head (all before the first buffer), a column's buffer or the zeros behind one, a
-            payload (the data of a column that has other checks), or the foot (all behind them).
-        data: the bytes.
-        column: of a payload, its name.
+        part: The head (all before the first buffer), a column's buffer or the zeros after one, a
+            payload (the data of a column that has checksums of its own), or the foot (the rest).
+        data: The bytes.
+        column: The name of the column of a payload.
     """
 
     part: Literal["head", "column", "payload", "foot"]
@@ -88,11 +88,11 @@ class Piece(NamedTuple):
 
 
 def pieces(batch: pa.RecordBatch, payloads: Collection[str] = ()) -> Iterator[Piece]:
-    """The bytes of an IPC file with this batch, piece by piece, buffers at multiples of 64.
+    """Yields the bytes of an IPC file with this batch, with buffers at multiples of 64 bytes.
 
     Args:
-        batch: at least one row; no nulls, no offsets into larger arrays.
-        payloads: names of variable-width columns whose data are payloads.
+        batch: At least one row, without nulls and without offsets into larger arrays.
+        payloads: The names of variable-width columns whose data are payloads.
     """
     if batch.num_rows < 1:
         raise ValueError("a shard needs at least one row")
@@ -122,9 +122,9 @@ def _padded(buffer: pa.Buffer | None, payload: str = "") -> Iterator[Piece]:
 
 
 def sealed(batch: pa.RecordBatch) -> list[memoryview]:
-    """The bytes of an IPC file with a seal: the XXH3-64 of all its other bytes, before its footer.
+    """Returns the bytes of an IPC file with a seal: the XXH3-64 of all others, before the footer.
 
-    Other readers of Arrow find the footer from the end, and pass over the seal.
+    Other readers of Arrow find the footer from the end, and skip the seal.
     """
     *before, footer = [piece.data for piece in pieces(batch)]
     digest = xxhash.xxh3_64()
@@ -134,7 +134,7 @@ def sealed(batch: pa.RecordBatch) -> list[memoryview]:
 
 
 def seal_is_whole(data: memoryview) -> bool:
-    """Whether the bytes of a sealed file are those that were written."""
+    """Returns whether the bytes of a sealed file are those that were written."""
     end = len(data) - END_BYTES
     if end < 0:
         return False
@@ -148,23 +148,23 @@ def seal_is_whole(data: memoryview) -> bool:
 
 
 class MappedFile:
-    """An Arrow IPC file in memory, of which nothing is believed.
+    """A memory-mapped Arrow IPC file, which is not trusted.
 
     Args:
-        path: the file.
-        error: what to raise when it is not a file as fastio writes them.
-        name: how messages call it; None: by its path.
-        advice: what to do about it when it is damaged.
+        path: The path of the file.
+        error: The error to raise if it is not a file that fastio has written.
+        name: The name in messages. If None, the path.
+        advice: What messages advise to do if it is damaged.
 
     Attributes:
-        name: as messages call it.
-        mapping: the file in memory.
-        data: its bytes: uint8 (n,), read-only.
-        stamp: which file was mapped.
+        name: The name in messages.
+        mapping: The mapping of the file.
+        data: Its bytes: uint8 (n,), read-only.
+        stamp: The identity of the file that was mapped.
 
     Raises:
-        SourceNotFound: the file does not exist or cannot be opened.
-        SourceChanged: it was replaced meanwhile.
+        SourceNotFound: If the file does not exist or cannot be opened.
+        SourceChanged: If it was replaced while it was being opened.
     """
 
     def __init__(
@@ -193,16 +193,16 @@ class MappedFile:
         self.data = self.mapping.data
 
     def wrong(self, what: str, cause: BaseException | None = None) -> FastioError:
-        """An error that names the file."""
+        """Returns an error that names the file."""
         error = self._error(f"{self.name} {what}; it is damaged: {self._advice}")
         error.__cause__ = cause
         return error
 
     def schema(self) -> pa.Schema:
-        """The schema that stands in the footer.
+        """Returns the schema in the footer.
 
         Raises:
-            FastioError: there is none.
+            FastioError: If there is none.
         """
         try:
             schema = self._reader().schema
@@ -212,16 +212,16 @@ class MappedFile:
         return schema
 
     def batch(self, schema: pa.Schema | None = None) -> tuple[pa.RecordBatch, int, int]:
-        """The only record batch, whose buffers lie in the mapping.
+        """Returns the only record batch, whose buffers lie in the mapping.
 
         Args:
-            schema: that the file must have, but for metadata; None: any.
+            schema: The schema that the file must have, except for metadata. If None, any.
 
         Returns:
-            The batch, and where the first of its buffers may begin and the last one end.
+            The batch, where its body begins in the file, and where it ends.
 
         Raises:
-            FastioError: it is not as it must be.
+            FastioError: If the file fails a check; see the module.
         """
         try:
             begin, end = _check_metadata(self.data)
@@ -243,7 +243,7 @@ class MappedFile:
         return batch, begin, end
 
     def offset(self, buffer: pa.Buffer | None) -> int:
-        """Where a buffer of the batch begins, in bytes from the file's start."""
+        """Returns the offset of a buffer of the batch in the file, in bytes."""
         return 0 if buffer is None else int(buffer.address - self.data.ctypes.data)
 
     def _reader(self) -> Any:
@@ -257,7 +257,7 @@ class MappedFile:
 
 
 class _Refused(ValueError):
-    """What is wrong with a file, to follow its name."""
+    """What is wrong with a file: a text that follows the file's name in messages."""
 
 
 def _columns(schema: pa.Schema) -> str:
@@ -333,9 +333,9 @@ def _pairs(data: bytes, position: int) -> NDArray[np.int64]:
 
 
 def _skeleton(batch: pa.RecordBatch) -> tuple[bytes, bytearray, bytearray]:
-    """What pyarrow writes around the first row: schema message, batch metadata, footer.
+    """Returns what pyarrow writes for the first row: schema message, batch metadata and footer.
 
-    All numbers in the last two have a fixed width, so those of the whole batch fit in place.
+    All numbers in the last two have a fixed width, so those of the whole batch fit in their place.
     """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema) as writer:
@@ -349,7 +349,7 @@ def _skeleton(batch: pa.RecordBatch) -> tuple[bytes, bytearray, bytearray]:
 
 
 def _patch_metadata(metadata: bytearray, batch: pa.RecordBatch, sizes: list[int]) -> int:
-    """Put the batch's real lengths and aligned offsets in; returns the body's size in bytes."""
+    """Writes the batch's lengths and aligned offsets to its metadata; returns the body's size."""
     message = follow(metadata, 0)
     record_batch = follow(metadata, slot(metadata, message, MESSAGE_HEADER))
     struct.pack_into("<q", metadata, slot(metadata, record_batch, BATCH_ROWS), batch.num_rows)
@@ -372,7 +372,7 @@ def _patch_footer(footer: bytearray, offset: int, metadata_bytes: int, body_byte
 
 
 def _flatten(array: pa.Array) -> Iterator[pa.Array]:
-    """An array and the arrays in it, in the order of IPC's field nodes."""
+    """Yields an array and the arrays in it, in the order of IPC's field nodes."""
     yield array
     of_lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     if any(is_list(array.type) for is_list in of_lists):

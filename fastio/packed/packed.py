@@ -32,15 +32,14 @@ _ATTEMPTS = 6  # fetches of data that arrives damaged
 
 
 class StoredImage(NamedTuple):
-    """One image as its shard has it.
+    """One image as it is stored in its shard.
 
     Attributes:
         data: uint8 (n,), the stored bytes, a view of the shard.
-        codec: how they are stored, a `CODEC_...` number of `fastio.schema`.
-        height: of the stored pixels, before orientation.
-        width: likewise.
-        orientation: EXIF orientation that turns the stored pixels upright.
-        crc32c: of the stored bytes, as it was when they were written.
+        codec: How they are stored, a `CODEC_...` number of `fastio.schema`.
+        height, width: The size of the stored pixels, before orientation.
+        orientation: The EXIF orientation that turns the stored pixels upright.
+        crc32c: The CRC-32C of the bytes that were written.
     """
 
     data: NDArray[np.uint8]
@@ -51,10 +50,10 @@ class StoredImage(NamedTuple):
     crc32c: int
 
     def check(self) -> None:
-        """Compare the bytes with their checksum.
+        """Compares the bytes with their checksum.
 
         Raises:
-            ValueError: they are not those that were written.
+            ValueError: If they are not those that were written.
         """
         found = _native.crc32c(self.data)
         if found != self.crc32c:
@@ -141,15 +140,15 @@ class Dataset(Rows):
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that stand for the dataset's contents."""
+        """16 hexadecimal digits that identify the dataset's contents."""
         return self.manifest.fingerprint
 
     @property
     def codebook(self) -> _native.Codebook | None:
-        """What the block codec needs to decode this dataset; None where it is not used.
+        """The codebook of the block codec, or None if the dataset has none.
 
         Raises:
-            ManifestInvalid: the manifest has something else in its place.
+            ManifestInvalid: If the codebook in the manifest is not valid.
         """
         if self._codebook is None and self.manifest.codebook is not None:
             try:
@@ -161,7 +160,7 @@ class Dataset(Rows):
 
     @property
     def num_shards(self) -> int:
-        """Number of shards."""
+        """The number of shards."""
         return self.manifest.shards
 
     def __len__(self) -> int:
@@ -173,16 +172,13 @@ class Dataset(Rows):
         )
 
     def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where rows lie.
+        """Returns the shards of rows, and their row numbers there: int64 (n,) both.
 
         Args:
             rows: int64 (n,), global row numbers from 0.
 
-        Returns:
-            Shard numbers and row numbers within them, int64 (n,) both.
-
         Raises:
-            IndexError: a row number is negative or too large.
+            IndexError: If a row number is negative or too large.
         """
         rows = self._in_range(rows)
         first_row = self.manifest.first_row
@@ -190,13 +186,13 @@ class Dataset(Rows):
         return shards, rows - first_row[shards]
 
     def by_shard(self, rows: NDArray[np.int64]) -> list[ShardRows]:
-        """Rows as `locate` finds them, shard by shard.
+        """Groups rows by shard.
 
         Args:
             rows: int64 (n,), global row numbers from 0.
 
         Raises:
-            IndexError: a row number is negative or too large.
+            IndexError: If a row number is negative or too large.
         """
         shards, local = self.locate(rows)
         order = np.argsort(shards, kind="stable")
@@ -209,7 +205,7 @@ class Dataset(Rows):
         ]
 
     def shard_path(self, shard: int) -> str:
-        """The path of a shard's file."""
+        """Returns the path of a shard's file."""
         return os.path.join(self.path, self.manifest.name(shard))
 
     def shard(self, shard: int) -> ShardReader:
@@ -224,10 +220,10 @@ class Dataset(Rows):
         return self._shards.readers.get(shard)
 
     def gather(self, field: str, rows: NDArray[np.int64]) -> NDArray[Any] | list[Any]:
-        """One field of many rows.
+        """Reads one field of many rows.
 
         Args:
-            field: a field that is not an image.
+            field: A field that is not an image.
             rows: int64 (n,), global row numbers in any order.
 
         Returns:
@@ -235,9 +231,9 @@ class Dataset(Rows):
             or arrays for Text, Bytes and Array of differing shapes.
 
         Raises:
-            SchemaError: there is no such field, or it is an image.
-            IndexError: a row number is out of range.
-            SourceNotFound, ShardCorrupt: a shard cannot be read.
+            SchemaError: If there is no such field, or if it is an image.
+            IndexError: If a row number is out of range.
+            SourceNotFound, ShardCorrupt, StoreError: If a shard cannot be read.
         """
         return self.gather_all([field], rows)[field]
 
@@ -360,24 +356,21 @@ class Dataset(Rows):
         at_least: int | None = None,
         data: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """One upright image.
+        """Returns one upright image, uint8 (H, W, C).
 
         Args:
-            field: an image field.
-            row: global row number from 0.
-            at_least: for thumbnails: pixels of the longer side that are enough. An image that is
-                stored as blocks may then come 2, 4 or 8 times smaller, which costs less; an
-                eighth is read from a sixth of its bytes.
-            data: uint8 (n,), the row's stored bytes where they were read already; they are checked.
-
-        Returns:
-            uint8 (H, W, C).
+            field: An image field.
+            row: The global row number, from 0.
+            at_least: For thumbnails: a length in pixels of the longer side that is enough. An image
+                that is stored as blocks may then be 2, 4 or 8 times smaller, which costs less: for
+                an eighth, a sixth of its bytes is read.
+            data: uint8 (n,), the row's stored bytes if they were read already. They are verified.
 
         Raises:
-            SchemaError: there is no such field, or it is no image.
-            IndexError: the row number is out of range.
-            ImageError: it cannot be decoded.
-            SourceNotFound, ShardCorrupt: the shard cannot be read.
+            SchemaError: If there is no such field, or if it is not an image.
+            IndexError: If the row number is out of range.
+            ImageError: If it cannot be decoded.
+            SourceNotFound, ShardCorrupt, StoreError: If the shard cannot be read.
         """
         stored = self.stored_image(field, row, data)
         codebook = self.codebook
@@ -392,15 +385,15 @@ class Dataset(Rows):
     def stored_image(
         self, field: str, row: int, data: NDArray[np.uint8] | None = None
     ) -> StoredImage:
-        """One image as it is stored, neither decoded nor checked.
+        """Returns one image as it is stored, neither decoded nor verified.
 
         Args:
-            field: an image field.
-            row: global row number from 0.
-            data: uint8 (n,), its bytes where they were read already.
+            field: An image field.
+            row: The global row number, from 0.
+            data: uint8 (n,), its bytes if they were read already.
 
         Raises:
-            SchemaError, IndexError, SourceNotFound, ShardCorrupt: as `image`.
+            SchemaError, IndexError, SourceNotFound, ShardCorrupt, StoreError: As for `image`.
         """
         if not isinstance(self._field(field), Image):
             raise SchemaError(f"field {field!r} is no image: use gather")
@@ -415,23 +408,23 @@ class Dataset(Rows):
         return StoredImage(data, *parts)
 
     def sample_name(self, row: int) -> str:
-        """How messages name a row: its shard's file name and its row there."""
+        """Returns the name of a row in messages: its shard's file name and its row there."""
         shards, local = self.locate(np.array([row], dtype=np.int64))
         return f"{self.manifest.name(int(shards[0]))} row {int(local[0])}"
 
     def __getitem__(self, index: int) -> Any:
-        """One sample in the structure that it was packed in.
+        """Returns one sample in the structure in which it was packed.
 
-        Images are upright uint8 (H, W, C) arrays; numbers are Python's where
-        Python has their type (int64, float64, bool), else NumPy scalars.
+        Images are upright uint8 (H, W, C) arrays. Numbers of the types int64, float64 and bool are
+        Python's, others are NumPy scalars.
 
         Args:
-            index: row number; negative ones count from the end.
+            index: The row number. Negative numbers count from the end.
 
         Raises:
-            IndexError: it is out of range.
-            ImageError: an image cannot be decoded.
-            SourceNotFound, ShardCorrupt: the shard cannot be read.
+            IndexError: If it is out of range.
+            ImageError: If an image cannot be decoded.
+            SourceNotFound, ShardCorrupt, StoreError: If the shard cannot be read.
         """
         row = self._row(index)
         values = {name: self._value(name, row) for name in self.schema.fields}
@@ -445,13 +438,10 @@ class Dataset(Rows):
         return (self[row] for row in range(len(self)))
 
     def verify(self) -> Iterator[ShardCheck]:
-        """Read every shard and compare it with the manifest, one by one.
-
-        Returns:
-            What was found, shard after shard, in order.
+        """Reads every shard, compares it with the manifest, and yields the results in order.
 
         Raises:
-            ManifestInvalid: the manifest itself is damaged.
+            ManifestInvalid: If the manifest itself is damaged.
         """
         self.manifest.check()
         for shard in range(self.num_shards):

@@ -71,27 +71,28 @@ class Rows:
 
 
 class TableDataset:
-    """Table files as rows of fields, unconverted.
+    """Table files as row groups of fields.
 
     Args:
-        files: all of one kind, here or in stores; see `find_tables`.
-        options: what is wanted of them.
-        fields: names of the fields that are wanted, in this order; None for all.
-        filters: rows that are wanted; None for all.
-        memory: bytes that files without row groups may take; and row groups of files in stores,
-            before they are read, half of it.
-        threads: for opening.
-        like: the same files and filter, opened before: they are not opened and counted again.
+        files: The files, all of one kind; see `find_tables`.
+        options: Which columns are read, as which fields.
+        fields: The names of the fields that are read, in this order. If None, all.
+        filters: The filter on rows. If None, all rows.
+        memory: The bytes that files without row groups may take. Row groups that are fetched ahead
+            may take half as much in addition.
+        threads: The number of threads that open files.
+        like: A dataset of the same files and filter, whose files are used and whose matching rows
+            are not counted again.
 
     Attributes:
-        path: the first file's.
-        schema: of the fields.
-        groups: the row groups, files in order.
-        fingerprint: stands for the files, as they were when they were opened, and the filter.
+        path: The path of the first file.
+        schema: The schema of the fields.
+        groups: The row groups, in the order of the files.
+        fingerprint: 16 hexadecimal digits that identify the files' contents and the filter.
 
     Raises:
-        SourceNotFound, ShardCorrupt: a file cannot be read.
-        SchemaError: a column cannot be a field, or a file needs more memory.
+        SourceNotFound, ShardCorrupt: If a file cannot be read.
+        SchemaError: If a column cannot be a field, or if a file needs more memory.
     """
 
     def __init__(

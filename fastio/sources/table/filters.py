@@ -1,4 +1,4 @@
-"""Which rows of a table are wanted, as pyarrow's filters say it.
+"""Filters on the rows of a table, in pyarrow's form.
 
 pyarrow.dataset is imported where it is used: it imports pandas, and `import fastio` would take
 nearly twice as long.
@@ -27,8 +27,8 @@ class Filter:
     """A condition on rows.
 
     Attributes:
-        condition: pyarrow's.
-        columns: names of the table's columns that it is about; of one at least, to count rows.
+        condition: The condition, an expression of pyarrow.
+        columns: The names of the columns that it uses; at least one, which counts the rows.
     """
 
     condition: Any
@@ -36,16 +36,17 @@ class Filter:
 
     @staticmethod
     def of(filters: Any, schema: pa.Schema, where: str) -> Filter | None:
-        """A condition as users give it.
+        """Creates a filter from a user's argument.
 
         Args:
-            filters: an expression of pyarrow.dataset; or tuples (column, operator, value), as a
-                list, all of which hold, or a list of such lists, one of which holds; or None.
-            schema: of the table.
-            where: its path, for messages.
+            filters: An expression of pyarrow.dataset; or a list of tuples (column, operator,
+                value), all of which must hold; or a list of such lists, one of which must hold; or
+                None.
+            schema: The schema of the table.
+            where: The table's path, for messages.
 
         Raises:
-            SchemaError: it is neither, or not about this table.
+            SchemaError: If it has another form, or does not fit the table.
         """
         if filters is None:
             return None
@@ -62,7 +63,7 @@ class Filter:
         return Filter(condition, tuple(needed or schema.names[:1]))
 
     def needs(self, name: str, schema: pa.Schema) -> bool:
-        """Whether it is about a column of a table that it fits."""
+        """Returns whether the condition uses a column of a table that it fits."""
         try:
             schema.remove(schema.get_field_index(name)).empty_table().filter(self.condition)
         except pa.ArrowException:
@@ -70,15 +71,15 @@ class Filter:
         return False
 
     def check(self, schema: pa.Schema, where: str, filters: Any = None) -> None:
-        """Refuses a table that it is not about.
+        """Checks that the filter fits a table.
 
         Args:
-            schema: of the table.
-            where: its path.
-            filters: as the user gave it.
+            schema: The schema of the table.
+            where: The table's path.
+            filters: The filter as the user gave it, for messages.
 
         Raises:
-            SchemaError: a column is not there, or of another type.
+            SchemaError: If a column is missing, or has another type.
         """
         try:
             schema.empty_table().filter(self.condition)
@@ -89,12 +90,12 @@ class Filter:
         return str(self.condition)
 
     def of_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch for which it holds."""
+        """Returns the rows of a batch that match."""
         kept = pa.Table.from_batches([batch]).filter(self.condition).combine_chunks().to_batches()
         return kept[0] if kept else batch.slice(0, 0)
 
     def numbered(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-        """As `of_batch`, and which rows those are, counted from 0."""
+        """Returns the rows of a batch that match, and their numbers in the batch."""
         numbers = pa.array(np.arange(batch.num_rows, dtype=np.int64))
         arrays = [*batch.columns, numbers]
         named = pa.RecordBatch.from_arrays(arrays, names=[*batch.schema.names, _NUMBER])
@@ -107,12 +108,12 @@ class Filter:
         schema: pa.Schema,
         constants: Constants | None = None,
     ) -> set[int]:
-        """The row groups of a Parquet file that may have such rows, by their statistics.
+        """Returns the row groups of a file that may have matching rows, by their statistics.
 
         Args:
-            metadata: the file's footer.
-            schema: of its columns and those that its folders are.
-            constants: what its folders say.
+            metadata: The file's footer.
+            schema: The schema of the file, with partition columns.
+            constants: The partition columns, if there are any.
         """
         import pyarrow.dataset as pa_dataset
 
@@ -126,7 +127,7 @@ class Filter:
         return {group.id for group in found.row_groups}
 
     def among(self, files: Sequence[Constants | None], schema: pa.Schema) -> list[int]:
-        """The numbers of the files that may have such rows, by what their folders say."""
+        """Returns the numbers of the files that may have matching rows, by partition columns."""
         if None in files:
             return list(range(len(files)))
         import pyarrow.dataset as pa_dataset

@@ -1,4 +1,4 @@
-"""Checks what the footer of a Parquet file says of its columns, without reading any."""
+"""Checks the descriptions of columns in the footer of a Parquet file, without reading columns."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _BUFFER_BYTES = 4096
 
 
 def check_footer(metadata: pa_parquet.FileMetaData, nbytes: int) -> None:
-    """Looks at the description of every column of every row group.
+    """Checks the description of every column of every row group.
 
-    pyarrow ends the process (C++ `terminate`) where `RowGroupMetaData.column` meets a description
-    that contradicts itself, such as a histogram of another size: no Python code can catch that. A
-    read of row groups looks at the same descriptions first, and raises. So one is begun here, of a
-    file that refuses to be read.
+    pyarrow ends the process (C++ `terminate`) if `RowGroupMetaData.column` finds a description that
+    contradicts itself, such as a histogram of a wrong size. No Python code can catch that. A read
+    of row groups checks the same descriptions first, and raises an error. So this function begins
+    to read the row groups from a file that refuses to be read.
 
     Args:
-        metadata: the footer.
-        nbytes: size of the file.
+        metadata: The footer.
+        nbytes: The size of the file.
 
     Raises:
-        OSError: one contradicts itself, or the file is too short for it, or a row group has fewer
-            than no rows.
+        OSError: If a description contradicts itself, if the file is too short for it, or if a row
+            group has a negative number of rows.
     """
     groups = list(range(metadata.num_row_groups))
     if metadata.num_rows < 0 or any(metadata.row_group(group).num_rows < 0 for group in groups):
@@ -41,15 +41,15 @@ def check_footer(metadata: pa_parquet.FileMetaData, nbytes: int) -> None:
 
 
 def check_codecs(metadata: pa_parquet.FileMetaData, group: int, columns: Sequence[int]) -> None:
-    """Looks at the compression of columns, of which an unknown one ends the process likewise.
+    """Checks the compression of columns. An unknown one would end the process too.
 
     Args:
-        metadata: the footer.
-        group: number of a row group.
-        columns: their numbers.
+        metadata: The footer.
+        group: The number of the row group.
+        columns: The numbers of the columns.
 
     Raises:
-        OSError: pyarrow does not know one's compression.
+        OSError: If pyarrow does not know a column's compression.
     """
     # Buffered, or the data would be read before the compression is looked at.
     with pa_parquet.ParquetFile(
@@ -65,7 +65,7 @@ class _Reached(Exception):
 
 
 class _Unread(io.RawIOBase):
-    """A file of some size, none of which can be read."""
+    """A file of a given size, from which nothing can be read."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes

@@ -1,4 +1,4 @@
-"""A table's columns with structs taken apart, and the fields that they can be.
+"""The columns of a table, with the children of structs as columns, and the fields they become.
 
 ==============================================  ===============================================
 Arrow type                                      field
@@ -37,9 +37,9 @@ class Leaf:
     """A column, or a part of a struct.
 
     Attributes:
-        name: the column's, or `parent_child`; dots became underscores.
-        path: names from the table's column down.
-        type: its Arrow type.
+        name: The name of the column, or `parent_child`, with underscores in place of dots.
+        path: The names from the table's column down to this one.
+        type: The Arrow type.
     """
 
     name: str
@@ -48,19 +48,19 @@ class Leaf:
 
     @property
     def spoken(self) -> str:
-        """How the file names it."""
+        """The name in the file."""
         return ".".join(self.path)
 
 
 def leaves(schema: pa.Schema, where: str) -> dict[str, Leaf]:
-    """The leaves of a table by name, in order.
+    """Returns the leaves of a table by name, in order.
 
     Args:
-        schema: of the table.
-        where: its path, for messages.
+        schema: The schema of the table.
+        where: The table's path, for messages.
 
     Raises:
-        SchemaError: two have the same name.
+        SchemaError: If two leaves have the same name.
     """
     found: dict[str, Leaf] = {}
     for column in schema:
@@ -75,10 +75,10 @@ def leaves(schema: pa.Schema, where: str) -> dict[str, Leaf]:
 
 
 def find_leaf(found: Mapping[str, Leaf], name: str, where: str) -> Leaf:
-    """The leaf that a user calls so.
+    """Returns the leaf of a name that a user has given.
 
     Raises:
-        SchemaError: there is none.
+        SchemaError: If there is none.
     """
     leaf = found.get(name) or found.get(name.replace(".", "_"))
     if leaf is None:
@@ -87,7 +87,7 @@ def find_leaf(found: Mapping[str, Leaf], name: str, where: str) -> Leaf:
 
 
 def _listed(wanted: str, names: list[str]) -> str:
-    """The names that there are; of many those that are like the one that is wanted."""
+    """Returns the existing names for a message; of many only those similar to the wanted one."""
     if len(names) <= _LISTED:
         return ", ".join(names)
     near = get_close_matches(wanted, names, _LISTED) or names[:_LISTED]
@@ -95,10 +95,10 @@ def _listed(wanted: str, names: list[str]) -> str:
 
 
 def field_of(leaf: Leaf, where: str) -> Field:
-    """The field that a leaf becomes.
+    """Returns the field that a leaf becomes.
 
     Raises:
-        SchemaError: its type cannot be stored.
+        SchemaError: If its type cannot be stored.
     """
     kind = value_type(leaf.type)
     if is_text(kind):
@@ -127,12 +127,12 @@ def field_of(leaf: Leaf, where: str) -> Field:
 
 
 def is_vocabulary(kind: pa.DataType) -> bool:
-    """Whether it is a dictionary of strings, whose codes are what is stored."""
+    """Returns whether a type is a dictionary of strings, of which the codes are stored."""
     return bool(pa.types.is_dictionary(kind)) and is_text(kind.value_type)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether it is a type of strings."""
+    """Returns whether a type is one of strings."""
     return bool(
         pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
@@ -141,7 +141,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether it is a type of byte strings."""
+    """Returns whether a type is one of byte strings."""
     return bool(
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
@@ -151,16 +151,16 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def value_type(kind: pa.DataType) -> pa.DataType:
-    """The type of what is in a column: of a dictionary of numbers or bytes, that of its values."""
+    """Returns the type of a column's values, which is another one for dictionaries of numbers."""
     if pa.types.is_dictionary(kind) and not is_vocabulary(kind):
         return kind.value_type
     return kind
 
 
 def widest(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    """The type that holds two files' types of a column without loss; None where there is none.
+    """Returns a type that holds the values of both types without loss; None if there is none.
 
-    Integers and floats may become wider; strings, bytes and lists may differ in their offsets.
+    Integers and floats may become wider. Strings, bytes and lists may differ in their offsets.
     """
     if first == second:
         return first
@@ -183,7 +183,7 @@ def widest(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
 
 
 def field_or_none(kind: pa.DataType) -> Field | None:
-    """The field for a type, None where there is none."""
+    """Returns the field for a type; None if there is none."""
     try:
         return field_of(Leaf("", ("",), kind), "")
     except SchemaError:
@@ -221,7 +221,7 @@ def _leaves_of(kind: pa.DataType, path: tuple[str, ...]) -> list[Leaf]:
 
 
 def _dtype(kind: pa.DataType) -> str | None:
-    """NumPy's name for a type of single numbers as they are stored; None for other types."""
+    """Returns NumPy's name for a type of single numbers; None for other types."""
     types = pa.types
     if types.is_boolean(kind):
         return "bool"
@@ -235,6 +235,6 @@ def _dtype(kind: pa.DataType) -> str | None:
 
 
 def _list_dtype(kind: pa.DataType) -> str | None:
-    """`_dtype` for what lists may hold: numbers and bools."""
+    """Returns `_dtype` for the types that lists may hold: numbers and bools."""
     plain = pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
     return _dtype(kind) if plain else None

@@ -1,4 +1,4 @@
-"""Flat columns of numbers of a Parquet file, decoded by the native module; the rest by pyarrow."""
+"""Decodes flat columns of numbers of Parquet files natively, and others with pyarrow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastio.sources.table.binary_files import chunk_range
 from fastio.sources.table.footers import check_codecs
 from fastio.sources.table.reading import reading
 
-# Types whose values are stored as Arrow has them, by what Parquet calls their bytes.
+# Arrow types whose values have the same bytes in Parquet, by Parquet's physical type.
 _PHYSICAL = {
     "INT32": (pa.int32(), pa.uint32(), pa.date32()),
     "INT64": (pa.int64(), pa.uint64()),
@@ -32,7 +32,7 @@ _CODECS = ("UNCOMPRESSED", "SNAPPY")
 _ENCODINGS = {"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}  # or of levels
 _NO_VALIDITY = np.empty(0, np.uint8)
 
-# Gives the bytes of a range (offset, length) of a file: uint8 (length,), or fewer at its end.
+# Returns the bytes of a range (offset, length) of a file: uint8 (length,), or fewer at its end.
 Bytes = Callable[[int, int], np.ndarray]
 # Reads columns of a row group, named, in this order.
 Others = Callable[[list[str]], pa.Table]
@@ -42,12 +42,12 @@ _SHORT_CHUNKS = re.compile(r"parquet-mr version 1\.[0-2]\.")
 
 @dataclass(frozen=True)
 class FlatColumn:
-    """A column whose values Arrow has as Parquet stores them.
+    """A column whose values have the same bytes in Arrow as in Parquet.
 
     Attributes:
-        number: of its column chunks in each row group.
-        field: of Arrow.
-        nullable: whether it has definition levels.
+        number: The number of its column chunk in each row group.
+        field: The Arrow field.
+        nullable: Whether it has definition levels.
     """
 
     number: int
@@ -65,11 +65,11 @@ class _Chunk:
 
 
 def flat_columns(metadata: pa_parquet.FileMetaData, schema: pa.Schema) -> dict[str, FlatColumn]:
-    """The columns that may be decoded natively, by name.
+    """Returns the columns that may be decoded natively, by name.
 
     Args:
-        metadata: the file's footer.
-        schema: its Arrow schema.
+        metadata: The file's footer.
+        schema: The file's Arrow schema.
     """
     found: dict[str, FlatColumn] = {}
     if _SHORT_CHUNKS.match(metadata.created_by or ""):
@@ -87,13 +87,13 @@ def flat_columns(metadata: pa_parquet.FileMetaData, schema: pa.Schema) -> dict[s
 
 
 class ColumnReader:
-    """Columns of a Parquet file's row groups. Thread-safe.
+    """Reads columns of a Parquet file's row groups. Thread-safe.
 
     Args:
-        path: the file, as messages say it.
-        metadata: its footer.
-        schema: its Arrow schema.
-        checked: whether pages are compared with their checksums, where they have any.
+        path: The path of the file, for messages.
+        metadata: The file's footer.
+        schema: The file's Arrow schema.
+        checked: Whether to verify the checksums of pages that have one.
     """
 
     def __init__(
@@ -119,18 +119,18 @@ class ColumnReader:
         decoder: _native.ColumnDecoder,
         threads: bool,
     ) -> pa.Table:
-        """Columns of a row group, exactly as pyarrow reads them.
+        """Returns columns of a row group, exactly as pyarrow reads them.
 
         Args:
-            group: its number.
-            columns: names of columns of the schema, each once.
-            data: the file's bytes.
-            others: pyarrow, which reads what is not decoded here.
-            decoder: this thread's.
-            threads: let several threads decode.
+            group: The number of the row group.
+            columns: The names of the columns, each once.
+            data: Returns bytes of the file.
+            others: Reads, with pyarrow, the columns that are not decoded natively.
+            decoder: The calling thread's decoder.
+            threads: Whether several threads may decode.
 
         Raises:
-            ShardCorrupt: a column is damaged.
+            ShardCorrupt: If a column is damaged.
         """
         about = self._metadata.row_group(group)
         where = f"{self._path}, row group {group}"
@@ -167,7 +167,7 @@ class ColumnReader:
 def _decoded(
     chunks: Sequence[_Chunk], decoder: _native.ColumnDecoder, threads: bool, checked: bool
 ) -> dict[str, pa.Array]:
-    """The columns, by name, but those that have pages of other kinds."""
+    """Returns the columns by name, except those with pages that pyarrow has to decode."""
     workers = min(available_cores(), len(chunks)) if threads else 1
     if workers > 1:
         with DaemonPool(workers, "fastio-columns") as pool:
@@ -183,7 +183,7 @@ def _decoded(
 def _chunk(
     about: pa_parquet.RowGroupMetaData, column: FlatColumn, data: Bytes, where: str
 ) -> _Chunk | None:
-    """A column chunk's pages; None: they are compressed or encoded in ways that pyarrow knows."""
+    """Returns a column chunk; None if pyarrow has to decode its compression or encoding."""
     chunk = about.column(column.number)
     codec = chunk.compression
     if codec not in _CODECS or not _ENCODINGS.issuperset(chunk.encodings):
@@ -194,7 +194,7 @@ def _chunk(
 
 
 def _decode(chunk: _Chunk, decoder: _native.ColumnDecoder, checked: bool) -> pa.Array | None:
-    """A column; None: it has pages that pyarrow has to decode."""
+    """Returns a column; None if it has pages that pyarrow has to decode."""
     column, rows = chunk.column, chunk.rows
     width = column.field.type.bit_width // 8
     values = pa.allocate_buffer(rows * width)

@@ -317,6 +317,7 @@ class NativeFeed:
         stager: Stager | None = None,
     ) -> None:
         self.dataset = dataset
+        self._view = view_of(dataset)
         self._stager = stager
         self.sampling = sampling
         self.transforms = transforms
@@ -579,10 +580,9 @@ class NativeFeed:
             parts: tensors in the structure of the samples.
             batches: the batches from which the parts were made.
         """
-        view = view_of(self.dataset)
-        if view is None:
+        if self._view is None:
             return list(parts)
-        return view.of_one_length(parts, [batch.fields for batch in batches])
+        return self._view.of_one_length(parts, [batch.fields for batch in batches])
 
     def with_bounds(self, data: Any, arrays: Mapping[str, Any]) -> Any:
         """Adds the values that describe a batch of a view as a whole.
@@ -591,8 +591,7 @@ class NativeFeed:
             data: tensors in the structure of the samples.
             arrays: the same values, by field, in memory that can be read now.
         """
-        view = view_of(self.dataset)
-        found = {} if view is None else view.of_batch(arrays)
+        found = {} if self._view is None else self._view.of_batch(arrays)
         if not found:
             return data
         kept = {name: part for name, part in data.items() if name not in found}
@@ -624,14 +623,13 @@ class NativeFeed:
         parts = tuple(data.values()) if isinstance(data, dict) else data
         parts = list(parts) if isinstance(parts, tuple) else [parts]
         kinds, how = self.dataset.schema.fields, self.settings
-        made = view_of(self.dataset) is not None
         columns = [
             field_samples(
                 batch.fields[name],
                 part,
                 kinds[name],
                 how.samples,
-                transformed=made or name in self.transforms.fields,
+                transformed=self._view is not None or name in self.transforms.fields,
                 channels_last=how.channels_last,
             )
             for name, part in zip(self.fields, parts, strict=True)

@@ -11,6 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fastio.cli import main
+from tests.servers import http_folder
 from tests.tars import write_tar, write_tars
 
 
@@ -50,6 +51,15 @@ def test_show_draws_tars(tars: Path, tmp_path: Path) -> None:
         code, out, _ = run("show", tars, "--out", tmp_path / "sheet.png", "--count", 4, *more)
         assert (code, out) == (0, f"{tmp_path}/sheet.png: 4 of 15 samples\n")
         Image.open(tmp_path / "sheet.png").load()
+
+
+def test_show_draws_tars_behind_a_url_as_local_ones(tars: Path, tmp_path: Path) -> None:
+    crop = ["--count", 4, "--transform", "RandomResizedCrop(8)"]
+    assert run("show", tars, "--out", tmp_path / "local.png", *crop)[0] == 0
+    with http_folder(tars) as url:
+        pattern = f"{url}/train-{{000..002}}.tar"
+        assert run("show", pattern, "--out", tmp_path / "url.png", *crop)[0] == 0
+    assert (tmp_path / "local.png").read_bytes() == (tmp_path / "url.png").read_bytes()
 
 
 def test_pack_and_export_go_both_ways(tars: Path, tmp_path: Path) -> None:

@@ -25,11 +25,8 @@ from fastio.errors import SchemaError
 from fastio.runtime.files import whole_file
 
 if TYPE_CHECKING:
-    from fastio.engine import StagingPlan
     from fastio.sources import AnyDataset
-    from fastio.stage import Stager
 
-_AHEAD_BYTES = 64 << 20  # read-ahead of a remote dataset
 _SHOWN_TOKENS = 32  # tokens printed per document
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
@@ -165,8 +162,7 @@ def _transformed(
 ) -> list[Any]:
     """Returns the rows' images as a Loader with these transforms, seed and epoch delivers them."""
     from fastio import transforms
-    from fastio.engine import Engine, EngineSettings
-    from fastio.order.plan import follow
+    from fastio.loader import Loader  # which imports torch
 
     made = []
     for name, arguments, named in steps:
@@ -178,29 +174,20 @@ def _transformed(
             made.append(kind(*arguments, **named))
         except TypeError as error:
             raise BadParameter(f"--transform {name}: {error}") from error
-    stager, staging = _staging(dataset, epoch)
-    compiled = {field: transforms.compile(made)}
-    settings = EngineSettings(compiled, fields=[field], channels_last=True)
-    engine = Engine(dataset, settings, stager)
-    try:
-        plan = follow([rows], len(dataset))
-        batch = next(engine.run(plan, seed=seed, epoch=epoch, staging=staging))
-        return list(batch.fields[field])
-    finally:
-        engine.close()
-        if stager is not None:
-            stager.close()
-
-
-def _staging(dataset: AnyDataset, epoch: int) -> tuple[Stager | None, StagingPlan | None]:
-    """Returns what fetches the rows of a remote dataset one at a time; None for a local dataset."""
-    from fastio.engine import StagingPlan
-    from fastio.stage import Blocks, Forecast, Stager
-
-    packed = dataset.packed
-    if packed is None or packed.remote_part is None:
-        return None, None
-    return Stager(Blocks(packed, 1), None), StagingPlan(Forecast(None, epoch, 1), 0, _AHEAD_BYTES)
+    loader = Loader(
+        dataset,
+        batch_sampler=[rows],
+        transforms={field: made},
+        fields=[field],
+        seed=seed,
+        distributed=False,
+    )
+    with loader:
+        loader.set_epoch(epoch)
+        batch = next(iter(loader))
+    images = batch[field] if isinstance(batch, dict) else batch
+    (images,) = images if isinstance(images, tuple) else (images,)
+    return [image.permute(1, 2, 0).numpy() for image in images]
 
 
 def _choose(rows: int, count: int, seed: int) -> list[int]:

@@ -11,6 +11,9 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from fastio.runtime.build import _native as _native  # first: it says what is missing
+
+# isort: split
 from fastio.cache import Cache
 from fastio.errors import (
     AudioError,
@@ -43,7 +46,6 @@ from fastio.errors import (
 )
 from fastio.pack import ExportReport, PackReport, Writer, export, pack
 from fastio.packed import Dataset
-from fastio.runtime.build import _native as _native
 from fastio.schema import Array, Bytes, Image, Scalar, Schema, Text, Tokens
 from fastio.sources import (
     AudioFolder,

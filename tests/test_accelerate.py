@@ -77,9 +77,9 @@ def test_a_loader_is_not_taken_apart_for_a_plain_dataloader(
     packed: Path, accelerator: Accelerator
 ) -> None:
     with loader(packed) as bare:
-        with pytest.raises(RuntimeError, match=r"use fastio\.accelerate\.prepare"):
+        with pytest.raises(RuntimeError, match=r"use fastio\.integrations\.accelerate\.prepare"):
             accelerator.prepare(bare)
-        with pytest.raises(RuntimeError, match=r"use fastio\.accelerate\.prepare"):
+        with pytest.raises(RuntimeError, match=r"use fastio\.integrations\.accelerate\.prepare"):
             skip_first_batches(bare, 1)
 
 

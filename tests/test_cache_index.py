@@ -18,25 +18,25 @@ def test_the_log_stays_small_although_somebody_reads_at_any_time(tmp_path: Path)
     path = tmp_path / "index.sqlite"
     index = Index(HeldFolder.top(tmp_path, Access()))
     ended = threading.Event()
-    reading = threading.Semaphore(0)
+    turns = [threading.Semaphore(1), threading.Semaphore(0)]
 
-    def read(delay_s: float) -> None:
-        time.sleep(delay_s)
+    def read(me: int) -> None:
+        mine, others = turns[me], turns[1 - me]
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             while not ended.is_set():
+                assert mine.acquire(timeout=60)
+                if db.in_transaction:
+                    db.execute("COMMIT")  # the other one reads
                 db.execute("BEGIN")
                 db.execute("SELECT * FROM totals").fetchall()
-                reading.release()
-                time.sleep(0.02)
-                db.execute("COMMIT")
+                others.release()
+            others.release()
 
-    # While one reads, two others begin to: there is no moment at which nobody does.
-    readers = [threading.Thread(target=read, args=(0.007 * n,)) for n in range(3)]
+    # Each ends its reading when the other has begun: there is no moment at which nobody reads.
+    readers = [threading.Thread(target=read, args=(me,)) for me in range(2)]
     for reader in readers:
         reader.start()
     try:
-        for _ in readers:
-            assert reading.acquire(timeout=10)
         largest = 0
         for _ in range(600):
             with index.transaction() as db:

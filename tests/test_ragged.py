@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from fastio.engine.ragged import Forms, Places, RaggedBatch, of_rows, places
 from fastio.errors import SchemaError
+from fastio.feed.row_groups.ragged import RaggedRows
 from fastio.packed.ragged import same_axes
 from fastio.schema import Array, Scalar, Schema, Tokens
+from fastio.sources.table import Ragged
 from fastio.tensors.ragged import dense, is_jagged, map_jagged, ragged_parts
 
 SIDE = st.integers(0, 4)
@@ -165,3 +167,18 @@ def test_batches_without_any_number_are_nested_too() -> None:
     rows = [np.empty(0, np.float32)] * 3
     (made,) = ragged_parts("x", of_rows(rows, "nested", np.float32)).values()
     assert [tuple(row.shape) for row in made.unbind()] == [(0,)] * 3
+
+
+def test_rows_that_are_added_while_a_batch_is_made_change_nothing_in_it() -> None:
+    """Threads decode row groups of a window while others make batches of its first chunks."""
+    kind = Array("int64", (None,))
+
+    class AddsMeanwhile(dict[str, Any]):
+        def items(self) -> Any:
+            rows.add(0, {"values": Ragged(np.zeros(4, np.int64), np.arange(5))})
+            return super().items()
+
+    rows = RaggedRows(AddsMeanwhile(values=kind), Forms("list"))
+    rows.add(4, {"values": Ragged(np.array([40, 41, 50]), np.array([0, 2, 3]))})
+    found = rows.batch(np.array([5, 4]))["values"]
+    assert [row.tolist() for row in found.rows()] == [[50], [40, 41]]

@@ -21,7 +21,9 @@ import torch
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 import fastio
-from fastio import Loader, RandomResizedCrop, sampling, seeds
+from fastio import Loader, RandomResizedCrop
+from fastio.feed import seeds
+from fastio.order import sampling
 from tests.support import flat
 
 ROWS = 22

@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
         ({"lr": 0.0}, "lr must be above 0"),
         ({"lr": float("nan")}, "lr must be above 0"),
         ({"val_split": 1.0}, "val_split must be at least 0 and below 1"),
-        ({"val": "x", "val_split": 0.5}, "exclude each other"),
+        ({"val": "x", "val_split": 0.5}, "cannot be combined"),
         ({"compile": True, "parallel": "dp"}, "compile does not work with parallel=dp"),
         ({"resume": True}, "checkpoint_dir"),
         ({"checkpoint_every": 5}, "checkpoint_dir"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,8 @@ import numpy.typing as npt
 from fastio.engine.ragged import Form, Forms, RaggedBatch, places
 from fastio.schema import Array, Field, Text
 from fastio.sources.table import Ragged
+
+_Run = tuple[int, dict[str, Ragged]]  # number of the first row; the rows of each field
 
 
 class RaggedRows:
@@ -25,17 +26,22 @@ class RaggedRows:
     def __init__(self, fields: dict[str, Field], forms: Forms | None = None) -> None:
         self._fields = fields
         self._forms = forms or Forms()
-        self._runs: list[tuple[int, dict[str, Ragged]]] = []  # by the first row's number
+        # By the first row's number. Replaced and never changed, because threads make batches of the
+        # runs that are there while others add more.
+        self._runs: tuple[_Run, ...] = ()
 
     def add(self, first: int, rows: dict[str, Ragged]) -> None:
-        """Adds consecutive rows, of which the first has the number `first`."""
+        """Adds consecutive rows, of which the first has the number `first`.
+
+        Only one thread may add at a time; others may call `batch` meanwhile.
+        """
         kept = {name: rows[name] for name in self._fields}
-        bisect.insort(self._runs, (first, kept), key=lambda run: run[0])
+        self._runs = _in_order((*self._runs, (first, kept)))
 
     def merged(self, other: RaggedRows) -> RaggedRows:
         """Returns the rows of both objects together."""
         both = RaggedRows(self._fields, self._forms)
-        both._runs = sorted([*self._runs, *other._runs], key=lambda run: run[0])
+        both._runs = _in_order((*self._runs, *other._runs))
         return both
 
     def batch(self, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -47,12 +53,13 @@ class RaggedRows:
         Returns:
             A list of str or bytes, or a `RaggedBatch` for lists.
         """
-        firsts = np.array([first for first, _ in self._runs], np.int64)
+        added = self._runs
+        firsts = np.array([first for first, _ in added], np.int64)
         runs = np.searchsorted(firsts, rows, side="right") - 1
         found: dict[str, Any] = {}
         for name, kind in self._fields.items():
             parts = [
-                (np.flatnonzero(runs == run), self._runs[run][1][name], int(firsts[run]))
+                (np.flatnonzero(runs == run), added[run][1][name], int(firsts[run]))
                 for run in np.unique(runs).tolist()
             ]
             if isinstance(kind, Array):
@@ -60,6 +67,10 @@ class RaggedRows:
             else:
                 found[name] = _strings(parts, rows, isinstance(kind, Text))
         return found
+
+
+def _in_order(runs: Iterable[_Run]) -> tuple[_Run, ...]:
+    return tuple(sorted(runs, key=lambda run: run[0]))
 
 
 _Parts = Sequence[tuple[npt.NDArray[np.int64], Ragged, int]]  # places in the batch; run; its start

@@ -16,7 +16,8 @@ stored images back to files.
 
 from __future__ import annotations
 
-from fastio.pack.api import PackReport, Writer, pack
+from fastio.pack.api import PackReport, pack
 from fastio.pack.export import ExportReport, export
+from fastio.pack.writer import Writer
 
 __all__ = ["ExportReport", "PackReport", "Writer", "export", "pack"]

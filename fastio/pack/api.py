@@ -1,22 +1,19 @@
-"""fastio.pack and fastio.Writer."""
+"""fastio.pack: the one function that packs all kinds of data."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from fastio.errors import PackError, SchemaError
-from fastio.pack.cells import Bad, Item
-from fastio.pack.codebooks import DEFAULT, TRAIN, choose_codebook
+from fastio.pack.codebooks import DEFAULT, choose_codebook
 from fastio.pack.columnar import TableEncoder
 from fastio.pack.destination import Destination, LocalDestination
 from fastio.pack.images import DEFAULT_CODEC, IMAGE_CODECS, ImageCodec
-from fastio.pack.infer import field_values
 from fastio.pack.packer import Packer
 from fastio.pack.samples import SampleEncoder, SampleOptions
 from fastio.pack.sources import Source, TableRows, open_source
@@ -237,14 +234,14 @@ def pack(
     start = time.monotonic()
     if isinstance(src, Rows) and max_pixels is None:
         max_pixels = src.max_pixels
-    options = _options(
+    options = sample_options(
         codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels
     )
     from_url = any(map(is_remote, src if isinstance(src, (list, tuple)) else [src]))
     if source_options is not None and not from_url:
         raise PackError("source_options are for a URL, and the source is none")
     of_destination = None if from_url and not is_remote(dst) else storage_options
-    destination = _destination(dst, of_destination, staging)
+    destination = open_destination(dst, of_destination, staging)
     _check_apart(src, dst)
     wanted = TableOptions(
         None if columns is None else tuple(columns),
@@ -278,7 +275,7 @@ def pack(
         encoder = SampleEncoder(source, options)
     packer: Packer[Any, Any] = Packer(destination, encoder, resume=resume, overwrite=overwrite)
     packer.run(progress)
-    report = _report(packer, start)
+    report = report_of(packer, start)
     if isinstance(source, TextSource):
         return replace(report, tokens=_token_counts(packer, source.empty, report))
     return report
@@ -300,152 +297,6 @@ def _open(
     return open_documents(src, how, options)
 
 
-class Writer:
-    """Packs samples that are passed to it one by one.
-
-        with fastio.Writer("train", Schema({"image": Image(), "label": Scalar("int64")})) as writer:
-            for data, label in samples:
-                writer.write({"image": data, "label": label})
-
-    Leaving the block finishes the dataset; leaving it with an exception deletes what was written.
-    Use a writer from one thread only.
-
-    Args:
-        dst: folder to create, or its URL.
-        schema: fields of the samples.
-        codec, codebook, max_side, quality: as in `fastio.pack`, except that a codebook cannot be
-            trained, since there are no samples yet.
-        shard_size, workers, on_error, overwrite, max_pixels: as in `fastio.pack`.
-        storage_options, staging: as in `fastio.pack`.
-
-    Raises:
-        DatasetExists: `dst` holds a dataset.
-        PackError: `dst` cannot be written.
-    """
-
-    def __init__(
-        self,
-        dst: str | os.PathLike[str],
-        schema: Schema,
-        *,
-        codec: ImageCodec | None = None,
-        codebook: str | os.PathLike[str] | None = None,
-        max_side: int | None = None,
-        quality: int | None = None,
-        shard_size: int | str = DEFAULT_SHARD_SIZE,
-        workers: int | None = None,
-        on_error: Literal["raise", "skip"] = "raise",
-        overwrite: bool = False,
-        max_pixels: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        staging: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self._start = time.monotonic()
-        self._schema = schema
-        self._written = 0
-        if codebook == TRAIN:
-            raise PackError(
-                "a Writer has no samples to train a codebook on: use the default one, or one from "
-                "a file that tools/train_codebook wrote"
-            )
-        options = _options(
-            codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels
-        )
-        destination = _destination(dst, storage_options, staging)
-        encoder = SampleEncoder(_Written(schema), options)
-        self._packer: Packer[Item | Bad, Any] | None
-        self._packer = Packer(destination, encoder, overwrite=overwrite)
-        self._report: PackReport | None = None
-
-    def write(self, sample: Any) -> None:
-        """Add a sample, in the structure of the schema.
-
-        Samples are encoded in the background: an error may be raised by a later call, and names
-        the sample that caused it.
-
-        Raises:
-            SchemaError, ImageError, PackError: as `fastio.pack`.
-        """
-        position = self._written
-        name = f"sample {position}"
-        item: Item | Bad
-        try:
-            item = Item(position, name, field_values(self._schema, sample, name))
-        except SchemaError as error:
-            item = Bad(position, name, error)
-        self._opened().add(item)
-        self._written += 1
-
-    def finish(self) -> PackReport:
-        """Write the remaining samples and the manifest, and close the writer.
-
-        Raises:
-            PackError: no samples were written.
-            As `write`.
-        """
-        packer = self._opened()
-        packer.finish()
-        packer.close()
-        self._packer = None
-        self._report = _report(packer, self._start)
-        return self._report
-
-    @property
-    def report(self) -> PackReport:
-        """The report of the finished dataset."""
-        if self._report is None:
-            raise PackError("the writer has not finished")
-        return self._report
-
-    def discard(self) -> None:
-        """Delete what was written and close the writer. May be called more than once."""
-        if self._packer is not None:
-            packer, self._packer = self._packer, None
-            packer.discard()
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self.discard()
-            return
-        if self._packer is not None:
-            try:
-                self.finish()
-            except BaseException:
-                self.discard()
-                raise
-
-    def _opened(self) -> Packer[Item | Bad, Any]:
-        if self._packer is None:
-            raise PackError("the writer is closed")
-        return self._packer
-
-
-class _Written:
-    """The source of a Writer's samples, which are passed to the packer one by one."""
-
-    def __init__(self, schema: Schema) -> None:
-        self.name = "Writer"
-        self.schema = schema
-        self.total: int | None = None
-        self.has_keys = False
-
-    def items(self, start: int) -> Iterator[Item | Bad]:
-        """Returns nothing."""
-        return iter(())
-
-    def sample(self, count: int) -> Iterator[Item | Bad]:
-        """Returns nothing."""
-        return iter(())
-
-
 def parse_size(size: int | str) -> int:
     """A number of bytes from an int or from text such as "64MiB", "1.5 GB" or "65536".
 
@@ -458,7 +309,7 @@ def parse_size(size: int | str) -> int:
         raise PackError(str(error)) from None
 
 
-def _options(
+def sample_options(
     codec: ImageCodec | None,
     codebook: str | os.PathLike[str] | None,
     max_side: int | None,
@@ -499,7 +350,7 @@ def _options(
     )
 
 
-def _destination(
+def open_destination(
     dst: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None,
     staging: str | os.PathLike[str] | None,
@@ -545,7 +396,7 @@ def _is_folder(item: Any) -> bool:
     return isinstance(item, (str, os.PathLike)) and os.path.isdir(item)
 
 
-def _report(packer: Packer[Any, Any], start: float) -> PackReport:
+def report_of(packer: Packer[Any, Any], start: float) -> PackReport:
     return PackReport(
         sum(entry.rows for entry in packer.entries),
         len(packer.entries),

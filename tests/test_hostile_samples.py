@@ -78,6 +78,7 @@ VALUES: dict[str, tuple[str, bytes, bytes]] = {
     "an npy that is cut off": ("npy", npy(np.arange(4, dtype=np.float32)), b"\x93NUMPY\x01"),
     "json too deep": ("json", b"5", b"[" * 200_000),
     "a number too long for int": ("json", b"5", b"9" * 5000),
+    "a number too large for float64": ("json", b"0.5", b"9" * 400),
     "text that is no UTF-8": ("txt", b"words", b"\xff\xfe\xfa"),
     "a gz that is none": ("txt.gz", gzip.compress(b"words"), b"words"),
     "a gz that is cut off": ("txt.gz", gzip.compress(b"words"), gzip.compress(b"words")[:12]),

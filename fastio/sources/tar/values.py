@@ -199,7 +199,12 @@ def _checked_number(dtype: str, value: Any) -> Any:
     }
     if not fits[dtype]:
         raise ValueError(f"it holds {json.dumps(value)[:40]}, and the first ones hold {dtype}")
-    return float(value) if dtype == "float64" else value
+    if dtype != "float64":
+        return value
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError(f"it holds {json.dumps(value)[:40]}..., too large for float64") from error
 
 
 def _load_array(data: bytes) -> NDArray[Any]:

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 import fastio
-from fastio.pack.shards import Filled, Shards
+from fastio.pack.packer import Filled, Packer
 from fastio.runtime.files import AnyPath
 from fastio.sources import folder
 
@@ -41,15 +41,15 @@ def packing_ends_after(
     shards: int, error: type[BaseException] = KeyboardInterrupt
 ) -> Iterator[None]:
     """Packing ends with an error, as by a kill, when so many shards are finished."""
-    add = Shards.add
+    write = Packer.write
 
-    def add_some(self: Shards, filled: Filled) -> None:
+    def write_some(self: Packer[Any, Any], filled: Filled) -> None:
         if len(self.entries) == shards:
             raise error
-        add(self, filled)
+        write(self, filled)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Shards, "add", add_some)
+        patch.setattr(Packer, "write", write_some)
         yield
 
 

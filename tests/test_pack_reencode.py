@@ -13,7 +13,7 @@ from PIL import JpegImagePlugin
 
 from fastio.errors import ImageError, PackError
 from fastio.pack import Writer, pack
-from fastio.pack.reencode import reencode, shrink
+from fastio.pack.images import reencode, shrink
 from fastio.packed import Dataset as open_dataset
 from fastio.schema import Image, Schema
 from tests.pictures import (

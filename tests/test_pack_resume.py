@@ -20,7 +20,7 @@ from fastio import (
     Schema,
     pack,
 )
-from fastio.pack import samples, shards
+from fastio.pack import packer, samples
 from fastio.pack.codebooks import choose_codebook
 from fastio.pack.journal import Journal
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME
@@ -369,7 +369,7 @@ def test_a_source_that_has_grown_since_its_end_was_packed_is_noticed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(shards, "write_manifest", die)
+        patch.setattr(packer, "write_manifest", die)
         with pytest.raises(KeyboardInterrupt):
             pack((n for n in range(35)), tmp_path / "out", shard_size=80)
     with pytest.raises(PackError, match=r"had 35 samples when .* has more now"):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio.pack.spread import spread
+from fastio.pack.items import spread
 
 
 def test_all_of_few_are_taken() -> None:

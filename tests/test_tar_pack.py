@@ -11,7 +11,7 @@ import pytest
 
 import fastio
 from fastio.errors import PackError, SampleError, SchemaError
-from fastio.pack import shards
+from fastio.pack import packer
 from fastio.schema import Image, Scalar, Schema
 from fastio.sources.tar import TarDataset
 from tests.pictures import jpeg
@@ -100,7 +100,7 @@ def test_an_interrupted_pack_goes_on(
     tars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fastio.pack(tars, tmp_path / "whole", shard_size=20_000)
-    write_shard = shards.write_shard
+    write_shard = packer.write_shard
     calls: list[Path] = []
 
     def fail_at_third(path: Path, *given: Any) -> Any:
@@ -109,7 +109,7 @@ def test_an_interrupted_pack_goes_on(
             raise OSError(5, "Input/output error", str(path))
         return write_shard(path, *given)
 
-    monkeypatch.setattr(shards, "write_shard", fail_at_third)
+    monkeypatch.setattr(packer, "write_shard", fail_at_third)
     with pytest.raises(PackError, match="Input/output error"):
         fastio.pack(tars, tmp_path / "packed", shard_size=20_000)
     fastio.pack(tars, tmp_path / "packed", shard_size=20_000, resume=True)

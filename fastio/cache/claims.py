@@ -158,11 +158,7 @@ class Claims:
             self.bury(db, token)
 
     def bury_all(self, index: Index) -> None:
-        """Releases what dead members have in the index, and deletes the files they have left.
-
-        Raises:
-            CacheError: If the index cannot be used.
-        """
+        """Releases what dead members have in the index, and deletes the files they have left."""
         folder = self._files.members
         dead = {token for token in members(folder) if not is_alive(folder, token)}
         with index.reading() as db:

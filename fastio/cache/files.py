@@ -71,6 +71,8 @@ class Stamp(NamedTuple):
 class Files:
     """The files of an existing cache folder. Thread-safe.
 
+    Methods raise CacheError if the key or the number of a piece is not valid.
+
     Args:
         top: The cache's folder.
         members: The folder of the members' files.
@@ -96,20 +98,12 @@ class Files:
     # --- Pieces -----------------------------------------------------------------------------------
 
     def piece(self, key: str, number: int) -> str:
-        """Returns the path of a piece's file, whether or not the file exists.
-
-        Raises:
-            CacheError: If the key or the number is not valid.
-        """
+        """Returns the path of a piece's file, whether or not the file exists."""
         _check(key, number)
         return f"{self._path}/{key}/{number // _FAN_OUT}/{number}"
 
     def stamp(self, key: str, number: int) -> Stamp | None:
-        """Returns the stamp of a piece's file; None if there is no such file.
-
-        Raises:
-            CacheError: If the key or the number is not valid, or if the status cannot be read.
-        """
+        """Returns the stamp of a piece's file; None if there is no such file."""
         try:
             with self._place(key, number) as folder:
                 found = folder.stat(str(number))
@@ -193,13 +187,7 @@ class Files:
 
     @contextmanager
     def _place(self, key: str, number: int, *, make: bool = False) -> Iterator[HeldFolder]:
-        """Opens the folder of a piece.
-
-        Raises:
-            CacheError: If the key or the number is not valid, or the folder belongs to another
-                user.
-            OSError: If the folder does not exist.
-        """
+        """Opens the folder of a piece."""
         _check(key, number)
         with (
             self._data.folder(key, make=make) as top,
@@ -219,9 +207,6 @@ class Files:
             name: Identifies the piece; without dots.
             parts: Bytes-like objects that are written one after another; or an `Aligned` buffer,
                 which is written with direct I/O if the file system supports it.
-
-        Raises:
-            OSError: If the file cannot be written. The temporary file is deleted.
         """
         name = f"{self._token}.{name}.{next(self._numbers)}"
         digest = xxhash.xxh3_64()
@@ -261,9 +246,6 @@ class Files:
 
         Returns:
             False if the temporary file no longer exists.
-
-        Raises:
-            OSError: If the file cannot be moved.
         """
         if not self._tmp.has(written.name):
             return False
@@ -293,11 +275,7 @@ class Files:
 
 
 def _check(key: str, number: int) -> None:
-    """Refuses a key or number that could lead outside the folder. The index is not trusted.
-
-    Raises:
-        CacheError: If the key or the number is not valid.
-    """
+    """Refuses a key or number that could lead outside the folder. The index is not trusted."""
     fits = isinstance(key, str) and KEY.fullmatch(key)
     if not fits or not isinstance(number, int) or not 0 <= number <= MOST:
         raise CacheError(

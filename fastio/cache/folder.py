@@ -58,6 +58,8 @@ class Source:
 class CacheFolder:
     """An open cache folder. Thread-safe within one process; a forked child opens its own.
 
+    Methods raise CacheError if the index cannot be used.
+
     Args:
         path: The folder. It is created if needed. If it exists and is no cache, it must be empty.
         budget: The total size of all pieces in bytes. If None, what the cache already holds plus
@@ -125,9 +127,6 @@ class CacheFolder:
 
         The fingerprint identifies all of the dataset's bytes, so copies at other URLs are the same
         source.
-
-        Raises:
-            CacheError: If the index cannot be used.
         """
         key = f"{fingerprint}-{block_rows}"
         self.files.piece(key, 0)  # raises if the key is not valid as a folder's name
@@ -154,11 +153,7 @@ class CacheFolder:
         return stamp is not None and stamp.size == size
 
     def has(self, source: Source, number: int, size: int | None = None) -> bool:
-        """Returns whether a piece exists and is intact. See `look`, which also says what is wrong.
-
-        Raises:
-            CacheError: As for `look`.
-        """
+        """Returns whether a piece exists and is intact. `look` also says what is wrong."""
         return self.look(source, number, size) == "whole"
 
     def look(self, source: Source, number: int, size: int | None = None) -> State:
@@ -175,9 +170,6 @@ class CacheFolder:
 
         Returns:
             "whole", "missing" or "damaged".
-
-        Raises:
-            CacheError: If the index cannot be used.
         """
         stamp = self.files.stamp(source.key, number)
         if stamp is None:
@@ -215,9 +207,6 @@ class CacheFolder:
         Args:
             source, number: The piece.
             xxh3: The hash of the piece in the index, which its file does not have.
-
-        Raises:
-            CacheError: If the index cannot be used.
         """
         with self.index.transaction() as db:
             dropped = self.claims.drop_ready(db, source.number, source.key, number, xxh3)
@@ -255,9 +244,6 @@ class CacheFolder:
 
         Returns:
             The outcome of each piece, by number.
-
-        Raises:
-            CacheError: If the index cannot be used.
         """
         outcomes: dict[int, Outcome] = {}
         self._pay()
@@ -305,7 +291,6 @@ class CacheFolder:
 
         Raises:
             OSError: If the file cannot be written. The caller keeps the claim and must abandon it.
-            CacheError: If the index cannot be used.
         """
         if not self.index.is_there():
             return False
@@ -362,11 +347,7 @@ class CacheFolder:
         return ready
 
     def abandon(self, source: Source, numbers: Iterable[int]) -> None:
-        """Releases claims of pieces that were not stored. If that fails, the next claim retries it.
-
-        Raises:
-            CacheError: If the index cannot be used.
-        """
+        """Releases claims of pieces that were not stored; after an error the next claim does."""
         with self._owed_lock:
             self._owed += [(source, number) for number in numbers]
         self._pay()
@@ -385,11 +366,7 @@ class CacheFolder:
             self._owed = [claim for claim in self._owed if claim not in owed]
 
     def drop(self, source: Source, numbers: Iterable[int]) -> None:
-        """Deletes pieces that are missing or damaged.
-
-        Raises:
-            CacheError: If the index cannot be used.
-        """
+        """Deletes pieces that are missing or damaged."""
         with self.index.transaction() as db:
             for number in numbers:
                 self.claims.drop(db, source.number, source.key, number)
@@ -399,9 +376,6 @@ class CacheFolder:
 
         Returns:
             The number of deleted pieces and their bytes.
-
-        Raises:
-            CacheError: If the index cannot be used.
         """
         pieces = freed = 0
         while True:
@@ -419,9 +393,6 @@ class CacheFolder:
             source: The source of the pieces.
             numbers: The pieces that were used.
             hits: The total number of hits. If None, one for each piece.
-
-        Raises:
-            CacheError: If the index cannot be used.
         """
         now = time.time()
         with self.index.transaction() as db:
@@ -432,11 +403,7 @@ class CacheFolder:
             count(db, hits=len(numbers) if hits is None else hits)
 
     def tell(self, run: int, at: Run) -> None:
-        """Records the position of one of this process's runs, which other processes can read.
-
-        Raises:
-            CacheError: If the index cannot be used.
-        """
+        """Records the position of one of this process's runs, which other processes can read."""
         with self.index.transaction() as db:
             self._tell(db, run, at)
 
@@ -447,11 +414,7 @@ class CacheFolder:
         )
 
     def end_run(self, run: int) -> None:
-        """Deletes the record of a run that has ended.
-
-        Raises:
-            CacheError: If the index cannot be used.
-        """
+        """Deletes the record of a run that has ended."""
         with self.index.transaction() as db:
             db.execute("DELETE FROM runs WHERE owner = ? AND run = ?", (self.token, run))
 

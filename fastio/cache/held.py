@@ -124,7 +124,8 @@ def _listed_writers(descriptor: int, name: str) -> Iterator[str]:
 
 
 class HeldFolder:
-    """An open folder. Thread-safe.
+    """An open folder. Thread-safe. Methods raise OSError if the system refuses,
+    and for symbolic links in the place of folders and files.
 
     Code that opens a folder for a short time closes it. A folder that several threads use is closed
     when its last reference goes, because an earlier close could let the system reuse the descriptor
@@ -156,7 +157,6 @@ class HeldFolder:
 
         Raises:
             CacheError: If it belongs to another user, or others may write to it.
-            OSError: If it cannot be created or opened.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
@@ -187,7 +187,6 @@ class HeldFolder:
 
         Raises:
             CacheError: If it belongs to another user, or others may write to it.
-            OSError: If it does not exist, is a symbolic link, or cannot be created.
         """
         if make:
             with suppress(FileExistsError):
@@ -205,11 +204,7 @@ class HeldFolder:
             os.close(descriptor)
 
     def create(self, name: str, flags: int = os.O_WRONLY) -> int:
-        """Creates a file and returns its descriptor.
-
-        Raises:
-            OSError: If the file exists already or cannot be created.
-        """
+        """Creates a file and returns its descriptor."""
         flags |= os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(name, flags, self.access.file_mode, dir_fd=self._descriptor)
         if self.access.shared:  # open applies the umask, and this mode must be exact
@@ -225,7 +220,6 @@ class HeldFolder:
 
         Raises:
             FileNotFoundError: If there is no such file, or if it is not a regular file.
-            OSError: If it cannot be opened.
         """
         if not stat.S_ISREG(self.stat(name).st_mode):
             raise FileNotFoundError(errno.ENOENT, "no regular file", str(self.path / name))
@@ -233,11 +227,7 @@ class HeldFolder:
         return os.open(name, flags, dir_fd=self._descriptor)
 
     def stat(self, name: str) -> os.stat_result:
-        """Returns the status of a directory entry. Symbolic links are not followed.
-
-        Raises:
-            OSError: If there is no such entry.
-        """
+        """Returns the status of a directory entry. Symbolic links are not followed."""
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
 
     def has(self, name: str) -> bool:
@@ -252,11 +242,7 @@ class HeldFolder:
         return os.fstat(self._descriptor).st_nlink > 0
 
     def names(self) -> list[str]:
-        """Returns the names of the folder's entries.
-
-        Raises:
-            OSError: If the folder cannot be read.
-        """
+        """Returns the names of the folder's entries."""
         # Threads share the descriptor and with it the listing's position, so open a new one.
         descriptor = os.open(".", _FOLDER, dir_fd=self._descriptor)
         try:
@@ -265,11 +251,7 @@ class HeldFolder:
             os.close(descriptor)
 
     def rename(self, name: str, to: HeldFolder, new: str) -> None:
-        """Moves a file to another folder and replaces a file of that name there.
-
-        Raises:
-            OSError: If the file cannot be moved.
-        """
+        """Moves a file to another folder and replaces a file of that name there."""
         os.rename(name, new, src_dir_fd=self._descriptor, dst_dir_fd=to._descriptor)
 
     def unlink(self, name: str) -> None:

@@ -153,11 +153,7 @@ class Index:
         self._inode = os.stat(self.path).st_ino
 
     def _check(self) -> None:
-        """Checks that the schema and the values are those that fastio writes.
-
-        Raises:
-            CacheError: If they are not.
-        """
+        """Checks that the schema and the values are those that fastio writes."""
         made_of = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
         wrong = None
         if self._db.execute(made_of).fetchall() != _expected(made_of):
@@ -223,11 +219,7 @@ class Index:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Gives access to the database for reading.
-
-        Raises:
-            CacheError: As for `transaction`.
-        """
+        """Gives access to the database for reading."""
         with self._lock:
             try:
                 yield self._db
@@ -248,13 +240,7 @@ class Index:
 
 
 def _check_files(folder: HeldFolder) -> None:
-    """Checks the database's files, because SQLite opens files by path and follows links.
-
-    Raises:
-        CacheError: If one is a link or not a regular file, belongs to another user, or is writable
-            by others.
-        OSError: If the database file cannot be created.
-    """
+    """Checks the database's files, because SQLite opens files by path and follows links."""
     with suppress(FileExistsError):  # create it here to set its mode; SQLite's log inherits it
         os.close(folder.create(_NAME))
     for end in ("", "-wal", "-shm", "-journal"):

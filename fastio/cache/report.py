@@ -1,7 +1,7 @@
 """Status and maintenance of a cache folder: status, prune, clear, verify.
 
 All functions are safe while other processes use the folder. Pieces that those are fetching are not
-touched.
+touched. They raise CacheError if the index cannot be used.
 """
 
 from __future__ import annotations
@@ -152,11 +152,7 @@ def check_is_cache(path: Path) -> None:
 
 
 def status(folder: CacheFolder) -> CacheStatus:
-    """Returns what a cache holds.
-
-    Raises:
-        CacheError: If the index cannot be used.
-    """
+    """Returns what a cache holds."""
     with folder.index.reading() as db:
         totals = dict(db.execute("SELECT name, value FROM totals").fetchall())
         counted = "SELECT count(*) FROM pieces WHERE state = ?"
@@ -208,9 +204,6 @@ def prune(folder: CacheFolder, size: int) -> Removed:
     """Deletes the least recently used pieces until all pieces take at most `size` bytes.
 
     Pieces in use are kept if the folder was opened with a `next_use` function that knows them.
-
-    Raises:
-        CacheError: If the index cannot be used.
     """
     return Removed(*folder.shrink(size))
 
@@ -276,9 +269,6 @@ def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) 
     Args:
         folder: The cache.
         advance: Called with the size in bytes of each checked piece.
-
-    Raises:
-        CacheError: If the index cannot be used.
     """
     strays = list(_strays(folder))
     with folder.index.reading() as db:

@@ -9,23 +9,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fastio.errors import PackError, SchemaError
+from fastio.errors import PackError
 from fastio.pack.codebooks import DEFAULT, choose_codebook
 from fastio.pack.columnar import TableEncoder
 from fastio.pack.destination import Destination, LocalDestination
-from fastio.pack.images import DEFAULT_CODEC, IMAGE_CODECS, ImageCodec
+from fastio.pack.images import DEFAULT_CODEC, IMAGE_CODECS, ImageCodec, ImageOptions
 from fastio.pack.packer import Packer
 from fastio.pack.samples import SampleEncoder, SampleOptions
-from fastio.pack.sources import Source, TableRows, open_source
-from fastio.pack.tables import TableSource, refuse_image_options
-from fastio.pack.tokens import (
-    AUTO,
-    TOKENS,
-    DocumentUnit,
-    TextSource,
-    TokenOptions,
-    open_documents,
-)
+from fastio.pack.sources import Wanted, open_source
+from fastio.pack.tables import RowSource, refuse_image_options
+from fastio.pack.tokens import AUTO, TOKENS, DocumentUnit, TokenOptions
 from fastio.pack.upload import RemoteDestination
 from fastio.packed.rows import Rows
 from fastio.runtime.cores import available_cores
@@ -40,13 +33,13 @@ DEFAULT_SHARD_SIZE = "64MiB"
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """What a pack of text did.
+    """The token counts of a pack of text.
 
     Attributes:
-        documents: packed.
-        tokens: of all of them, separators too.
-        empty: documents without text, which were left out.
-        tokens_per_second: how many were made; those of a pack that was resumed before are not.
+        documents: Number of documents packed.
+        tokens: Number of tokens in all of them, with separators.
+        empty: Number of documents without text, which were left out.
+        tokens_per_second: Throughput; shards of a pack that was resumed are not counted.
     """
 
     documents: int
@@ -243,32 +236,26 @@ def pack(
     of_destination = None if from_url and not is_remote(dst) else storage_options
     destination = open_destination(dst, of_destination, staging)
     _check_apart(src, dst)
-    wanted = TableOptions(
-        None if columns is None else tuple(columns),
-        {name: tuple(members) for name, members in (groups or {}).items()},
-        dtypes or {},
-        nulls or {},
-    )
-    how = TokenOptions(tokenizer, separator, vocabulary_size, text_column, document, special_tokens)
-    asked = TableRows(
+    wanted = Wanted(
+        schema,
+        TableOptions.of(columns, groups, dtypes, nulls),
+        TokenOptions(tokenizer, separator, vocabulary_size, text_column, document, special_tokens),
         filters,
         on_error == "skip",
         source_options if source_options is not None else storage_options,
         roots,
         max_unzipped_bytes,
     )
-    source = _open(src, schema, wanted, how, asked)
+    source = open_source(src, wanted)
     encoder: SampleEncoder | TableEncoder
-    if isinstance(source, (TableSource, TextSource)):
-        can_skip = isinstance(source, TableSource) and source.has_files
-        skipping = "skip" if on_error == "skip" and not can_skip else None
+    if isinstance(source, RowSource):
         refuse_image_options(
             source.name,
             codec=codec,
             codebook=codebook,
             max_side=max_side,
             quality=quality,
-            on_error=skipping,
+            on_error="skip" if on_error == "skip" and not source.can_skip else None,
         )
         encoder = TableEncoder(source, options.shard_bytes, options.workers)
     else:
@@ -276,33 +263,14 @@ def pack(
     packer: Packer[Any, Any] = Packer(destination, encoder, resume=resume, overwrite=overwrite)
     packer.run(progress)
     report = report_of(packer, start)
-    if isinstance(source, TextSource):
-        return replace(report, tokens=_token_counts(packer, source.empty, report))
+    if tokenizer is not None and isinstance(source, RowSource):
+        empty = source.packing()["tokens"]["empty"]
+        return replace(report, tokens=_token_counts(packer, empty, report))
     return report
 
 
-def _open(
-    src: Any, schema: Schema | None, options: TableOptions, how: TokenOptions, asked: TableRows
-) -> Source | TableSource | TextSource:
-    """Find out what `src` is: text where there is a tokenizer."""
-    if how.tokenizer is None:
-        return open_source(src, schema, options, asked)
-    if asked.filters is not None:
-        raise PackError("filters are for tables, and with a tokenizer they are text")
-    if schema is not None:
-        raise SchemaError(
-            "the fields of text are its tokens and the columns that are kept: say which with "
-            "columns, and their types with dtypes, instead of a schema"
-        )
-    return open_documents(src, how, options)
-
-
 def parse_size(size: int | str) -> int:
-    """A number of bytes from an int or from text such as "64MiB", "1.5 GB" or "65536".
-
-    Raises:
-        PackError: it is not a size, or less than 1 byte.
-    """
+    """Returns a number of bytes, given an int or text such as "64MiB"; raises PackError."""
     try:
         return size_in_bytes(size)
     except ValueError as error:
@@ -338,16 +306,14 @@ def sample_options(
         workers = available_cores()
     if workers < 1:
         raise PackError(f"workers must be at least 1, got {workers}")
-    return SampleOptions(
+    images = ImageOptions(
         codec,
-        choose_codebook(codebook) if codec == "blocks" else None,
-        max_side,
-        quality,
-        parse_size(shard_size),
-        on_error == "skip",
-        workers,
-        MAX_PIXELS if max_pixels is None else max_pixels,
+        max_side=max_side,
+        quality=quality,
+        max_pixels=MAX_PIXELS if max_pixels is None else max_pixels,
     )
+    codebooks = choose_codebook(codebook) if codec == "blocks" else None
+    return SampleOptions(images, codebooks, parse_size(shard_size), on_error == "skip", workers)
 
 
 def open_destination(
@@ -381,11 +347,7 @@ def _check_apart(src: Any, dst: str | os.PathLike[str]) -> None:
 
 
 def _resolved(path: str | os.PathLike[str]) -> Path:
-    """Returns an absolute path without links.
-
-    Raises:
-        PackError: If no file can have this path: it contains NUL, or its links form a cycle.
-    """
+    """Returns an absolute path without links."""
     try:
         return Path(path).resolve()
     except (OSError, RuntimeError, ValueError) as error:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
-from fastio.errors import FastioError, ImageError, SampleError, SchemaError
+from fastio.errors import ImageError, SchemaError
 from fastio.pack.images import (
     ImageCell,
     ImageOptions,
@@ -27,7 +26,7 @@ from fastio.pack.images import (
     encode_pillow,
     encode_pixels,
 )
-from fastio.runtime.files import read_file
+from fastio.pack.items import UNREAD, Bad, Item
 from fastio.schema import (
     CODEC_NAMES,
     Array,
@@ -43,142 +42,22 @@ from fastio.schema import (
     row_shape,
     stored_dtype,
 )
-from fastio.sources import HuggingFaceDataset, TarDataset
-from fastio.sources.named_files import NamedFiles
-
-
-@dataclass(frozen=True)
-class ImageFile:
-    """An image that still lies in a file.
-
-    Attributes:
-        path: as it was given.
-        named: the files that it may be one of, where it stands in data; None: the user's own.
-    """
-
-    path: str
-    named: NamedFiles | None = None
-
-    def read(self) -> bytes:
-        """Its bytes.
-
-        Raises:
-            OSError: it cannot be read, or may not be named.
-            ValueError: the path has a NUL.
-        """
-        return read_file(self.path) if self.named is None else self.named.read(self.path)
-
-    def stamp(self) -> tuple[str, int]:
-        """What changes when the file does, and its size in bytes.
-
-        Raises:
-            OSError: there is no such file.
-        """
-        status = os.stat(self.path if self.named is None else self.named.find(self.path))
-        return f"{status.st_size} {status.st_mtime_ns}", status.st_size
-
-
-@dataclass(frozen=True)
-class RowImage:
-    """An image that still lies in a tar, or in a dataset of the datasets package.
-
-    Attributes:
-        dataset: The dataset.
-        field: The image field.
-        row: The row number.
-        stamp_of: Returns what changes when the image of a row does, and its size in bytes.
-    """
-
-    dataset: TarDataset | HuggingFaceDataset
-    field: str
-    row: int
-    stamp_of: Callable[[str, int], tuple[str, int]]
-
-    def read(self) -> bytes:
-        """Returns the bytes of the image file.
-
-        Raises:
-            ValueError: Its sample has none.
-            OSError: Its file cannot be read.
-        """
-        try:
-            return self.dataset.read(self.field, self.row)
-        except SampleError as error:
-            raise ValueError(str(error.cause)) from error
-
-    def stamp(self) -> tuple[str, int]:
-        """Returns what changes when the image does, and its size in bytes.
-
-        Raises:
-            OSError: There is no such file.
-        """
-        return self.stamp_of(self.field, self.row)
-
-
-# Images that are not in memory yet.
-UNREAD = (ImageFile, RowImage)
-
-
-@dataclass(frozen=True)
-class Item:
-    """One sample of a source, before it is looked at.
-
-    Attributes:
-        position: its number in the source, from 0.
-        name: what people look for: a path, or "sample 17".
-        values: one value a field of the schema, in order.
-        key: identifies the sample in a source of files; empty in others, whose samples cannot
-            be told apart without reading them.
-    """
-
-    position: int
-    name: str
-    values: Sequence[Any]
-    key: str = ""
-
-
-@dataclass(frozen=True)
-class Bad:
-    """A sample that cannot be packed.
-
-    Attributes:
-        position: its number in the source, from 0.
-        name: as an Item's.
-        error: what is wrong with it, naming it.
-        key: as an Item's.
-    """
-
-    position: int
-    name: str
-    error: FastioError
-    key: str = ""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One sample as a shard stores it.
-
-    Attributes:
-        cells: one a field of the schema, in order.
-        nbytes: what it adds to the shard.
-    """
+    """One sample as a shard stores it: a cell for each field, and the bytes added to the shard."""
 
     cells: Sequence[Any]
     nbytes: int
 
 
 def encode_row(schema: Schema, images: ImageOptions, source: str, item: Item) -> Row:
-    """A sample checked against the schema and made ready to be stored.
-
-    Args:
-        schema: the fields.
-        images: how images are to be stored.
-        source: the source's name, for messages.
-        item: the sample.
+    """Returns a sample in the form in which it is stored, checked against the schema.
 
     Raises:
-        ImageError: an image file cannot be read, or an image cannot be stored.
-        SchemaError: a value is missing or does not fit its field.
+        ImageError: An image file cannot be read, or an image cannot be stored.
+        SchemaError: A value is missing or does not fit its field.
     """
     cells = []
     nbytes = 0
@@ -196,7 +75,7 @@ def encode_row(schema: Schema, images: ImageOptions, source: str, item: Item) ->
 
 
 def memory_bytes(item: Item | Bad) -> int:
-    """What a sample takes in memory before it is encoded, files not counted."""
+    """Returns the bytes that a sample takes in memory before it is encoded, without its files."""
     return 0 if isinstance(item, Bad) else sum(_value_bytes(value) for value in item.values)
 
 
@@ -209,11 +88,7 @@ def _value_bytes(value: Any) -> int:
 
 
 def as_array(value: Any) -> NDArray[Any] | None:
-    """A NumPy array as it is, a torch tensor as an array of the same memory; None for the rest.
-
-    Raises:
-        SchemaError: a tensor that NumPy has no dtype for.
-    """
+    """Returns a NumPy array, or a tensor as an array of the same memory; None for other values."""
     if isinstance(value, np.ndarray):
         return value
     if not is_tensor(value):
@@ -226,12 +101,12 @@ def as_array(value: Any) -> NDArray[Any] | None:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a torch tensor, without importing torch."""
+    """Returns whether a value is a torch tensor, without importing torch."""
     return hasattr(value, "numpy") and hasattr(value, "detach") and hasattr(value, "dtype")
 
 
 def columns(schema: Schema, rows: Sequence[Row]) -> list[pa.Array]:
-    """The Arrow columns of a shard, in the order of `Schema.arrow_schema`."""
+    """Returns the Arrow columns of a shard, in the order of `Schema.arrow_schema`."""
     layout = schema.record_layout
     records = None if layout is None else np.zeros(len(rows), layout.dtype)
     arrays: list[pa.Array] = [] if records is None else [record_array(records)]
@@ -245,17 +120,13 @@ def columns(schema: Schema, rows: Sequence[Row]) -> list[pa.Array]:
 
 
 def record_array(records: NDArray[Any]) -> pa.Array:
-    """The column ".record" over the memory of an array.
-
-    Args:
-        records: (rows,) of a `RecordLayout`'s dtype, C-contiguous.
-    """
+    """Returns the column ".record" over the memory of records (rows,), C-contiguous."""
     kind = pa.binary(records.dtype.itemsize)
     return pa.Array.from_buffers(kind, len(records), [None, pa.py_buffer(records)])
 
 
 def codec_counts(schema: Schema, rows: Sequence[Row]) -> dict[str, tuple[int, ...]]:
-    """For each image field, the rows of a shard by codec, in the order of `CODEC_NAMES`."""
+    """Returns the rows of a shard by codec for each image field, in the order of `CODEC_NAMES`."""
     counts = {}
     for number, (name, field) in enumerate(schema.fields.items()):
         if isinstance(field, Image):
@@ -376,7 +247,7 @@ def _encode_tokens(field: Tokens, value: Any) -> NDArray[Any]:
 
 
 def _cell_bytes(field: Field, cell: Any) -> int:
-    """What a cell takes in a shard: its data and its part of the fixed-width columns."""
+    """Returns the bytes that a cell takes in a shard: its data and its fixed-width columns."""
     if isinstance(field, Image):
         return len(cell.data) + 8 + 1 + 4 + 4 + 1 + 4
     if isinstance(field, Scalar):
@@ -415,7 +286,7 @@ def _field_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
 
 
 def _fixed_values(field: Array | Scalar, cells: list[Any]) -> NDArray[Any]:
-    """The cells of a fixed-width field as an array (rows, *shape) of its dtype."""
+    """Returns the cells of a fixed-width field as an array (rows, *shape) of its dtype."""
     if isinstance(field, Scalar):
         return np.array(cells, dtype=field.dtype)
     shape, dtype = row_shape(field)

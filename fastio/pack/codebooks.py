@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from fastio import _native
 from fastio.errors import PackError
-from fastio.pack.cells import UNREAD, Bad, Item
+from fastio.pack.images import JPEG_START, ImageOptions, reencode
+from fastio.pack.items import UNREAD, Bad, Item, Source
 from fastio.pack.progress import progress_bar
-from fastio.pack.reencode import JPEG_START, reencode
-from fastio.pack.sources import Source
 from fastio.packed import CODEBOOK_BYTES
 
 DEFAULT = "default"
@@ -30,11 +29,11 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class CodebookChoice:
-    """Which codebook a pack uses.
+    """The codebook that a pack uses.
 
     Attributes:
         origin: "default", "file" or "trained".
-        data: its 16,640 bytes; None while it is still to be trained.
+        data: The 16,640 bytes; None if it is still to be trained.
     """
 
     origin: str
@@ -47,11 +46,7 @@ class CodebookChoice:
 
 
 def choose_codebook(choice: str | os.PathLike[str] | None) -> CodebookChoice:
-    """Returns the codebook that the argument `codebook` of `fastio.pack` selects.
-
-    Raises:
-        PackError: a file that cannot be read, or holds no codebook.
-    """
+    """Returns the codebook that the argument `codebook` of `fastio.pack` selects, or PackError."""
     if choice is None or choice == DEFAULT:
         path = Path(__file__).with_name("codebook.bin")
         return CodebookChoice("default", path.read_bytes())
@@ -71,11 +66,7 @@ def choose_codebook(choice: str | os.PathLike[str] | None) -> CodebookChoice:
 
 
 def open_codebook(data: bytes) -> _native.Codebook:
-    """Returns a codebook for the native encoder.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Returns a codebook for the native encoder; raises ValueError if it is not valid."""
     if len(data) != CODEBOOK_BYTES:
         raise ValueError(f"it has {len(data)} bytes, expected {CODEBOOK_BYTES}")
     return _native.Codebook(np.frombuffer(data, dtype=np.uint8))
@@ -86,24 +77,17 @@ def codebook_hash(data: bytes) -> str:
     return xxhash.xxh3_64(data).hexdigest()
 
 
-def train_codebook(
-    source: Source, max_side: int | None, quality: int | None, progress: bool = False
-) -> bytes:
+def train_codebook(source: Source, images: ImageOptions, progress: bool = False) -> bytes:
     """Returns a codebook (16,640 bytes) for the JPEG files of a source; equal for equal sources.
 
-    Trained on up to 512 of them, spread evenly over the source, of up to 256 MiB in all, as they
-    are after `reencode` with `max_side` and `quality`.
-
-    Args:
-        source: what to train on.
-        max_side, quality: as for `reencode`.
-        progress: show progress bars on stderr.
+    It is trained on up to 512 files, spread evenly over the source, of at most 256 MiB in all, as
+    they are after `reencode`.
 
     Raises:
-        PackError: the source cannot be read twice, or the sample has no JPEG file.
-        SampleError: the source failed to give a sample.
+        PackError: The source cannot be read twice, or the sample has no JPEG file.
+        SampleError: The source failed to give a sample.
     """
-    jpegs = _sample(source, max_side, quality, progress)
+    jpegs = _sample(source, images, progress)
     try:
         with progress_bar("training a codebook", None, None, progress):
             return _native.train_codebook(jpegs, seed=_SEED)
@@ -114,9 +98,7 @@ def train_codebook(
         ) from error
 
 
-def _sample(
-    source: Source, max_side: int | None, quality: int | None, progress: bool
-) -> list[NDArray[np.uint8]]:
+def _sample(source: Source, images: ImageOptions, progress: bool) -> list[NDArray[np.uint8]]:
     """Returns some of the source's JPEG files as they will be packed, uint8 (bytes,) each."""
     total = None if source.total is None else min(source.total, _SAMPLE_IMAGES)
     jpegs: list[NDArray[np.uint8]] = []
@@ -125,7 +107,8 @@ def _sample(
         for item in source.sample(_SAMPLE_IMAGES):
             for data in _jpegs(item):
                 try:
-                    small = np.frombuffer(reencode(data, max_side, quality), dtype=np.uint8)
+                    data = reencode(data, images.max_side, images.quality)
+                    small = np.frombuffer(data, dtype=np.uint8)
                 except ValueError:
                     continue  # packing will say what is wrong with it
                 jpegs.append(small)

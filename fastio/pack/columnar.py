@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,71 +17,15 @@ from numpy.typing import NDArray
 
 from fastio.errors import PackError
 from fastio.pack.cells import record_array
-from fastio.pack.shards import About, Filled, Shards
+from fastio.pack.journal import Journal, Progress
+from fastio.pack.packer import About, Filled
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
+from fastio.pack.tables import RowSource
 from fastio.packed import FORMAT_VERSION, ShardEntry
 from fastio.schema import Array, Schema, Text, Tokens
-from fastio.sources.table import Column, Converted, Piece, Ragged
-from fastio.sources.table.place import Place
+from fastio.sources.table import Column, Piece, Ragged
 
 _DEPTH_PER_WORKER = 4
-
-
-class RowConversion(Protocol):
-    """Turns a source's rows into fields; safe to use from several threads. See `Conversion`."""
-
-    def columns(self) -> list[tuple[str, str]]:
-        """Returns the field and name of each source column, in the order of `Converted.columns`."""
-        ...
-
-    def convert(
-        self, batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
-    ) -> Converted:
-        """Returns rows as fields.
-
-        Raises:
-            SchemaError: A value cannot be stored.
-        """
-        ...
-
-
-class RowSource(Protocol):
-    """Tables, or text: rows that are read by the thousand.
-
-    Attributes:
-        name: What the manifest says the dataset was made of; no absolute path.
-        unit: What the rows are called: "rows" or "documents".
-        schema: The fields.
-        total: The number of rows, or None if it is not known beforehand.
-        skipped: (name, reason) of the files that were left out.
-    """
-
-    name: str
-    unit: str
-    schema: Schema
-    total: int | None
-    skipped: list[tuple[str, str]]
-
-    @property
-    def conversion(self) -> RowConversion:
-        """The conversion from rows to fields."""
-        ...
-
-    def pieces(self, start: int) -> Iterator[Piece]:
-        """Yields the rows from number `start` on, in pieces that are the same for any `start`."""
-        ...
-
-    def stamp(self) -> str:
-        """Returns a hash that changes if one of the files does."""
-        ...
-
-    def identity(self) -> Mapping[str, Any]:
-        """Returns what the dataset's bytes depend on beside the files, as JSON values."""
-        ...
-
-    def packing(self) -> Mapping[str, Any]:
-        """Returns what the manifest says of how the dataset was made, after the last piece."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -117,17 +61,17 @@ class TableEncoder:
         self.unit = source.unit
         self.total = source.total
         self.position = 0
-        self.skipped = source.skipped
+        self.skipped = list(source.skipped)
         # Conversion releases the interpreter lock for as long as arrays are copied.
         self.workers = workers if workers > 1 else 0
         self.depth = self.workers * _DEPTH_PER_WORKER
         self._source = source
         self._layout = source.schema.record_layout
         self._shard_bytes = shard_bytes
-        self._stamp = source.stamp()
+        self._stamp = source.stamp
         self._records = _Records(source.schema)
         self._held: list[dict[str, Ragged]] = []
-        self._held_rows = self._held_bytes = 0
+        self._held_bytes = 0
         self._parts: list[Moments] = []
         self._sums: list[Moments] = []
 
@@ -137,21 +81,21 @@ class TableEncoder:
             "format_version": FORMAT_VERSION,
             "shard_size": self._shard_bytes,
             "source": self._source.name,
-            **self._source.identity(),
+            **self._source.identity,
             "schema": self.schema.to_json(),
         }
 
-    def parts(self, shards: Shards, progress: bool) -> Iterator[Piece]:
+    def parts(self, journal: Journal, progress: bool) -> Iterator[Piece]:
         """See `packer.Encoder`."""
-        for shard in shards.take_over():
-            if shard.source != self._stamp:
+        for done in (shard.progress for shard in journal.finished):
+            if done.source != self._stamp:
                 raise PackError(
                     f"cannot resume: {self._source.name} has changed since its first "
-                    f"{shard.position} rows were packed (files added, removed, renamed or "
+                    f"{done.position} rows were packed (files added, removed, renamed or "
                     "modified); start again with overwrite"
                 )
-            self.position = shard.position
-            self._sums = _merged(self._sums, from_json(shard.statistics or []))
+            self.position = done.position
+            self._sums = _merged(self._sums, from_json(done.statistics or []))
         return self._source.pieces(self.position)
 
     def memory_bytes(self, part: Piece) -> int:
@@ -162,11 +106,7 @@ class TableEncoder:
         return nbytes
 
     def encode(self, part: Piece, hold: Callable[[int], None]) -> EncodedRows:
-        """See `packer.Encoder`.
-
-        Raises:
-            SchemaError: A value cannot be stored.
-        """
+        """See `packer.Encoder`. Raises SchemaError if a value cannot be stored."""
         records = None
         if self._layout is not None:
             # The bytes between fields are zero.
@@ -178,7 +118,7 @@ class TableEncoder:
             end = begin + batch.num_rows
             rows = None if records is None else records[begin:end]
             out = {} if rows is None else {name: rows[name] for name in rows.dtype.names or ()}
-            converted = self._source.conversion.convert(batch, place, out)
+            converted = self._source.convert(batch, place, out)
             fields = converted.fields.items()
             ragged.append({name: rows for name, rows in fields if isinstance(rows, Ragged)})
             columns.append(converted.columns)
@@ -219,8 +159,7 @@ class TableEncoder:
         texts = frozenset(
             name for name, kind in self.schema.fields.items() if not hasattr(kind, "dtype")
         )
-        columns = source.conversion.columns()
-        statistics = described(columns, self._sums, texts, self.schema.vocabularies)
+        statistics = described(source.columns, self._sums, texts, self.schema.vocabularies)
         packing = {"shard_bytes": self._shard_bytes, "source": source.name, "skipped": 0}
         return About({**packing, **source.packing()}, None, statistics or None)
 
@@ -248,7 +187,6 @@ class TableEncoder:
         if rows.records is not None:
             self._records.append(rows.records[begin:end])
         self._held.append({name: part.slice(begin, end) for name, part in rows.ragged.items()})
-        self._held_rows += end - begin
 
     def _filled(self, last: bool) -> Filled:
         """Returns the shard that is held. Its columns are valid until `_clear`."""
@@ -259,17 +197,11 @@ class TableEncoder:
         for name in self._held[0]:
             rows = Ragged.joined([part[name] for part in self._held])
             arrays += _ragged_arrays(self.schema, name, rows)
-        return Filled(
-            arrays,
-            self._held_rows,
-            self.position,
-            self._stamp,
-            last,
-            statistics=to_json(self._parts),
-        )
+        statistics = to_json(self._parts)
+        return Filled(arrays, Progress(self.position, self._stamp, last, statistics=statistics))
 
     def _clear(self) -> None:
-        self._held, self._held_rows, self._held_bytes, self._parts = [], 0, 0, []
+        self._held, self._held_bytes, self._parts = [], 0, []
         self._records.clear()
 
 
@@ -279,9 +211,9 @@ def _merged(first: list[Moments], second: list[Moments]) -> list[Moments]:
 
 
 class _Records:
-    """The records of the shard that is being filled, in memory that all shards use in turn.
+    """The records of the shard that is being filled, in memory that is reused for all shards.
 
-    Memory that was used before costs a third of new memory, whose pages come zeroed one by one.
+    Reused memory costs a third of new memory, whose pages the system has to zero.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -290,7 +222,7 @@ class _Records:
         self._count = 0
 
     def append(self, records: NDArray[Any]) -> None:
-        """Copy rows in."""
+        """Copies rows in."""
         end = self._count + len(records)
         if end > len(self._memory):
             grown = np.empty(max(end, 2 * len(self._memory)), self._memory.dtype)
@@ -302,11 +234,11 @@ class _Records:
         self._count = end
 
     def all(self) -> NDArray[Any]:
-        """The rows, where they lie."""
+        """Returns the rows, without a copy."""
         return self._memory[: self._count]
 
     def clear(self) -> None:
-        """Begin anew; what `all` gave is overwritten."""
+        """Starts again; the memory that `all` returned is overwritten."""
         self._count = 0
 
     @property
@@ -315,12 +247,7 @@ class _Records:
 
 
 def _joined(parts: Sequence[Column], counts: Sequence[int]) -> Column:
-    """One column of several parts.
-
-    Args:
-        parts: the column's.
-        counts: rows of each.
-    """
+    """Returns one column of several parts, given the number of rows of each."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -342,7 +269,7 @@ def _joined(parts: Sequence[Column], counts: Sequence[int]) -> Column:
 def _joined_masks(
     masks: Sequence[NDArray[np.bool_] | None], shapes: Sequence[tuple[int, ...]]
 ) -> NDArray[np.bool_] | None:
-    """Masks one after the other; None stands for one of the shape without anything in it."""
+    """Returns masks one after another; None stands for a mask of the shape that is all False."""
     if all(mask is None for mask in masks):
         return None
     return np.concatenate(
@@ -354,7 +281,7 @@ def _joined_masks(
 
 
 def _ragged_arrays(schema: Schema, name: str, rows: Ragged) -> list[pa.Array]:
-    """The columns of a field of variable width."""
+    """Returns the columns of a field of variable width."""
     kind = schema.fields[name]
     if isinstance(kind, Tokens):
         type_ = schema.arrow_schema().field(name).type
@@ -375,5 +302,5 @@ def _ragged_arrays(schema: Schema, name: str, rows: Ragged) -> list[pa.Array]:
 
 
 def _ragged_overhead(schema: Schema, name: str) -> int:
-    """Bytes of a row of a field of variable width beside its data: offsets, and the shape."""
+    """Returns the bytes of a row of variable width besides its data: offsets, and the shape."""
     return 8 + (4 + 8 if isinstance(schema.fields[name], Array) else 0)

@@ -1,102 +1,71 @@
-"""Packs datasets that keep images as files: tars, and data of the datasets package.
+"""Packs tars, and data of the datasets package.
 
-Images stay where they lie until they are encoded; other fields are read for many rows at once.
+Images stay where they are until they are encoded; other fields are read for many rows at once.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fastio.errors import SampleError, SchemaError
-from fastio.pack.cells import Bad, ImageFile, Item, RowImage
-from fastio.pack.spread import spread
+from fastio.errors import PackError, SchemaError
+from fastio.pack.items import Bad, ImageFile, Item, RowImage, Source, source_of_rows, unreadable
+from fastio.pack.tables import RowSource, table_source
 from fastio.packed.of_sample import NOT_OF_SAMPLES
 from fastio.packed.reads import WHOLE_FILE
 from fastio.schema import Image, Schema
 from fastio.sources import HuggingFaceDataset, TarDataset
+from fastio.sources.hugging_face import HuggingFaceTable, has_transform, wants_rows
+from fastio.sources.table import Filter, Opened, TableOptions
+from fastio.sources.table.features import with_classes
 
-_ROWS_AT_ONCE = 256
+Roots = Sequence[str | os.PathLike[str]] | None
 
 
-class DatasetSource:
-    """The samples of an open dataset; see `sources.Source`.
+def dataset_source(
+    dataset: TarDataset | HuggingFaceDataset,
+    name: str,
+    schema: Schema,
+    key: Callable[[int], str],
+    stamp: Callable[[str, int], tuple[str, int]],
+) -> Source:
+    """Returns the samples of an open dataset.
 
     Args:
-        dataset: The dataset.
-        name: What the manifest says the packed dataset was made of.
-        schema: The fields to pack, all of which the dataset has.
+        dataset, name, schema: The dataset, and the source's name and fields; see `Source`.
         key: Returns what identifies a row across runs.
         stamp: Returns what changes when an image of a row does, and the image's size in bytes.
     """
+    others = [field for field, kind in schema.fields.items() if not isinstance(kind, Image)]
 
-    def __init__(
-        self,
-        dataset: TarDataset | HuggingFaceDataset,
-        name: str,
-        schema: Schema,
-        key: Callable[[int], str],
-        stamp: Callable[[str, int], tuple[str, int]],
-    ) -> None:
-        self.has_keys = True
-        self.name = name
-        self.total: int | None = len(dataset)
-        self.schema = schema
-        self._dataset = dataset
-        self._key = key
-        self._stamp = stamp
-        self._values = [
-            field for field, kind in schema.fields.items() if not isinstance(kind, Image)
-        ]
-
-    def items(self, start: int) -> Iterator[Item | Bad]:
-        """See `sources.Source`."""
-        total = len(self._dataset)
-        for first in range(start, total, _ROWS_AT_ONCE):
-            yield from self._items(range(first, min(first + _ROWS_AT_ONCE, total)))
-
-    def sample(self, count: int) -> Iterator[Item | Bad]:
-        """See `sources.Source`."""
-        return (item for row in spread(len(self._dataset), count) for item in self._items([row]))
-
-    def _items(self, rows: Sequence[int]) -> list[Item | Bad]:
+    def read(rows: Sequence[int]) -> list[Item | Bad]:
         try:
-            columns = self._dataset.gather_all(self._values, np.array(rows, np.int64))
+            columns = dataset.gather_all(others, np.array(rows, np.int64))
         except NOT_OF_SAMPLES:
             raise
         except Exception as error:  # MemoryError and RecursionError can be a sample's own too
             if len(rows) > 1:
-                return [item for row in rows for item in self._items([row])]
-            name = self._dataset.sample_name(rows[0])
-            cause = error.cause if isinstance(error, SampleError) else error
-            named = SampleError(self.name, rows[0], name, cause)
-            named.__cause__ = error
-            return [Bad(rows[0], name, named, self._key(rows[0]))]
-        return [self._item(row, place, columns) for place, row in enumerate(rows)]
+                return [item for row in rows for item in read([row])]
+            row = rows[0]
+            return [unreadable(name, row, error, dataset.sample_name(row), key(row))]
+        return [item(row, place, columns) for place, row in enumerate(rows)]
 
-    def _item(self, row: int, place: int, columns: dict[str, Any]) -> Item:
+    def item(row: int, place: int, columns: dict[str, Any]) -> Item:
         values = [
-            columns[name][place]
-            if name in columns
-            else RowImage(self._dataset, name, row, self._stamp)
-            for name in self.schema.fields
+            columns[field][place] if field in columns else RowImage(field, row, dataset.read, stamp)
+            for field in schema.fields
         ]
-        return Item(row, self._dataset.sample_name(row), values, self._key(row))
+        return Item(row, dataset.sample_name(row), values, key(row))
+
+    return source_of_rows(name, schema, len(dataset), read)
 
 
-def tar_source(tars: TarDataset, schema: Schema | None) -> DatasetSource:
-    """Returns the samples of tars.
-
-    Args:
-        tars: The dataset.
-        schema: The schema to use instead of the dataset's; its fields must be among those.
-
-    Raises:
-        SchemaError: They are not.
-    """
+def tar_source(tars: TarDataset, schema: Schema | None) -> Source:
+    """Returns the samples of tars; raises SchemaError if `schema` has fields that they have not."""
     wanted = tars.schema if schema is None else schema
     for name, field in wanted.fields.items():
         found = tars.schema.fields.get(name)
@@ -117,16 +86,40 @@ def tar_source(tars: TarDataset, schema: Schema | None) -> DatasetSource:
         length = int(extents.length[0])
         return f"{int(extents.offset[0])} {length}", length
 
-    return DatasetSource(tars, os.path.basename(os.path.normpath(tars.path)), wanted, key, stamp)
+    return dataset_source(tars, os.path.basename(os.path.normpath(tars.path)), wanted, key, stamp)
 
 
-def hugging_face_source(dataset: HuggingFaceDataset, name: str) -> DatasetSource:
-    """Returns the samples of a dataset with images, or with lists of lists.
+def hugging_face_source(
+    src: Any, options: TableOptions, filters: Any, roots: Roots = None
+) -> Source | RowSource:
+    """Returns a dataset of the datasets package, or its directory, as a source.
 
     Args:
-        dataset: The dataset.
-        name: What the manifest says the packed dataset was made of.
+        src: The dataset or the directory.
+        options: Which columns become which fields.
+        filters: The rows to pack; None for all.
+        roots: Folders, besides its own, in which the files that it names may lie.
+
+    Raises:
+        PackError: It makes its samples by a function, or it has images and there are filters.
+        SourceNotFound, ShardCorrupt, SchemaError: As for `HuggingFaceDataset`.
     """
+    if has_transform(src):
+        raise PackError(
+            "the dataset makes its samples by a function (set_transform), which is not packed: "
+            "ds.with_format(None) is the dataset without it, and ds.map(function) one with its "
+            "results"
+        )
+    table = HuggingFaceTable(src, options, roots)
+    is_path = isinstance(src, (str, os.PathLike))
+    name = os.path.basename(os.path.abspath(src)) if is_path else "Dataset"
+    if not wants_rows(table, options):
+        found = Opened((), [table], Filter.of(filters, table.schema, table.name))
+        source = table_source(found, options, name, stamp=table.stamp)
+        return replace(source, schema=with_classes(source.schema, table.classes))
+    if filters is not None:
+        raise PackError("filters are for tables, and the dataset has images: use its own filter()")
+    dataset = HuggingFaceDataset(table, options)
 
     def stamp(field: str, row: int) -> tuple[str, int]:
         reads = dataset.image_reads(field, np.array([row]))
@@ -134,4 +127,4 @@ def hugging_face_source(dataset: HuggingFaceDataset, name: str) -> DatasetSource
             return ImageFile(reads.path(int(reads.file[0]))).stamp()
         return "", int(reads.length[0])
 
-    return DatasetSource(dataset, name, dataset.schema, lambda row: f"{dataset.stamp} {row}", stamp)
+    return dataset_source(dataset, name, dataset.schema, lambda row: f"{table.stamp} {row}", stamp)

@@ -5,15 +5,13 @@ This module knows which files may be there already, and which belong to a pack a
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from fastio.errors import DatasetExists, FastioError, PackError
+from fastio.errors import DatasetExists, PackError
 from fastio.pack.journal import FinishedShard, Journal, check_not_in_use
 from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry
 from fastio.runtime.files import TEMPORARY_ENDING, flush_folder
@@ -31,51 +29,41 @@ def shard_name(number: int) -> str:
 
 
 class Destination(Protocol):
-    """Where a dataset is packed to. Used by one thread.
+    """A place that a dataset is packed to. Used by one thread.
 
     Attributes:
-        name: path or URL, for messages.
-        folder: where the packer writes shards and the manifest.
+        name: The path or URL, for messages.
+        folder: The folder in which the packer writes shards and the manifest.
     """
 
     name: str
     folder: Path
 
     def open(self, options: Mapping[str, Any], resume: bool, overwrite: bool) -> Journal:
-        """Sees to it that what is there may be replaced or gone on with; called once, first.
-
-        Args:
-            options: JSON values that the dataset's bytes depend on.
-
-        Returns:
-            The journal, with what is finished.
+        """Prepares the destination, and returns the journal of what is finished. Called first.
 
         Raises:
-            DatasetExists, PackError: as `check_may_pack`; the journal is one of other options.
-            OSError: it cannot be made or changed.
+            DatasetExists, PackError: As for `check_may_pack`, or the journal has other options.
+            OSError: It cannot be created or changed.
         """
 
     def check(self, entry: ShardEntry) -> None:
-        """Sees to it that a shard that the journal calls finished is there.
-
-        Raises:
-            PackError: it is not.
-        """
+        """Raises PackError unless a shard that the journal calls finished is there."""
 
     def add(self, shard: FinishedShard) -> None:
         """Takes a shard that was written to the folder."""
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Deletes our files but those named; what was added is there for good then."""
+        """Deletes the pack's own files except those named, after all uploads."""
 
     def finish(self) -> None:
-        """Takes the manifest that was written to the folder: from here on it is a dataset."""
+        """Takes the manifest that was written to the folder, which completes the dataset."""
 
     def discard(self) -> None:
-        """Deletes all that was written."""
+        """Deletes everything that was written."""
 
     def close(self, keep: bool) -> None:
-        """Lets go of it; keep: something is finished, to be resumed. Idempotent."""
+        """Closes it. If `keep`, something is finished and can be resumed. Idempotent."""
 
 
 class LocalDestination:
@@ -87,7 +75,18 @@ class LocalDestination:
 
     def open(self, options: Mapping[str, Any], resume: bool, overwrite: bool) -> Journal:
         """See `Destination`."""
-        prepare(self.folder, resume, overwrite)
+        folder = self.folder
+        if resume and overwrite:
+            raise PackError(_EXCLUDE)
+        if folder.exists() and not folder.is_dir():
+            raise PackError(f"{folder} is a file, and no folder to pack to")
+        folder.mkdir(parents=True, exist_ok=True)
+        own = own_files(folder)
+        if overwrite:
+            if JOURNAL_NAME in own:
+                check_not_in_use(folder)
+            _remove(folder, own)
+        check_may_pack(self.name, own, resume, overwrite)
         self._journal = Journal(self.folder, options, resume)
         return self._journal
 
@@ -126,36 +125,12 @@ class LocalDestination:
         self._journal.close()
 
 
-def prepare(folder: Path, resume: bool, overwrite: bool) -> None:
-    """Creates the destination, or checks that what is in it may be replaced or resumed.
-
-    Raises:
-        DatasetExists, PackError: as `check_may_pack`, or it is no folder.
-        OSError: it cannot be made or changed.
-    """
-    if resume and overwrite:
-        raise PackError(_EXCLUDE)
-    if folder.exists() and not folder.is_dir():
-        raise PackError(f"{folder} is a file, and no folder to pack to")
-    folder.mkdir(parents=True, exist_ok=True)
-    own = own_files(folder)
-    if overwrite:
-        if JOURNAL_NAME in own:
-            check_not_in_use(folder)
-        _remove(folder, own)
-    check_may_pack(str(folder), own, resume, overwrite)
-
-
 def check_may_pack(name: str, own: Collection[str], resume: bool, overwrite: bool) -> None:
-    """Checks that what a destination holds may be replaced or resumed.
-
-    Args:
-        name: of the destination, for messages.
-        own: names of the files in it that only a pack can have written.
+    """Checks that a destination may be replaced or resumed, given the names of its own files.
 
     Raises:
-        DatasetExists: it holds a dataset, without `overwrite`.
-        PackError: it holds a half-written dataset without `resume` or `overwrite`.
+        DatasetExists: It holds a dataset, without `overwrite`.
+        PackError: It holds a half-written dataset without `resume` or `overwrite`.
     """
     if resume and overwrite:
         raise PackError(_EXCLUDE)
@@ -197,26 +172,6 @@ def remove_strays(folder: Path, kept: set[str]) -> None:
     for name in own_files(folder):
         if name not in kept:
             (folder / name).unlink()
-
-
-@contextmanager
-def writing_to(path: Path | str, when_full: str = "") -> Iterator[None]:
-    """Raises errors of the file system as PackError with the name of what could not be written.
-
-    Args:
-        path: what is written, for errors that do not say.
-        when_full: what to do after making room on a full disk.
-    """
-    try:
-        yield
-    except FastioError:
-        raise  # some of them are OSErrors too
-    except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = f"; make room{when_full}" if is_full else ""
-        raise PackError(
-            f"cannot write {error.filename or path}: {error.strerror}{advice}"
-        ) from error
 
 
 def _remove(folder: Path, names: list[str]) -> None:

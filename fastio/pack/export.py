@@ -16,9 +16,8 @@ import numpy as np
 
 from fastio.errors import PackError
 from fastio.pack.api import parse_size
-from fastio.pack.destination import writing_to
-from fastio.pack.export_rows import CLASS_FIELDS, digits_of, made_in_order
-from fastio.pack.stored import image_file
+from fastio.pack.export_rows import CLASS_FIELDS, digits_of, image_file, made_in_order
+from fastio.pack.journal import writing_to
 from fastio.pack.tar_export import TarExporter, export_tars
 from fastio.packed import Dataset
 from fastio.runtime.cores import available_cores
@@ -151,7 +150,7 @@ class _Written:
 
 
 class _Exporter:
-    """Writes single rows. Safe to use from several threads."""
+    """Writes the files of single rows. Thread-safe."""
 
     def __init__(self, dataset: Dataset, folder: Path, field: str | None) -> None:
         self._dataset = dataset
@@ -172,16 +171,7 @@ class _Exporter:
             )
 
     def write(self, row: int, hold: Callable[[int], None]) -> _Written:
-        """Write the files of a row.
-
-        Args:
-            row: its number.
-            hold: called with the bytes that are about to be in memory.
-
-        Raises:
-            ImageError, ShardCorrupt: it is damaged.
-            OSError: a file cannot be written.
-        """
+        """Writes the files of a row; `hold` is called with the bytes that will be in memory."""
         data, suffix = image_file(self._dataset, self._field, row, hold)
         values = self._dataset.gather_all(list(self._others), np.array([row]))
         stem = f"{row:0{self._digits}}"
@@ -197,7 +187,7 @@ class _Exporter:
         return _Written(line, len(data))
 
     def _value(self, name: str, kind: Any, value: Any, stem: str) -> Any:
-        """A field as the list has it."""
+        """Returns a field as it is in the list of samples."""
         if isinstance(kind, Array):
             path = f"{stem}.{_file_name(name)}.npy"
             file = io.BytesIO()
@@ -214,12 +204,12 @@ class _Exporter:
         return value.item() if isinstance(kind, Scalar) else value
 
     def _new(self, path: str, data: bytes | memoryview) -> None:
-        """Write a file in the place of one that is there."""
+        """Writes a file, and replaces one that is there."""
         with open(self._folder / path, "wb", opener=new_file) as file:
             file.write(data)
 
     def _make_class_folder(self, path: Path) -> None:
-        """Make a folder where there is none; a link to one elsewhere is none of ours."""
+        """Creates a folder if there is none; refuses a link to another folder."""
         path.mkdir(exist_ok=True)
         if path.is_symlink():
             raise PackError(f"{path} is a link: delete it, or choose another folder")
@@ -228,7 +218,7 @@ class _Exporter:
 def _export(
     exporter: _Exporter, index: Path | None, rows: Sequence[int], workers: int, progress: bool
 ) -> int:
-    """Write the rows' files and their list, in order; the bytes of their images."""
+    """Writes the rows' files and their list, in order; returns the bytes of the images."""
     nbytes = 0
     units = "images" if progress else None
     with (
@@ -243,19 +233,14 @@ def _export(
 
 
 def _written_slice(rows: slice | None) -> str:
-    """A slice as it stands between brackets: "5:3"."""
+    """Returns a slice as it is written between brackets: "5:3"."""
     parts = () if rows is None else (rows.start, rows.stop)
     step = "" if rows is None or rows.step is None else f":{rows.step}"
     return ":".join("" if part is None else str(part) for part in parts) + step
 
 
 def _prepare(folder: Path, dataset: Dataset, overwrite: bool) -> None:
-    """Make the folder to write to.
-
-    Raises:
-        PackError: it is the dataset's own or in it, no folder, or not empty.
-        OSError: it cannot be made.
-    """
+    """Creates the folder to write to; refuses the dataset's own, and one that is not empty."""
     inside = Path(dataset.path).resolve()
     if inside in (folder.resolve(), *folder.resolve().parents):
         raise PackError(f"{folder} is the dataset itself or lies in it; choose another folder")
@@ -285,7 +270,7 @@ def _image_field(dataset: Dataset, name: str | None) -> str:
 
 
 def _classes(schema: Schema) -> tuple[str | None, dict[int, str]]:
-    """The field of class numbers, and the folder of each class; None where there are no classes."""
+    """Returns the field of class numbers and the folder of each class, if there are classes."""
     for name in CLASS_FIELDS:
         kind = schema.fields.get(name)
         if schema.classes and isinstance(kind, Scalar) and "int" in kind.dtype:
@@ -294,7 +279,7 @@ def _classes(schema: Schema) -> tuple[str | None, dict[int, str]]:
 
 
 def _folders(classes: Sequence[str]) -> dict[int, str]:
-    """A folder's name for each class, no two the same, and none that of the list."""
+    """Returns a folder name for each class: unique, and not the list's."""
     folders: dict[int, str] = {}
     taken = {LIST_NAME}
     for number, name in enumerate(classes):
@@ -307,7 +292,7 @@ def _folders(classes: Sequence[str]) -> dict[int, str]:
 
 
 def _file_name(text: str) -> str:
-    """Text as the name of one file: nothing in it leads elsewhere."""
+    """Returns text as the name of one file that lies in its folder."""
     name = text.replace("/", "_").replace("\0", "_")
     try:
         os.fsencode(name)

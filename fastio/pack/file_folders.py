@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
 
 from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
-from fastio.pack.cells import Bad, Item
-from fastio.pack.spread import spread
+from fastio.pack.items import Bad, Item, Source, source_of_rows
 from fastio.runtime.files import only_files, read_file
 from fastio.runtime.memory import MAX_UNZIPPED_BYTES
 from fastio.schema import ARRAY_DTYPES, DTYPES, Array, Field, Scalar, Schema
@@ -29,13 +28,13 @@ _MOST_DEFLATED = 1032  # bytes that zip makes of one, at most
 
 def open_file_folder(
     path: str, schema: Schema | None, max_unzipped_bytes: int | None = None
-) -> FileSource | None:
-    """A folder whose first file of a kind that is packed is a sound file or an array.
+) -> Source | None:
+    """Returns a folder of sound files or arrays as a source; None if its first file is an image.
 
     Raises:
-        SourceNotFound: a class folder has none.
-        SchemaError: the arrays' types or names differ.
-        PackError: a schema is given.
+        SourceNotFound: A class folder has no such files.
+        SchemaError: The arrays' types or names differ.
+        PackError: A schema is given.
     """
     kinds = [IMG_EXTENSIONS, AUDIO_EXTENSIONS, ARRAY_EXTENSIONS]
     kind = folder_extension(path, kinds) if os.path.isdir(path) else None
@@ -46,61 +45,43 @@ def open_file_folder(
     return audio_source(AudioFolder(path)) if kind == 1 else _array_source(path, max_unzipped_bytes)
 
 
-def audio_source(folder: AudioFolder) -> FileSource:
-    """Sound files as they are."""
-    return FileSource(folder.path, folder.schema, folder.paths, folder.labels, _audio)
+def audio_source(folder: AudioFolder) -> Source:
+    """Returns the sound files of a folder, unchanged."""
+    return _file_source(
+        folder.path, folder.schema, folder.paths, folder.labels, lambda path: (read_file(path),)
+    )
 
 
-class FileSource:
-    """Files of one kind, read one after the other; see `sources.Source`.
+def _file_source(
+    path: str,
+    schema: Schema,
+    paths: Sequence[str],
+    labels: Any,
+    read: Callable[[str], tuple[Any, ...]],
+) -> Source:
+    """Returns files of one kind as a source.
 
     Args:
-        path: the folder.
-        schema: of the samples, whose last field is the label if it is named so.
-        paths: of the files.
-        labels: int64 (rows,), the classes' numbers.
-        read: a path to a file's values.
+        path: The folder.
+        schema: The fields; the last is the label if it is named so.
+        paths: The paths of the files.
+        labels: int64 (rows,), the numbers of the classes.
+        read: Returns the values in a file.
     """
+    name = os.path.basename(os.path.abspath(path))
 
-    def __init__(
-        self,
-        path: str,
-        schema: Schema,
-        paths: Sequence[str],
-        labels: Any,
-        read: Callable[[str], tuple[Any, ...]],
-    ) -> None:
-        self.has_keys = True
-        self.name = os.path.basename(os.path.abspath(path))
-        self.schema = schema
-        self.total: int | None = len(paths)
-        self._paths = paths
-        self._labels = labels
-        self._labelled = LABEL in schema.fields
-        self._read = read
-
-    def items(self, start: int) -> Iterator[Item | Bad]:
-        """The files from number `start` on."""
-        return map(self._item, range(start, len(self._paths)))
-
-    def sample(self, count: int) -> Iterator[Item | Bad]:
-        """Some of the files."""
-        return map(self._item, spread(len(self._paths), count))
-
-    def _item(self, row: int) -> Item | Bad:
-        path = self._paths[row]
+    def item(row: int) -> Item | Bad:
+        where = paths[row]
         try:
-            status = os.stat(path)
-            values = self._read(path)
+            status = os.stat(where)
+            values = read(where)
         except Exception as error:  # MemoryError and RecursionError are a file's own too
-            return Bad(row, path, SampleError(self.name, row, path, error), path)
-        if self._labelled:
-            values = (*values, int(self._labels[row]))
-        return Item(row, path, values, f"{path} {status.st_size} {status.st_mtime_ns}")
+            return Bad(row, where, SampleError(name, row, where, error), where)
+        if LABEL in schema.fields:
+            values = (*values, int(labels[row]))
+        return Item(row, where, values, f"{where} {status.st_size} {status.st_mtime_ns}")
 
-
-def _audio(path: str) -> tuple[bytes]:
-    return (read_file(path),)
+    return source_of_rows(name, schema, len(paths), lambda rows: map(item, rows))
 
 
 # Arrays
@@ -108,13 +89,13 @@ def _audio(path: str) -> tuple[bytes]:
 
 @dataclass(frozen=True)
 class _Header:
-    """What a file says of an array of its."""
+    """The dtype and shape of an array in a file."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
-def _array_source(path: str, max_unzipped_bytes: int | None) -> FileSource:
+def _array_source(path: str, max_unzipped_bytes: int | None) -> Source:
     most = MAX_UNZIPPED_BYTES if max_unzipped_bytes is None else max_unzipped_bytes
     names = flat_files(path, ARRAY_EXTENSIONS)
     if names:
@@ -126,7 +107,7 @@ def _array_source(path: str, max_unzipped_bytes: int | None) -> FileSource:
 
 def _arrays_of(
     path: str, paths: list[str], labels: Any, classes: tuple[str, ...] | None, most: int
-) -> FileSource:
+) -> Source:
     endings = {os.path.splitext(name)[1].lower() for name in paths}
     if len(endings) > 1:
         raise SchemaError(f"{path} has .npy and .npz files: pack them one after the other")
@@ -139,7 +120,7 @@ def _arrays_of(
     structure = "dict" if named else "tuple" if classes is not None else "single"
     members = [name for name in fields if classes is None or name != LABEL]
     schema = Schema(fields, structure, classes)  # type: ignore[arg-type]
-    return FileSource(path, schema, paths, labels, _Members(members, most) if named else _array)
+    return _file_source(path, schema, paths, labels, _Members(members, most) if named else _array)
 
 
 def _array(path: str) -> tuple[Any]:
@@ -151,7 +132,7 @@ def _array(path: str) -> tuple[Any]:
 
 @dataclass(frozen=True)
 class _Members:
-    """Reads the arrays of an .npz file, in order, of at most so many bytes."""
+    """Reads the arrays of an .npz file, in order, with a limit of bytes."""
 
     names: Sequence[str]
     max_unzipped_bytes: int
@@ -178,17 +159,14 @@ class _Members:
 
 
 def _survey(paths: Sequence[str]) -> dict[str, Field]:
-    """The fields that hold the arrays of all files, of which the headers are read.
-
-    Files that cannot be read are left to the packer, which names them.
-    """
+    """Returns the fields that hold the arrays of all files, from the headers of readable ones."""
     found: dict[str, list[tuple[str, _Header]]] = {}
     first: Exception | None = None
     for path in paths:
         try:
             for name, header in _headers(path).items():
                 found.setdefault(name, []).append((path, header))
-        except Exception as error:  # as in `FileSource`
+        except Exception as error:  # as in `_file_source`
             first = first or error
     if not found:
         raise SourceNotFound(f"none of {len(paths)} files can be read: {first}") from first
@@ -218,7 +196,7 @@ def _header(file: IO[bytes], nbytes: int) -> _Header:
 
 
 def _field(name: str, headers: Sequence[tuple[str, _Header]]) -> Field:
-    """The field that holds arrays of all shapes."""
+    """Returns the field that holds arrays of all shapes."""
     where, first = headers[0]
     for path, header in headers:
         if header.dtype != first.dtype:

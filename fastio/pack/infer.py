@@ -32,12 +32,8 @@ def infer_schema(sample: Any, classes: Sequence[str] | None = None) -> Schema:
     and single values are named by what they are: image, label (an integer), value (any other
     number), array, text, bytes; the second of a kind is image_1, and so on.
 
-    Args:
-        sample: a tuple or list, a dict with str keys, or a single value.
-        classes: names of the classes, if there are any.
-
     Raises:
-        SchemaError: a value has a type that cannot be stored.
+        SchemaError: A value has a type that cannot be stored.
     """
     values: Sequence[Any]
     structure: Structure
@@ -60,16 +56,7 @@ def infer_schema(sample: Any, classes: Sequence[str] | None = None) -> Schema:
 
 
 def field_values(schema: Schema, sample: Any, name: str) -> Sequence[Any]:
-    """Returns the values of a sample in the order of the schema's fields.
-
-    Args:
-        schema: the fields and the structure that samples must have.
-        sample: the sample.
-        name: how to name it in an error.
-
-    Raises:
-        SchemaError: it has another structure, or other fields.
-    """
+    """Returns the values of a sample in the order of the fields, or raises SchemaError."""
     if schema.structure == "single":
         return [sample]
     if schema.structure == "tuple":

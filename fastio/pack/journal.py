@@ -9,57 +9,67 @@ point loses no more than the shards that were under way. The manifest replaces i
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from fastio.errors import PackError
+from fastio.errors import FastioError, PackError
 from fastio.pack.codebooks import open_codebook
 from fastio.packed import JOURNAL_NAME, ShardEntry
 from fastio.packed.shard_writer import ShardFile
 from fastio.runtime.files import flush_folder
 
+RESUME = ", then go on with resume (--resume)"
+
 
 @dataclass(frozen=True)
-class FinishedShard:
-    """One line of the journal.
+class Progress:
+    """How far a source is packed, at the end of a shard.
 
     Attributes:
-        entry: the shard as the manifest will have it.
-        position: how many of the source's samples were used up with it.
-        source: a hash of what identifies those samples.
+        position: The number of the source's samples that are in shards or were left out.
+        source: A hash that identifies these samples.
+        last: Whether the source ended with the shard, before it was full.
         skipped: (name, reason) of the samples left out since the shard before.
-        last: whether the source ended with it, before it was full.
-        statistics: of a table's columns in it, see `statistics`; None for other sources.
+        statistics: JSON values for the columns of a table in the shard; None for other sources.
     """
 
-    entry: ShardEntry
     position: int
     source: str
-    skipped: list[tuple[str, str]]
     last: bool
+    skipped: list[tuple[str, str]] = field(default_factory=list)
     statistics: list[Any] | None = None
 
 
+@dataclass(frozen=True)
+class FinishedShard:
+    """One line of the journal: a shard as the manifest will describe it, and the progress."""
+
+    entry: ShardEntry
+    progress: Progress
+
+
 class Journal:
-    """The journal of one destination, locked against other packs for as long as it is open.
+    """The journal of one destination, locked against other packs while it is open.
 
     Args:
-        folder: the destination.
+        folder: The destination.
         options: JSON values that the dataset's bytes depend on.
-        resume: whether to go on with the journal that is there, if there is one.
+        resume: Whether to continue with the journal that is there, if there is one.
 
     Attributes:
-        finished: the finished shards that it had when opened.
-        codebook: the trained codebook that it holds, or None.
+        finished: The finished shards that it had when it was opened.
+        codebook: The trained codebook that it holds, or None.
 
     Raises:
-        PackError: another process packs there, or the journal is one of other options.
-        OSError: it cannot be written.
+        PackError: Another process packs there, or the journal has other options.
+        OSError: It cannot be written.
     """
 
     def __init__(self, folder: Path, options: Mapping[str, Any], resume: bool) -> None:
@@ -80,23 +90,13 @@ class Journal:
             raise
 
     def append(self, shard: FinishedShard) -> None:
-        """Records a shard that is on the disk.
-
-        Raises:
-            OSError: The journal cannot be written.
-        """
-        line = asdict(shard)
-        if shard.statistics is None:
-            del line["statistics"]
-        self._append(line)
+        """Records a shard that is on the disk."""
+        self._append(asdict(shard))
 
     def keep_codebook(self, codebook: bytes) -> None:
-        """Records a trained codebook, before any shard: a resumed pack must use the same.
-
-        Raises:
-            OSError: The journal cannot be written.
-        """
-        self._append({"codebook": base64.b64encode(codebook).decode()})
+        """Records a trained codebook, before any shard: a resumed pack must use the same."""
+        with writing_to(self.path, RESUME):
+            self._append({"codebook": base64.b64encode(codebook).decode()})
         self.codebook = codebook
 
     def remove(self) -> None:
@@ -148,11 +148,7 @@ def _no_link(path: str, flags: int) -> int:
 
 
 def check_not_in_use(folder: Path) -> None:
-    """Checks that no other process packs to a folder that has a journal.
-
-    Raises:
-        PackError: Another process does.
-    """
+    """Raises PackError if another process packs to a folder that has a journal."""
     with open(folder / JOURNAL_NAME, "rb", opener=_no_link) as file:
         _lock(file, folder)
 
@@ -187,16 +183,33 @@ def _parse(value: Any) -> FinishedShard:
     codecs = {field: tuple(counts) for field, counts in entry["codecs"].items()}
     payloads = {name: (offset, size) for name, (offset, size) in entry["file"]["payloads"].items()}
     file = ShardFile(**{**entry["file"], "payloads": payloads})
+    progress = Progress(**value["progress"])
     return FinishedShard(
         ShardEntry(entry["name"], entry["rows"], file, codecs, entry["tokens"]),
-        value["position"],
-        value["source"],
-        [(name, reason) for name, reason in value["skipped"]],
-        value["last"],
-        value.get("statistics"),
+        replace(progress, skipped=[(name, reason) for name, reason in progress.skipped]),
     )
 
 
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 120 else text[:117] + "..."
+
+
+@contextmanager
+def writing_to(path: Path | str, when_full: str = "") -> Iterator[None]:
+    """Raises errors of the file system as PackError with the name of what could not be written.
+
+    Args:
+        path: What is written, for errors that do not say.
+        when_full: What to do after making room on a full disk.
+    """
+    try:
+        yield
+    except FastioError:
+        raise  # some of them are OSErrors too
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = f"; make room{when_full}" if is_full else ""
+        raise PackError(
+            f"cannot write {error.filename or path}: {error.strerror}{advice}"
+        ) from error

@@ -6,13 +6,12 @@ import csv
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fastio.errors import PackError, SchemaError, SourceNotFound
-from fastio.pack.cells import Bad, ImageFile, Item
-from fastio.pack.hugging_face import Roots
-from fastio.pack.spread import spread
+from fastio.pack.datasets import Roots
+from fastio.pack.items import Bad, ImageFile, Item, Source
 from fastio.runtime.files import only_files
 from fastio.schema import Field, Image, Scalar, Schema, Text
 from fastio.sources.named_files import NamedFiles
@@ -31,112 +30,107 @@ _INT64 = range(-(2**63), 2**63)
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
 
-class ListSource:
-    """A list of image files: a sample a line, its images as the files are.
+def list_source(path: str, schema: Schema | None, roots: Roots = None) -> Source:
+    """Returns the samples of a list of image files: one per line, with the images as the files are.
 
-    The list is read twice, line by line: once to find out what its columns hold, and to pack.
+    The list is read line by line: once to find out what its columns hold, and once to pack.
 
     Args:
-        path: a CSV file with a header, or a file of JSON objects, one a line.
-        schema: the schema to use instead of one found out.
-        roots: folders, beside the list's own, that the images may lie in.
+        path: A CSV file with a header, or a file of JSON objects, one per line.
+        schema: The schema to use instead of one derived from the list.
+        roots: Folders, besides the list's own, in which the images may lie.
 
     Raises:
-        PackError: it lists nothing.
-        SchemaError: it has no column of paths, or a line does not fit the others.
+        PackError: It lists nothing.
+        SchemaError: It has no column of paths, or a line does not fit the others.
     """
+    folder = os.path.dirname(path)
+    columns: dict[str, _Column] = {}
+    count = 0
+    for line, record in _records(path):
+        if not columns:
+            kind_of = _cell_kind if _is_csv(path) else _value_kind
+            columns = {name: _Column(name, kind_of) for name in record}
+        for name, value in record.items():
+            columns[name].observe(value, f"{path} line {line}")
+        count += 1
+    if not count:
+        raise PackError(f"there is nothing to pack: {path} lists no images")
+    wanted = schema or _inferred(path, columns)
+    files = NamedFiles(folder or ".", roots)
+    converters = [_converter(path, name, wanted, columns, files) for name in wanted.fields]
 
-    def __init__(self, path: str, schema: Schema | None, roots: Roots = None) -> None:
-        self.has_keys = True
-        self.name = os.path.basename(os.path.abspath(path))
-        self._path = path
-        self._folder = os.path.dirname(path)
-        self._files = NamedFiles(self._folder or ".", roots)
-        kind_of = _cell_kind if _is_csv(path) else _value_kind
-        columns: dict[str, _Column] = {}
-        count = 0
-        for line, record in _records(path):
-            if not columns:
-                columns = {name: _Column(name, kind_of) for name in record}
-            for name, value in record.items():
-                columns[name].observe(value, f"{path} line {line}")
-            count += 1
-        if not count:
-            raise PackError(f"there is nothing to pack: {path} lists no images")
-        self.total: int | None = count
-        self.schema = schema or self._infer(columns)
-        self._converters = [
-            self._converter(name, field, columns) for name, field in self.schema.fields.items()
-        ]
+    def items(start: int) -> Iterator[Item | Bad]:
+        return (
+            item(position, line, record)
+            for position, (line, record) in enumerate(_records(path))
+            if position >= start
+        )
 
-    def items(self, start: int) -> Iterator[Item | Bad]:
-        """The lines from number `start` on."""
-        for position, (line, record) in enumerate(_records(self._path)):
-            if position < start:
-                continue
-            where = f"{self._path} line {line}"
-            key = json.dumps(list(record.values()))
-            try:
-                values = [convert(record) for convert in self._converters]
-            except SchemaError as error:
-                named = SchemaError(f"{where}: {error}")
-                named.__cause__ = error
-                yield Bad(position, where, named, key)
-                continue
-            paths = [value.path for value in values if isinstance(value, ImageFile)]
-            name = os.path.join(self._folder, paths[0]) if paths else where
-            yield Item(position, name, values, key)
+    def item(position: int, line: int, record: dict[str, Any]) -> Item | Bad:
+        where = f"{path} line {line}"
+        key = json.dumps(list(record.values()))
+        try:
+            values = [convert(record) for convert in converters]
+        except SchemaError as error:
+            named = SchemaError(f"{where}: {error}")
+            named.__cause__ = error
+            return Bad(position, where, named, key)
+        paths = [value.path for value in values if isinstance(value, ImageFile)]
+        return Item(position, os.path.join(folder, paths[0]) if paths else where, values, key)
 
-    def sample(self, count: int) -> Iterator[Item | Bad]:
-        """Some of the lines."""
-        order = spread(self.total or 0, count)
-        wanted = set(order)
-        found = {item.position: item for item in self.items(0) if item.position in wanted}
-        return (found[position] for position in order if position in found)
+    def pick(rows: Sequence[int]) -> Iterator[Item | Bad]:
+        wanted_rows = set(rows)
+        found = {item.position: item for item in items(0) if item.position in wanted_rows}
+        return (found[row] for row in rows if row in found)
 
-    def _infer(self, columns: dict[str, _Column]) -> Schema:
-        path_column = _path_column(self._path, columns)
-        fields: dict[str, Field] = {}
-        classes = None
-        for name, column in columns.items():
-            if name == path_column:
-                fields["image"] = Image()
-                continue
-            if name == "image":
-                raise SchemaError(
-                    f"{self._path} has both a column {path_column!r}, whose images are to be the "
-                    "field 'image', and a column 'image': rename one"
-                )
-            fields[name] = column.field()
-            if isinstance(fields[name], Text) and name in CLASS_COLUMNS and classes is None:
-                fields[name] = Scalar("int64")
-                classes = column.classes()
-        return Schema(fields, "tuple" if _is_csv(self._path) else "dict", classes)
+    return Source(os.path.basename(os.path.abspath(path)), wanted, count, True, items, pick)
 
-    def _converter(
-        self, name: str, field: Field, columns: dict[str, _Column]
-    ) -> Callable[[dict[str, Any]], Any]:
-        """How to get a field's value from a record."""
-        if isinstance(field, Image):
-            column = name if name in columns else _path_column(self._path, columns)
-            return lambda record: ImageFile(str(record[column]), self._files)
-        if name not in columns:
-            raise SchemaError(f"{self._path} has no column {name!r}; it has {', '.join(columns)}")
-        if isinstance(field, Text):
-            return lambda record: _text(record[name])
-        if not isinstance(field, Scalar):
-            raise SchemaError(f"field {name!r}: a list can give Image, Scalar and Text only")
-        if self.schema.classes and name in CLASS_COLUMNS and columns[name].is_words:
-            numbers = {word: number for number, word in enumerate(self.schema.classes)}
-            return lambda record: _class_number(numbers, record[name])
-        return lambda record: _number(field.dtype, name, record[name])
+
+def _inferred(path: str, columns: dict[str, _Column]) -> Schema:
+    """Returns the schema of the fields that a list's columns become."""
+    path_column = _path_column(path, columns)
+    fields: dict[str, Field] = {}
+    classes = None
+    for name, column in columns.items():
+        if name == path_column:
+            fields["image"] = Image()
+            continue
+        if name == "image":
+            raise SchemaError(
+                f"{path} has both a column {path_column!r}, whose images are to be the "
+                "field 'image', and a column 'image': rename one"
+            )
+        fields[name] = column.field()
+        if isinstance(fields[name], Text) and name in CLASS_COLUMNS and classes is None:
+            fields[name] = Scalar("int64")
+            classes = column.classes()
+    return Schema(fields, "tuple" if _is_csv(path) else "dict", classes)
+
+
+def _converter(
+    path: str, name: str, schema: Schema, columns: dict[str, _Column], files: NamedFiles
+) -> Callable[[dict[str, Any]], Any]:
+    """Returns a function that takes the value of a field from a record."""
+    field = schema.fields[name]
+    if isinstance(field, Image):
+        column = name if name in columns else _path_column(path, columns)
+        return lambda record: ImageFile(str(record[column]), files)
+    if name not in columns:
+        raise SchemaError(f"{path} has no column {name!r}; it has {', '.join(columns)}")
+    if isinstance(field, Text):
+        return lambda record: _text(record[name])
+    if not isinstance(field, Scalar):
+        raise SchemaError(f"field {name!r}: a list can give Image, Scalar and Text only")
+    if schema.classes and name in CLASS_COLUMNS and columns[name].is_words:
+        numbers = {word: number for number, word in enumerate(schema.classes)}
+        return lambda record: _class_number(numbers, record[name])
+    dtype = field.dtype
+    return lambda record: _number(dtype, name, record[name])
 
 
 def is_image_list(path: str) -> bool:
-    """Whether a CSV or JSONL file lists images: has a column of paths, or nothing readable at all.
-
-    What cannot be read is a list too, so that reading it says what is wrong.
-    """
+    """Returns whether a CSV or JSONL file lists images, or has nothing readable at all."""
     try:
         _, first = next(_records(path), (0, None))
     except (SchemaError, SourceNotFound):
@@ -145,7 +139,7 @@ def is_image_list(path: str) -> bool:
 
 
 class _Column:
-    """What a column holds, found out value by value."""
+    """Finds out what a column holds, value by value."""
 
     def __init__(self, name: str, kind_of: Callable[[Any], str]) -> None:
         self._name = name
@@ -155,7 +149,7 @@ class _Column:
         self._words: set[str] = set()
 
     def observe(self, value: Any, where: str) -> None:
-        """Take one value into account."""
+        """Takes one value into account."""
         if value is None:
             raise SchemaError(f"{where}: {self._name!r} is null; fastio stores no nulls")
         kind = self._kind_of(value)
@@ -171,7 +165,7 @@ class _Column:
         return "text" in self._kinds
 
     def field(self) -> Field:
-        """The field for it: Scalar if all its values are numbers, or all true or false."""
+        """Returns its field: a Scalar if all its values are numbers, or all true or false."""
         kinds = self._kinds - {"empty"}
         dtype = None
         if kinds == {"int"}:
@@ -190,14 +184,14 @@ class _Column:
         return Scalar(dtype)
 
     def classes(self) -> tuple[str, ...]:
-        """The column's words, sorted; a class number counts them."""
+        """Returns the words of the column, sorted, whose positions are the class numbers."""
         if self._first_empty:
             raise SchemaError(f"{self._first_empty}: the {self._name} is empty")
         return tuple(sorted(self._words))
 
 
 def _records(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line numbers and records of a list, all with the same columns in the same order."""
+    """Yields line numbers and records of a list, all with the same columns in the same order."""
     try:
         with open(path, encoding="utf-8-sig", newline="", opener=only_files) as file:
             lines = _csv_records(path, file) if _is_csv(path) else _json_records(path, file)
@@ -263,7 +257,7 @@ def _is_csv(path: str) -> bool:
 
 
 def _cell_kind(text: str) -> str:
-    """What a CSV cell looks like."""
+    """Returns what a CSV cell looks like: "empty", "text", "int" or "float"."""
     if not text:
         return "empty"
     if _LEADING_ZERO.match(text):
@@ -274,7 +268,7 @@ def _cell_kind(text: str) -> str:
 
 
 def _value_kind(value: Any) -> str:
-    """What a JSON value is."""
+    """Returns what a JSON value is: "bool", "int", "float" or "text"."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int):
@@ -294,7 +288,7 @@ def _class_number(numbers: dict[str, int], value: Any) -> int:
 
 
 def _number(dtype: str, name: str, value: Any) -> Any:
-    """A value as Python's number for a dtype; whether it fits the dtype is checked later."""
+    """Returns a value as a Python number; whether it fits the dtype is checked later."""
     if not isinstance(value, str):
         return value
     try:

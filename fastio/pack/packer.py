@@ -8,14 +8,22 @@ encoder: `samples` encodes rows one by one, `columnar` thousands of rows of a ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from fastio.pack.destination import Destination
+import numpy as np
+import pyarrow as pa
+
+from fastio import _native
+from fastio.pack.destination import Destination, shard_name
+from fastio.pack.journal import RESUME, FinishedShard, Journal, Progress, writing_to
 from fastio.pack.pipeline import OrderedPipeline
 from fastio.pack.progress import progress_bar
-from fastio.pack.shards import About, Filled, Shards
-from fastio.packed import ShardEntry
+from fastio.packed import JOURNAL_NAME, MANIFEST_NAME, ShardEntry, write_manifest
+from fastio.packed.manifest_writer import FORMAT_VERSION, METADATA_KEY
+from fastio.packed.shard_writer import write_shard
 from fastio.schema import Schema
 
 P = TypeVar("P")
@@ -23,6 +31,30 @@ E = TypeVar("E")
 
 # The bytes of parts that may be in memory beside the shard that is being filled.
 _BUDGET_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A full shard, or the last one.
+
+    Attributes:
+        arrays: The columns, in the order of `Schema.arrow_schema`.
+        progress: How far the source is packed at its end.
+        codecs: For each image field, its rows by codec.
+    """
+
+    arrays: Sequence[pa.Array]
+    progress: Progress
+    codecs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class About:
+    """What a manifest says of how a dataset was made; see `write_manifest`."""
+
+    packing: Mapping[str, Any]
+    codebook: bytes | None = None
+    statistics: list[Any] | None = None
 
 
 class Encoder(Protocol[P, E]):
@@ -52,12 +84,8 @@ class Encoder(Protocol[P, E]):
         """Returns the options that the dataset's bytes depend on, as JSON values."""
         ...
 
-    def parts(self, shards: Shards, progress: bool) -> Iterator[P]:
-        """Returns the parts of the source that are not in finished shards.
-
-        Raises:
-            PackError: A finished shard is missing, or the source is not the one that was packed.
-        """
+    def parts(self, journal: Journal, progress: bool) -> Iterator[P]:
+        """Returns the parts of the source that are not in finished shards, or raises PackError."""
         ...
 
     def memory_bytes(self, part: P) -> int:
@@ -81,11 +109,7 @@ class Encoder(Protocol[P, E]):
         ...
 
     def about(self, entries: list[ShardEntry]) -> About:
-        """Returns what the manifest says of the dataset.
-
-        Raises:
-            PackError: There are no rows.
-        """
+        """Returns what the manifest says of the dataset; raises PackError if there are no rows."""
         ...
 
 
@@ -99,6 +123,7 @@ class Packer(Generic[P, E]):
         overwrite: Whether to replace a dataset at the destination.
 
     Attributes:
+        entries: The finished shards.
         resumed: The number of shards that an earlier run has finished.
 
     Raises:
@@ -114,17 +139,17 @@ class Packer(Generic[P, E]):
         resume: bool = False,
         overwrite: bool = False,
     ) -> None:
+        self.entries: list[ShardEntry] = []
         self.resumed = 0
         self._encoder = encoder
-        self._shards = Shards(destination, encoder.schema, encoder.identity(), resume, overwrite)
+        self._destination = destination
+        self._schema = encoder.schema
+        self._arrow_schema = encoder.schema.arrow_schema()
+        with writing_to(destination.name, RESUME):
+            self._journal = destination.open(encoder.identity(), resume, overwrite)
         self._pipeline: OrderedPipeline[P, E] = OrderedPipeline(
             encoder.encode, encoder.encoded_bytes, encoder.workers, encoder.depth, _BUDGET_BYTES
         )
-
-    @property
-    def entries(self) -> list[ShardEntry]:
-        """The shards that are finished."""
-        return self._shards.entries
 
     @property
     def skipped(self) -> list[tuple[str, str]]:
@@ -143,8 +168,11 @@ class Packer(Generic[P, E]):
         """
         encoder = self._encoder
         try:
-            parts = encoder.parts(self._shards, progress)
+            for shard in self._journal.finished:
+                self._destination.check(shard.entry)
+                self.entries.append(shard.entry)
             self.resumed = len(self.entries)
+            parts = encoder.parts(self._journal, progress)
             with progress_bar("packing", encoder.unit, encoder.total, progress) as advance:
                 shown = 0
                 for part in parts:
@@ -168,28 +196,62 @@ class Packer(Generic[P, E]):
             self._store(encoded)
 
     def finish(self) -> None:
-        """Writes what is left and the manifest, which makes it a dataset.
-
-        Raises:
-            As `add`; PackError: There were no samples.
-        """
+        """Writes what is left and the manifest; raises PackError if there were no samples."""
         for encoded in self._pipeline.drain():
             self._store(encoded)
         last = self._encoder.rest()
         if last is not None:
-            self._shards.add(last)
-        self._shards.finish(self._encoder.about(self.entries))
+            self.write(last)
+        about = self._encoder.about(self.entries)
+        destination = self._destination
+        with writing_to(destination.name, RESUME):
+            destination.keep_only(
+                {entry.name for entry in self.entries} | {JOURNAL_NAME, MANIFEST_NAME}
+            )
+            write_manifest(
+                destination.folder,
+                self._schema,
+                about.packing,
+                self.entries,
+                about.codebook,
+                about.statistics,
+            )
+            destination.finish()
+
+    def write(self, filled: Filled) -> None:
+        """Writes a shard."""
+        metadata = {METADATA_KEY: json.dumps(self._metadata(filled.arrays)).encode()}
+        schema = self._arrow_schema.with_metadata(metadata)
+        batch = pa.RecordBatch.from_arrays(list(filled.arrays), schema=schema)
+        name = shard_name(len(self.entries))
+        path = self._destination.folder / name
+        with writing_to(path, RESUME):
+            file = write_shard(path, batch, self._schema.image_fields)
+            tokens = {field: len(batch.column(field).values) for field in self._schema.token_fields}
+            entry = ShardEntry(name, batch.num_rows, file, filled.codecs, tokens)
+            self._destination.add(FinishedShard(entry, filled.progress))
+        self.entries.append(entry)
 
     def discard(self) -> None:
         """Stops, and deletes everything that was written."""
         self._pipeline.close()
-        self._shards.discard()
+        with writing_to(self._destination.name, RESUME):
+            self._destination.discard()
 
     def close(self) -> None:
         """Ends the threads and closes the journal. A half-written dataset can be resumed."""
         self._pipeline.close()
-        self._shards.close()
+        self._destination.close(keep=bool(self.entries or self._journal.finished))
 
     def _store(self, encoded: E) -> None:
         for filled in self._encoder.fill(encoded):
-            self._shards.add(filled)
+            self.write(filled)
+
+    def _metadata(self, arrays: Sequence[pa.Array]) -> dict[str, Any]:
+        """Returns the metadata that make a shard readable without its manifest."""
+        schema = replace(self._schema, classes=None, vocabularies={})
+        metadata: dict[str, Any] = {"format_version": FORMAT_VERSION, "schema": schema.to_json()}
+        if self._schema.record_layout is not None:
+            records = np.frombuffer(arrays[0].buffers()[1], np.uint8)
+            metadata["record_crc32c"] = f"{_native.crc32c(records):08x}"
+        return metadata

@@ -41,11 +41,10 @@ def progress_bar(
     """Shows a bar on stderr with a rate and the remaining time.
 
     Args:
-        label: what is going on.
-        unit: what is counted, as in "120 samples/s", or "bytes"; None where nothing is: there is no
-            rate then.
-        total: how many there will be, or None.
-        shown: False shows nothing.
+        label: What is being done.
+        unit: What is counted, as in "120 samples/s", or "bytes". If None, there is no rate.
+        total: The number of units, or None if it is unknown.
+        shown: If False, nothing is shown.
 
     Returns:
         A function to call with the number of units that are done since it was last called.

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import xxhash
 
 from fastio.errors import FastioError, PackError
-from fastio.pack.cells import (
-    UNREAD,
-    Bad,
-    Item,
-    Row,
-    codec_counts,
-    columns,
-    encode_row,
-    memory_bytes,
-)
+from fastio.pack.cells import Row, codec_counts, columns, encode_row, memory_bytes
 from fastio.pack.codebooks import CodebookChoice, open_codebook, train_codebook
-from fastio.pack.images import ImageCodec, ImageOptions
-from fastio.pack.shards import About, Filled, Shards
-from fastio.pack.sources import Source
+from fastio.pack.images import ImageOptions
+from fastio.pack.items import UNREAD, Bad, Item, Source
+from fastio.pack.journal import Journal, Progress
+from fastio.pack.packer import About, Filled
 from fastio.packed import FORMAT_VERSION, ShardEntry
-from fastio.runtime.memory import MAX_PIXELS
 from fastio.schema import CODEC_BLOCKS
 
 _DEPTH_PER_WORKER = 64
@@ -36,32 +27,26 @@ class SampleOptions:
     """How samples are packed.
 
     Attributes:
-        codec: How images are stored, see `ImageOptions`.
+        images: How images are stored. The codebook is set when packing begins.
         codebook: The codebook of the codec "blocks"; None for other codecs.
-        max_side: The largest longer side in pixels to which images are shrunk, or None.
-        quality: The quality of the JPEGs that image files are re-encoded as, or None.
         shard_bytes: The row with which a shard's data reaches this size is the shard's last.
         skip_bad: Whether bad samples are left out. If not, the first one stops the pack.
         workers: The number of threads.
-        max_pixels: Image files with more pixels are bad samples.
     """
 
-    codec: ImageCodec
+    images: ImageOptions
     codebook: CodebookChoice | None
-    max_side: int | None
-    quality: int | None
     shard_bytes: int
     skip_bad: bool
     workers: int
-    max_pixels: int = MAX_PIXELS
 
     def to_json(self) -> dict[str, Any]:
         """Returns how images are stored, as JSON values for the journal and the manifest."""
         return {
-            "codec": self.codec,
+            "codec": self.images.codec,
             "codebook": None if self.codebook is None else self.codebook.identity,
-            "max_side": self.max_side,
-            "quality": self.quality,
+            "max_side": self.images.max_side,
+            "quality": self.images.quality,
         }
 
 
@@ -110,22 +95,20 @@ class SampleEncoder:
             "schema": self.schema.to_json(),
         }
 
-    def parts(self, shards: Shards, progress: bool) -> Iterator[Item | Bad]:
+    def parts(self, journal: Journal, progress: bool) -> Iterator[Item | Bad]:
         """See `packer.Encoder`. A codebook is trained first where one is wanted."""
         options = self._options
         if options.codebook is not None and options.codebook.data is None:
-            if shards.journal.codebook is None:
-                shards.keep_codebook(
-                    train_codebook(self._source, options.max_side, options.quality, progress)
-                )
-            self._use(shards.journal.codebook)
-        source, finished = self._source, shards.take_over()
+            if journal.codebook is None:
+                journal.keep_codebook(train_codebook(self._source, options.images, progress))
+            self._use(journal.codebook)
+        source, finished = self._source, journal.finished
         if not finished:
             return source.items(0)
         for shard in finished:
-            self.skipped += shard.skipped
+            self.skipped += shard.progress.skipped
         self._skipped_before = len(self.skipped)
-        last = finished[-1]
+        last = finished[-1].progress
         self.position = last.position
         items = source.items(0 if source.has_keys else last.position)
         if source.has_keys:
@@ -164,11 +147,7 @@ class SampleEncoder:
         return encoded.result.nbytes if isinstance(encoded.result, Row) else 0
 
     def fill(self, encoded: EncodedSample) -> Iterator[Filled]:
-        """See `packer.Encoder`.
-
-        Raises:
-            ImageError, SampleError, SchemaError: The sample is bad, and bad ones are not skipped.
-        """
+        """See `packer.Encoder`. Raises the error of a bad sample unless those are skipped."""
         result = encoded.result
         if isinstance(result, Bad):
             if not self._options.skip_bad:
@@ -205,29 +184,16 @@ class SampleEncoder:
 
     def _use(self, codebook: bytes | None) -> None:
         """Encodes images with a codebook from now on; None where it is not trained yet."""
-        options = self._options
         self._codebook = codebook
-        self._images = ImageOptions(
-            options.codec,
-            None if codebook is None else open_codebook(codebook),
-            options.max_side,
-            options.quality,
-            options.max_pixels,
-        )
+        opened = None if codebook is None else open_codebook(codebook)
+        self._images = replace(self._options.images, codebook=opened)
 
     def _filled(self, last: bool) -> Filled:
         rows, self._rows, self._row_bytes = self._rows, [], 0
         skipped = self.skipped[self._skipped_before :]
         self._skipped_before = len(self.skipped)
-        return Filled(
-            columns(self.schema, rows),
-            len(rows),
-            self.position,
-            self._stamps.hexdigest(),
-            last,
-            codec_counts(self.schema, rows),
-            skipped,
-        )
+        progress = Progress(self.position, self._stamps.hexdigest(), last, skipped)
+        return Filled(columns(self.schema, rows), progress, codec_counts(self.schema, rows))
 
     def _nothing_packed(self) -> PackError:
         name = self._source.name
@@ -241,12 +207,7 @@ class SampleEncoder:
 
 
 def _stamp(item: Item | Bad, hold: Callable[[int], None] | None = None) -> bytes:
-    """Returns what identifies a sample across runs: its key, and its files' sizes and times.
-
-    Args:
-        item: The sample.
-        hold: Called with the number of bytes of its files.
-    """
+    """Returns a sample's key, and its files' sizes and times; `hold` is called with their bytes."""
     if not item.key:
         return b""
     parts = [item.key]

@@ -3,36 +3,57 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Protocol
+from typing import Any
 
-from fastio.errors import PackError, SampleError, SchemaError, SourceNotFound
-from fastio.pack.cells import Bad, ImageFile, Item
-from fastio.pack.datasets import tar_source
+from fastio.errors import PackError, SchemaError, SourceNotFound
+from fastio.pack.datasets import Roots, hugging_face_source, tar_source
 from fastio.pack.file_folders import audio_source, open_file_folder
-from fastio.pack.hugging_face import Roots, open_dataset
 from fastio.pack.infer import field_values, infer_schema
-from fastio.pack.lists import LIST_SUFFIXES, ListSource, is_image_list
-from fastio.pack.spread import spread
-from fastio.pack.tables import TableSource, open_memory, open_table_files
+from fastio.pack.items import (
+    Bad,
+    ImageFile,
+    Item,
+    Source,
+    ended,
+    source_of_rows,
+    unreadable,
+)
+from fastio.pack.lists import LIST_SUFFIXES, is_image_list, list_source
+from fastio.pack.tables import RowSource, open_memory, open_table_files
+from fastio.pack.tokens import TokenOptions, open_documents
 from fastio.packed.rows import Rows
 from fastio.schema import Image, Scalar, Schema
-from fastio.sources import AudioFolder, FolderDataset, Kind, Options, TarDataset, find
-from fastio.sources.registry import HUGGING_FACE, PACKED, TABLES, TARS, kind_of
+from fastio.sources import FolderDataset, Kind, Options, TarDataset, find
+from fastio.sources.registry import (
+    HUGGING_FACE,
+    IMAGE_FOLDER,
+    PACKED,
+    SOUND_FOLDER,
+    TABLES,
+    TARS,
+    kind_of,
+)
 from fastio.sources.table import TableOptions
 from fastio.store import is_remote
 
 
 @dataclass(frozen=True)
-class TableRows:
-    """Which rows of a source are packed, and how they are read; see the arguments of `pack`.
+class Wanted:
+    """What is wanted of a source, and how it is reached; see the arguments of `pack`.
 
     Attributes:
+        schema: The schema to use instead of the source's own, or None.
+        columns: Which columns become which fields. If any are given, the source must be a table.
         skip_damaged: Whether `on_error` is "skip".
+        tokens: How text becomes tokens, if there is a tokenizer.
     """
 
+    schema: Schema | None
+    columns: TableOptions
+    tokens: TokenOptions
     filters: Any = None
     skip_damaged: bool = False
     storage_options: Mapping[str, Any] | None = None
@@ -40,105 +61,55 @@ class TableRows:
     max_unzipped_bytes: int | None = None
 
 
-_ALL = TableRows()
-
-
-class Source(Protocol):
-    """Samples to pack, in order.
-
-    Attributes:
-        name: What the manifest says the dataset was made of; no absolute path.
-        schema: The fields of the samples.
-        total: The number of samples, or None if it is not known beforehand.
-        has_keys: Whether the items have keys that identify them across runs.
-    """
-
-    name: str
-    schema: Schema
-    total: int | None
-    has_keys: bool
-
-    def items(self, start: int) -> Iterator[Item | Bad]:
-        """Yields the samples from number `start` on.
-
-        Raises:
-            PackError: The source ends before.
-        """
-        ...
-
-    def sample(self, count: int) -> Iterator[Item | Bad]:
-        """Yields up to `count` samples, such that the first of them are evenly spread, too.
-
-        Raises:
-            PackError: The source can be iterated over only once.
-        """
-        ...
-
-
-def open_source(
-    src: Any, schema: Schema | None, options: TableOptions | None = None, asked: TableRows = _ALL
-) -> Source | TableSource:
+def open_source(src: Any, wanted: Wanted) -> Source | RowSource:
     """Returns the source for what `fastio.pack` was given.
-
-    Args:
-        src: See `fastio.pack`.
-        schema: The schema to use instead of the source's own.
-        options: Which columns become which fields. If any are given, the source must be a table.
-        asked: Which rows are packed, and how they are read.
 
     Raises:
         SourceNotFound: A path does not exist, or has no images.
         PackError: The source cannot be packed, or has no samples.
         ShardCorrupt: A table is damaged.
-        SchemaError: The samples cannot be stored, or do not fit `schema`.
+        SchemaError: The samples cannot be stored, or do not fit the schema.
     """
-    options = options or TableOptions()
-    table = open_memory(src, options, asked.filters)
+    if wanted.tokens.tokenizer is not None:
+        return _open_text(src, wanted)
+    table = open_memory(src, wanted.columns, wanted.filters)
     if table is not None:
-        return _as_table(table, schema)
-    columns = bool(options) or asked.filters is not None
-    if not columns and _is_list(src, schema):
-        return ListSource(os.fspath(src), schema, asked.roots)
-    kind, parts = _kind_of(src, asked)
-    _check_asked(src, kind, columns, asked)
+        return _without_schema(table, wanted)
+    of_columns = bool(wanted.columns) or wanted.filters is not None
+    if not of_columns and _is_list(src, wanted.schema):
+        return list_source(os.fspath(src), wanted.schema, wanted.roots)
+    kind, parts = _kind_of(src, wanted)
+    _check_wanted(src, kind, of_columns, wanted)
     open_kind = _OPENERS.get("" if kind is None else kind.key, _open_samples)
-    return open_kind(_Asked(src, parts, schema, options, asked))
+    return open_kind(src, parts, wanted)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A source whose kind is known, and what is wanted of it; the arguments of an opener.
-
-    Attributes:
-        src: The source, as it was given.
-        parts: What the registry found it to consist of.
-        schema: The schema to use instead of the source's own, or None.
-        options: What is wanted of a table's columns.
-        rows: Which rows are wanted, and how they are reached.
-    """
-
-    src: Any
-    parts: Any
-    schema: Schema | None
-    options: TableOptions
-    rows: TableRows
+def _open_text(src: Any, wanted: Wanted) -> RowSource:
+    if wanted.filters is not None:
+        raise PackError("filters are for tables, and with a tokenizer they are text")
+    if wanted.schema is not None:
+        raise SchemaError(
+            "the fields of text are its tokens and the columns that are kept: say which with "
+            "columns, and their types with dtypes, instead of a schema"
+        )
+    return open_documents(src, wanted.tokens, wanted.columns)
 
 
-def _kind_of(src: Any, asked: TableRows) -> tuple[Kind | None, Any]:
+def _kind_of(src: Any, wanted: Wanted) -> tuple[Kind | None, Any]:
     """Returns the kind of a source and its parts; None for data that only packing reads."""
     if isinstance(src, Rows):
         kind = kind_of(src)
-        # The others are read row by row, as any dataset.
-        return (kind if kind in (TARS, PACKED) else None), None
-    found = find(src, Options(asked.storage_options))
+        # Rows of open tables are read one by one, as those of any dataset.
+        return (None if kind in (TABLES, HUGGING_FACE) else kind), None
+    found = find(src, Options(wanted.storage_options))
     if found is None:
         return None, None
     found.close()
     return found.kind, found.parts
 
 
-def _as_table(found: TableSource, schema: Schema | None) -> TableSource:
-    if schema is not None:
+def _without_schema(found: RowSource, wanted: Wanted) -> RowSource:
+    if wanted.schema is not None:
         raise SchemaError(
             "a table's fields are found out from its columns: say with columns, groups, dtypes "
             "and nulls what they are to be, instead of a schema"
@@ -146,20 +117,20 @@ def _as_table(found: TableSource, schema: Schema | None) -> TableSource:
     return found
 
 
-def _check_asked(src: Any, kind: Kind | None, columns: bool, asked: TableRows) -> None:
+def _check_wanted(src: Any, kind: Kind | None, of_columns: bool, wanted: Wanted) -> None:
     """Checks that the options that are given are options of this kind of source."""
     given = src if isinstance(src, (str, os.PathLike)) else type(src).__name__
-    if columns and kind not in (TABLES, HUGGING_FACE):
+    if of_columns and kind not in (TABLES, HUGGING_FACE):
         raise PackError(
             "columns, groups, dtypes, nulls and filters are for tables (Parquet, Arrow, CSV, "
             f"JSONL), and {given} is none"
         )
-    if asked.roots is not None and kind is not HUGGING_FACE:
+    if wanted.roots is not None and kind is not HUGGING_FACE:
         raise PackError(
             "roots is only for a list of images or a directory of save_to_disk, and the source is "
             "neither; leave it out"
         )
-    if asked.max_unzipped_bytes is not None and isinstance(src, Rows):
+    if wanted.max_unzipped_bytes is not None and isinstance(src, Rows):
         raise PackError("the tars are already open: pass max_unzipped_bytes to fastio.open instead")
 
 
@@ -173,39 +144,38 @@ def _is_list(path: Any, schema: Schema | None) -> bool:
     return schema is not None or is_image_list(name)
 
 
-def _open_tables(asked: _Asked) -> TableSource:
-    rows = asked.rows
-    files = open_table_files(asked.src, asked.parts, asked.options, rows.filters, rows.skip_damaged)
-    return _as_table(files, asked.schema)
+def _open_tables(src: Any, parts: Any, wanted: Wanted) -> Source | RowSource:
+    files = open_table_files(src, parts, wanted.columns, wanted.filters, wanted.skip_damaged)
+    return _without_schema(files, wanted)
 
 
-def _open_hugging_face(asked: _Asked) -> Source | TableSource:
-    rows = asked.rows
-    return open_dataset(asked.src, asked.schema, asked.options, rows.filters, rows.roots)
+def _open_hugging_face(src: Any, parts: Any, wanted: Wanted) -> Source | RowSource:
+    if wanted.schema is not None:
+        raise SchemaError(
+            "the dataset's own features say what its fields are: say with columns, groups, dtypes "
+            "and nulls what they are to be, instead of a schema"
+        )
+    return hugging_face_source(src, wanted.columns, wanted.filters, wanted.roots)
 
 
-def _open_tars(asked: _Asked) -> Source:
-    tars = asked.src
-    if not isinstance(tars, TarDataset):
+def _open_tars(src: Any, parts: Any, wanted: Wanted) -> Source:
+    tars = src
+    if not isinstance(src, Rows):
         # Samples that lack a field are bad ones, for the packer to stop at or to leave out.
-        fields = None if asked.schema is None else list(asked.schema.fields)
-        tars = TarDataset(tars, fields=fields, incomplete="keep")
-        tars.limit(None, asked.rows.max_unzipped_bytes)
-    return tar_source(tars, asked.schema)
+        fields = None if wanted.schema is None else list(wanted.schema.fields)
+        tars = TarDataset(src, fields=fields, incomplete="keep")
+        tars.limit(None, wanted.max_unzipped_bytes)
+    return tar_source(tars, wanted.schema)
 
 
-def _refuse_packed(asked: _Asked) -> Source:
-    raise PackError(f"{getattr(asked.src, 'path', asked.src)} is packed already")
+def _refuse_packed(src: Any, parts: Any, wanted: Wanted) -> Source:
+    raise PackError(f"{getattr(src, 'path', src)} is packed already")
 
 
-def _open_samples(asked: _Asked) -> Source:
-    src, schema = asked.src, asked.schema
+def _open_samples(src: Any, parts: Any, wanted: Wanted) -> Source:
+    schema = wanted.schema
     if isinstance(src, (str, os.PathLike)):
-        return _open_path(os.fspath(src), schema, asked.rows)
-    if isinstance(src, AudioFolder):
-        return audio_source(src)
-    if isinstance(src, FolderDataset):
-        return FolderSource(src, schema)
+        return _open_path(os.fspath(src), wanted)
     if isinstance(src, (bytes, Mapping)):
         raise PackError(
             f"a {type(src).__name__} is not a source of samples: give an iterable or dataset of "
@@ -213,166 +183,119 @@ def _open_samples(asked: _Asked) -> Source:
         )
     folder = _files_of_image_folder(src)
     if folder is not None:
-        return FolderSource(folder, schema)
+        return folder_source(folder, schema)
     if _is_indexed(src):
-        return IndexedSource(src, schema)
+        return indexed_source(src, schema)
     if isinstance(src, Iterable):
-        return IteratedSource(src, schema)
+        return iterated_source(src, schema)
     raise PackError(
         f"a {type(src).__name__} cannot be packed: give a folder of images, a CSV or JSONL list, "
         "WebDataset tars, tables, an iterable, or a dataset with __len__ and __getitem__"
     )
 
 
-class FolderSource:
-    """An image folder, whose files are packed as samples (image, label)."""
-
-    def __init__(self, folder: FolderDataset, schema: Schema | None) -> None:
-        self.has_keys = True
-        self.name = _base_name(folder.path) if folder.path else "image files"
-        self.total: int | None = len(folder)
-        self.schema = folder.schema if schema is None else _folder_schema(folder, schema)
-        self._folder = folder
-
-    def items(self, start: int) -> Iterator[Item | Bad]:
-        """See `Source`."""
-        return (self._item(row) for row in range(start, len(self._folder)))
-
-    def sample(self, count: int) -> Iterator[Item | Bad]:
-        """See `Source`."""
-        return (self._item(row) for row in spread(len(self._folder), count))
-
-    def _item(self, row: int) -> Item:
-        path = self._folder.paths[row]
-        values = (ImageFile(path), int(self._folder.labels[row]))
-        key = self._folder.paths.relative(row)
-        return Item(row, path, values[: len(self.schema.fields)], key)
-
-
-class IndexedSource:
-    """A dataset with `__len__` and `__getitem__`, which is called by one thread, in order."""
-
-    def __init__(self, dataset: Any, schema: Schema | None) -> None:
-        self.has_keys = False
-        self.name = type(dataset).__name__
-        self.total: int | None = len(dataset)
-        self._dataset = dataset
-        if not self.total:
-            raise PackError(f"there is nothing to pack: {self.name} has no samples")
-        self.schema = schema or infer_schema(self._first_sample(), _classes(dataset))
-
-    def items(self, start: int) -> Iterator[Item | Bad]:
-        """See `Source`."""
-        total = self.total or 0
-        if start > total:
-            raise _ended(self.name, total, start)
-        yield from map(self._item, range(start, total))
-
-    def sample(self, count: int) -> Iterator[Item | Bad]:
-        """See `Source`."""
-        return map(self._item, spread(self.total or 0, count))
-
-    def _item(self, position: int) -> Item | Bad:
-        try:
-            sample = self._dataset[position]
-        except Exception as error:  # a dataset's own code: which errors it has is not known
-            return _unreadable(self.name, position, error)
-        return _item(self.schema, position, sample)
-
-    def _first_sample(self) -> Any:
-        """Returns the first sample that can be read; packing reports bad ones before it."""
-        first_error = None
-        for position in range(self.total or 0):
-            try:
-                return self._dataset[position]
-            except Exception as error:  # as in items()
-                first_error = first_error or error
-        raise PackError(f"no sample of {self.name} can be read: {first_error}") from first_error
-
-
-class IteratedSource:
-    """Any iterable. It is iterated over only once, because generators cannot be restarted."""
-
-    def __init__(self, iterable: Iterable[Any], schema: Schema | None) -> None:
-        self.has_keys = False
-        self.name = type(iterable).__name__
-        self.total: int | None = None
-        self._samples = iter(iterable)
-        if schema is None:
-            first = list(islice(self._samples, 1))
-            if not first:
-                raise PackError(f"there is nothing to pack: {self.name} has no samples")
-            self._samples = chain(first, self._samples)
-            schema = infer_schema(first[0], _classes(iterable))
-        self.schema = schema
-
-    def items(self, start: int) -> Iterator[Item | Bad]:
-        """The samples from number `start` on; can be called once.
-
-        Raises:
-            SampleError: the iterable raised an error, after which it cannot go on.
-        """
-        position = 0
-        while True:
-            try:
-                sample = next(self._samples)
-            except StopIteration:
-                if position < start:
-                    raise _ended(self.name, position, start) from None
-                return
-            except Exception as error:  # the iterable's own code
-                raise _unreadable(self.name, position, error).error from error
-            if position >= start:
-                yield _item(self.schema, position, sample)
-            position += 1
-
-    def sample(self, count: int) -> Iterator[Item | Bad]:
-        """Not possible.
-
-        Raises:
-            PackError: always.
-        """
-        raise PackError(
-            f"a codebook cannot be trained on a {self.name}, which can be gone through only once: "
-            "give a dataset with __len__ and __getitem__, a folder or a list, or use the default "
-            "codebook or one from a file"
-        )
-
-
-def _item(schema: Schema, position: int, sample: Any) -> Item | Bad:
-    name = f"sample {position}"
-    try:
-        return Item(position, name, field_values(schema, sample, name))
-    except SchemaError as error:
-        return Bad(position, name, error)
-
-
-def _unreadable(source: str, position: int, cause: Exception) -> Bad:
-    name = f"sample {position}"
-    error = SampleError(source, position, name, cause)
-    error.__cause__ = cause
-    return Bad(position, name, error)
-
-
-def _ended(source: str, total: int, start: int) -> PackError:
-    return PackError(
-        f"cannot resume: {source} has {total} samples, but {start} of it are packed already; start "
-        "again with overwrite"
-    )
-
-
-def _open_path(path: str, schema: Schema | None, asked: TableRows) -> Source:
+def _open_path(path: str, wanted: Wanted) -> Source:
     if os.path.isfile(path):
         raise SourceNotFound(
             f"{path} is a file, but nothing that fastio packs ({', '.join(LIST_SUFFIXES)}, .tar, "
             ".parquet, .arrow); text is packed with a tokenizer (--tokenizer)"
         )
-    files = open_file_folder(path, schema, asked.max_unzipped_bytes)
-    return files or FolderSource(FolderDataset(path), schema)
+    files = open_file_folder(path, wanted.schema, wanted.max_unzipped_bytes)
+    return files or folder_source(FolderDataset(path), wanted.schema)
 
 
-def _base_name(path: str) -> str:
-    return os.path.basename(os.path.abspath(path))
+def _open_folder(src: Any, parts: Any, wanted: Wanted) -> Source:
+    if isinstance(src, (str, os.PathLike)):
+        return _open_path(os.fspath(src), wanted)
+    has_images = bool(src.schema.image_fields)
+    return folder_source(src, wanted.schema) if has_images else audio_source(src)
+
+
+def folder_source(folder: FolderDataset, schema: Schema | None) -> Source:
+    """Returns the files of an image folder as samples (image, label)."""
+    wanted = folder.schema if schema is None else _folder_schema(folder, schema)
+
+    def item(row: int) -> Item:
+        path = folder.paths[row]
+        values = (ImageFile(path), int(folder.labels[row]))
+        return Item(row, path, values[: len(wanted.fields)], folder.paths.relative(row))
+
+    name = os.path.basename(os.path.abspath(folder.path)) if folder.path else "image files"
+    return source_of_rows(name, wanted, len(folder), lambda rows: map(item, rows))
+
+
+def indexed_source(dataset: Any, schema: Schema | None) -> Source:
+    """Returns the samples of a dataset with `__len__` and `__getitem__`, called by one thread."""
+    name, total = type(dataset).__name__, len(dataset)
+    if not total:
+        raise PackError(f"there is nothing to pack: {name} has no samples")
+    wanted = schema or infer_schema(_first_sample(dataset, name), _classes(dataset))
+
+    def item(row: int) -> Item | Bad:
+        try:
+            sample = dataset[row]
+        except Exception as error:  # a dataset's own code: which errors it has is not known
+            return unreadable(name, row, error)
+        return checked_item(wanted, row, sample)
+
+    return source_of_rows(name, wanted, total, lambda rows: map(item, rows), has_keys=False)
+
+
+def _first_sample(dataset: Any, name: str) -> Any:
+    """Returns the first sample that can be read; packing reports bad ones before it."""
+    first_error = None
+    for position in range(len(dataset)):
+        try:
+            return dataset[position]
+        except Exception as error:  # as in `indexed_source`
+            first_error = first_error or error
+    raise PackError(f"no sample of {name} can be read: {first_error}") from first_error
+
+
+def iterated_source(iterable: Iterable[Any], schema: Schema | None) -> Source:
+    """Returns the samples of any iterable, which is iterated over only once."""
+    name = type(iterable).__name__
+    samples = iter(iterable)
+    if schema is None:
+        first = list(islice(samples, 1))
+        if not first:
+            raise PackError(f"there is nothing to pack: {name} has no samples")
+        samples = chain(first, samples)
+        schema = infer_schema(first[0], _classes(iterable))
+    wanted = schema
+
+    def items(start: int) -> Iterator[Item | Bad]:
+        position = 0
+        while True:
+            try:
+                sample = next(samples)
+            except StopIteration:
+                if position < start:
+                    raise ended(name, position, start) from None
+                return
+            except Exception as error:  # the iterable's own code, which cannot go on after it
+                raise unreadable(name, position, error).error from error
+            if position >= start:
+                yield checked_item(wanted, position, sample)
+            position += 1
+
+    def pick(rows: Sequence[int]) -> Iterator[Item | Bad]:
+        raise PackError(
+            f"a codebook cannot be trained on a {name}, which can be gone through only once: "
+            "give a dataset with __len__ and __getitem__, a folder or a list, or use the default "
+            "codebook or one from a file"
+        )
+
+    return Source(name, wanted, None, False, items, pick)
+
+
+def checked_item(schema: Schema, position: int, sample: Any) -> Item | Bad:
+    """Returns a sample as an item, or why it does not have the structure of the schema."""
+    name = f"sample {position}"
+    try:
+        return Item(position, name, field_values(schema, sample, name))
+    except SchemaError as error:
+        return Bad(position, name, error)
 
 
 def _folder_schema(folder: FolderDataset, schema: Schema) -> Schema:
@@ -416,8 +339,10 @@ def _classes(dataset: Any) -> list[str] | None:
 
 # What opens a kind of data for packing, by the key that the kind has in the registry. Data of other
 # kinds, and what only packing reads, is opened as samples.
-_OPENERS: Mapping[str, Callable[[_Asked], Source | TableSource]] = {
+_OPENERS: Mapping[str, Callable[[Any, Any, Wanted], Source | RowSource]] = {
     PACKED.key: _refuse_packed,
+    IMAGE_FOLDER.key: _open_folder,
+    SOUND_FOLDER.key: _open_folder,
     TARS.key: _open_tars,
     TABLES.key: _open_tables,
     HUGGING_FACE.key: _open_hugging_face,

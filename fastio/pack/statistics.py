@@ -23,13 +23,10 @@ class Moments:
     """The statistics of some values of a column.
 
     Attributes:
-        count: The number of values, without nulls and NaN. For text and bytes there is nothing
-            else.
-        nulls: The number of nulls.
-        nans: The number of NaN.
+        count: The number of values, without nulls and NaN; the only number for text and bytes.
+        nulls, nans: The numbers of nulls and of NaN.
         min, max: The extremes; None without values.
-        mean: The mean.
-        squares: The sum of squared differences from the mean.
+        mean, squares: The mean, and the sum of squared differences from it.
     """
 
     count: int = 0

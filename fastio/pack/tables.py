@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import xxhash
+from numpy.typing import NDArray
 
 from fastio.errors import PackError, SchemaError
 from fastio.schema import Schema
 from fastio.shown import without_secrets
 from fastio.sources.table import (
-    Conversion,
+    Converted,
     Filter,
     MemoryTable,
     Opened,
@@ -22,78 +24,80 @@ from fastio.sources.table import (
     Table,
     TableFile,
     TableOptions,
-    Tables,
     joined,
     open_all,
     stamp,
 )
+from fastio.sources.table.place import Place
 from fastio.store import is_remote
 
 # Rows that are converted at a time. Shards' statistics are summed up in pieces of it, so that it
 # is a part of what makes a dataset's bytes.
 PIECE_ROWS = 32768
 
+Convert = Callable[[pa.RecordBatch, Place, Mapping[str, NDArray[Any]] | None], Converted]
 
-class TableSource:
-    """Tables, of which each row is a sample; see `columnar.RowSource`.
 
-    Args:
-        tables: The rows.
-        options: Which columns become which fields.
-        name: What the manifest says the dataset was made of.
-        files: The files of the tables; empty for tables in memory.
-        filters: The condition for rows, as the manifest shows it; "" for all rows.
-        skipped: (name, reason) of the files that are left out.
+@dataclass(frozen=True)
+class RowSource:
+    """Tables, or text: rows that are read by the thousand.
 
     Attributes:
-        conversion: The conversion of the tables' columns to fields.
+        name: What the manifest says the dataset was made of; no absolute path.
+        schema: The fields.
+        total: The number of rows, or None if it is not known beforehand.
+        columns: The field and name of each source column, in the order of `Converted.columns`.
+        convert: Returns rows as fields; called by several threads. Raises SchemaError if a value
+            cannot be stored.
+        pieces: Yields the rows from a number on, in pieces that are the same for any number.
+        stamp: A hash that changes if a file does; a constant for data in memory.
+        identity: What the dataset's bytes depend on beside the files, as JSON values.
+        packing: Returns what the manifest says of how it was made, after the last piece.
+        unit: What the rows are called: "rows" or "documents".
+        skipped: (name, reason) of the files that were left out.
+        can_skip: Whether damaged files may be left out.
     """
 
-    def __init__(
-        self,
-        tables: Tables,
-        options: TableOptions,
-        name: str,
-        files: Sequence[TableFile] = (),
-        filters: str = "",
-        skipped: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        self.name = name
-        self.unit = "rows"
-        self.options = options
-        self.total = tables.total
-        self.schema: Schema = tables.schema
-        self.conversion: Conversion = tables.conversion
-        self._tables = tables
-        self.skipped = list(skipped)
-        self._files = files
-        self._filters = filters
+    name: str
+    schema: Schema
+    total: int | None
+    columns: Sequence[tuple[str, str]]
+    convert: Convert
+    pieces: Callable[[int], Iterator[Piece]]
+    stamp: str
+    identity: Mapping[str, Any]
+    packing: Callable[[], Mapping[str, Any]]
+    unit: str = "rows"
+    skipped: Sequence[tuple[str, str]] = ()
+    can_skip: bool = False
 
-    @property
-    def has_files(self) -> bool:
-        """Returns whether the rows are in files."""
-        return bool(self._files)
 
-    def pieces(self, start: int) -> Iterator[Piece]:
-        """Yields the rows from number `start` on; pieces end at multiples of PIECE_ROWS.
+def table_source(
+    opened: Opened, options: TableOptions, name: str, *, stamp: str | None = None
+) -> RowSource:
+    """Returns tables as a source.
 
-        Raises:
-            ShardCorrupt: A file is damaged.
-        """
-        return self._tables.pieces(start, PIECE_ROWS)
-
-    def identity(self) -> Mapping[str, Any]:
-        """Returns what the dataset's bytes depend on beside the files, as JSON values."""
-        about = self.options.to_json()
-        return {"table": {**about, "filters": self._filters} if self._filters else about}
-
-    def packing(self) -> Mapping[str, Any]:
-        """Returns what the manifest says of how the dataset was made, as JSON values."""
-        return {**self.identity(), "skipped": len(self.skipped)}
-
-    def stamp(self) -> str:
-        """Returns a hash that changes if a file does; a constant for tables in memory."""
-        return stamp(self._files) if self._files else xxhash.xxh3_64().hexdigest()
+    Args:
+        opened: The tables, and the rows that are wanted.
+        options: Which columns become which fields.
+        name, stamp: As for `RowSource`. The stamp is None for data in memory.
+    """
+    tables = joined(opened, options)
+    filters = {} if opened.wanted is None else {"filters": str(opened.wanted)}
+    identity = {"table": {**options.to_json(), **filters}}
+    return RowSource(
+        name,
+        tables.schema,
+        tables.total,
+        tables.conversion.columns(),
+        tables.conversion.convert,
+        lambda start: tables.pieces(start, PIECE_ROWS),
+        xxhash.xxh3_64().hexdigest() if stamp is None else stamp,
+        identity,
+        lambda: {**identity, "skipped": len(opened.skipped)},
+        skipped=opened.skipped,
+        can_skip=bool(opened.files),
+    )
 
 
 def open_table_files(
@@ -102,25 +106,19 @@ def open_table_files(
     options: TableOptions,
     filters: Any = None,
     skip_damaged: bool = False,
-) -> TableSource:
+) -> RowSource:
     """Returns table files as a source.
 
     Args:
         src: The source as the user gave it, for the manifest.
         files: The files that `find_tables` found.
-        options: Which columns become which fields.
-        filters: The rows to pack; None for all.
+        options, filters: Which columns become which fields, and which rows are packed.
         skip_damaged: Whether to leave out files that are empty or cannot be opened. Files whose
             damage is found later cannot be left out, because resuming counts rows.
-
-    Raises:
-        SourceNotFound, StoreError, ShardCorrupt, SchemaError: as `open_files`.
     """
     opened = open_all(files, filters, skip_damaged=skip_damaged)
     spoken = src if isinstance(src, (str, os.PathLike)) else files[0].name
-    condition = "" if opened.wanted is None else str(opened.wanted)
-    tables = joined(opened, options)
-    return TableSource(tables, options, _base(spoken), opened.files, condition, opened.skipped)
+    return table_source(opened, options, _base(spoken), stamp=stamp(opened.files))
 
 
 def _base(path: str | os.PathLike[str]) -> str:
@@ -129,49 +127,48 @@ def _base(path: str | os.PathLike[str]) -> str:
     return os.path.basename(os.path.abspath(os.fspath(path)))
 
 
-def open_memory(src: Any, options: TableOptions, filters: Any = None) -> TableSource | None:
-    """Returns Arrow data in memory as a source, or None for other objects.
-
-    Args:
-        src: An Arrow Table, RecordBatch or RecordBatchReader, or an object that gives an Arrow
-            stream (a pandas or polars DataFrame).
-        options: Which columns become which fields.
-        filters: The rows to pack; None for all.
+def open_memory(src: Any, options: TableOptions, filters: Any = None) -> RowSource | None:
+    """Returns Arrow data in memory as a source, or None for other objects; see `memory_table`.
 
     Raises:
-        SchemaError: as `Tables` and `Filter.of`, or a stream has dictionary-encoded strings.
+        SchemaError: As for `Tables` and `Filter.of`, or a stream has dictionary-encoded strings.
     """
     name = type(src).__name__
-    if isinstance(src, pa.RecordBatch):
-        src = pa.Table.from_batches([src])
-    if not isinstance(src, (pa.Table, pa.RecordBatchReader)):
-        if not hasattr(src, "__arrow_c_stream__"):
-            return None
+    arrow = (pa.Table, pa.RecordBatch, pa.RecordBatchReader)
+    if not isinstance(src, arrow) and hasattr(src, "__arrow_c_stream__"):
         src = pa.RecordBatchReader.from_stream(src).read_all()
-    if isinstance(src, pa.Table):
-        return _in_memory(MemoryTable(name, src), options, filters)
-    for column in src.schema:
+    table = memory_table(src, name)
+    if table is None:
+        return None
+    for column in table.schema if isinstance(table, StreamTable) else ():
         if pa.types.is_dictionary(column.type):
             raise SchemaError(
                 f"{name}: column {column.name!r} is dictionary-encoded, and all its words are to "
                 "be known first: give a Table (reader.read_all()), or files"
             )
-    return _in_memory(StreamTable(name, src), options, filters)
+    wanted = Filter.of(filters, table.schema, name)
+    return table_source(Opened((), [table], wanted), options, name)
 
 
-def _in_memory(table: Table, options: TableOptions, filters: Any) -> TableSource:
-    wanted = Filter.of(filters, table.schema, table.name)
-    tables = joined(Opened((), [table], wanted), options)
-    condition = "" if wanted is None else str(wanted)
-    return TableSource(tables, options, table.name, filters=condition)
+def memory_table(src: Any, name: str) -> Table | None:
+    """Returns Arrow data as a table, or None for other objects.
+
+    Args:
+        src: A Table, RecordBatch or RecordBatchReader, or an object that gives an Arrow stream (a
+            pandas or polars DataFrame).
+        name: The name of the table in messages.
+    """
+    if isinstance(src, pa.RecordBatch):
+        src = pa.Table.from_batches([src])
+    if not isinstance(src, (pa.Table, pa.RecordBatchReader)):
+        if not hasattr(src, "__arrow_c_stream__"):
+            return None
+        src = pa.RecordBatchReader.from_stream(src)
+    return MemoryTable(name, src) if isinstance(src, pa.Table) else StreamTable(name, src)
 
 
 def refuse_image_options(name: str, **options: Any) -> None:
-    """Checks that no option for images or single samples is given for a table.
-
-    Raises:
-        PackError: One of them is given.
-    """
+    """Raises PackError if an option for images or single samples is given for a table."""
     for option, value in options.items():
         if value is not None:
             raise PackError(f"{option} is not for tables, and {name} is one")

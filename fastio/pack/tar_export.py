@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastio.errors import PackError
-from fastio.pack.export_rows import CLASS_FIELDS, digits_of, made_in_order
-from fastio.pack.stored import image_file
+from fastio.pack.export_rows import CLASS_FIELDS, digits_of, image_file, made_in_order
 from fastio.packed import Dataset
 from fastio.runtime.files import WholeFile, flush_folder
 from fastio.schema import Array, Field, Image, Scalar, Text

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal
 
-from fastio.errors import PackError, SchemaError
+from fastio.errors import PackError
 from fastio.pack.api import (
     DEFAULT_SHARD_SIZE,
     PackReport,
@@ -16,12 +16,12 @@ from fastio.pack.api import (
     report_of,
     sample_options,
 )
-from fastio.pack.cells import Bad, Item
 from fastio.pack.codebooks import TRAIN
 from fastio.pack.images import ImageCodec
-from fastio.pack.infer import field_values
+from fastio.pack.items import Bad, Item, Source
 from fastio.pack.packer import Packer
 from fastio.pack.samples import SampleEncoder
+from fastio.pack.sources import checked_item
 from fastio.schema import Schema
 
 
@@ -77,7 +77,11 @@ class Writer:
             codec, codebook, max_side, quality, shard_size, workers, on_error, max_pixels
         )
         destination = open_destination(dst, storage_options, staging)
-        encoder = SampleEncoder(_Written(schema), options)
+        # The samples are passed to the packer one by one.
+        source = Source(
+            "Writer", schema, None, False, lambda start: iter(()), lambda rows: iter(())
+        )
+        encoder = SampleEncoder(source, options)
         self._packer: Packer[Item | Bad, Any] | None
         self._packer = Packer(destination, encoder, overwrite=overwrite)
         self._report: PackReport | None = None
@@ -91,13 +95,7 @@ class Writer:
         Raises:
             SchemaError, ImageError, PackError: as `fastio.pack`.
         """
-        position = self._written
-        name = f"sample {position}"
-        item: Item | Bad
-        try:
-            item = Item(position, name, field_values(self._schema, sample, name))
-        except SchemaError as error:
-            item = Bad(position, name, error)
+        item = checked_item(self._schema, self._written, sample)
         self._opened().add(item)
         self._written += 1
 
@@ -151,21 +149,3 @@ class Writer:
         if self._packer is None:
             raise PackError("the writer is closed")
         return self._packer
-
-
-class _Written:
-    """The source of a Writer's samples, which are passed to the packer one by one."""
-
-    def __init__(self, schema: Schema) -> None:
-        self.name = "Writer"
-        self.schema = schema
-        self.total: int | None = None
-        self.has_keys = False
-
-    def items(self, start: int) -> Iterator[Item | Bad]:
-        """Returns nothing."""
-        return iter(())
-
-    def sample(self, count: int) -> Iterator[Item | Bad]:
-        """Returns nothing."""
-        return iter(())

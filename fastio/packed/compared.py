@@ -18,20 +18,8 @@ from fastio.runtime.memory import available_memory, local_ranks
 _POLL_S = 0.1  # a waiting thread wakes this often, so that it handles signals
 
 
-class _Known:
-    """The files whose columns were verified in this process. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._files: set[int] = set()
-
-    def has(self, reader: ShardReader) -> bool:
-        return hash(reader.identity) in self._files
-
-    def add(self, reader: ShardReader) -> None:
-        self._files.add(hash(reader.identity))
-
-
-_known = _Known()
+# Hashes of the identities of files whose columns were verified in this process.
+_verified: set[int] = set()
 
 
 def compare(reader: ShardReader) -> None:
@@ -40,10 +28,10 @@ def compare(reader: ShardReader) -> None:
     Raises:
         ShardCorrupt: If they are not what was written.
     """
-    if not _known.has(reader):
+    if hash(reader.identity) not in _verified:
         reader.check_columns()
         reader.check_offsets()
-        _known.add(reader)
+        _verified.add(hash(reader.identity))
 
 
 class Comparisons:
@@ -71,7 +59,7 @@ class Comparisons:
 
     def add_shard(self, reader: ShardReader) -> None:
         """Queues the verification of a shard's columns, unless this process has done it before."""
-        if not _known.has(reader):
+        if hash(reader.identity) not in _verified:
             self.add(lambda: self._compare(reader))
 
     def add(self, work: Callable[[], None]) -> None:
@@ -114,7 +102,7 @@ class Comparisons:
         )
         reader.check_offsets()
         if not self._closed:
-            _known.add(reader)
+            _verified.add(hash(reader.identity))
 
     def _work(self) -> None:
         while True:

@@ -242,10 +242,6 @@ class MappedFile:
             raise self._no_file(cause) from cause
         return batch, begin, end
 
-    def offset(self, buffer: pa.Buffer | None) -> int:
-        """Returns the offset of a buffer of the batch in the file, in bytes."""
-        return 0 if buffer is None else int(buffer.address - self.data.ctypes.data)
-
     def _reader(self) -> Any:
         return pa.ipc.open_file(pa.py_buffer(self.data))
 
@@ -278,9 +274,6 @@ def _check_metadata(data: NDArray[np.uint8]) -> tuple[int, int]:
 
     Returns:
         Where the batch's body begins and ends.
-
-    Raises:
-        ValueError: If it is not one plain batch inside the file.
     """
     end = len(data) - END_BYTES
     footer_bytes = footer_length(data.data)

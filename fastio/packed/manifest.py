@@ -148,11 +148,7 @@ class Manifest:
             )
 
     def name(self, shard: int) -> str:
-        """Returns the file name of a shard.
-
-        Raises:
-            ManifestInvalid: If it is not a plain file name.
-        """
+        """Returns the file name of a shard."""
         name = self._text("name", shard)
         if name in ("", ".", "..") or os.path.basename(name) != name or "\0" in name:
             raise ManifestInvalid(f"{self.path}: {name!r} is not the name of a shard")
@@ -163,11 +159,7 @@ class Manifest:
         return self._text("xxh3", shard)
 
     def file(self, shard: int) -> ShardFile:
-        """Returns the parts and hashes of a shard's file.
-
-        Raises:
-            ManifestInvalid: If the manifest's values are impossible.
-        """
+        """Returns the parts and hashes of a shard's file."""
         if not self.checked:
             self._check_shards(shard, min(shard + 2, self.shards))
         return ShardFile(
@@ -271,11 +263,7 @@ class Manifest:
             )
 
     def _check_shards(self, begin: int, end: int) -> None:
-        """Checks that the entries of shards [begin, end) have possible values.
-
-        Raises:
-            ManifestInvalid: If they have not.
-        """
+        """Checks that the entries of shards [begin, end) have possible values."""
         for problem, wrong in self._rules(slice(begin, end)):
             if wrong.any():
                 shard = begin + int(np.argmax(wrong))
@@ -361,11 +349,7 @@ def _why_no_dataset(folder: str) -> str:
 
 
 def _parse_codebook(text: Any) -> bytes | None:
-    """Returns a codebook from its base64 form.
-
-    Raises:
-        TypeError, ValueError: If it is not a codebook.
-    """
+    """Returns a codebook from its base64 form."""
     if text is None:
         return None
     data = base64.b64decode(text, validate=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fastio.errors import (
     LoaderClosed,
@@ -16,8 +16,11 @@ from fastio.errors import (
     StoreError,
 )
 
-# What ends a run, also where it comes while a sample is decoded: what is wrong with a whole shard,
-# tar or store. Its thousands of rows are no bad samples that somebody wanted left out.
+if TYPE_CHECKING:
+    from fastio.packed.rows import Rows
+
+# Errors that end a run, even if they occur while a sample is decoded: something is wrong with a
+# whole shard, tar or store, whose thousands of rows are not bad samples to be left out.
 NOT_OF_SAMPLES = (
     LoaderClosed,
     ManifestInvalid,
@@ -28,38 +31,16 @@ NOT_OF_SAMPLES = (
 )
 
 
-class NamedRows(Protocol):
-    """Rows that messages can name.
-
-    Attributes:
-        path: of the dataset, or what it is called.
-    """
-
-    @property
-    def path(self) -> str:
-        """What messages call it."""
-        ...
-
-    def sample_name(self, row: int) -> str:
-        """How messages name a row."""
-        ...
-
-
 @contextmanager
-def of_sample(rows: NamedRows, row: int, kind: type[SampleError] = SampleError) -> Iterator[None]:
-    """Turns whatever is raised within into the error of one sample, which `on_error` is about.
+def of_sample(rows: Rows, row: int, kind: type[SampleError] = SampleError) -> Iterator[None]:
+    """Raises any error within as the error of one sample, which `on_error` is about.
 
     What decoders, parsers and allocations raise is not known beforehand: MemoryError and
     RecursionError are as much a sample's own as ValueError. KeyboardInterrupt, SystemExit and
     `NOT_OF_SAMPLES` pass.
 
-    Args:
-        rows: the dataset.
-        row: number of the sample.
-        kind: the error that is raised.
-
     Raises:
-        SampleError: of that kind, with what was raised as its cause.
+        SampleError: Of this kind, with the original error as its cause.
     """
     try:
         yield

@@ -22,7 +22,7 @@ from fastio.packed.ragged import RaggedRows
 from fastio.packed.reads import ImageReads, shard_reads
 from fastio.packed.rows import Rows
 from fastio.packed.shard import ShardReader
-from fastio.packed.shards import LocalShards, ShardCheck, Shards
+from fastio.packed.shards import LocalShards, ShardCheck
 from fastio.packed.stored import StoredShards
 from fastio.schema import CODEC_BLOCKS, Image, Scalar, Schema, is_fixed_width
 from fastio.shown import without_secrets
@@ -93,7 +93,7 @@ class Dataset(Rows):
     ) -> None:
         self._given = os.fspath(path), storage_options, cache
         self.cache = cache
-        self._shards: Shards = (
+        self._shards: LocalShards | StoredShards = (
             StoredShards(open_store(os.fspath(path), storage_options), cache)
             if is_remote(path)
             else LocalShards(os.fspath(path))
@@ -176,9 +176,6 @@ class Dataset(Rows):
 
         Args:
             rows: int64 (n,), global row numbers from 0.
-
-        Raises:
-            IndexError: If a row number is negative or too large.
         """
         rows = self._in_range(rows)
         first_row = self.manifest.first_row
@@ -190,9 +187,6 @@ class Dataset(Rows):
 
         Args:
             rows: int64 (n,), global row numbers from 0.
-
-        Raises:
-            IndexError: If a row number is negative or too large.
         """
         shards, local = self.locate(rows)
         order = np.argsort(shards, kind="stable")
@@ -391,9 +385,6 @@ class Dataset(Rows):
             field: An image field.
             row: The global row number, from 0.
             data: uint8 (n,), its bytes if they were read already.
-
-        Raises:
-            SchemaError, IndexError, SourceNotFound, ShardCorrupt, StoreError: As for `image`.
         """
         if not isinstance(self._field(field), Image):
             raise SchemaError(f"field {field!r} is no image: use gather")
@@ -470,11 +461,7 @@ class Dataset(Rows):
 def _reopened(
     given: tuple[str, Mapping[str, Any] | None, Cache | None], fingerprint: str
 ) -> Dataset:
-    """Opens a dataset again in another process.
-
-    Raises:
-        SourceChanged: If another dataset is in its place now.
-    """
+    """Opens a dataset again in another process."""
     dataset = Dataset(*given)
     if dataset.fingerprint != fingerprint:
         dataset.close()

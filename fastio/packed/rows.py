@@ -248,22 +248,14 @@ class Rows(ABC):
         self.close()
 
     def _row(self, index: int) -> int:
-        """The row that an index means; negative ones count from the end.
-
-        Raises:
-            IndexError: it is out of range.
-        """
+        """The row that an index means; negative ones count from the end."""
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows")
         return row
 
     def _in_range(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Row numbers, int64 (n,), none of them out of range.
-
-        Raises:
-            IndexError: one is negative or too large.
-        """
+        """Row numbers, int64 (n,), none of them out of range."""
         rows = np.asarray(rows, np.int64)
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
             bad = rows[(rows < 0) | (rows >= len(self))][0]
@@ -271,11 +263,7 @@ class Rows(ABC):
         return rows
 
     def _field(self, name: str) -> Any:
-        """What a field is.
-
-        Raises:
-            SchemaError: there is no field of that name.
-        """
+        """What a field is."""
         if name not in self.schema.fields:
             raise SchemaError(
                 f"{self.path} has no field {name!r}; it has {', '.join(self.schema.fields)}"

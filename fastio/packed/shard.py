@@ -40,8 +40,9 @@ class ShardReader:
     """Read-only views of one shard through a memory map. Thread-safe.
 
     Opening verifies size, head and foot against the manifest before they are parsed.
-    `check_columns` verifies the rest. Views stay valid after `close()`, because they keep the map
-    alive; no file descriptor stays open.
+    `check_columns` verifies the rest. Methods that read a column raise ShardCorrupt if there is no
+    such column, if it has another type, or if its offsets or values are damaged. Views stay valid
+    after `close()`, because they keep the map alive; no file descriptor stays open.
 
     Args:
         path: The path of the shard's file.
@@ -146,11 +147,7 @@ class ShardReader:
         self._compare("its columns have", digest.hexdigest(), self._expected.columns_xxh3)
 
     def check_offsets(self) -> None:
-        """Checks the offsets of all variable-width columns.
-
-        Raises:
-            ShardCorrupt: As for `offsets`.
-        """
+        """Checks the offsets of all variable-width columns."""
         schema = self._opened().schema
         for name, kind in zip(schema.names, schema.types, strict=True):
             if pa.types.is_large_list(kind):
@@ -239,11 +236,7 @@ class ShardReader:
         return self._mapping
 
     def extent(self, column: str) -> tuple[int, int, int | None]:
-        """Returns offset and size of a fixed-width column in the file, and its CRC-32C or None.
-
-        Raises:
-            ShardCorrupt: If there is no such column, or its rows have no fixed width.
-        """
+        """Returns offset and size of a fixed-width column in the file, and its CRC-32C or None."""
         if column == RECORD_COLUMN:
             records = self._records().buffers()[1]
             nbytes = self.rows * self._records().type.byte_width
@@ -260,9 +253,6 @@ class ShardReader:
         Returns:
             An array of shape (rows,), (rows, length) for lists, or (rows, *shape) for a field in
             the records, with a stride of one record between rows.
-
-        Raises:
-            ShardCorrupt: If there is no such column, or its rows have no fixed width.
         """
         view = self._views.get(column)
         if view is None:
@@ -285,10 +275,6 @@ class ShardReader:
 
         Returns:
             int64 (rows + 1,), a view of the map. Row i is bytes [offsets[i], offsets[i + 1]).
-
-        Raises:
-            ShardCorrupt: If there is no such column, if its rows have a fixed width, or if its
-                offsets decrease or exceed the column's data.
         """
         view = self._views.get(column)
         if view is None:
@@ -308,10 +294,6 @@ class ShardReader:
 
         Returns:
             int64 (rows + 1,), the first token of each row; and all tokens, uint8, uint16 or uint32.
-
-        Raises:
-            ShardCorrupt: If there is no such column, if it does not hold tokens, or if its offsets
-                decrease or exceed the tokens.
         """
         array = self._column(column)
         if not pa.types.is_large_list(array.type) or not pa.types.is_integer(array.type.value_type):
@@ -330,11 +312,7 @@ class ShardReader:
         return starts, flat
 
     def token_extent(self, column: str) -> tuple[int, int, None]:
-        """Returns offset and size of a column's tokens in the file, and None in place of a CRC-32C.
-
-        Raises:
-            ShardCorrupt: As for `tokens`.
-        """
+        """Returns offset and size of a column's tokens in the file, and None: without a CRC-32C."""
         flat = self.tokens(column)[1]
         return (int(flat.ctypes.data - self._address) if flat.size else 0), flat.nbytes, None
 
@@ -347,27 +325,8 @@ class ShardReader:
             self._data_offsets[column] = begin
         return begin
 
-    def buffers(self, columns_without_data: Sequence[str] = ()) -> list[tuple[int, int]]:
-        """Returns the positions of the columns' buffers: (offset in the file, bytes), ascending.
-
-        Args:
-            columns_without_data: Variable-width columns of which only the offsets are included.
-        """
-        batch = self._opened()
-        found = []
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            buffers = column.buffers()
-            for buffer in buffers[:-1] if name in columns_without_data else buffers:
-                if buffer is not None and buffer.size:
-                    found.append((int(buffer.address - self._address), int(buffer.size)))
-        return sorted(found)
-
     def view(self, column: str, local_row: int) -> NDArray[np.uint8]:
-        """Returns a view of the bytes of one row of a variable-width column: uint8 (n,).
-
-        Raises:
-            ShardCorrupt: As for `offsets`.
-        """
+        """Returns a view of the bytes of one row of a variable-width column: uint8 (n,)."""
         begin, end = self.offsets(column)[local_row : local_row + 2].tolist()
         data = self._variable(column).buffers()[2] or b""
         return np.frombuffer(data, dtype=np.uint8)[begin:end]
@@ -383,7 +342,6 @@ class ShardReader:
             One str (text columns) or bytes (binary columns) for each row.
 
         Raises:
-            ShardCorrupt: As for `offsets`, or if text is not UTF-8.
             IndexError: If a row number is out of range.
         """
         offsets = self.offsets(column)
@@ -412,9 +370,6 @@ class ShardReader:
 
         Returns:
             int64 (n, axes), or a list of n tuples if the rows differ in their number of axes.
-
-        Raises:
-            ShardCorrupt: If there is no such field, or if its shapes are damaged.
         """
         ends, lengths = self._shape_lists(f"{field}.shape")
         begins = ends[local_rows].astype(np.int64)

@@ -1,4 +1,4 @@
-"""Where the shards of a dataset lie: what a place of shards does, and shards in a local folder.
+"""The open shards of a dataset, and those in a local folder.
 
 `fastio.packed.stored` has the shards in a store.
 """
@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,71 +162,17 @@ class OpenShards:
         self._kept = OrderedDict(kept)
 
 
-class Shards(Protocol):
-    """The shards of a dataset, in a folder or in a store. Thread-safe.
-
-    Attributes:
-        path: The folder or the URL.
-        manifest: The manifest.
-        readers: The open shards.
-        whole: Whether an open shard has all of its bytes. If False, it has everything except the
-            images.
-    """
-
-    path: str
-    manifest: Manifest
-    readers: OpenShards
-    whole: bool
-
-    def image_bytes(
-        self, reader: ShardReader, field: str, shard: int, local_row: int
-    ) -> NDArray[np.uint8]:
-        """Returns the stored bytes of an image, uint8 (n,)."""
-        ...
-
-    def renew(self, shards: Iterable[int]) -> bool:
-        """Forgets damaged shards. Returns whether opening them again may help."""
-        ...
-
-    def check(self, shard: int) -> str | None:
-        """Reads a shard and compares it with the manifest. Returns what is wrong, or None."""
-        ...
-
-    def check_manifest(self) -> None:
-        """Raises SourceChanged if another manifest is in its place now."""
-        ...
-
-    def check_read(self, readers: Iterable[ShardReader]) -> None:
-        """Checks shards after values were read.
-
-        Raises:
-            ShardCorrupt: If one was truncated while it was mapped, or if its columns are damaged.
-            SourceChanged: If one was replaced or written to.
-        """
-        ...
-
-    def check_unchanged(self) -> None:
-        """Checks all that is open; see `Dataset.check_unchanged`."""
-        ...
-
-    def look(self) -> None:
-        """Checks some of what is open; see `Dataset.look`."""
-        ...
-
-    def finish_epoch(self) -> None:
-        """Waits for verifications in the background; see `Dataset.finish_epoch`."""
-        ...
-
-    def close(self) -> None:
-        """Drops all readers."""
-        ...
-
-
 class LocalShards:
-    """The shards in a folder; see `Shards`. They are mapped.
+    """The shards in a folder, which are mapped. Thread-safe.
 
     Small columns are verified when a shard is opened, others in the background. Because files may
-    be replaced or written to, they are checked for changes.
+    be replaced or written to, they are checked for changes. `StoredShards` has the same methods.
+
+    Attributes:
+        path: The folder.
+        manifest: The manifest.
+        readers: The open shards.
+        whole: Whether an open shard has all of its bytes, or all except the images.
 
     Raises:
         DatasetNotFound, ManifestInvalid, FormatVersionUnsupported: As for `Manifest`.
@@ -265,16 +210,16 @@ class LocalShards:
     def image_bytes(
         self, reader: ShardReader, field: str, shard: int, local_row: int
     ) -> NDArray[np.uint8]:
-        """Returns a view of the mapped bytes; see `Shards`."""
+        """Returns the stored bytes of an image, uint8 (n,): a view of the map."""
         return reader.view(field, local_row)
 
     def renew(self, shards: Iterable[int]) -> bool:
-        """See `Shards`. A damaged local file stays damaged."""
+        """Forgets shards. Returns False: opening a damaged local file again does not help."""
         self.readers.forget(shards)
         return False
 
     def check(self, shard: int) -> str | None:
-        """See `Shards`."""
+        """Reads a shard and compares it with the manifest. Returns what is wrong, or None."""
         try:
             path = self._file(shard)
             problem = wrong_size(os.path.getsize(path), int(self.manifest.shard_bytes[shard]))
@@ -288,25 +233,30 @@ class LocalShards:
         return problem
 
     def check_manifest(self) -> None:
-        """See `Shards`."""
+        """Raises SourceChanged if another manifest is in its place now."""
         self.manifest.check_unchanged()
 
     def check_read(self, readers: Iterable[ShardReader]) -> None:
-        """See `Shards`."""
+        """Checks shards after values were read.
+
+        Raises:
+            ShardCorrupt: If one was truncated while it was mapped, or if its columns are damaged.
+            SourceChanged: If one was replaced or written to.
+        """
         self._comparisons.raise_problem()
         for reader in readers:
             check_undamaged(reader)
             reader.check_unchanged()
 
     def check_unchanged(self) -> None:
-        """See `Shards`."""
+        """Checks all that is open; see `Dataset.check_unchanged`."""
         self._comparisons.raise_problem()
         self.manifest.check_unchanged()
         for reader in self.readers.all():
             reader.check_unchanged()
 
     def look(self) -> None:
-        """See `Shards`."""
+        """Checks some of what is open; see `Dataset.look`."""
         self._comparisons.raise_problem()
         now_s = time.monotonic()
         if now_s < self._look_s:
@@ -319,12 +269,12 @@ class LocalShards:
         self._looks += _LOOKS
 
     def finish_epoch(self) -> None:
-        """See `Shards`."""
+        """Waits for verifications in the background, and checks all that is open."""
         self._comparisons.finish()
         self.check_unchanged()
 
     def close(self) -> None:
-        """See `Shards`."""
+        """Drops all readers."""
         self.readers.close()
         self._comparisons.close()
 

@@ -48,7 +48,7 @@ Part = tuple[int, Any]  # offset in the shard, bytes-like object
 
 
 class StoredShards:
-    """The shards in a store; see `Shards`. Opening one fetches its head.
+    """The shards in a store, with the methods of `LocalShards`. Opening one fetches its head.
 
     Files are not checked for changes, because all fetched data is compared with the manifest.
 
@@ -84,7 +84,7 @@ class StoredShards:
     def image_bytes(
         self, reader: ShardReader, field: str, shard: int, local_row: int
     ) -> NDArray[np.uint8]:
-        """Fetches an image, again if it does not match its checksum; see `Shards`.
+        """Fetches an image, again if it does not match its checksum; see `LocalShards`.
 
         Raises:
             StoreError, SourceNotFound: If it cannot be fetched.
@@ -107,7 +107,7 @@ class StoredShards:
         return data  # damaged at the source: decoding it raises the error
 
     def renew(self, shards: Iterable[int]) -> bool:
-        """See `Shards`. Deletes damaged heads from the cache too."""
+        """See `LocalShards`. Deletes damaged heads from the cache too."""
         readers = self.readers
         damaged = [shard for shard in shards if readers.has(shard) and readers.get(shard).damaged]
         with suppress(CacheError):
@@ -118,7 +118,7 @@ class StoredShards:
         return bool(damaged)
 
     def check(self, shard: int) -> str | None:
-        """See `Shards`. Reads the shard in parts."""
+        """See `LocalShards`. Reads the shard in parts."""
         name, size = self.manifest.name(shard), int(self.manifest.shard_bytes[shard])
         digest = xxhash.xxh3_64()
         try:
@@ -134,7 +134,7 @@ class StoredShards:
         return wrong_hash(digest.hexdigest(), self.manifest.xxh3(shard))
 
     def check_manifest(self) -> None:
-        """See `Shards`."""
+        """See `LocalShards`."""
         with suppress(OSError, ManifestInvalid):
             found = _fetch_manifest(self.store).fingerprint
             if found != self.manifest.fingerprint:
@@ -144,7 +144,7 @@ class StoredShards:
                 )
 
     def check_read(self, readers: Iterable[ShardReader]) -> None:
-        """See `Shards`. A changed file is no error: the cache may evict it."""
+        """See `LocalShards`. A changed file is no error: the cache may evict it."""
         for reader in readers:
             check_undamaged(reader)
 
@@ -188,13 +188,7 @@ class StoredShards:
             raise
 
     def _opened(self, shard: int) -> ShardReader:
-        """Opens a shard's head from the cache or from the store.
-
-        Raises:
-            SourceNotFound: If the shard is missing.
-            ShardCorrupt: If it is damaged, or not the one that the manifest describes.
-            StoreError: If the store does not answer.
-        """
+        """Opens a shard's head from the cache or from the store."""
         try:
             kept = self.source()
             if kept is not None:

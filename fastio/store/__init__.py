@@ -7,8 +7,7 @@ it is installed and the options are such that it understands them; fsspec takes 
 - `urls`: which paths are URLs, joining, and what is secret of them
 - `versions`: which version of an object an answer is of
 - `proxies`: the proxy that the environment names for a URL
-- `retry`: attempts, backoff, deadlines
-- `transfers`: counts of what was requested or fetched again
+- `retry`: attempts, backoff, deadlines; counts of what was requested or fetched again
 - `ranges`: which ranges are fetched together, and how many at once
 - `options`: storage_options in the words of both libraries
 - `obstore_backend`, `fsspec_backend`: one attempt each
@@ -19,7 +18,7 @@ it is installed and the options are such that it understands them; fsspec takes 
 from __future__ import annotations
 
 from fastio.store.api import Store, open_store
-from fastio.store.transfers import Transfers
+from fastio.store.retry import Transfers
 from fastio.store.urls import is_remote, join, split
 from fastio.store.versions import Stamp
 

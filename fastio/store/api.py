@@ -17,8 +17,7 @@ from fastio.shown import without_secrets
 from fastio.store.options import family_of
 from fastio.store.ranges import Span, coalesce, parallel
 from fastio.store.receive import Receiver
-from fastio.store.retry import Failed, Limits, OtherVersion, Permanent, attempt
-from fastio.store.transfers import Transfers
+from fastio.store.retry import Failed, Limits, OtherVersion, Permanent, Transfers, attempt
 from fastio.store.urls import join, redact, scheme_of, secrets_of
 from fastio.store.versions import Marks, Stamp
 
@@ -137,14 +136,6 @@ class Store:
     def size(self, name: str) -> int:
         """Returns the size of an object in bytes, in one request."""
         return self.stat(name).size
-
-    def exists(self, name: str) -> bool:
-        """Returns whether an object exists, in one request."""
-        try:
-            self.stat(name)
-        except SourceNotFound:
-            return False
-        return True
 
     def read(
         self,
@@ -379,11 +370,6 @@ def _of_version(
 
     If the response has another version, does not tell its version, or is refused, the object's
     version is requested once more: bytes received between two equal stamps have that version.
-
-    Raises:
-        OtherVersion: If the object has changed. The message says what it is now.
-        OSError: If the object has not changed, but the response was of another version.
-        Exception: As raised by `ask`, if the object has not changed.
     """
     if expect is None:
         return ask()[0]

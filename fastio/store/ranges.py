@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import as_completed
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
+
+from fastio.runtime.threads import DaemonPool
 
 T = TypeVar("T")
 
@@ -58,7 +61,7 @@ def coalesce(
 
 
 def parallel(tasks: Sequence[Callable[[threading.Event], T]], threads: int = PARALLEL) -> list[T]:
-    """Runs tasks on several threads, including the caller's, and returns their results in order.
+    """Runs tasks on several threads, and returns their results in order.
 
     Args:
         tasks: Called with an event that is set when another task has failed, so that they can stop
@@ -68,46 +71,16 @@ def parallel(tasks: Sequence[Callable[[threading.Event], T]], threads: int = PAR
     Raises:
         Exception: Whatever the first failing task raised. Other running tasks are not waited for.
     """
-    work = _Work(tasks)
+    stop = threading.Event()
+    if len(tasks) < 2:
+        return [task(stop) for task in tasks]
     # Daemon threads, so that the interpreter can exit while a server does not answer.
-    helpers = [
-        threading.Thread(target=work.run, name=f"fastio-store-{n}", daemon=True)
-        for n in range(min(threads, len(tasks)) - 1)
-    ]
+    pool = DaemonPool(min(threads, len(tasks)), "fastio-store")
     try:
-        for helper in helpers:
-            helper.start()
-        work.run()
-        for helper in helpers:
-            while helper.is_alive() and work.error is None:
-                helper.join(0.1 if len(tasks) > 1 else None)
+        running = [pool.submit(task, stop) for task in tasks]
+        for done in as_completed(running):
+            done.result()
+        return [done.result() for done in running]
     finally:
-        work.stop.set()
-    if work.error is not None:
-        raise work.error
-    return [work.results[n] for n in range(len(tasks))]
-
-
-class _Work(Generic[T]):
-    """A queue of tasks that several threads process."""
-
-    def __init__(self, tasks: Sequence[Callable[[threading.Event], T]]) -> None:
-        self.stop = threading.Event()
-        self.error: BaseException | None = None
-        self.results: dict[int, T] = {}
-        self._waiting = iter(list(enumerate(tasks)))
-        self._lock = threading.Lock()
-
-    def run(self) -> None:
-        """Runs tasks until none is left or one has failed."""
-        while not self.stop.is_set():
-            with self._lock:
-                number, task = next(self._waiting, (-1, None))
-            if task is None:
-                return
-            try:
-                self.results[number] = task(self.stop)
-            except BaseException as error:
-                self.error = self.error or error
-                self.stop.set()
-                return
+        stop.set()
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -217,11 +217,7 @@ def _ask(
 
 
 def _is_plain(answer: http.client.HTTPResponse, offset: int, length: int) -> bool:
-    """Returns whether the body of a response is exactly the requested range.
-
-    Raises:
-        FileNotFoundError, OtherVersion, OSError: As for `Receiver.receive`.
-    """
+    """Returns whether the body of a response is exactly the requested range."""
     if answer.status == 404:
         raise FileNotFoundError
     if answer.status == 412:

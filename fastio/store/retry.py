@@ -1,4 +1,4 @@
-"""Retries of requests: which errors are retried, after which delay, and until when."""
+"""Retries of requests: which errors are retried, after which delay, until when; their number."""
 
 from __future__ import annotations
 
@@ -15,6 +15,31 @@ _RANDOM = random.SystemRandom()  # not the `random` module, whose state and seed
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 _BELIEVED = 3  # a doubtful response is accepted as final when it comes this many times
+
+
+class Transfers:
+    """Counters of one store. Thread-safe.
+
+    Attributes:
+        retries: The number of requests that failed and were retried.
+        refetched: The number of pieces that were fetched again, because they arrived damaged or
+            were found damaged in a cache.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.retries = 0
+        self.refetched = 0
+
+    def note_retry(self) -> None:
+        """Counts a retry."""
+        with self._lock:
+            self.retries += 1
+
+    def note_refetch(self) -> None:
+        """Counts a damaged piece that is fetched again."""
+        with self._lock:
+            self.refetched += 1
 
 
 class Permanent(Exception):

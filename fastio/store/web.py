@@ -147,11 +147,7 @@ def _without_user(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _followed(method: str, url: yarl.URL, location: str) -> yarl.URL:
-    """Returns the URL that a redirect leads to.
-
-    Raises:
-        Permanent: If the redirect is not followed.
-    """
+    """Returns the URL that a redirect leads to."""
     target = url.join(yarl.URL(location))
     if method not in ("GET", "HEAD"):
         raise Permanent(f"the server redirects a {method} to {target}: write there instead")
@@ -233,11 +229,7 @@ def _options(fs: Any) -> dict[str, Any]:
 def _expected(
     answer: Any, offset: int, length: int | None, is_part: bool
 ) -> tuple[int | None, Marks]:
-    """Returns the length that the body must have, None if only its end tells; and the marks.
-
-    Raises:
-        As for `fetch`.
-    """
+    """Returns the length that the body must have, None if only its end tells; and the marks."""
     last = "its end" if length is None else offset + length
     asked = f"bytes {offset} to {last} were requested"
     text = answer.headers.get("Content-Range", "")

@@ -9,17 +9,15 @@ of the package `tokenizers`). The packer is that of tables: `fastio.pack.columna
 
 from __future__ import annotations
 
-from fastio.pack.tokens.encoders import AUTO, Encoder
+from fastio.pack.tokens.encoders import AUTO, TOKENS, DocumentUnit, Encoder, TokenOptions
 from fastio.pack.tokens.hugging_face import open_encoder
-from fastio.pack.tokens.options import TOKENS, DocumentUnit, TokenOptions
-from fastio.pack.tokens.source import TextSource, open_documents
+from fastio.pack.tokens.source import open_documents
 
 __all__ = [
     "AUTO",
     "TOKENS",
     "DocumentUnit",
     "Encoder",
-    "TextSource",
     "TokenOptions",
     "open_documents",
     "open_encoder",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,41 @@ from numpy.typing import NDArray
 from fastio.errors import PackError, SchemaError
 from fastio.sources.table import Ragged
 
+TOKENS = "tokens"  # the name of the field
+DocumentUnit = Literal["file", "line", "blank-line"]
 AUTO = "auto"
 NONE = "none"
 _BYTES = 256
 _QUOTED = 40  # characters of a document in a message
+
+
+@dataclass(frozen=True)
+class TokenOptions:
+    """How text becomes tokens; see the arguments of `fastio.pack`.
+
+    Raises:
+        PackError: An option needs a tokenizer, or the unit of documents is unknown.
+    """
+
+    tokenizer: Any = None
+    separator: int | str | None = AUTO
+    vocabulary_size: int | None = None
+    text_column: str | None = None
+    document: DocumentUnit | None = None
+    special_tokens: bool = False
+
+    def __post_init__(self) -> None:
+        if self.document not in (None, "file", "line", "blank-line"):
+            raise PackError(
+                f"document must be 'file', 'line' or 'blank-line', got {self.document!r}"
+            )
+        text = (self.vocabulary_size, self.text_column, self.document)
+        asked = text != (None, None, None) or self.special_tokens or self.separator != AUTO
+        if self.tokenizer is None and asked:
+            raise PackError(
+                "separator, vocabulary_size, text_column, document and special_tokens say how text "
+                "becomes tokens: give a tokenizer too"
+            )
 
 
 class Encoder(Protocol):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from fastio.errors import SampleError, SchemaError, ShardCorrupt
-from fastio.pack.tokens.options import DocumentUnit
+from fastio.pack.tokens.encoders import DocumentUnit
 from fastio.sources.table.readers import Batches, reading, skipped_to
 
 _BLOCK = 4 << 20  # bytes read at a time
@@ -234,11 +234,7 @@ class Samples:
 
 
 def _line_blocks(path: str) -> Iterator[tuple[int, bytes]]:
-    """Whole lines, some MiB of them at a time, and the number of the first, from 1.
-
-    Raises:
-        SourceNotFound, ShardCorrupt: the file cannot be read.
-    """
+    """Whole lines, some MiB of them at a time, and the number of the first, from 1."""
     line, left = 1, b""
     with reading(path), pa.input_stream(path, compression="detect") as file:
         while block := file.read(_BLOCK):
@@ -275,11 +271,7 @@ def _schema_of(records: Sequence[Mapping[str, Any]]) -> pa.Schema:
 
 
 def _batch(records: Sequence[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.RecordBatch:
-    """Records as a batch.
-
-    Raises:
-        SchemaError: a value has another type than the column.
-    """
+    """Records as a batch."""
     arrays = []
     for column in schema:
         try:

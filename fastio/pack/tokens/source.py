@@ -14,19 +14,17 @@ import xxhash
 from numpy.typing import NDArray
 
 from fastio.errors import PackError, SchemaError
-from fastio.pack.tokens.encoders import Encoder
+from fastio.pack.tables import RowSource, memory_table
+from fastio.pack.tokens.encoders import TOKENS, Encoder, TokenOptions
 from fastio.pack.tokens.files import find_texts, text_kind
 from fastio.pack.tokens.hugging_face import open_encoder
-from fastio.pack.tokens.options import TOKENS, TokenOptions
 from fastio.pack.tokens.readers import JsonLines, PlainText, Samples
 from fastio.schema import TOKEN_DTYPES, Field, Schema, Tokens, is_fixed_width
 from fastio.sources.table import (
     Conversion,
     Converted,
-    MemoryTable,
     Piece,
     Ragged,
-    StreamTable,
     TableOptions,
     Tables,
     stamp,
@@ -44,15 +42,15 @@ _PIECE_ROWS = 256
 _PIECE_BYTES = 512 << 10
 
 
-class TokenConversion:
+class _TokenConversion:
     """Rows of text as rows of tokens, and their other columns as fields; see `Conversion`.
 
     Args:
-        conversion: of the text and the other columns.
-        text: name of the text among its fields.
-        keeps_text: whether the text is a field too.
-        encoder: makes the tokens.
-        field: that they become.
+        conversion: The conversion of the text and the other columns.
+        text: The name of the text among its fields.
+        keeps_text: Whether the text is a field too.
+        encoder: Makes the tokens.
+        field: The field that they become.
     """
 
     def __init__(
@@ -65,16 +63,16 @@ class TokenConversion:
         self._dtype = np.dtype(field.dtype)
 
     def columns(self) -> list[tuple[str, str]]:
-        """Field and name of every column but the text's, in the order of `Converted.columns`."""
+        """Returns field and name of every column but the text's, as `Converted.columns` has it."""
         return [pair for pair in self._conversion.columns() if pair[0] not in self._drops]
 
     def convert(
         self, batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
     ) -> Converted:
-        """Rows as fields.
+        """Returns rows as fields.
 
         Raises:
-            SchemaError: as `Conversion`; or a document cannot be encoded.
+            SchemaError: As for `Conversion`, or a document cannot be encoded.
         """
         found = self._conversion.convert(batch, place, out)
         texts = found.fields[self._text]
@@ -91,78 +89,32 @@ class TokenConversion:
         return Converted(fields, columns)
 
 
-class TextSource:
-    """Documents, a row each; empty ones are left out.
+class _Documents:
+    """The documents of tables; empty ones are left out.
 
     Args:
-        tables: the text and the columns to keep beside it.
-        text: the text's column.
-        encoder: makes tokens of it.
-        field: of the tokens.
-        options: what is wanted of the other columns.
-        how: what is wanted of the text.
-        name: what the manifest says the dataset was made of.
-        paths: the files; empty for what is in memory.
+        tables: The text, and the columns to keep beside it.
+        name: The name of the source, for messages.
+        text: The column of the text.
+        null: The text that replaces null, or None.
+        splits: Whether messages tell rows apart, because other columns are kept.
 
     Attributes:
-        name: as given.
-        schema: the fields: the tokens, and the columns that are kept.
-        total: number of documents, empty ones too; None where that is not known beforehand.
-        conversion: from rows to fields.
-        empty: how many were left out so far.
-
-    Raises:
-        SchemaError: a column that is kept is called as the tokens are.
+        empty: The number of documents that were left out so far.
     """
 
     def __init__(
-        self,
-        tables: Tables,
-        text: str,
-        encoder: Encoder,
-        field: Tokens,
-        options: TableOptions,
-        how: TokenOptions,
-        name: str,
-        paths: Sequence[str],
+        self, tables: Tables, name: str, text: str, null: Any = None, splits: bool = False
     ) -> None:
-        self.name = name
-        self.unit = "documents"
-        self.total = tables.total
-        self.skipped: list[tuple[str, str]] = []
         self.empty = 0
-        of_text = text.replace(".", "_")
-        keeps_text = bool({text, of_text}.intersection(options.columns or ()))
-        self.conversion = TokenConversion(tables.conversion, of_text, keeps_text, encoder, field)
-        kept = {n: kind for n, kind in tables.schema.fields.items() if keeps_text or n != of_text}
-        self.schema = _schema(field, kept, tables.schema.vocabularies)
+        self._name = name
         self._tables = tables
         self._text = text
-        self._null = options.nulls.get(text)
-        self._splits = bool(kept)  # whether rows are to be told apart in messages
-        self._paths = list(paths)
-        self._identity = {
-            "tokenizer": dict(encoder.identity),
-            "special_tokens": how.special_tokens,
-            "text_column": text,
-            "document": how.document,
-            **options.to_json(),
-        }
-
-    def identity(self) -> Mapping[str, Any]:
-        """What the dataset's bytes depend on beside the files, JSON values."""
-        return {"tokens": self._identity}
-
-    def packing(self) -> Mapping[str, Any]:
-        """What the manifest says of how it was made, when all pieces have been taken."""
-        return {"tokens": {**self._identity, "empty": self.empty}}
-
-    def stamp(self) -> str:
-        """What changes when one of the files does; that of nothing for what is in memory."""
-        return stamp(self._paths) if self._paths else xxhash.xxh3_64().hexdigest()
+        self._null = null
+        self._splits = splits
 
     def pieces(self, start: int) -> Iterator[Piece]:
-        """The documents from number `start` on, empty ones not counted.
+        """Yields the documents from number `start` on, empty ones not counted.
 
         Raises:
             ShardCorrupt: a file is damaged.
@@ -180,12 +132,12 @@ class TextSource:
             seen += batch.num_rows
         if not seen:
             raise PackError(
-                f"there is nothing to pack: {self.name} has no documents"
+                f"there is nothing to pack: {self._name} has no documents"
                 f"{f' but {self.empty} empty ones' if self.empty else ''}"
             )
         if seen < start:
             raise PackError(
-                f"cannot resume: {self.name} has {seen} documents, but {start} of it are packed "
+                f"cannot resume: {self._name} has {seen} documents, but {start} of it are packed "
                 "already; start again with overwrite"
             )
 
@@ -230,20 +182,20 @@ class TextSource:
             begin = end
 
 
-def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> TextSource:
-    """Find out what `src` is.
+def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> RowSource:
+    """Returns the documents of what `fastio.pack` was given, with a tokenizer.
 
     Args:
-        src: files of text: a path, a folder, a pattern or a list of these; Arrow data; or an
+        src: Files of text: a path, a folder, a pattern or a list of these; Arrow data; or an
             iterable of strings or dicts.
-        how: what is wanted of the text.
-        options: what is wanted of the columns beside it.
+        how: How text becomes tokens.
+        options: Which columns are kept beside it, and as which fields.
 
     Raises:
-        SourceNotFound: a path does not exist or has no text.
-        PackError: there is nothing to pack, or no such tokenizer.
-        SchemaError: there is no such column, or a column cannot be kept.
-        ShardCorrupt: a file is damaged.
+        SourceNotFound: A path does not exist or has no text.
+        PackError: There is nothing to pack, or no such tokenizer.
+        SchemaError: There is no such column, or a column cannot be kept.
+        ShardCorrupt: A file is damaged.
     """
     encoder = open_encoder(how.tokenizer, how.separator, how.vocabulary_size, how.special_tokens)
     field = _field(encoder, options.dtypes.get(TOKENS))
@@ -251,24 +203,46 @@ def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> TextSo
     if paths is None and how.document is not None:
         raise PackError("document says what a document is in .txt files: there are none here")
     if paths is not None:
-        tables, text = _open_files(paths, how)
+        found, text = _open_files(paths, how)
         spoken = src if isinstance(src, (str, os.PathLike)) else paths[0]
         name = os.path.basename(os.path.abspath(os.fspath(spoken)))
     else:
         table = _in_memory(src, how)
-        tables, text, name = [table], _text_column(table, how.text_column), table.name
-    kept = options.columns or ()
+        found, text, name = [table], _text_column(table, how.text_column), table.name
     wanted = replace(
         options,
-        columns=tuple(dict.fromkeys((text, *kept))),
+        columns=tuple(dict.fromkeys((text, *(options.columns or ())))),
         dtypes={name: dtype for name, dtype in options.dtypes.items() if name != TOKENS},
     )
     if wanted.nulls.get(text) == MASK:
         raise SchemaError(f"nulls of the text {text!r} cannot be masked: say what they are, as ''")
-    for table in tables:
+    for table in found:
         _text_column(table, text)
-    asked = replace(wanted, columns=options.columns)
-    return TextSource(Tables(tables, wanted), text, encoder, field, asked, how, name, paths or ())
+    tables = Tables(found, wanted)
+    of_text = text.replace(".", "_")
+    keeps_text = bool({text, of_text}.intersection(options.columns or ()))
+    kept = {n: kind for n, kind in tables.schema.fields.items() if keeps_text or n != of_text}
+    conversion = _TokenConversion(tables.conversion, of_text, keeps_text, encoder, field)
+    documents = _Documents(tables, name, text, wanted.nulls.get(text), bool(kept))
+    identity = {
+        "tokenizer": dict(encoder.identity),
+        "special_tokens": how.special_tokens,
+        "text_column": text,
+        "document": how.document,
+        **replace(wanted, columns=options.columns).to_json(),
+    }
+    return RowSource(
+        name,
+        _schema(field, kept, tables.schema.vocabularies),
+        tables.total,
+        conversion.columns(),
+        conversion.convert,
+        documents.pieces,
+        stamp(paths) if paths else xxhash.xxh3_64().hexdigest(),
+        {"tokens": identity},
+        lambda: {"tokens": {**identity, "empty": documents.empty}},
+        unit="documents",
+    )
 
 
 def _open_files(paths: Sequence[str], how: TokenOptions) -> tuple[list[Table], str]:
@@ -298,14 +272,9 @@ def _open_files(paths: Sequence[str], how: TokenOptions) -> tuple[list[Table], s
 def _in_memory(src: Any, how: TokenOptions) -> Table:
     """Arrow data or samples as a table."""
     name = type(src).__name__
-    if isinstance(src, pa.RecordBatch):
-        src = pa.Table.from_batches([src])
-    if not isinstance(src, (pa.Table, pa.RecordBatchReader)) and hasattr(src, "__arrow_c_stream__"):
-        src = pa.RecordBatchReader.from_stream(src)
-    if isinstance(src, pa.Table):
-        return MemoryTable(name, src)
-    if isinstance(src, pa.RecordBatchReader):
-        return StreamTable(name, src)
+    table = memory_table(src, name)
+    if table is not None:
+        return table
     if not hasattr(src, "__iter__") and hasattr(src, "__getitem__") and hasattr(src, "__len__"):
         src = map(src.__getitem__, range(len(src)))
     if isinstance(src, (bytes, Mapping)) or not hasattr(src, "__iter__"):
@@ -320,11 +289,7 @@ def _in_memory(src: Any, how: TokenOptions) -> Table:
 
 
 def _text_column(table: Table, wanted: str | None) -> str:
-    """The column that holds the text.
-
-    Raises:
-        SchemaError: there is no such column, it has no strings, or it cannot be told which it is.
-    """
+    """The column that holds the text."""
     schema = table.schema
     strings = [column.name for column in schema if is_text(column.type)]
     if wanted is not None:

@@ -1,0 +1,184 @@
+"""Samples on their way to an encoder, and the sources that they come from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastio.errors import FastioError, PackError, SampleError
+from fastio.runtime.files import read_file
+from fastio.schema import Schema
+from fastio.sources.named_files import NamedFiles
+
+_ROWS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """An image that is still in a file; `named` checks a path that comes from data."""
+
+    path: str
+    named: NamedFiles | None = None
+
+    def read(self) -> bytes:
+        """Returns the bytes of the file. Raises OSError or, for a path with NUL, ValueError."""
+        return read_file(self.path) if self.named is None else self.named.read(self.path)
+
+    def stamp(self) -> tuple[str, int]:
+        """Returns a text that changes when the file does, and its size. Raises OSError."""
+        status = os.stat(self.path if self.named is None else self.named.find(self.path))
+        return f"{status.st_size} {status.st_mtime_ns}", status.st_size
+
+
+@dataclass(frozen=True)
+class RowImage:
+    """An image that is still in an open dataset.
+
+    Attributes:
+        field, row: The image field and the row number.
+        read_of: Returns the bytes of the image file of a field and row.
+        stamp_of: Returns a text that changes when that file does, and its size in bytes.
+    """
+
+    field: str
+    row: int
+    read_of: Callable[[str, int], bytes]
+    stamp_of: Callable[[str, int], tuple[str, int]]
+
+    def read(self) -> bytes:
+        """Returns the bytes of the image file. Raises ValueError or OSError."""
+        try:
+            return self.read_of(self.field, self.row)
+        except SampleError as error:
+            raise ValueError(str(error.cause)) from error
+
+    def stamp(self) -> tuple[str, int]:
+        """Returns what `stamp_of` returns for this image."""
+        return self.stamp_of(self.field, self.row)
+
+
+# Images that are not in memory yet.
+UNREAD = (ImageFile, RowImage)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One sample of a source, before it is checked and encoded.
+
+    Attributes:
+        position: The number of the sample in the source, from 0.
+        name: What messages call it: a path, or "sample 17".
+        values: One value for each field of the schema, in order.
+        key: A text that identifies the sample across runs, in a source of files; "" in others.
+    """
+
+    position: int
+    name: str
+    values: Sequence[Any]
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A sample that cannot be packed.
+
+    Attributes:
+        position, name, key: As for `Item`.
+        error: What is wrong with it; the message names it.
+    """
+
+    position: int
+    name: str
+    error: FastioError
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Samples to pack, in order.
+
+    Attributes:
+        name: What the manifest says the dataset was made of; no absolute path.
+        schema: The fields of the samples.
+        total: The number of samples, or None if it is not known beforehand.
+        has_keys: Whether the items have keys that identify them across runs.
+        items: Yields the samples from a number on. Raises PackError if the source ends before.
+        pick: Yields the samples of some numbers. Raises PackError if the source can be iterated
+            over only once.
+    """
+
+    name: str
+    schema: Schema
+    total: int | None
+    has_keys: bool
+    items: Callable[[int], Iterator[Item | Bad]]
+    pick: Callable[[Sequence[int]], Iterator[Item | Bad]]
+
+    def sample(self, count: int) -> Iterator[Item | Bad]:
+        """Yields up to `count` samples, such that the first of them are evenly spread, too."""
+        return self.pick(spread(self.total or 0, count))
+
+
+def source_of_rows(
+    name: str,
+    schema: Schema,
+    total: int,
+    read: Callable[[Sequence[int]], Iterable[Item | Bad]],
+    *,
+    has_keys: bool = True,
+) -> Source:
+    """Returns a source whose samples can be read by number.
+
+    Args:
+        name, schema, total, has_keys: See `Source`.
+        read: Returns the samples of some consecutive numbers.
+    """
+
+    def items(start: int) -> Iterator[Item | Bad]:
+        if start > total:
+            raise ended(name, total, start)
+        for first in range(start, total, _ROWS_AT_ONCE):
+            yield from read(range(first, min(first + _ROWS_AT_ONCE, total)))
+
+    def pick(rows: Sequence[int]) -> Iterator[Item | Bad]:
+        return (item for row in rows for item in read([row]))
+
+    return Source(name, schema, total, has_keys, items, pick)
+
+
+def ended(name: str, total: int, start: int) -> PackError:
+    """Returns the error of a source that has fewer samples than are packed already."""
+    return PackError(
+        f"cannot resume: {name} has {total} samples, but {start} of it are packed already; start "
+        "again with overwrite"
+    )
+
+
+def unreadable(
+    source: str, row: int, cause: Exception, name: str | None = None, key: str = ""
+) -> Bad:
+    """Returns the bad sample that a source failed to give.
+
+    Args:
+        source, row: The name of the source, and the number of the sample.
+        cause: The error that was raised.
+        name, key: As for `Item`. If the name is None, "sample 17".
+    """
+    reason = cause.cause if isinstance(cause, SampleError) and name is not None else cause
+    name = f"sample {row}" if name is None else name
+    error = SampleError(source, row, name, reason)
+    error.__cause__ = cause
+    return Bad(row, name, error, key)
+
+
+def spread(total: int, count: int) -> list[int]:
+    """Returns up to `count` numbers below `total`, such that every prefix is evenly spread.
+
+    The order is by reversed bits: halves first, then quarters, eighths, and so on.
+    """
+    count = min(total, count)
+    bits = max(1, (count - 1).bit_length())
+    order = sorted(range(count), key=lambda number: f"{number:0{bits}b}"[::-1])
+    return [number * total // count for number in order]

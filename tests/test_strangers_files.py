@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import fastio
 from fastio import FastioError, ImageError, PackError, SchemaError
+from fastio.cli import main
 from tests.children import run_code
 from tests.pictures import jpeg, write_folder
 from tests.saved import Dataset, Features
@@ -264,3 +267,25 @@ def test_roots_are_refused_where_data_name_no_files(tmp_path: Path) -> None:
             fastio.pack(source, tmp_path / "out", roots=[tmp_path])
     with pytest.raises(ValueError, match="roots must be a list"):
         fastio.open(saved(tmp_path / "data", "image", "x"), roots=str(tmp_path))
+
+
+def test_names_that_are_no_utf8_are_read(tmp_path: Path) -> None:
+    """Python holds such a name with surrogates, which neither nanobind nor pyarrow encodes."""
+    folder = tmp_path / os.fsdecode(b"a\xff")
+    (folder / "images" / os.fsdecode(b"\xff")).mkdir(parents=True)
+    image = folder / "images" / os.fsdecode(b"\xff") / os.fsdecode(b"\xff.jpg")
+    image.write_bytes(jpeg(40, 40))
+    fastio.pack(folder / "images", folder / "packed")
+    with (folder / "t.parquet").open("wb") as file:
+        pq.write_table(pa.table({"n": [1]}), file)
+    fastio.pack(folder / "t.parquet", folder / "table")
+    (folder / "a.csv").write_text("n\n1\n")
+    with gzip.open(folder / "b.csv.gz", "wt") as text:
+        text.write("n\n1\n")
+    (folder / "a.jsonl").write_text('{"text": "a"}\n')
+    fastio.pack(folder / "a.jsonl", folder / "tokens", tokenizer="bytes")
+    for name in ("images", "packed", "t.parquet", "table", "a.csv", "b.csv.gz", "tokens"):
+        with fastio.Loader(folder / name, 1, num_workers=1) as loader:
+            assert len(list(loader)) == 1, name
+        done = CliRunner().invoke(main, ["doctor", str(folder / name), "--json"])
+        assert done.exception is None or isinstance(done.exception, SystemExit), name

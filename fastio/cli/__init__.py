@@ -5,9 +5,12 @@ A command imports what it needs when it runs, so that `fastio --help` answers at
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from fastio.cli.bench import bench
 from fastio.cli.cache import cache
@@ -18,9 +21,36 @@ from fastio.cli.pack import pack
 from fastio.cli.show import show
 from fastio.cli.train import train
 from fastio.cli.verify import verify
+from fastio.shown import shown_lines
+
+UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of click, or of typer's copy of it
+
+
+@contextmanager
+def _cleaned() -> Iterator[None]:
+    """Cleans the message of wrong usage, which quotes the arguments: a shell's `*` names files."""
+    try:
+        yield
+    except UsageError as error:
+        error.message = shown_lines(error.message)
+        raise
+
+
+class _Commands(TyperGroup):
+    """All commands. What typer itself prints of arguments is cleaned as all other names are."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _cleaned():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _cleaned():
+            return super().invoke(ctx)
+
 
 main = typer.Typer(
     name="fastio",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,12 @@ namespace nb = nanobind;
 template <typename T>
 using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// A path as the bytes that the file system has: Python's str of a name that is not UTF-8 has
+// surrogates, which os.fsencode turns back into these bytes, and nanobind's std::string refuses.
+struct FilePath {
+  std::string value;
+};
 
 // What Python holds of objects that worker threads share. Never a nanobind shared_ptr of a Python
 // object: dropping the last one on a worker thread would take the interpreter's lock.
@@ -111,3 +118,19 @@ void bind_parquet(nb::module_& m);
 void bind_engine(nb::module_& m);
 
 }  // namespace fastio
+
+template <>
+struct nanobind::detail::type_caster<fastio::FilePath> {
+  NB_TYPE_CASTER(fastio::FilePath, const_name("str"))
+
+  bool from_python(handle source, std::uint8_t, cleanup_list*) noexcept {
+    PyObject* encoded = nullptr;
+    if (!PyUnicode_FSConverter(source.ptr(), &encoded)) {
+      PyErr_Clear();
+      return false;
+    }
+    const object held = steal(encoded);
+    value.value.assign(PyBytes_AsString(encoded), static_cast<std::size_t>(PyBytes_Size(encoded)));
+    return true;
+  }
+};

@@ -378,8 +378,11 @@ void bind_engine(nb::module_& m) {
           nb::arg("keep_open"), nb::arg("max_open") = 256)
       .def(
           "add",
-          [](SharedFiles& self, std::vector<std::string> paths) {
-            return self.value->add(std::move(paths));
+          [](SharedFiles& self, std::vector<FilePath> paths) {
+            std::vector<std::string> values;
+            values.reserve(paths.size());
+            for (FilePath& path : paths) values.push_back(std::move(path.value));
+            return self.value->add(std::move(values));
           },
           nb::arg("paths"), "Returns the first new file's number.")
       .def("__len__", [](const SharedFiles& self) { return self.value->size(); })

@@ -17,9 +17,9 @@ namespace {
 
 using Numbers = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>;
 
-void open_mapping(SharedMapping* self, const std::string& path) {
+void open_mapping(SharedMapping* self, const FilePath& path) {
   std::shared_ptr<Mapping> mapping;
-  raise_for(Mapping::open(path, mapping));
+  raise_for(Mapping::open(path.value, mapping));
   new (self) SharedMapping{std::move(mapping)};
 }
 

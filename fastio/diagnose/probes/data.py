@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fastio.diagnose.facts import DataFacts
@@ -116,9 +117,14 @@ def _tables(path: str, files: list[Path]) -> Data:
     return Data(facts, tuple(files), [str(file) for file in part])
 
 
+def native_file(path: Path) -> pa.NativeFile:
+    """Returns an open file for pyarrow, which takes a path that is not UTF-8 as bytes only."""
+    return pa.OSFile(os.fsencode(path))
+
+
 def rows_of(files: Sequence[Path]) -> int:
     """Returns the number of rows in Parquet files, from their footers."""
-    return sum(pq.read_metadata(path).num_rows for path in files)
+    return sum(pq.read_metadata(native_file(path)).num_rows for path in files)
 
 
 def _other(path: str) -> Data:

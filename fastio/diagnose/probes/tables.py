@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from fastio.diagnose.facts import TableFacts, Trial
 from fastio.diagnose.probes.attempt import Attempts
-from fastio.diagnose.probes.data import Data, rows_of
+from fastio.diagnose.probes.data import Data, native_file, rows_of
 from fastio.diagnose.probes.rates import Measure, Part, in_turns, loader_part, room
 from fastio.diagnose.use import Use
 from fastio.pack import pack
@@ -79,7 +79,7 @@ def parquet_layout(files: Sequence[Path]) -> TableFacts:
     nbytes: list[int] = []
     compressions: set[str] = set()
     for path in files:
-        about = pq.read_metadata(path)
+        about = pq.read_metadata(native_file(path))
         for number in range(about.num_row_groups):
             group = about.row_group(number)
             rows.append(group.num_rows)
@@ -87,7 +87,7 @@ def parquet_layout(files: Sequence[Path]) -> TableFacts:
         if about.num_row_groups:
             first = about.row_group(0)
             compressions |= {first.column(n).compression for n in range(first.num_columns)}
-    schema = pq.read_schema(files[0])
+    schema = pq.read_schema(native_file(files[0]))
     text = [kind for kind in schema.types if pa.types.is_string(kind) or _is_large(kind)]
     return TableFacts(
         "parquet",
@@ -137,7 +137,7 @@ def trial(files: Sequence[Path], folder: Path) -> Trial | None:
     Raises:
         FastioError, OSError: they cannot be packed.
     """
-    with pq.ParquetFile(files[0]) as file:
+    with pq.ParquetFile(native_file(files[0])) as file:
         batch: Any = next(file.iter_batches(batch_size=_TRIED_ROWS), None)
     if batch is None or not batch.num_rows:
         return None

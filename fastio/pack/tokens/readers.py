@@ -17,6 +17,7 @@ import pyarrow.json as pa_json
 
 from fastio.errors import SampleError, SchemaError, ShardCorrupt
 from fastio.pack.tokens.encoders import DocumentUnit
+from fastio.sources.table.objects import decompressed
 from fastio.sources.table.readers import Batches, reading, skipped_to
 
 _BLOCK = 4 << 20  # bytes read at a time
@@ -145,7 +146,7 @@ class PlainText:
         yield from skipped_to(self.name, batches, start, columns)
 
     def _file(self) -> Iterator[list[str]]:
-        with reading(self.name), pa.input_stream(self.name, compression="detect") as file:
+        with reading(self.name), decompressed(self.name) as file:
             data = file.read()
         yield [self._decoded(1, data.removeprefix(_BOM))]
 
@@ -236,7 +237,7 @@ class Samples:
 def _line_blocks(path: str) -> Iterator[tuple[int, bytes]]:
     """Whole lines, some MiB of them at a time, and the number of the first, from 1."""
     line, left = 1, b""
-    with reading(path), pa.input_stream(path, compression="detect") as file:
+    with reading(path), decompressed(path) as file:
         while block := file.read(_BLOCK):
             if line == 1 and not left:
                 block = block.removeprefix(_BOM)

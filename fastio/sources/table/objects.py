@@ -215,7 +215,20 @@ class LocalFile:
 
     def stream(self) -> Any:
         """See `TableFile`."""
-        return pa.input_stream(self.name, compression="detect")
+        return decompressed(self.name)
+
+
+def decompressed(path: str) -> Any:
+    """Returns a stream of a local file's bytes, decompressed if its name ends in .gz, .zst, ...
+
+    pyarrow takes a path whose name is not UTF-8 as bytes only.
+    """
+    suffix = os.path.splitext(path)[1]
+    try:
+        codec = pa.Codec.detect(f"a{suffix}").name
+    except (TypeError, ValueError):  # pyarrow raises one or the other for a name of no codec
+        codec = None
+    return pa.input_stream(pa.OSFile(os.fsencode(path)), compression=codec)
 
 
 class StoreFile:

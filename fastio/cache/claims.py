@@ -27,12 +27,7 @@ Outcome = Literal["ready", "mine", "others", "stopped", "no room"]
 
 
 class Claims:
-    """The claims of one member of a cache folder. Call the methods within a transaction.
-
-    Args:
-        files: The folder's files.
-        token: The member's token.
-    """
+    """The claims of one member of a cache folder. Call the methods within a transaction."""
 
     def __init__(self, files: Files, token: str) -> None:
         self._files = files
@@ -41,10 +36,7 @@ class Claims:
     def look(self, db: Connection, source: int, number: int, if_stopped: Outcome) -> Outcome | None:
         """Returns the outcome of asking for a piece; None if the piece is unclaimed.
 
-        Args:
-            db: The connection, within a transaction.
-            source, number: The piece.
-            if_stopped: The outcome to return if a suspended process is fetching the piece.
+        If a suspended process is fetching the piece, the outcome is `if_stopped`.
         """
         row = db.execute(
             "SELECT state, owner FROM pieces WHERE source = ? AND number = ?", (source, number)
@@ -77,15 +69,12 @@ class Claims:
     def publish(
         self, db: Connection, source: int, key: str, written: Mapping[int, Written]
     ) -> set[int]:
-        """Moves the files of those pieces into place that this member has claimed.
+        """Moves the files of those pieces into place that this member has claimed; returns them.
 
         From here on the sizes of the files count against the budget, not the reserved sizes.
 
-        Returns:
-            The numbers of the published pieces.
-
         Raises:
-            OSError: If a file cannot be moved. The caller must then roll the transaction back.
+            OSError: A file cannot be moved. The caller must then roll the transaction back.
         """
         ready: dict[int, Written] = {}
         more = 0  # bytes in excess of what was reserved

@@ -82,18 +82,13 @@ def _pages(nbytes: int) -> memoryview:
 
 
 def write_direct(folder: HeldFolder, name: str, file: Aligned) -> bool:
-    """Writes a file with direct I/O, if the file system supports it.
-
-    Args:
-        folder: The folder in which the file is created.
-        name: The name of the file, which must not exist.
-        file: The contents.
+    """Writes a new file with direct I/O, if the file system supports it.
 
     Returns:
         Whether the file was written. If False, nothing was written.
 
     Raises:
-        OSError: If the file cannot be written.
+        OSError: The file cannot be written.
     """
     if not hasattr(os, "O_DIRECT"):
         return False

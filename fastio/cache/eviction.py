@@ -49,10 +49,7 @@ NextUse = Callable[[Sequence[Run], Numbers], npt.NDArray[np.float64]]
 class Evictor:
     """Chooses and deletes pieces. Call it within a transaction of the index.
 
-    Args:
-        files: The folder's files.
-        claims: This process's claims, which also release those of dead processes.
-        next_use: Ranks pieces. If None, the least recently used piece is evicted first.
+    Without `next_use`, which ranks pieces, the least recently used piece is evicted first.
     """
 
     def __init__(self, files: Files, claims: Claims, next_use: NextUse | None) -> None:

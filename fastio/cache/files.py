@@ -74,16 +74,12 @@ class Files:
     Methods raise CacheError if the key or the number of a piece is not valid.
 
     Args:
-        top: The cache's folder.
-        members: The folder of the members' files.
+        top, members: The cache's folder, and the folder of the members' files.
         token: The token of this member. The names of its temporary files begin with it.
 
-    Attributes:
-        members: As given.
-
     Raises:
-        CacheError: If a folder in it belongs to another user.
-        OSError: If the folder cannot be written to.
+        CacheError: A folder in it belongs to another user.
+        OSError: The folder cannot be written to.
     """
 
     def __init__(self, top: HeldFolder, members: HeldFolder, token: str) -> None:
@@ -116,20 +112,16 @@ class Files:
         return _stamp(found) if stat.S_ISREG(found.st_mode) else None
 
     def read(self, key: str, number: int, take: Callable[[memoryview], object]) -> Stamp:
-        """Reads a whole piece.
+        """Reads a whole piece, and returns the file's stamp before the read.
 
         Args:
             key, number: The piece.
-            take: Called with consecutive parts of the contents. Their memory is reused after each
-                call.
-
-        Returns:
-            The file's stamp before the read.
+            take: Called with consecutive parts of the contents, whose memory is reused.
 
         Raises:
-            FileNotFoundError: If there is no such file.
-            CacheError: If the key or the number is not valid, or if the file cannot be opened.
-            OSError: If the file cannot be read.
+            FileNotFoundError: There is no such file.
+            CacheError: The file cannot be opened.
+            OSError: The file cannot be read.
         """
         try:
             with self._place(key, number) as folder:
@@ -151,11 +143,7 @@ class Files:
             os.close(descriptor)
 
     def digest(self, key: str, number: int) -> tuple[Stamp, str]:
-        """Returns a piece's stamp and the xxh3_64 of its contents, as 16 hexadecimal digits.
-
-        Raises:
-            FileNotFoundError, CacheError, OSError: As for `read`.
-        """
+        """Returns a piece's stamp and the xxh3_64 of its contents, in hexadecimal; see `read`."""
         digest = xxhash.xxh3_64()
         stamp = self.read(key, number, digest.update)
         return stamp, digest.hexdigest()
@@ -242,11 +230,7 @@ class Files:
         return size
 
     def put(self, written: Written, key: str, number: int) -> bool:
-        """Moves a temporary file to the place of its piece.
-
-        Returns:
-            False if the temporary file no longer exists.
-        """
+        """Moves a temporary file to the place of its piece. Returns False if it does not exist."""
         if not self._tmp.has(written.name):
             return False
         with self._place(key, number, make=True) as folder:

@@ -42,13 +42,7 @@ State = Literal["whole", "missing", "damaged"]  # the state of a piece
 
 @dataclass(frozen=True)
 class Source:
-    """A remote dataset as the cache identifies it.
-
-    Attributes:
-        number: The id of the source, which the rows of its pieces refer to.
-        key: The name of the source's folder.
-        url: The URL that the data is read from.
-    """
+    """A remote dataset: its id in the index, the name of its folder, and its URL."""
 
     number: int
     key: str
@@ -164,8 +158,7 @@ class CacheFolder:
         counted as damaged. The caller may then claim it again.
 
         Args:
-            source: The source of the piece.
-            number: The number of the piece.
+            source, number: The piece.
             size: The expected size in bytes. If None, the size in the index.
 
         Returns:
@@ -202,11 +195,10 @@ class CacheFolder:
             return None if found is None else (int(found[0]), str(found[1]))
 
     def drop_damaged(self, source: Source, number: int, xxh3: str) -> bool:
-        """Deletes a damaged piece. Returns False if it was evicted or replaced meanwhile.
+        """Deletes a piece whose file does not have the hash `xxh3` that is in the index.
 
-        Args:
-            source, number: The piece.
-            xxh3: The hash of the piece in the index, which its file does not have.
+        Returns:
+            False if it was evicted or replaced meanwhile.
         """
         with self.index.transaction() as db:
             dropped = self.claims.drop_ready(db, source.number, source.key, number, xxh3)
@@ -278,19 +270,13 @@ class CacheFolder:
     def store(
         self, source: Source, number: int, parts: Sequence[Any], *, misses: bool = True
     ) -> bool:
-        """Writes the bytes of a claimed piece and marks it as ready.
-
-        Args:
-            source: The source of the piece.
-            number: The number of the piece.
-            parts: Bytes-like objects that are written one after another.
-            misses: As for `publish`.
+        """Writes the bytes of a claimed piece and marks it as ready; see `write` and `publish`.
 
         Returns:
             False if the claim is lost because the folder was deleted and created again.
 
         Raises:
-            OSError: If the file cannot be written. The caller keeps the claim and must abandon it.
+            OSError: The file cannot be written. The caller keeps the claim and must abandon it.
         """
         if not self.index.is_there():
             return False
@@ -329,7 +315,7 @@ class CacheFolder:
             The numbers of the pieces that are ready. The claims of the others are lost.
 
         Raises:
-            OSError, CacheError: As for `store`. No piece is ready in this case.
+            OSError: A file cannot be moved. No piece is ready in this case.
         """
         ready: set[int] = set()
         try:
@@ -372,7 +358,7 @@ class CacheFolder:
                 self.claims.drop(db, source.number, source.key, number)
 
     def shrink(self, size: int) -> tuple[int, int]:
-        """Deletes pieces until they take at most `size` bytes. Pieces in use are kept.
+        """Deletes pieces that are not in use until they take at most `size` bytes.
 
         Returns:
             The number of deleted pieces and their bytes.
@@ -387,13 +373,7 @@ class CacheFolder:
                 return pieces, freed
 
     def note_use(self, source: Source, numbers: Collection[int], hits: int | None = None) -> None:
-        """Counts cache hits and records the time of last use.
-
-        Args:
-            source: The source of the pieces.
-            numbers: The pieces that were used.
-            hits: The total number of hits. If None, one for each piece.
-        """
+        """Counts cache hits (by default one per piece) and records the time of last use."""
         now = time.time()
         with self.index.transaction() as db:
             db.executemany(

@@ -30,11 +30,7 @@ _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_WRITE = 0x02, 0x08, 0x10, 0x2
 
 @dataclass(frozen=True)
 class Access:
-    """Which users may read and write the files of a cache.
-
-    Attributes:
-        shared: Whether the folder's group has access too. If False, only the owner has.
-    """
+    """Who may read and write the files of a cache: the owner and, if shared, the group."""
 
     shared: bool = False
 
@@ -88,14 +84,11 @@ class Access:
             )
 
     def check_list(self, path: Path, descriptor: int) -> None:
-        """Refuses a folder whose access control list lets other users write to it.
+        """Raises CacheError if an access control list lets other users write to a folder.
 
         The mode alone is not enough: with an access control list, the mode's group bits hold the
         list's mask and do not tell which users are listed. For a shared folder the default list is
         checked too, because new files and folders inherit it.
-
-        Raises:
-            CacheError: If another user or group may write. The message names it.
         """
         for kind in ("access", "default") if self.shared else ("access",):
             for writer in _listed_writers(descriptor, f"system.posix_acl_{kind}"):
@@ -124,8 +117,9 @@ def _listed_writers(descriptor: int, name: str) -> Iterator[str]:
 
 
 class HeldFolder:
-    """An open folder. Thread-safe. Methods raise OSError if the system refuses,
-    and for symbolic links in the place of folders and files.
+    """An open folder. Thread-safe.
+
+    Methods raise OSError if the system refuses, and for symbolic links.
 
     Code that opens a folder for a short time closes it. A folder that several threads use is closed
     when its last reference goes, because an earlier close could let the system reuse the descriptor
@@ -153,11 +147,7 @@ class HeldFolder:
 
     @classmethod
     def top(cls, path: Path, access: Access) -> HeldFolder:
-        """Opens a cache's top folder and creates it if it does not exist.
-
-        Raises:
-            CacheError: If it belongs to another user, or others may write to it.
-        """
+        """Opens a cache's top folder, which is created if needed; CacheError if it is not safe."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
@@ -216,11 +206,7 @@ class HeldFolder:
         return descriptor
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
-        """Opens an existing regular file and returns its descriptor.
-
-        Raises:
-            FileNotFoundError: If there is no such file, or if it is not a regular file.
-        """
+        """Opens a regular file and returns its descriptor; FileNotFoundError if it is none."""
         if not stat.S_ISREG(self.stat(name).st_mode):
             raise FileNotFoundError(errno.ENOENT, "no regular file", str(self.path / name))
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

@@ -153,7 +153,7 @@ class Index:
         self._inode = os.stat(self.path).st_ino
 
     def _check(self) -> None:
-        """Checks that the schema and the values are those that fastio writes."""
+        """Raises CacheError unless the schema and the values are those that fastio writes."""
         made_of = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
         wrong = None
         if self._db.execute(made_of).fetchall() != _expected(made_of):
@@ -176,7 +176,7 @@ class Index:
         """Runs a write transaction, which commits on success and rolls back on an exception.
 
         Raises:
-            CacheError: If the database cannot be used (locked too long, disk full, deleted).
+            CacheError: The database cannot be used (locked too long, disk full, deleted).
         """
         with self._lock:
             if not self.is_there():  # the files around it would belong to a newer cache
@@ -240,7 +240,7 @@ class Index:
 
 
 def _check_files(folder: HeldFolder) -> None:
-    """Checks the database's files, because SQLite opens files by path and follows links."""
+    """Refuses links and unsafe files: SQLite opens the database's files by path."""
     with suppress(FileExistsError):  # create it here to set its mode; SQLite's log inherits it
         os.close(folder.create(_NAME))
     for end in ("", "-wal", "-shm", "-journal"):

@@ -23,14 +23,8 @@ _TOKEN = re.compile(r"[0-9]{1,10}-[0-9a-f]{12}")
 class Member:
     """The membership of this process in a cache folder, until `leave` or the end of the process.
 
-    Args:
-        folder: The folder of the members' files.
-
     Attributes:
         token: The member's name. It is never used again.
-
-    Raises:
-        OSError: If the folder cannot be written.
     """
 
     def __init__(self, folder: HeldFolder) -> None:
@@ -63,9 +57,8 @@ class Member:
     def leave(self, *, forgotten: bool = True) -> None:
         """Ends the membership. Idempotent.
 
-        Args:
-            forgotten: Whether nothing is left to clean up, so that the file can be deleted. If
-                False, other processes clean up as for a dead member.
+        If not `forgotten`, there is something left to clean up: the file stays, and other processes
+        clean up as for a dead member.
         """
         if self._descriptor < 0:
             return

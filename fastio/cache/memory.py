@@ -8,14 +8,10 @@ from typing import Any
 
 
 class MemoryFile:
-    """A file in memory, which exists as long as this object.
+    """A file in memory of `size` bytes, which exists as long as this object.
 
-    Args:
-        size: The size of the file in bytes. Parts that are not written read as zeros and take no
-            memory.
-
-    Raises:
-        OSError: If there is not enough memory or no free descriptor.
+    Parts that are not written read as zeros and take no memory. Raises OSError if there is not
+    enough memory or no free descriptor.
     """
 
     def __init__(self, size: int) -> None:

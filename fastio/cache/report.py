@@ -54,17 +54,13 @@ class CacheStatus:
     Attributes:
         path: The folder.
         bytes: The size of all pieces on the disk, including those that are being fetched.
-        pieces: The number of pieces that are ready.
-        claims: The number of pieces that are being fetched.
+        pieces, claims: The number of pieces that are ready, and that are being fetched.
         processes: The number of other processes that have the folder open.
         free_bytes: The free space of the folder's disk.
-        hits: The number of pieces that readers found in the cache.
-        misses: The number of pieces that readers had to wait for.
+        hits, misses: The number of pieces that readers found in the cache, or had to wait for.
         fetched_bytes: The bytes fetched since the cache was created.
-        evicted: The number of pieces that were deleted to free space.
-        damaged: The number of pieces that did not match the index and were deleted.
-        tar_indexes: The number of pieces that are indexes of tars.
-        tar_index_bytes: The size of these indexes on the disk.
+        evicted, damaged: The number of pieces deleted to free space, or because of damage.
+        tar_indexes, tar_index_bytes: The number and size of the pieces that are indexes of tars.
         datasets: What the cache holds of each dataset.
     """
 
@@ -100,13 +96,7 @@ class Removed:
 
 @dataclass(frozen=True)
 class DamagedPiece:
-    """A piece that did not match the index and was deleted.
-
-    Attributes:
-        url: The URL of the dataset.
-        path: The path of the file.
-        problem: What was wrong.
-    """
+    """A piece that did not match the index and was deleted: its dataset's URL, path, problem."""
 
     url: str
     path: str
@@ -118,8 +108,7 @@ class CacheCheck:
     """The result of checking a cache.
 
     Attributes:
-        pieces: The number of pieces that were checked.
-        bytes: The number of bytes that were read.
+        pieces, bytes: The number of pieces that were checked, and the bytes that were read.
         damaged: The pieces that did not match the index. They were deleted.
         strays: The files without an entry in the index. They were deleted.
     """
@@ -141,11 +130,7 @@ class _Piece:
 
 
 def check_is_cache(path: Path) -> None:
-    """Raises unless a folder is a cache. Needed before opening, which would turn it into one.
-
-    Raises:
-        CacheError: If it is not a cache.
-    """
+    """Raises CacheError unless a folder is a cache. Opening it would turn it into one."""
     if not (path / MARKER).is_file():
         state = "is no cache of fastio's" if path.exists() else "does not exist"
         raise CacheError(f"{path} {state}: it has no file {MARKER}")
@@ -209,11 +194,7 @@ def prune(folder: CacheFolder, size: int) -> Removed:
 
 
 def clear(folder: CacheFolder, url: str | None = None) -> Removed:
-    """Deletes all pieces, or those of one dataset.
-
-    Raises:
-        CacheError: If the index cannot be used, or the cache has nothing of that dataset.
-    """
+    """Deletes all pieces, or those of one dataset; CacheError if there are none of it."""
     with folder.index.reading() as db:
         sources = [
             (number, key)
@@ -264,12 +245,7 @@ def _forget_sources(folder: CacheFolder, sources: list[tuple[int, str]]) -> None
 
 
 def verify(folder: CacheFolder, advance: Callable[[int], object] | None = None) -> CacheCheck:
-    """Compares every piece with the index, and deletes damaged pieces and stray files.
-
-    Args:
-        folder: The cache.
-        advance: Called with the size in bytes of each checked piece.
-    """
+    """Compares every piece with the index, and deletes damaged pieces and stray files."""
     strays = list(_strays(folder))
     with folder.index.reading() as db:
         rows = db.execute(

@@ -63,11 +63,7 @@ class Cache:
     def folder(self, next_use: NextUse | None = None) -> CacheFolder:
         """Returns the open folder. It is opened again if it was deleted meanwhile.
 
-        Args:
-            next_use: A function that ranks pieces for eviction. If None, the ranking is unchanged.
-
-        Raises:
-            CacheError: If the folder cannot be used.
+        Pieces are ranked for eviction by `next_use`; None leaves the ranking unchanged.
         """
         self._owner.take_over(self._begin_anew)
         with self._lock:
@@ -97,27 +93,27 @@ class Cache:
             )
 
     def status(self) -> CacheStatus:
-        """What the cache holds.
+        """Returns what the cache holds.
 
         Raises:
-            CacheError: there is no cache in the folder, or it cannot be used.
+            CacheError: There is no cache in the folder, or it cannot be used.
         """
         return report.status(self._existing())
 
     def prune(self, to: int | str) -> Removed:
-        """Deletes what was used longest ago until pieces have so many bytes, or "50GB", at most.
+        """Deletes the least recently used pieces until they take at most `to` bytes, or "50GB".
 
         Raises:
-            CacheError: as `status`, or `to` is no size.
+            CacheError: As for `status`, or `to` is not a size.
         """
         size = parse_budget(to)
         return report.prune(self._existing(), size)
 
     def clear(self, url: str | None = None) -> Removed:
-        """Deletes all pieces, or those of one dataset; what is being fetched is left.
+        """Deletes all pieces, or those of one dataset, except what is being fetched.
 
         Raises:
-            CacheError: as `status`, or there is nothing of that dataset.
+            CacheError: As for `status`, or there is nothing of that dataset.
         """
         return report.clear(self._existing(), url)
 
@@ -125,10 +121,10 @@ class Cache:
         """Compares every piece with its checksum, and deletes damaged ones and stray files.
 
         Args:
-            advance: called with the bytes of each piece when it was checked.
+            advance: Called with the bytes of each piece when it was checked.
 
         Raises:
-            CacheError: as `status`.
+            CacheError: As for `status`.
         """
         return report.verify(self._existing(), advance)
 
@@ -157,11 +153,7 @@ class Cache:
 
 
 def parse_budget(budget: int | str) -> int:
-    """Returns a size in bytes, given an int or text such as "200GB", "1.5 TiB" or "65536".
-
-    Raises:
-        CacheError: If it is not a valid size.
-    """
+    """Returns a size in bytes, given an int or text such as "200GB"; CacheError if invalid."""
     try:
         return size_in_bytes(budget)
     except ValueError as error:

@@ -129,16 +129,11 @@ def _encode_jpeg(data: bytes, options: ImageOptions) -> ImageCell | int:
 
 
 def encode_pillow(image: PillowImage.Image, field: Image, max_side: int | None = None) -> ImageCell:
-    """A Pillow image as raw pixels, as they stand (EXIF orientation is the sample's business).
-
-    Args:
-        image: of at most 8 bits a channel.
-        field: what it is to be stored for.
-        max_side: pixels of the longer side at most; it is shrunk where it is larger.
+    """Returns a Pillow image as raw pixels, without turning it upright; shrunk to `max_side`.
 
     Raises:
-        ValueError: it cannot be decoded, has more than 8 bits a channel, or is in colour where
-            the field is gray.
+        ValueError: It cannot be decoded, has more than 8 bits per channel, or is in colour but the
+            field is gray.
     """
     if field.mode == "L" and image.mode not in _GRAY_MODES:
         raise ValueError(

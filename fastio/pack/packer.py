@@ -159,11 +159,8 @@ class Packer(Generic[P, E]):
     def run(self, progress: bool) -> None:
         """Packs the whole source, and closes the packer in any case.
 
-        Args:
-            progress: Whether to show a progress bar on stderr.
-
         Raises:
-            As `add`; PackError: A finished shard is missing, the source is not the one that was
+            As for `add`; PackError: A finished shard is missing, the source is not the one that was
                 packed, or it has no samples.
         """
         encoder = self._encoder

@@ -27,13 +27,13 @@ _IMAGE = "image"
 
 
 class Files(NamedTuple):
-    """A sample's files, as (extension, bytes), under its key.
+    """The files of a sample.
 
     Attributes:
-        key: that the dataset has for it; None where it has none that can be used.
-        row: its number in the dataset.
-        images: how many of the files are images.
-        image_bytes: and their size.
+        key: The sample's key in the dataset; None if there is none that can be used.
+        row: The row number.
+        images, image_bytes: The number of files that are images, and their size.
+        files: (extension, bytes) of each file.
     """
 
     key: str | None
@@ -43,17 +43,12 @@ class Files(NamedTuple):
     files: list[tuple[str, bytes]]
 
     def nbytes(self) -> int:
-        """Size of all files."""
+        """Returns the size of all files."""
         return sum(len(data) for _, data in self.files)
 
 
 class TarExporter:
-    """Makes the files of single rows. Safe to use from several threads.
-
-    Args:
-        dataset: a packed dataset.
-        images: its image fields to export; () for all.
-    """
+    """Makes the files of rows: all fields, but only the images named, if any. Thread-safe."""
 
     def __init__(self, dataset: Dataset, images: Sequence[str]) -> None:
         self._dataset = dataset
@@ -72,15 +67,7 @@ class TarExporter:
         self._digits = digits_of(len(dataset))
 
     def files(self, row: int, hold: Callable[[int], None]) -> Files:
-        """The files of a row.
-
-        Args:
-            row: its number.
-            hold: called with the bytes that are about to be in memory.
-
-        Raises:
-            ImageError, ShardCorrupt: it is damaged.
-        """
+        """Returns the files of a row; `hold` is called with the bytes that will be in memory."""
         values = self._dataset.gather_all(self._others, np.array([row]))
         found = []
         images = image_bytes = 0
@@ -98,14 +85,14 @@ class TarExporter:
         return Files(key if usable else None, row, images, image_bytes, found)
 
     def row_key(self, row: int) -> str:
-        """The key of a row that has none of its own."""
+        """Returns the key of a row that has none of its own."""
         return f"{row:0{self._digits}}"
 
 
 def extensions(fields: dict[str, Field]) -> dict[str, tuple[str, str]]:
-    """The extension of each field, as what stands before its last dot, and the rest.
+    """Returns the extension of each field: the part before its last dot, and the rest.
 
-    That of an image is "image", since the real one depends on the row.
+    That of an image is "image", because the real one depends on the row.
     """
     chosen: dict[str, tuple[str, str]] = {}
     for name, kind in fields.items():
@@ -127,7 +114,7 @@ def extensions(fields: dict[str, Field]) -> dict[str, tuple[str, str]]:
 
 
 def _own_extension(name: str, kind: Field) -> tuple[str, str] | None:
-    """A field's name as an extension, "seg_png" as "seg.png", where that says what it holds."""
+    """Returns a field's name as an extension ("seg.png" for "seg_png") if it fits the field."""
     if name in CLASS_FIELDS and isinstance(kind, Scalar) and "int" in kind.dtype:
         return "", "cls"
     prefix, _, last = name.lower().partition(";")[0].rpartition("_")
@@ -167,13 +154,13 @@ def _encoded(kind: Field, ending: str, value: Any) -> bytes:
 
 
 def _is_name(key: str) -> bool:
-    """Whether a key can be one in a tar: read back as it is, and below the folder of the tar."""
+    """Returns whether a key can be used in a tar: it is read back unchanged, below the folder."""
     inside = not key.startswith("/") and ".." not in key.split("/")
     return inside and "\0" not in key and split_name(f"{key}.x") == (key, "x")
 
 
 class _Tars:
-    """Writes tars of about one size, each of which is there whole or not at all."""
+    """Writes tars of about one size, each of which is written whole or not at all."""
 
     def __init__(self, folder: Path, tar_bytes: int) -> None:
         self.count = 0
@@ -185,7 +172,7 @@ class _Tars:
         self._tar: tarfile.TarFile | None = None
 
     def add(self, key: str, files: Sequence[tuple[str, bytes]]) -> None:
-        """Put a sample in. It ends its tar where that is large enough."""
+        """Adds a sample, and ends the tar if it is large enough."""
         if self._tar is None:
             self._file = WholeFile(self._folder / f"{self.count:06d}.tar")
             self._tar = tarfile.open(  # noqa: SIM115 - closed by end()
@@ -203,11 +190,11 @@ class _Tars:
             self.end()
 
     def differs(self, key: str) -> bool:
-        """Whether a key differs from that of the sample before, which it would be merged with."""
+        """Returns whether a key differs from that of the sample before, which would be merged."""
         return key != self._last_key
 
     def end(self) -> None:
-        """Finish the tar that is begun."""
+        """Finishes the current tar."""
         if self._tar is None or self._file is None:
             return
         self._tar.close()
@@ -217,7 +204,7 @@ class _Tars:
         self.count += 1
 
     def finish(self) -> None:
-        """Finish the last one, and delete those of an earlier export that it did not replace."""
+        """Finishes the last tar, and deletes those of an earlier export that were not replaced."""
         self.end()
         for name in os.listdir(self._folder):
             if _OWN_NAME.fullmatch(name) and int(name[:-4]) >= self.count:
@@ -225,7 +212,7 @@ class _Tars:
         flush_folder(self._folder)
 
     def discard(self) -> None:
-        """Delete the tar that is begun."""
+        """Deletes the current tar."""
         if self._file is not None:
             self._file.discard()
 
@@ -238,22 +225,14 @@ def export_tars(
     workers: int,
     progress: bool,
 ) -> tuple[int, int, int]:
-    """Write rows as tars, in order.
-
-    Args:
-        exporter: makes the rows' files.
-        folder: to write to.
-        rows: numbers of the rows.
-        tar_bytes: the row that reaches it is a tar's last.
-        workers: threads.
-        progress: show a progress bar on stderr.
+    """Writes rows as tars, in order; the row that reaches `tar_bytes` is the last of its tar.
 
     Returns:
-        How many images there were, their bytes, and the number of tars.
+        The number of images, their bytes, and the number of tars.
 
     Raises:
-        ImageError, ShardCorrupt: a row is damaged. Tars that are finished stay.
-        OSError: a tar cannot be written.
+        ImageError, ShardCorrupt: A row is damaged. Tars that are finished stay.
+        OSError: A tar cannot be written.
     """
     tars = _Tars(folder, tar_bytes)
     images = nbytes = 0

@@ -36,16 +36,7 @@ _DELETIONS = 16
 
 
 class RemoteDestination:
-    """A dataset's place in a store; see `destination.Destination`.
-
-    Args:
-        url: of the folder.
-        storage_options: for the store.
-        staging: a local folder for the shards that are not uploaded yet; None: a temporary one.
-
-    Raises:
-        StoreError: the URL or an option is not understood.
-    """
+    """A dataset's place in a store, with a local staging folder; see `destination.Destination`."""
 
     def __init__(
         self,
@@ -81,7 +72,7 @@ class RemoteDestination:
     def _open_journal(
         self, options: Mapping[str, Any], resume: bool, own: Mapping[str, int]
     ) -> Journal:
-        """The journal, with what is in the store."""
+        """Returns the journal, with what is in the store."""
         if JOURNAL_NAME in own_files(self.folder):
             check_not_in_use(self.folder)
         remove_strays(self.folder, {JOURNAL_NAME})
@@ -169,7 +160,7 @@ class RemoteDestination:
             )
 
     def _collect(self) -> None:
-        """Raises what uploads failed with."""
+        """Raises the errors of uploads that have ended."""
         done = [upload for upload in self._uploads if upload.done()]
         self._uploads = [upload for upload in self._uploads if not upload.done()]
         for upload in done:
@@ -181,7 +172,7 @@ class RemoteDestination:
 
     @contextmanager
     def _advice(self) -> Iterator[None]:
-        """Errors of the store say what to do about what is uploaded already."""
+        """Adds to errors of the store what to do about what is uploaded already."""
         try:
             yield
         except (StoreError, SourceNotFound) as error:
@@ -192,14 +183,14 @@ class RemoteDestination:
     # --- What is there ----------------------------------------------------------------------------
 
     def _own_objects(self) -> dict[str, int]:
-        """Names and sizes of the objects that only a pack can have written."""
+        """Returns names and sizes of the objects that only a pack can have written."""
         try:
             return {name: stamp.size for name, stamp in self._store.list() if is_own(name)}
         except SourceNotFound:
             return {}  # there is no such folder yet
 
     def _delete(self, names: Iterable[str]) -> None:
-        """Deletes objects, the manifest first: without it, what is left is no dataset."""
+        """Deletes objects, the manifest first: without it, the rest is not a dataset."""
         left = set(names)
         if MANIFEST_NAME in left:
             left.remove(MANIFEST_NAME)
@@ -225,7 +216,7 @@ class RemoteDestination:
         return folder
 
     def _leave_folder(self) -> None:
-        """Deletes the local folder: the store's journal says all that there is to know."""
+        """Deletes the local folder; the store's journal has all information."""
         if self._staging is None:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
@@ -235,12 +226,7 @@ class RemoteDestination:
 
 
 def _believed(journal: bytes, sizes: Mapping[str, int]) -> bytes:
-    """The lines of a journal up to the first whose shard is not there with its size.
-
-    Args:
-        journal: its bytes.
-        sizes: of the objects that are there, by name.
-    """
+    """Returns the lines of a journal up to the first shard that is not in the store."""
     kept = []
     for line in journal.splitlines(keepends=True):
         try:

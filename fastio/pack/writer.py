@@ -87,24 +87,24 @@ class Writer:
         self._report: PackReport | None = None
 
     def write(self, sample: Any) -> None:
-        """Add a sample, in the structure of the schema.
+        """Adds a sample, in the structure of the schema.
 
         Samples are encoded in the background: an error may be raised by a later call, and names
         the sample that caused it.
 
         Raises:
-            SchemaError, ImageError, PackError: as `fastio.pack`.
+            SchemaError, ImageError, PackError: As for `fastio.pack`.
         """
         item = checked_item(self._schema, self._written, sample)
         self._opened().add(item)
         self._written += 1
 
     def finish(self) -> PackReport:
-        """Write the remaining samples and the manifest, and close the writer.
+        """Writes the remaining samples and the manifest, and closes the writer.
 
         Raises:
-            PackError: no samples were written.
-            As `write`.
+            PackError: No samples were written.
+            As for `write`.
         """
         packer = self._opened()
         packer.finish()
@@ -121,7 +121,7 @@ class Writer:
         return self._report
 
     def discard(self) -> None:
-        """Delete what was written and close the writer. May be called more than once."""
+        """Deletes what was written and closes the writer. May be called more than once."""
         if self._packer is not None:
             packer, self._packer = self._packer, None
             packer.discard()

@@ -23,15 +23,7 @@ _JPEG_START = b"\xff\xd8\xff"
 
 @dataclass(frozen=True)
 class BadImage:
-    """One image that is not what was packed.
-
-    Attributes:
-        row: its global row number.
-        shard: file name of its shard.
-        local_row: its row there.
-        field: its field.
-        problem: what is wrong with it.
-    """
+    """An image that is damaged: its row, its shard and row there, its field, and what is wrong."""
 
     row: int
     shard: str
@@ -45,9 +37,9 @@ class ImagesCheck:
     """What checking some consecutive rows found.
 
     Attributes:
-        rows: how many.
-        bad: the damaged images among theirs.
-        not_decoded: how many of their images were not looked at.
+        rows: The number of rows.
+        bad: The damaged images in them.
+        not_decoded: The number of images that were not checked.
     """
 
     rows: int
@@ -56,19 +48,12 @@ class ImagesCheck:
 
 
 def check_images(dataset: Dataset, workers: int = 1) -> Iterator[ImagesCheck]:
-    """Decode every image and compare it with its checksum and its size.
+    """Decodes every image, compares it with its checksum and size, and yields results in order.
 
     The images of a shard that cannot be opened are only counted: `Dataset.verify` names it.
 
-    Args:
-        dataset: what to check.
-        workers: threads.
-
-    Returns:
-        What was found, some rows at a time, in order.
-
     Raises:
-        ManifestInvalid: the codebook is damaged.
+        ManifestInvalid: The codebook is damaged.
     """
     _ = dataset.codebook  # if it is not sound, that is said once
     spans = (
@@ -80,15 +65,7 @@ def check_images(dataset: Dataset, workers: int = 1) -> Iterator[ImagesCheck]:
 
 
 def check_file(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
-    """Decode all of an image file.
-
-    Args:
-        data: the file's bytes.
-        max_pixels: refuse larger ones.
-
-    Raises:
-        ValueError: it is damaged, or of no kind that can be decoded; the message is a reason.
-    """
+    """Decodes all of an image file; raises ValueError with the reason if it is damaged."""
     if data.startswith(_JPEG_START):
         # Pillow passes over damage inside of a JPEG.
         *_, components, _, kind = _native.jpeg_probe(np.frombuffer(data, np.uint8), max_pixels)
@@ -137,7 +114,7 @@ def _check_image(dataset: Dataset, image_field: str, row: int) -> None:
 
 
 def _decoded_size(stored: StoredImage, dataset: Dataset, kind: Image) -> tuple[int, int]:
-    """Height and width, after every part of the image was decoded."""
+    """Returns height and width, after every part of the image was decoded."""
     codebook = dataset.codebook
     if stored.codec == CODEC_BLOCKS and codebook is not None:
         height, width = _native.blocks_check(stored.data, codebook, dataset.max_pixels)

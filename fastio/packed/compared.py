@@ -23,11 +23,7 @@ _verified: set[int] = set()
 
 
 def compare(reader: ShardReader) -> None:
-    """Verifies a shard's columns against their hash, unless this process has done so before.
-
-    Raises:
-        ShardCorrupt: If they are not what was written.
-    """
+    """Verifies the columns of a shard against their hash, once in a process."""
     if hash(reader.identity) not in _verified:
         reader.check_columns()
         reader.check_offsets()
@@ -74,11 +70,7 @@ class Comparisons:
         threading.Thread(target=self._work, name="fastio-compare", daemon=True).start()
 
     def finish(self) -> None:
-        """Waits until everything in the queue was verified.
-
-        Raises:
-            ShardCorrupt, ManifestInvalid, SourceChanged, OSError: If something is wrong.
-        """
+        """Waits until everything in the queue was verified, and raises the error that was found."""
         if self._owner.is_here:
             with self._changed:
                 while self._busy and self.problem is None and not self._closed:

@@ -24,12 +24,9 @@ class Extent:
 
 
 def extents(dataset: Dataset, first: int, last: int) -> list[Extent]:
-    """Returns the ranges of the images of rows [first, last). Opens their shards.
+    """Returns the ranges of the images of rows [first, last), by shard and then by field.
 
-    They are ordered by shard and then by field. Each covers a field's rows in order.
-
-    Raises:
-        StoreError, SourceNotFound, ShardCorrupt: As for `shard`.
+    This opens the shards. Each range covers a field's rows in order.
     """
     found = []
     for shard, begin, end in spans(dataset, first, last):
@@ -56,12 +53,7 @@ def spans(dataset: Dataset, first: int, last: int) -> list[tuple[int, int, int]]
 
 
 def check_rows(dataset: Dataset, first: int, last: int, parts: Sequence[Any]) -> str | None:
-    """Compares images' bytes with their checksums.
-
-    Args:
-        dataset: The dataset.
-        first, last: The rows [first, last).
-        parts: The bytes of `extents(first, last)`.
+    """Compares images with their checksums, given the bytes of `extents(first, last)`.
 
     Returns:
         A description of the first problem, which names the row; None if all bytes are right.

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 class FixedWidth:
-    """The layout of fixed-width fields of a packed dataset; see `layout.Layout`.
-
-    Args:
-        dataset: packed, local or remote.
-        names: of Scalar fields, and of Array fields with a shape.
-    """
+    """The layout of Scalar fields, and Array fields with a shape; see `layout.Layout`."""
 
     def __init__(self, dataset: Dataset, names: Sequence[str]) -> None:
         self.dataset = dataset

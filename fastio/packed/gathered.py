@@ -17,8 +17,8 @@ class ShardRows(NamedTuple):
     """The part of some rows that lies in one shard.
 
     Attributes:
-        shard: The shard's number.
-        places: int64 (n,), the positions of these rows among the rows that were asked for.
+        shard: The number of the shard.
+        places: int64 (n,), the positions of these rows among those that were asked for.
         local: int64 (n,), their numbers within the shard.
     """
 
@@ -30,15 +30,10 @@ class ShardRows(NamedTuple):
 def gathered(
     field: str, kind: Any, count: int, groups: list[ShardRows], readers: list[ShardReader]
 ) -> NDArray[Any] | list[Any]:
-    """Returns one field of `count` rows; see `Dataset.gather`.
-
-    Args:
-        field, kind: The name of the field, and the field; not an image.
-        count: The number of rows.
-        groups, readers: The rows by shard, and the readers of these shards.
+    """Returns one field of `count` rows, given the rows by shard and the readers of these shards.
 
     Raises:
-        ShardCorrupt: If values are damaged.
+        ShardCorrupt: Values are damaged.
     """
     shape: tuple[int, ...] | None = () if isinstance(kind, Scalar) else None
     if isinstance(kind, Array):

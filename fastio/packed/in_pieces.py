@@ -18,12 +18,7 @@ Ranges = Sequence[tuple[int, int]]  # offset, bytes
 
 
 def checksum(path: str | os.PathLike[str]) -> str:
-    """Returns the xxh3_64 of a file as 16 hexadecimal digits. Reads the file once, in parts.
-
-    Raises:
-        SourceNotFound: If there is no such file.
-        OSError: If it cannot be read.
-    """
+    """Returns the xxh3_64 of a file as 16 hexadecimal digits; SourceNotFound if it is missing."""
     digest = xxhash.xxh3_64()
     try:
         with open(path, "rb", buffering=0, opener=only_files) as file:
@@ -43,14 +38,8 @@ def mapped_pieces(data: memoryview, ranges: Ranges) -> Iterator[memoryview]:
 def file_pieces(path: str, ranges: Ranges, *, past_cache: bool) -> Iterator[memoryview]:
     """Yields what `mapped_pieces` yields, from file reads, which map none of the file's pages.
 
-    Args:
-        path: The path of the file.
-        ranges: The ranges.
-        past_cache: Whether to read without the page cache (O_DIRECT) if the file system supports
-            it, so that the contents of the page cache do not change.
-
-    Raises:
-        OSError: If the file cannot be read.
+    If `past_cache`, and the file system supports it, they bypass the page cache (O_DIRECT), whose
+    contents then do not change.
     """
     # O_DIRECT reads whole pages to page-aligned memory.
     room = memoryview(mmap.mmap(-1, _READ_BYTES + 2 * mmap.PAGESIZE))

@@ -63,11 +63,7 @@ class FileStamp(NamedTuple):
 
 
 def stamp(path: str | os.PathLike[str]) -> FileStamp:
-    """Returns the stamp of a file.
-
-    Raises:
-        OSError: If there is no such file.
-    """
+    """Returns the stamp of a file."""
     found = os.stat(path)
     return FileStamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
@@ -90,9 +86,8 @@ class Piece(NamedTuple):
 def pieces(batch: pa.RecordBatch, payloads: Collection[str] = ()) -> Iterator[Piece]:
     """Yields the bytes of an IPC file with this batch, with buffers at multiples of 64 bytes.
 
-    Args:
-        batch: At least one row, without nulls and without offsets into larger arrays.
-        payloads: The names of variable-width columns whose data are payloads.
+    The batch needs at least one row, no nulls, and no offsets into larger arrays. The data of the
+    variable-width columns `payloads` are payloads.
     """
     if batch.num_rows < 1:
         raise ValueError("a shard needs at least one row")
@@ -199,11 +194,7 @@ class MappedFile:
         return error
 
     def schema(self) -> pa.Schema:
-        """Returns the schema in the footer.
-
-        Raises:
-            FastioError: If there is none.
-        """
+        """Returns the schema in the footer, or raises the error of the file."""
         try:
             schema = self._reader().schema
             _ = schema.names  # decodes them, which may fail too
@@ -212,16 +203,12 @@ class MappedFile:
         return schema
 
     def batch(self, schema: pa.Schema | None = None) -> tuple[pa.RecordBatch, int, int]:
-        """Returns the only record batch, whose buffers lie in the mapping.
+        """Returns the only record batch, and where its body begins and ends in the file.
 
-        Args:
-            schema: The schema that the file must have, except for metadata. If None, any.
-
-        Returns:
-            The batch, where its body begins in the file, and where it ends.
+        Its buffers lie in the mapping. If `schema` is given, the columns must be those.
 
         Raises:
-            FastioError: If the file fails a check; see the module.
+            FastioError: The file fails a check; see the module.
         """
         try:
             begin, end = _check_metadata(self.data)
@@ -270,11 +257,7 @@ def _size(buffer: pa.Buffer | None) -> int:
 
 
 def _check_metadata(data: NDArray[np.uint8]) -> tuple[int, int]:
-    """Checks what a file says of its record batch, before anything acts on it.
-
-    Returns:
-        Where the batch's body begins and ends.
-    """
+    """Checks what a file says of its batch; returns where its body begins and ends."""
     end = len(data) - END_BYTES
     footer_bytes = footer_length(data.data)
     begin = end - footer_bytes

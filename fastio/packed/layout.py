@@ -69,11 +69,10 @@ class Layout(Protocol):
     """The places of a dataset's fields in its shards.
 
     Attributes:
-        dataset: dataset of the shards.
-        fields: fields in the order of the native table.
-        strides: distance in bytes between rows, for each column.
-        first_row: int64 (n + 1,), first row of each shard that has rows, and the number of all
-            rows.
+        dataset: The dataset of the shards.
+        fields: The fields in the order of the native table.
+        strides: The distance in bytes between rows, for each column.
+        first_row: int64 (n + 1,), the first row of each shard with rows, and the number of rows.
     """
 
     dataset: Dataset
@@ -89,17 +88,9 @@ class Layout(Protocol):
         ...
 
     def place(self, number: int, reader: ShardReader) -> ShardPlace:
-        """Returns the places of the columns in the shard's file.
-
-        Raises:
-            ShardCorrupt: the columns are not there.
-        """
+        """Returns the places of the columns in the shard's file, or raises ShardCorrupt."""
         ...
 
     def ranges(self, number: int, reader: ShardReader, first: int, last: int) -> Ranges:
-        """Returns the ranges of rows [first, last) in a shard's file; rows count within the shard.
-
-        Raises:
-            ShardCorrupt: the columns are not there.
-        """
+        """Returns the ranges of rows [first, last), local to a shard, in its file."""
         ...

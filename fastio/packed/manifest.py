@@ -119,9 +119,6 @@ class Manifest:
         """Verifies the whole file. Opening does this if the file is at most 16 MiB.
 
         For a larger file, opening verifies the description, and `file` checks the entry of a shard.
-
-        Raises:
-            ManifestInvalid: If it is not what was written, or has impossible values.
         """
         if not seal_is_whole(self._file.data.data):
             self._raise_damaged()
@@ -129,11 +126,7 @@ class Manifest:
         self.checked = True
 
     def check_unchanged(self) -> None:
-        """Checks that the folder still holds the manifest that was opened.
-
-        Raises:
-            SourceChanged: If it holds another manifest, or none.
-        """
+        """Raises SourceChanged unless the folder still holds the manifest that was opened."""
         try:
             found = stamp(self.path)
         except OSError as error:
@@ -263,7 +256,7 @@ class Manifest:
             )
 
     def _check_shards(self, begin: int, end: int) -> None:
-        """Checks that the entries of shards [begin, end) have possible values."""
+        """Raises ManifestInvalid unless the entries of shards [begin, end) are possible."""
         for problem, wrong in self._rules(slice(begin, end)):
             if wrong.any():
                 shard = begin + int(np.argmax(wrong))

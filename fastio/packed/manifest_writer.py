@@ -90,15 +90,14 @@ def write_manifest(
     """Writes a dataset's manifest atomically, which makes the folder a dataset.
 
     Args:
-        folder: The folder of the shards.
-        schema: The fields of the samples.
+        folder, schema: The folder of the shards, and the fields of the samples.
         packing: JSON values that describe how the dataset was made: options and source.
         entries: The shards in the order of rows; at least one.
         codebook: The codebook of the block codec, 16,640 bytes, if a row is stored as blocks.
         statistics: JSON values for each column of the packed table; None if it was not a table.
 
     Raises:
-        OSError: If it cannot be written. No manifest exists in this case.
+        OSError: It cannot be written. No manifest exists in this case.
     """
     files = [entry.file for entry in entries]
     texts = {

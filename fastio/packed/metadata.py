@@ -30,13 +30,7 @@ _MARKER = b"\xff\xff\xff\xff"
 
 @dataclass(frozen=True)
 class Block:
-    """The position of a message in an Arrow file.
-
-    Attributes:
-        offset: The first byte.
-        metadata: The size of the metadata in bytes; they come first.
-        body: The size of the buffers in bytes.
-    """
+    """The position of a message in an Arrow file: first byte, and sizes of metadata and body."""
 
     offset: int
     metadata: int
@@ -54,12 +48,7 @@ def footer_length(tail: memoryview) -> int:
 
 
 def blocks(footer: Any, slot: int) -> Sequence[Block]:
-    """Returns the positions of the dictionaries or of the record batches that a footer lists.
-
-    Args:
-        footer: The footer's bytes.
-        slot: FOOTER_DICTIONARIES or FOOTER_BATCHES.
-    """
+    """Returns the positions that a footer lists in FOOTER_DICTIONARIES or FOOTER_BATCHES."""
     found = [Block(*at(footer, _BLOCK, place)) for place in block_places(footer, slot)]
     for block in found:
         if min(block.offset, block.metadata, block.body) < 0:
@@ -98,15 +87,7 @@ def body_bytes(metadata: memoryview) -> int:
 
 
 def decompressed_bytes(metadata: memoryview, body: memoryview) -> int:
-    """Returns the total decompressed size that the buffers of a message state.
-
-    Args:
-        metadata: The metadata of the message.
-        body: The buffers of the message.
-
-    Returns:
-        The size in bytes; 0 for messages without compressed buffers.
-    """
+    """Returns the decompressed size that the buffers of a message state; 0 if not compressed."""
     message = _message(metadata)
     root = follow(message, 0)
     kind, header = find(message, root, MESSAGE_TYPE), find(message, root, MESSAGE_HEADER)
@@ -161,8 +142,7 @@ def messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
 def message_head(data: memoryview) -> tuple[int, int] | None:
     """Returns the sizes of a message's prefix and of its metadata; None at the end of a stream.
 
-    Args:
-        data: The first 8 bytes of a message, fewer only at the end of the file.
+    The data are the first 8 bytes of a message, fewer only at the end of the file.
     """
     # The prefix is a marker and a length; files written before Arrow 0.15 have only the length.
     start = 8 if data[:4] == _MARKER else 4
@@ -214,13 +194,7 @@ def slot(data: Any, table: int, index: int) -> int:
 
 
 def vector(data: Any, position: int, item_bytes: int) -> range:
-    """Returns the positions of a vector's elements, all of which lie in the data.
-
-    Args:
-        data: The bytes.
-        position: The position of a reference to the vector.
-        item_bytes: The size of an element.
-    """
+    """Returns the positions of the elements of the vector that is referred to at `position`."""
     begin = follow(data, position)
     count = int(at(data, "<I", begin)[0])
     if begin + 4 + count * item_bytes > len(data):

@@ -50,11 +50,7 @@ class StoredImage(NamedTuple):
     crc32c: int
 
     def check(self) -> None:
-        """Compares the bytes with their checksum.
-
-        Raises:
-            ValueError: If they are not those that were written.
-        """
+        """Raises ValueError unless the bytes have the CRC-32C of those that were written."""
         found = _native.crc32c(self.data)
         if found != self.crc32c:
             raise ValueError(f"its CRC-32C is {found:08x}, expected {self.crc32c:08x}: damaged")
@@ -106,11 +102,7 @@ class Dataset(Rows):
 
     @property
     def store(self) -> Store:
-        """The store of the shards.
-
-        Raises:
-            ValueError: If the dataset is in a local folder.
-        """
+        """The store of the shards; ValueError if the dataset is in a local folder."""
         return self._stored.store
 
     @property
@@ -145,11 +137,7 @@ class Dataset(Rows):
 
     @property
     def codebook(self) -> _native.Codebook | None:
-        """The codebook of the block codec, or None if the dataset has none.
-
-        Raises:
-            ManifestInvalid: If the codebook in the manifest is not valid.
-        """
+        """The codebook of the block codec, or None. ManifestInvalid if it is damaged."""
         if self._codebook is None and self.manifest.codebook is not None:
             try:
                 # Twice, if two threads are here at once, which does no harm.
@@ -172,22 +160,14 @@ class Dataset(Rows):
         )
 
     def locate(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the shards of rows, and their row numbers there: int64 (n,) both.
-
-        Args:
-            rows: int64 (n,), global row numbers from 0.
-        """
+        """Returns the shards of global rows int64 (n,), and their rows there: int64 (n,) both."""
         rows = self._in_range(rows)
         first_row = self.manifest.first_row
         shards = np.searchsorted(first_row, rows, side="right").astype(np.int64) - 1
         return shards, rows - first_row[shards]
 
     def by_shard(self, rows: NDArray[np.int64]) -> list[ShardRows]:
-        """Groups rows by shard.
-
-        Args:
-            rows: int64 (n,), global row numbers from 0.
-        """
+        """Groups global rows, int64 (n,), by shard."""
         shards, local = self.locate(rows)
         order = np.argsort(shards, kind="stable")
         shards, local = shards[order], local[order]
@@ -379,13 +359,7 @@ class Dataset(Rows):
     def stored_image(
         self, field: str, row: int, data: NDArray[np.uint8] | None = None
     ) -> StoredImage:
-        """Returns one image as it is stored, neither decoded nor verified.
-
-        Args:
-            field: An image field.
-            row: The global row number, from 0.
-            data: uint8 (n,), its bytes if they were read already.
-        """
+        """Returns one image as it is stored, neither decoded nor verified; see `image`."""
         if not isinstance(self._field(field), Image):
             raise SchemaError(f"field {field!r} is no image: use gather")
         shards, rows = self.locate(np.array([row], dtype=np.int64))
@@ -429,11 +403,7 @@ class Dataset(Rows):
         return (self[row] for row in range(len(self)))
 
     def verify(self) -> Iterator[ShardCheck]:
-        """Reads every shard, compares it with the manifest, and yields the results in order.
-
-        Raises:
-            ManifestInvalid: If the manifest itself is damaged.
-        """
+        """Yields the result of comparing each shard with the manifest, which is verified first."""
         self.manifest.check()
         for shard in range(self.num_shards):
             problem = self._shards.check(shard)

@@ -91,7 +91,7 @@ def decode_image(
 
 
 def _denominator(height: int, width: int, at_least: int | None) -> int:
-    """The most to shrink an image by that leaves its longer side `at_least` pixels."""
+    """Returns how much an image can be shrunk with a longer side of at least `at_least` pixels."""
     if at_least is None:
         return 1
     longer = max(height, width)
@@ -104,16 +104,9 @@ def upright_pixels(
     orientation: int | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.uint8]:
-    """The upright pixels of an image file, uint8 (H, W, C), C-contiguous.
+    """Returns the upright pixels of an image file, uint8 (H, W, C), C-contiguous.
 
-    Args:
-        data: the file's bytes.
-        mode: the wanted mode.
-        orientation: EXIF orientation that turns it upright; None: as the file says.
-        max_pixels: refuse larger ones.
-
-    Raises:
-        ValueError: as `open_image`.
+    If the orientation is None, the file's own is used. Raises ValueError as `open_image` does.
     """
     with open_image(data, max_pixels) as image:
         turn = exif_orientation(image) if orientation is None else orientation
@@ -124,17 +117,13 @@ def upright_pixels(
 def open_image(
     data: bytes | memoryview, max_pixels: int = MAX_PIXELS
 ) -> Iterator[PillowImage.Image]:
-    """An image file as a Pillow image, fully decoded; a context, whose end closes it.
+    """Opens an image file as a Pillow image, fully decoded, which the end of the block closes.
 
-    Large images are decoded as many at a time as there is memory for, in all threads together.
-
-    Args:
-        data: the file's bytes.
-        max_pixels: refuse larger ones, before any of their pixels is decoded.
+    All threads together decode only as many large images at a time as fit in memory.
 
     Raises:
-        ValueError: Pillow does not know the format, the file is damaged or too large, or it has
-            more than 8 bits a channel.
+        ValueError: Pillow does not know the format, the file is damaged, has more pixels than
+            `max_pixels`, or has more than 8 bits per channel.
     """
     if not len(data):
         raise ValueError("the file is empty (0 bytes)")
@@ -157,7 +146,7 @@ def open_image(
 
 @contextmanager
 def _reasons(data: bytes | memoryview) -> Iterator[None]:
-    """Whatever Pillow raises, as a ValueError whose message is a reason."""
+    """Raises any error of Pillow as a ValueError whose message is a reason."""
     try:
         yield
     except UnidentifiedImageError as error:
@@ -172,7 +161,7 @@ def _reasons(data: bytes | memoryview) -> Iterator[None]:
 
 
 def open_header(data: bytes | memoryview, max_pixels: int) -> PillowImage.Image:
-    """A file of which the header is read; `max_pixels` counts, and not Pillow's own limit."""
+    """Opens a file and reads its header; `max_pixels` replaces the limit of Pillow."""
     own = PillowImage.MAX_IMAGE_PIXELS
     if own is None or max_pixels <= 2 * own:
         return PillowImage.open(io.BytesIO(data))
@@ -185,10 +174,10 @@ def open_header(data: bytes | memoryview, max_pixels: int) -> PillowImage.Image:
 
 
 def to_pixels(image: PillowImage.Image, mode: Literal["RGB", "L"]) -> NDArray[np.uint8]:
-    """A Pillow image as uint8 (H, W, C), transparency dropped as torchvision does.
+    """Returns a Pillow image as uint8 (H, W, C); transparency is dropped, as torchvision does.
 
     Raises:
-        ValueError: it has more than 8 bits a channel, or a mode that cannot be converted.
+        ValueError: It has more than 8 bits per channel, or a mode that cannot be converted.
     """
     check_depth(image)
     if image.mode != mode:
@@ -201,23 +190,20 @@ def to_pixels(image: PillowImage.Image, mode: Literal["RGB", "L"]) -> NDArray[np
 
 
 def pillow_image(pixels: NDArray[np.uint8]) -> PillowImage.Image:
-    """A Pillow image, in mode RGB or L, with a copy of pixels (H, W, C)."""
+    """Returns a Pillow image, in mode RGB or L, with a copy of pixels (H, W, C)."""
     gray = pixels.shape[2] == 1
     return PillowImage.fromarray(np.array(pixels[:, :, 0] if gray else pixels, order="C"))
 
 
 class _RefusedError(ValueError):
-    """More bits a channel than 8, or too many pixels."""
+    """The image has more than 8 bits per channel, or too many pixels."""
 
 
 def check_depth(image: PillowImage.Image) -> None:
-    """Refuse an image that 8 bits a channel cannot hold.
+    """Raises ValueError if an image has more than 8 bits per channel.
 
     Some files hide their depth behind an 8-bit mode: Pillow opens 16-bit RGB in mode RGB and
-    drops the lower bytes. Before it is loaded, an image's tiles still tell.
-
-    Raises:
-        ValueError: the image has more bits a channel.
+    drops the lower bytes. Before an image is loaded, its tiles still tell.
     """
     tiles = [str(tile[3]) for tile in getattr(image, "tile", [])]
     deep = any(_DEEP_RAW_MODE.search(tile) for tile in tiles)
@@ -230,7 +216,7 @@ def check_depth(image: PillowImage.Image) -> None:
 
 
 def exif_orientation(image: PillowImage.Image) -> int:
-    """The EXIF orientation of a Pillow image, 1 to 8; 1 where there is none or it is nonsense."""
+    """Returns the EXIF orientation of a Pillow image, 1 to 8; 1 if it is missing or invalid."""
     try:
         orientation = image.getexif().get(EXIF_ORIENTATION, 1)
     except Exception:  # damaged EXIF data raises errors of every kind; the pixels are still good
@@ -239,17 +225,10 @@ def exif_orientation(image: PillowImage.Image) -> int:
 
 
 def turn_upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Undo an EXIF orientation.
+    """Returns pixels, uint8 (H, W, C), after undoing an EXIF orientation (EXIF 2.32, tag 0x0112).
 
-    Args:
-        pixels: uint8 (H, W, C) as stored.
-        orientation: 1 to 8 (EXIF 2.32, tag 0x0112).
-
-    Returns:
-        uint8 (H, W, C), or (W, H, C) of the stored H and W for 5 to 8; possibly a view.
-
-    Raises:
-        ValueError: the orientation is not 1 to 8.
+    The result has the shape (W, H, C) for orientations 5 to 8, and may be a view. Raises ValueError
+    for an orientation that is not 1 to 8.
     """
     if not 1 <= orientation <= 8:
         raise ValueError(f"EXIF orientation must be 1 to 8, got {orientation}")

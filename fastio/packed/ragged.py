@@ -26,10 +26,10 @@ class RaggedPlaces:
     """Where rows of different sizes lie.
 
     Attributes:
-        readers: the shards.
-        reader: int32 (n,), index in `readers` for each row.
-        begin: int64 (n,), offset of a row's first byte in its shard's file.
-        shapes: shape of each row.
+        readers: The readers of the shards.
+        reader: int32 (n,), the index in `readers` of each row.
+        begin: int64 (n,), the offset of each row's first byte in its shard's file.
+        shapes: The shape of each row.
     """
 
     readers: list[ShardReader]
@@ -39,16 +39,11 @@ class RaggedPlaces:
 
 
 class RaggedRows:
-    """A field whose rows differ in size, in local shards. Safe to use from several threads.
-
-    Args:
-        dataset: packed dataset on this machine.
-        name: name of an Array field with open axes, or of a Tokens field.
+    """A field whose rows differ in size, in local shards. Thread-safe.
 
     Attributes:
-        name: as given.
-        kind: the field.
-        dtype: dtype of its numbers.
+        name, kind: The field: an Array with open axes, or Tokens.
+        dtype: The dtype of its numbers.
     """
 
     def __init__(self, dataset: Dataset, name: str) -> None:
@@ -60,11 +55,7 @@ class RaggedRows:
         self._dataset = dataset
 
     def locate(self, rows: Int64s) -> RaggedPlaces:
-        """Returns where rows lie, int64 (n,) in any order.
-
-        Raises:
-            SourceNotFound, ShardCorrupt: a shard cannot be read.
-        """
+        """Returns where rows lie, int64 (n,) in any order."""
         groups = self._dataset.by_shard(rows)
         reader = np.empty(len(rows), np.int32)
         begin = np.empty(len(rows), np.int64)

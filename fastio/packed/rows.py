@@ -47,11 +47,10 @@ class Remote(Protocol):
     """A dataset in a store, whose rows are fetched as blocks before they are read.
 
     Attributes:
-        path: URL, for messages.
-        schema: fields of the samples.
-        cache: cache for what is fetched; None keeps it in memory while it is needed.
-        whole: whether objects are fetched whole, because there are no images.
-        packed: the dataset itself if it is a packed one; None for tars.
+        path, schema: The URL, for messages, and the fields of the samples.
+        cache: The cache for what is fetched; None keeps it in memory while it is needed.
+        whole: Whether objects are fetched whole, because there are no images.
+        packed: The dataset itself if it is a packed one; None for tars.
     """
 
     path: str
@@ -91,12 +90,12 @@ class Rows(ABC):
     """Rows with a schema, closed at the end of a `with` statement.
 
     Attributes:
-        path: where they come from, for messages.
-        schema: of a sample.
-        max_pixels: of an image, as stored; a larger one is an error of its sample.
-        max_unzipped_bytes: of what a zipped file of a sample holds; more is an error of its sample.
-        memory: bytes, or as "512MiB", that a Loader may take for row groups; None: it decides.
-        resident: whether a Loader copies a packed table to memory; None: it decides.
+        path: Where they come from, for messages.
+        schema: The fields of a sample.
+        max_pixels: Images with more pixels, as stored, are errors of their samples.
+        max_unzipped_bytes: Zipped files of samples that hold more are errors of their samples.
+        memory: Bytes, or text such as "512MiB", for the row groups of a Loader. None: automatic.
+        resident: Whether a Loader copies a packed table to memory. None: automatic.
     """
 
     path: str
@@ -107,11 +106,7 @@ class Rows(ABC):
     resident: bool | None = None
 
     def limit(self, max_pixels: int | None, max_unzipped_bytes: int | None) -> None:
-        """Sets what a sample may take; None leaves it as it is.
-
-        Raises:
-            ValueError: a limit is less than 1.
-        """
+        """Sets limits of a sample; None leaves one as it is. ValueError if one is less than 1."""
         limits = {"max_pixels": max_pixels, "max_unzipped_bytes": max_unzipped_bytes}
         for name, value in limits.items():
             if value is not None:
@@ -131,22 +126,14 @@ class Rows(ABC):
 
     @property
     def class_to_idx(self) -> dict[str, int]:
-        """The number of each class, as torchvision's ImageFolder has it.
-
-        Raises:
-            AttributeError: there are no classes.
-        """
+        """The number of each class, as in torchvision; AttributeError without classes."""
         if self.classes is None:
             raise AttributeError(f"{self.path} has no classes")
         return {name: number for number, name in enumerate(self.classes)}
 
     @property
     def targets(self) -> list[int]:
-        """The class number of every row, as torchvision's ImageFolder has it; read when asked for.
-
-        Raises:
-            AttributeError: there are no classes.
-        """
+        """The class number of every row, as in torchvision; AttributeError without classes."""
         kept: list[int] | None = self.__dict__.get("_targets")
         if kept is None:
             names = [name for name in ("label", "class") if name in self.schema.fields]
@@ -224,17 +211,13 @@ class Rows(ABC):
         return None
 
     def sound_file(self, field: str, row: int) -> str | NDArray[np.uint8]:
-        """Returns the path of a row's sound file, or its bytes, uint8 (n,).
-
-        Raises:
-            FastioError, OSError: it cannot be read.
-        """
+        """Returns the path of a row's sound file, or its bytes, uint8 (n,)."""
         (value,) = self.gather_all([field], np.array([row], np.int64))[field]
         return np.frombuffer(value, np.uint8)
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of what is open."""
+        """Closes what is open."""
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -248,14 +231,14 @@ class Rows(ABC):
         self.close()
 
     def _row(self, index: int) -> int:
-        """The row that an index means; negative ones count from the end."""
+        """Returns the row of an index, which may count from the end, or raises IndexError."""
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} is out of range: {self.path} has {len(self)} rows")
         return row
 
     def _in_range(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Row numbers, int64 (n,), none of them out of range."""
+        """Returns row numbers, int64 (n,), or raises IndexError if one is out of range."""
         rows = np.asarray(rows, np.int64)
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
             bad = rows[(rows < 0) | (rows >= len(self))][0]
@@ -263,7 +246,7 @@ class Rows(ABC):
         return rows
 
     def _field(self, name: str) -> Any:
-        """What a field is."""
+        """Returns a field, or raises SchemaError if there is none of that name."""
         if name not in self.schema.fields:
             raise SchemaError(
                 f"{self.path} has no field {name!r}; it has {', '.join(self.schema.fields)}"

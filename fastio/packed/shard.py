@@ -115,13 +115,12 @@ class ShardReader:
 
         Args:
             in_file: Whether to read them with file reads, which map none of the file's pages.
-            past_cache: Whether to read without the page cache (O_DIRECT) if the file system
-                supports it, so that the contents of the page cache do not change.
+            past_cache: Whether these bypass the page cache; see `file_pieces`.
             stopped: Called regularly. If it returns True, the check stops without a result.
 
         Raises:
-            ShardCorrupt: If they are not what was written.
-            SourceChanged: If the file was replaced meanwhile.
+            ShardCorrupt: They are not what was written.
+            SourceChanged: The file was replaced meanwhile.
         """
         if not in_file:
             self._check_columns(mapped_pieces(self.mapping.data.data, self._ranges), stopped)
@@ -161,8 +160,8 @@ class ShardReader:
         """Checks that the file is still the one that was opened, and was not written to.
 
         Raises:
-            SourceChanged: If it was replaced, written to or deleted.
-            ShardCorrupt: If it was truncated.
+            SourceChanged: It was replaced, written to or deleted.
+            ShardCorrupt: It was truncated.
         """
         try:
             found = stamp(self._where)
@@ -247,9 +246,6 @@ class ShardReader:
     def fixed(self, column: str) -> NDArray[Any]:
         """Returns a fixed-width column as a read-only view of the map.
 
-        Args:
-            column: A numeric column, one of fixed-size lists, or a field in the records.
-
         Returns:
             An array of shape (rows,), (rows, length) for lists, or (rows, *shape) for a field in
             the records, with a stride of one record between rows.
@@ -271,10 +267,9 @@ class ShardReader:
         return view
 
     def offsets(self, column: str) -> NDArray[np.int64]:
-        """Returns the offsets of a variable-width column's rows in the column's data.
+        """Returns the offsets of a variable-width column, int64 (rows + 1,), a view of the map.
 
-        Returns:
-            int64 (rows + 1,), a view of the map. Row i is bytes [offsets[i], offsets[i + 1]).
+        Row i is bytes [offsets[i], offsets[i + 1]) of the column's data.
         """
         view = self._views.get(column)
         if view is None:
@@ -332,18 +327,7 @@ class ShardReader:
         return np.frombuffer(data, dtype=np.uint8)[begin:end]
 
     def values(self, column: str, local_rows: Sequence[int] | NDArray[np.int64]) -> list[Any]:
-        """Returns rows of a variable-width column, copied from the map.
-
-        Args:
-            column: A column of strings or bytes.
-            local_rows: Row numbers within this shard.
-
-        Returns:
-            One str (text columns) or bytes (binary columns) for each row.
-
-        Raises:
-            IndexError: If a row number is out of range.
-        """
+        """Returns a str or bytes for each row of a variable-width column, copied from the map."""
         offsets = self.offsets(column)
         array = self._variable(column)
         data = memoryview(array.buffers()[2] or b"")
@@ -368,8 +352,7 @@ class ShardReader:
     ) -> NDArray[np.int64] | list[tuple[int, ...]]:
         """Returns the shapes of rows of a variable-shape array field.
 
-        Returns:
-            int64 (n, axes), or a list of n tuples if the rows differ in their number of axes.
+        They are int64 (n, axes), or a list of n tuples if the rows differ in their number of axes.
         """
         ends, lengths = self._shape_lists(f"{field}.shape")
         begins = ends[local_rows].astype(np.int64)

@@ -20,8 +20,7 @@ class ShardFile:
     Attributes:
         nbytes: The size of the file in bytes.
         xxh3: The xxh3_64 of the file; like all hashes here, 16 hexadecimal digits.
-        head_bytes: The number of bytes before the columns.
-        foot_bytes: The number of bytes after the columns.
+        head_bytes, foot_bytes: The number of bytes before and after the columns.
         head_xxh3: The xxh3_64 of head and foot together.
         columns_xxh3: The xxh3_64 of all bytes between them, without the payloads.
         payloads: For each image field, the offset and size of its column's data.
@@ -81,22 +80,14 @@ class _Hashes:
 def write_shard(
     path: str | os.PathLike[str], batch: pa.RecordBatch, payloads: Collection[str] = ()
 ) -> ShardFile:
-    """Writes a record batch as an Arrow IPC file atomically.
-
-    The file is written under a temporary name in the same folder, flushed to the disk and renamed;
-    then the folder is flushed. An existing file at `path` is replaced.
+    """Writes a record batch as an Arrow IPC file atomically, and returns its parts and hashes.
 
     Args:
-        path: The path of the file.
-        batch: At least one row, without nulls and without offsets into larger arrays.
-        payloads: The columns of images' bytes, whose rows have checksums of their own.
-
-    Returns:
-        The parts and hashes of the file.
+        path: The path of the file, which is replaced if it exists; see `whole_file`.
+        batch, payloads: See `pieces`.
 
     Raises:
-        OSError: If the file cannot be written (no space, no permission). The temporary file is
-            deleted.
+        OSError: The file cannot be written. The temporary file is deleted.
     """
     hashes = _Hashes(payloads)
     with whole_file(path) as file:
@@ -107,11 +98,7 @@ def write_shard(
 
 
 def write_sealed(path: str | os.PathLike[str], batch: pa.RecordBatch) -> None:
-    """Writes a record batch as `write_shard` does, with a hash of the whole file inside it.
-
-    Raises:
-        OSError: As for `write_shard`.
-    """
+    """Writes a record batch as `write_shard` does, with a hash of the whole file inside it."""
     with whole_file(path) as file:
         for data in sealed(batch):
             file.write(data)

@@ -36,13 +36,7 @@ _KEPT_SHARDS = 4096
 
 @dataclass(frozen=True)
 class ShardCheck:
-    """The result of checking one shard.
-
-    Attributes:
-        name: The shard's file name.
-        nbytes: The size in bytes that the manifest states.
-        problem: What is wrong with it, or None.
-    """
+    """The result of checking one shard: its name and size, and what is wrong with it or None."""
 
     name: str
     nbytes: int
@@ -78,12 +72,7 @@ class OpenShards:
         self._closed = False
 
     def get(self, shard: int) -> ShardReader:
-        """Returns a shard's reader, which is opened if necessary.
-
-        Raises:
-            ValueError: If the dataset was closed.
-            Exception: Whatever `open_shard` raises.
-        """
+        """Returns a shard's reader, which is opened if necessary; ValueError after `close`."""
         self._owner.take_over(self._begin_anew)
         with self._lock:
             if self._closed:
@@ -237,12 +226,7 @@ class LocalShards:
         self.manifest.check_unchanged()
 
     def check_read(self, readers: Iterable[ShardReader]) -> None:
-        """Checks shards after values were read.
-
-        Raises:
-            ShardCorrupt: If one was truncated while it was mapped, or if its columns are damaged.
-            SourceChanged: If one was replaced or written to.
-        """
+        """Raises ShardCorrupt or SourceChanged if values that were read may be wrong."""
         self._comparisons.raise_problem()
         for reader in readers:
             check_undamaged(reader)
@@ -286,12 +270,7 @@ def open_shard(
     name: str | None = None,
     columns_first: bool = False,
 ) -> ShardReader:
-    """Opens a file as the shard that the manifest describes; see `ShardReader`.
-
-    Raises:
-        SourceNotFound: If there is no such file.
-        ShardCorrupt: If it is damaged, or another file.
-    """
+    """Opens a file as the shard that the manifest describes; see `ShardReader`."""
     reader = ShardReader(
         path, name, manifest.schema, manifest.file(shard), columns_first=columns_first
     )

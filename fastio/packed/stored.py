@@ -87,8 +87,7 @@ class StoredShards:
         """Fetches an image, again if it does not match its checksum; see `LocalShards`.
 
         Raises:
-            StoreError, SourceNotFound: If it cannot be fetched.
-            SourceChanged: If it is damaged because the dataset was replaced.
+            SourceChanged: It is damaged because the dataset was replaced.
         """
         if self.whole:
             return reader.view(field, local_row)
@@ -165,11 +164,7 @@ class StoredShards:
     # --- Heads ------------------------------------------------------------------------------------
 
     def source(self) -> tuple[CacheFolder, Source] | None:
-        """Returns the cache folder and source of heads; None without a cache.
-
-        Raises:
-            CacheError: If the cache cannot be used.
-        """
+        """Returns the cache folder and source of heads; None without a cache."""
         if self.cache is None:
             return None
         folder = self.cache.folder()

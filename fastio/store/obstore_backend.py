@@ -57,16 +57,16 @@ def usable() -> bool:
 
 
 class ObstoreBackend:
-    """A folder through obstore.
+    """Single attempts at requests through obstore.
 
     Args:
-        url: with the scheme of one of obstore's stores.
-        options: storage_options in obstore's or fsspec's words.
-        limits: of the store; clients with shorter ones are made for later attempts.
+        url: A URL with the scheme of one of obstore's stores.
+        options: storage_options with the names of obstore or fsspec.
+        limits: The time limits of the store; later attempts have clients with shorter ones.
 
     Raises:
-        options.Untranslatable: the options are for another library.
-        obstore.exceptions.BaseError, ValueError: obstore does not take the URL or the options.
+        options.Untranslatable: The options are for another library.
+        obstore.exceptions.BaseError, ValueError: obstore refuses the URL or the options.
     """
 
     name = "obstore"
@@ -84,14 +84,14 @@ class ObstoreBackend:
         self._client(limits.deadline_s)
 
     def stat(self, name: str, limit_s: float) -> Marks:
-        """Size and version of an object."""
+        """Returns the size and version of an object."""
         with _Translated():
             return Marks.of_info(obstore.head(self._client(limit_s), name))
 
     def read(
         self, name: str, offset: int, length: int | None, limit_s: float, expect: Stamp | None
     ) -> tuple[memoryview, Marks]:
-        """A range of an object, or from an offset on; one request."""
+        """Reads a range of an object in one request; to the end if `length` is None."""
         wanted: Any = {}
         if length is not None:
             wanted["range"] = (offset, offset + length)
@@ -117,7 +117,7 @@ class ObstoreBackend:
         return data, Marks.of_info(answer.meta)
 
     def write(self, name: str, data: memoryview | Path, limit_s: float) -> None:
-        """A whole object, in parts where it is large; each request has a time of its own."""
+        """Writes a whole object, in parts if it is large; each request has a time of its own."""
         nbytes = data.stat().st_size if isinstance(data, Path) else data.nbytes
         part = max(_PART_BYTES, -(-nbytes // _MOST_PARTS))
         in_parts = self._family != "http" and nbytes > part
@@ -132,25 +132,25 @@ class ObstoreBackend:
             )
 
     def list(self, folder: str, limit_s: float) -> list[tuple[str, Marks]]:
-        """Names, sizes and versions of all objects below a folder."""
+        """Lists names, sizes and versions of all objects below a folder."""
         with _Translated():
             pages = obstore.list(self._client(limit_s), folder or None, chunk_size=1000)
             return [(str(item["path"]), Marks.of_info(item)) for page in pages for item in page]
 
     def delete(self, name: str, limit_s: float) -> None:
-        """One object."""
+        """Deletes an object."""
         with _Translated():
             obstore.delete(self._client(limit_s), name)
 
     def _client(self, limit_s: float) -> Any:
-        """A client whose requests take at most limit_s: the deadline, or half of it, or ..."""
+        """Returns a client whose requests take at most limit_s: the deadline, a half of it, ..."""
         total_s = self._limits.deadline_s
         while total_s > limit_s and total_s > _SHORTEST_S:
             total_s /= 2
         return self._kept(total_s, True)
 
     def _client_for_writing(self, nbytes: int, limit_s: float) -> Any:
-        """A client whose requests have the time for sending this much, and at most limit_s."""
+        """Returns a client whose requests have the time to send this much."""
         total_s = self._limits.timeout_s
         while total_s < self._limits.timeout_s + nbytes / _SLOWEST_BYTES_PER_S:
             total_s *= 2
@@ -179,7 +179,7 @@ class ObstoreBackend:
 
 
 def _connect(family: str, url: str, settings: Settings, client: Any, retry: Any) -> Any:
-    """One of obstore's stores; of a bucket's name and a prefix, as keys may have "#" and "?"."""
+    """Returns one of obstore's stores, made from a bucket and a prefix: keys may have "#"."""
     config: Any = settings.config
     if family == "http":
         return stores.HTTPStore.from_url(
@@ -205,7 +205,7 @@ def _complain(offset: int, expected: int, start: int, end: int, size: int) -> No
 
 
 class _Translated:
-    """Turns obstore's errors into FileNotFoundError, Permanent and OSError."""
+    """Raises obstore's errors as FileNotFoundError, Permanent or OSError."""
 
     def __enter__(self) -> None:
         return None
@@ -233,6 +233,6 @@ class _Translated:
 
 
 def _summary(error: BaseException) -> str:
-    """The sentence of an error of obstore's, without the dump of its innards behind it."""
+    """Returns the sentence of an error of obstore, without the debug output behind it."""
     text = str(error).partition("\n\nDebug source:")[0]
     return _PAGE.split(text)[0].strip(" :\n") or type(error).__name__

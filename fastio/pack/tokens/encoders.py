@@ -51,13 +51,12 @@ class TokenOptions:
 
 
 class Encoder(Protocol):
-    """Makes tokens of text. Safe to use from several threads.
+    """Converts text to tokens. Thread-safe.
 
     Attributes:
-        identity: what the manifest says of it, JSON values: `name` and, where there is something
-            to hash, `xxh3`.
-        vocabulary_size: every token is below it.
-        separator: the token at the end of every document, None for none.
+        identity: JSON values for the manifest: `name` and, if there is something to hash, `xxh3`.
+        vocabulary_size: All tokens are below it.
+        separator: The token at the end of every document, or None.
     """
 
     identity: Mapping[str, Any]
@@ -65,37 +64,20 @@ class Encoder(Protocol):
     separator: int | None
 
     def encode(self, texts: Ragged) -> Ragged:
-        """Tokens of documents, with their separators.
-
-        Args:
-            texts: the UTF-8 of each.
-
-        Returns:
-            A row for each document, of unsigned integers below `vocabulary_size`.
+        """Returns the tokens of documents, given as UTF-8, with their separators.
 
         Raises:
-            SchemaError: a document cannot be encoded; names it by its first words.
+            SchemaError: A document cannot be encoded. The message quotes its beginning.
         """
         ...
 
     def decode(self, tokens: NDArray[Any]) -> str:
-        """The text of tokens (n,), as well as it can be told.
-
-        Raises:
-            PackError: there is no way back from this encoder's tokens.
-        """
+        """Returns the text of tokens (n,); PackError if this encoder cannot decode."""
         ...
 
 
 class ByteEncoder:
-    """UTF-8 bytes, 0 to 255, and 256 for the end of a document.
-
-    Args:
-        separator: AUTO for 256, NONE or None, or a number up to 256.
-
-    Raises:
-        PackError: another separator.
-    """
+    """UTF-8 bytes, 0 to 255; the separator AUTO is 256, the end of a document."""
 
     def __init__(self, separator: int | str | None = AUTO) -> None:
         number = _BYTES if separator == AUTO else None if separator == NONE else separator
@@ -125,16 +107,7 @@ class ByteEncoder:
 
 
 class CallableEncoder:
-    """Any function from a str to a sequence of integers; several threads call it at once.
-
-    Args:
-        function: gives the tokens.
-        vocabulary_size: every token is below it.
-        separator: a number, NONE or None.
-
-    Raises:
-        PackError: the separator is not said, or not below the vocabulary's size.
-    """
+    """Any function from a str to a sequence of integers; several threads call it at once."""
 
     def __init__(
         self,
@@ -168,11 +141,7 @@ class CallableEncoder:
         return Ragged.of_lengths(np.concatenate([np.empty(0, np.int64), *rows]), lengths)
 
     def decode(self, tokens: NDArray[Any]) -> str:
-        """Not possible.
-
-        Raises:
-            PackError: always.
-        """
+        """Raises PackError: a function cannot be inverted."""
         raise PackError(f"{self.identity['name']} makes tokens of text, and no text of tokens")
 
     def _tokens(self, text: str) -> NDArray[np.int64]:
@@ -196,11 +165,7 @@ class CallableEncoder:
 
 
 def check_separator(name: str, separator: int | None, vocabulary_size: int) -> None:
-    """See to it that a separator is a token.
-
-    Raises:
-        PackError: it is none.
-    """
+    """Raises PackError if a separator is not a token."""
     if separator is not None and not 0 <= separator < vocabulary_size:
         raise PackError(
             f"{name}: the separator {separator} is no token: there are 0 to {vocabulary_size - 1}"
@@ -208,12 +173,12 @@ def check_separator(name: str, separator: int | None, vocabulary_size: int) -> N
 
 
 def strings(texts: Ragged) -> list[str]:
-    """UTF-8 as Python's strings."""
+    """Returns UTF-8 as Python strings."""
     buffers = [None, pa.py_buffer(texts.offsets), pa.py_buffer(np.ascontiguousarray(texts.values))]
     found: list[str] = pa.Array.from_buffers(pa.large_utf8(), len(texts), buffers).to_pylist()
     return found
 
 
 def quoted(text: str) -> str:
-    """A document, as messages call it."""
+    """Returns how messages refer to a document."""
     return f"the document that begins {text[:_QUOTED]!r}"

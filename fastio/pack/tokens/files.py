@@ -18,7 +18,7 @@ _PATTERN = frozenset("*?[")
 
 
 def text_kind(path: str | os.PathLike[str]) -> str | None:
-    """ "text" or "jsonl", or another kind of table, by a file's name; None for other names."""
+    """Returns "text", "jsonl" or another kind of table, by the name of a file; else None."""
     name = os.path.basename(os.fspath(path)).lower()
     if name.endswith(_PLAIN):
         return "text"
@@ -26,18 +26,15 @@ def text_kind(path: str | os.PathLike[str]) -> str | None:
 
 
 def find_texts(src: Any) -> list[str] | None:
-    """The files of text that a source means.
+    """Returns the files of text that a source means, sorted; None if it is not a path.
 
     Args:
-        src: a file; a folder with such files at any depth; a pattern such as "data/*.jsonl"; or a
+        src: A file; a folder with such files at any depth; a pattern such as "data/*.jsonl"; or a
             list of any of these.
 
-    Returns:
-        Their paths, those of folders and patterns sorted; None for what is no path.
-
     Raises:
-        SourceNotFound: a path does not exist, or has no text.
-        PackError: a list of paths and of other strings, or a dataset that is packed.
+        SourceNotFound: A path does not exist, or has no text.
+        PackError: A list has paths and other strings, or a dataset is packed already.
     """
     if isinstance(src, (str, os.PathLike)):
         return _of_path(os.fspath(src))
@@ -83,7 +80,7 @@ def _of_path(path: str) -> list[str]:
 
 
 def _checked(path: str) -> str:
-    """A path that is a file's: to open a pipe is to wait for its writer."""
+    """Returns a path after checking that it is a file: opening a pipe would block."""
     try:
         check_file(path)
     except OSError as error:

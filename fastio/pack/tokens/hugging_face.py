@@ -43,12 +43,12 @@ _CAUSE = 200  # characters of another package's message
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A tokenizer of our own, which may be changed.
+    """A tokenizer that may be changed.
 
     Attributes:
-        tokenizer: a `tokenizers.Tokenizer`.
-        identity: as an Encoder's.
-        separator: the token that is known to end a text, None where that is not known.
+        tokenizer: A `tokenizers.Tokenizer`.
+        identity: As for `Encoder`.
+        separator: The token that ends a text, or None if that is not known.
     """
 
     tokenizer: Any
@@ -57,16 +57,10 @@ class _Loaded:
 
 
 class HuggingFaceEncoder:
-    """A `tokenizers.Tokenizer`: nothing is cut off, padded or left to chance.
-
-    Args:
-        loaded: the tokenizer, which is changed.
-        separator: AUTO, NONE or None, a token, or its number.
-        vocabulary_size: more than it has, or None.
-        special_tokens: whether documents get what the tokenizer puts around a text ([CLS], <s>).
+    """A `tokenizers.Tokenizer`, without truncation, padding and dropout; see `open_encoder`.
 
     Raises:
-        PackError: no such separator, or a vocabulary that is too small.
+        PackError: There is no such separator, or the vocabulary is larger than stated.
     """
 
     def __init__(
@@ -116,7 +110,7 @@ class HuggingFaceEncoder:
         return str(self._tokenizer.decode(tokens.tolist(), skip_special_tokens=False))
 
     def _is_ended(self, ids: list[int]) -> bool:
-        """Whether the separator is among the special tokens that the document got."""
+        """Returns whether the separator is among the special tokens of the document."""
         return self._special_tokens and bool(ids) and ids[-1] == self.separator
 
 
@@ -126,14 +120,11 @@ def open_encoder(
     vocabulary_size: int | None = None,
     special_tokens: bool = False,
 ) -> Encoder:
-    """An encoder from whatever people call a tokenizer.
-
-    Args:
-        tokenizer, separator, vocabulary_size, special_tokens: as `fastio.pack` takes them.
+    """Returns an encoder for the tokenizer options of `fastio.pack`.
 
     Raises:
-        SourceNotFound: a path that does not exist.
-        PackError: it is none, cannot be loaded, or the other arguments do not fit it.
+        SourceNotFound: A path does not exist.
+        PackError: It is not a tokenizer, cannot be loaded, or the other options do not fit it.
     """
     loaded = _load(tokenizer)
     if loaded is not None:
@@ -153,7 +144,7 @@ def open_encoder(
 
 
 def _load(tokenizer: Any) -> _Loaded | None:
-    """A Hugging Face tokenizer by path, by name or as an object; None for what is none."""
+    """Returns a Hugging Face tokenizer by path, by name or as an object; None for others."""
     if isinstance(tokenizer, str) and tokenizer == "bytes":
         return None
     if isinstance(tokenizer, (str, os.PathLike)):
@@ -209,7 +200,7 @@ def _from_name(name: str) -> _Loaded:
 
 
 def _copied(tokenizer: Any, name: str, ends: Any) -> _Loaded:
-    """A copy, so that the caller's stays as it is."""
+    """Returns a copy, so that the caller's tokenizer is not changed."""
     try:
         text = tokenizer.to_str()
     except Exception as error:  # the package has no errors of its own
@@ -233,7 +224,7 @@ def _package(name: str) -> Any:
 
 
 def _configured(folder: str) -> str | None:
-    """What a folder's configuration says ends a text."""
+    """Returns the token that ends a text, according to a folder's configuration."""
     try:
         with open(os.path.join(folder, _CONFIG), encoding="utf-8") as file:
             token = json.load(file).get("eos_token")

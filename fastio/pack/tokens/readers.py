@@ -28,17 +28,14 @@ _BLANK_LINES = re.compile(r"\n(?:[ \t\r]*\n)+")
 
 
 class JsonLines:
-    """A file of JSON objects, one a line, compressed or not; see `Table`.
-
-    Args:
-        path: the file.
+    """A file of JSON objects, one per line, compressed or not; see `Table`.
 
     Attributes:
-        text: the column that has a string in every line, to be set before rows are read.
-        is_empty: whether it has no lines.
+        text: The column that has a string in every line; to be set before rows are read.
+        is_empty: Whether it has no lines.
 
     Raises:
-        ShardCorrupt: its first lines cannot be read.
+        ShardCorrupt: Its first lines cannot be read.
     """
 
     def __init__(self, path: str) -> None:
@@ -55,18 +52,13 @@ class JsonLines:
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
-        """See `Table`.
-
-        Raises:
-            ShardCorrupt: a line is no JSON object, or no UTF-8.
-            SchemaError: a line's text is missing or no string, or another value has another type.
-        """
+        """See `Table`. Raises ShardCorrupt for invalid lines, SchemaError for wrong types."""
         schema = pa.schema([(name, types[name]) for name in columns])
         parts = (self._parsed(first, block, schema) for first, block in _line_blocks(self.name))
         yield from skipped_to(self.name, parts, start, columns)
 
     def _parsed(self, first_line: int, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """The rows of a block; what pyarrow does not take is read line by line."""
+        """Returns the rows of a block; what pyarrow refuses is read line by line."""
         # Columns that are not wanted may be there, and are left out.
         parse = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
         read = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
@@ -118,9 +110,9 @@ class PlainText:
     """A file of plain text, UTF-8, compressed or not; see `Table`.
 
     Args:
-        path: the file.
-        document: what a document is: the file, each line, or what stands between blank lines.
-        column: what the column of documents is called.
+        path: The path of the file.
+        document: The unit that is one document.
+        column: The name of the column of documents.
     """
 
     def __init__(self, path: str, document: DocumentUnit, column: str) -> None:
@@ -133,11 +125,7 @@ class PlainText:
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
-        """See `Table`.
-
-        Raises:
-            ShardCorrupt: it cannot be read, or is no UTF-8.
-        """
+        """See `Table`. Raises ShardCorrupt if the file cannot be read, or is not UTF-8."""
         parts = {"file": self._file, "line": self._lines, "blank-line": self._paragraphs}
         batches = (
             pa.RecordBatch.from_arrays([pa.array(texts, pa.large_utf8())], schema=self.schema)
@@ -171,16 +159,16 @@ class PlainText:
 
 
 class Samples:
-    """Strings, or dicts, one after the other; see `Table`.
+    """Strings or dicts from an iterable, which is iterated over once; see `Table`.
 
     Args:
-        name: what messages call it.
-        samples: the strings or dicts, gone through once.
-        column: what the column is called where they are strings.
+        name: The name of the source, for messages.
+        samples: The strings or dicts.
+        column: The name of the column of strings.
 
     Raises:
-        SchemaError: the first ones are neither.
-        SampleError: the iterable raised an error.
+        SchemaError: The first samples are neither.
+        SampleError: The iterable raised an error.
     """
 
     def __init__(self, name: str, samples: Iterable[Any], column: str) -> None:
@@ -197,12 +185,7 @@ class Samples:
     def batches(
         self, columns: Sequence[str], types: Mapping[str, pa.DataType], start: int, rows: int
     ) -> Batches:
-        """See `Table`; can be called once.
-
-        Raises:
-            SchemaError: a sample is of another kind, or a value of another type.
-            SampleError: the iterable raised an error.
-        """
+        """See `Table`; can be called once. Raises SchemaError or SampleError."""
         schema = pa.schema([(name, types[name]) for name in columns])
         yield from skipped_to(self.name, self._batches(schema), start, columns)
 
@@ -235,7 +218,7 @@ class Samples:
 
 
 def _line_blocks(path: str) -> Iterator[tuple[int, bytes]]:
-    """Whole lines, some MiB of them at a time, and the number of the first, from 1."""
+    """Yields whole lines, some MiB at a time, with the number of the first, from 1."""
     line, left = 1, b""
     with reading(path), decompressed(path) as file:
         while block := file.read(_BLOCK):
@@ -258,7 +241,7 @@ def _stripped(paragraphs: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _schema_of(records: Sequence[Mapping[str, Any]]) -> pa.Schema:
-    """The columns of records, in the order in which they come up; null for types that differ."""
+    """Returns the columns of records, in order of first occurrence; null if types differ."""
     names = dict.fromkeys(name for record in records for name in record)
     types = {}
     for name in names:
@@ -272,7 +255,7 @@ def _schema_of(records: Sequence[Mapping[str, Any]]) -> pa.Schema:
 
 
 def _batch(records: Sequence[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.RecordBatch:
-    """Records as a batch."""
+    """Returns records as a batch; SchemaError if a value has another type than its column."""
     arrays = []
     for column in schema:
         try:

@@ -43,14 +43,12 @@ _PIECE_BYTES = 512 << 10
 
 
 class _TokenConversion:
-    """Rows of text as rows of tokens, and their other columns as fields; see `Conversion`.
+    """Converts rows of text to tokens, and their other columns to fields; see `Conversion`.
 
     Args:
         conversion: The conversion of the text and the other columns.
-        text: The name of the text among its fields.
-        keeps_text: Whether the text is a field too.
-        encoder: Makes the tokens.
-        field: The field that they become.
+        text, keeps_text: The field of the text, and whether it is kept.
+        encoder, field: What makes the tokens, and the field that they become.
     """
 
     def __init__(
@@ -69,11 +67,7 @@ class _TokenConversion:
     def convert(
         self, batch: pa.RecordBatch, place: Place, out: Mapping[str, NDArray[Any]] | None = None
     ) -> Converted:
-        """Returns rows as fields.
-
-        Raises:
-            SchemaError: As for `Conversion`, or a document cannot be encoded.
-        """
+        """Returns rows as fields. Raises SchemaError if a document cannot be encoded."""
         found = self._conversion.convert(batch, place, out)
         texts = found.fields[self._text]
         assert isinstance(texts, Ragged)
@@ -90,17 +84,13 @@ class _TokenConversion:
 
 
 class _Documents:
-    """The documents of tables; empty ones are left out.
+    """The documents of tables; empty ones are left out and counted in `empty`.
 
     Args:
         tables: The text, and the columns to keep beside it.
-        name: The name of the source, for messages.
-        text: The column of the text.
+        name, text: The name of the source, for messages, and the column of the text.
         null: The text that replaces null, or None.
         splits: Whether messages tell rows apart, because other columns are kept.
-
-    Attributes:
-        empty: The number of documents that were left out so far.
     """
 
     def __init__(
@@ -142,7 +132,7 @@ class _Documents:
             )
 
     def _filled(self) -> Iterator[tuple[Place, pa.RecordBatch]]:
-        """All rows that have text, as they stand one after the other."""
+        """Yields all rows that have text."""
         for piece in self._tables.pieces(0, _PIECE_ROWS):
             for place, batch in piece.parts:
                 texts = self._texts(place, batch)
@@ -169,7 +159,7 @@ class _Documents:
         return texts
 
     def _cuts(self, batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-        """All rows, in parts of about _PIECE_BYTES of text."""
+        """Yields ranges of all rows, each with about _PIECE_BYTES of text."""
         lengths = pc.binary_length(batch.column(self._text).cast(pa.large_utf8()))
         lengths = pc.fill_null(lengths, 0)
         ends = np.cumsum(np.asarray(lengths, np.int64))
@@ -246,7 +236,7 @@ def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> RowSou
 
 
 def _open_files(paths: Sequence[str], how: TokenOptions) -> tuple[list[Table], str]:
-    """Files as tables that have their text in one column, and its name."""
+    """Returns files as tables that have their text in one column, and its name."""
     if how.document is not None and all(text_kind(path) != "text" for path in paths):
         raise PackError("document says what a document is in .txt files: there are none here")
     tables: dict[str, Table] = {}
@@ -270,7 +260,7 @@ def _open_files(paths: Sequence[str], how: TokenOptions) -> tuple[list[Table], s
 
 
 def _in_memory(src: Any, how: TokenOptions) -> Table:
-    """Arrow data or samples as a table."""
+    """Returns Arrow data or samples as a table."""
     name = type(src).__name__
     table = memory_table(src, name)
     if table is not None:
@@ -289,7 +279,7 @@ def _in_memory(src: Any, how: TokenOptions) -> Table:
 
 
 def _text_column(table: Table, wanted: str | None) -> str:
-    """The column that holds the text."""
+    """Returns the column that holds the text; SchemaError if that is not clear."""
     schema = table.schema
     strings = [column.name for column in schema if is_text(column.type)]
     if wanted is not None:
@@ -315,7 +305,7 @@ def _text_column(table: Table, wanted: str | None) -> str:
 
 
 def _field(encoder: Encoder, dtype: str | None) -> Tokens:
-    """The field for an encoder's tokens; of the smallest type that holds them by default."""
+    """Returns the field for tokens, by default of the smallest dtype that holds them."""
     if dtype is None:
         fitting = (d for d in TOKEN_DTYPES if np.iinfo(d).max >= encoder.vocabulary_size - 1)
         dtype = next(fitting, TOKEN_DTYPES[-1])
@@ -334,7 +324,7 @@ def _schema(
 def _runs(
     place: Place, batch: pa.RecordBatch, wanted: NDArray[np.bool_]
 ) -> Iterator[tuple[Place, pa.RecordBatch]]:
-    """The wanted rows, in parts that stand one after the other, so that messages can count."""
+    """Yields the wanted rows as consecutive parts, so that messages can number them."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]).astype(np.int8)))
     for begin, end in edges.reshape(-1, 2).tolist():
         yield replace(place, first_row=place.first_row + begin), batch.slice(begin, end - begin)

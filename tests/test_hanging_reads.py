@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import fastio
-from fastio.packed.compared import Comparisons
+from fastio.packed.shards import Comparisons
 from tests.children import run_code
 
 # The reads of some data hang; the process leaves in one of several ways, and ends.

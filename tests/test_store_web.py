@@ -13,9 +13,9 @@ import pytest
 
 from fastio.errors import StoreError
 from fastio.store import open_store
-from fastio.store.proxies import proxy_of
 from fastio.store.receive import Receiver
 from fastio.store.retry import Limits
+from fastio.store.urls import proxy_of
 from tests.web_server import Answer, Asked, WebServer, certificate
 
 DATA = bytes(range(256)) * 4

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from fastio import _native
 from fastio.cache import Cache, CacheFolder, Source
 from fastio.errors import ImageError, ManifestInvalid, SchemaError, ShardCorrupt, SourceChanged
-from fastio.packed.fixed import FixedWidth
 from fastio.packed.gathered import ShardRows, gathered
-from fastio.packed.layout import Layout
+from fastio.packed.layout import FixedWidth, Layout
 from fastio.packed.of_sample import of_sample
 from fastio.packed.pixels import decode_image
 from fastio.packed.ragged import RaggedRows

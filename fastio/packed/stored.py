@@ -30,11 +30,17 @@ from fastio.errors import (
     SourceChanged,
     SourceNotFound,
 )
-from fastio.packed.compared import compare
 from fastio.packed.manifest import Manifest
 from fastio.packed.manifest_writer import MANIFEST_NAME
 from fastio.packed.shard import ShardReader
-from fastio.packed.shards import OpenShards, check_undamaged, open_shard, wrong_hash, wrong_size
+from fastio.packed.shards import (
+    OpenShards,
+    check_undamaged,
+    compare,
+    open_shard,
+    wrong_hash,
+    wrong_size,
+)
 from fastio.store import Store, join
 
 HEADS = 0  # used as the number of rows of a block for sources whose pieces are heads

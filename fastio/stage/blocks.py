@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fastio.packed.extents import check_rows, spans
-from fastio.packed.extents import extents as extents_of
+from fastio.packed.reads import check_rows, spans
+from fastio.packed.reads import extents as extents_of
 from fastio.packed.shard import ShardReader
 from fastio.runtime.ahead import in_order
 from fastio.store import Stamp

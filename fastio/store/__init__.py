@@ -4,9 +4,8 @@ The only part of fastio that imports obstore or fsspec. obstore takes s3, gs, az
 it is installed and the options are such that it understands them; fsspec takes everything else.
 
 - `api`: `Store`, and `open_store`
-- `urls`: which paths are URLs, joining, and what is secret of them
+- `urls`: which paths are URLs, joining, their secrets, and the proxy that the environment names
 - `versions`: which version of an object an answer is of
-- `proxies`: the proxy that the environment names for a URL
 - `retry`: attempts, backoff, deadlines; counts of what was requested or fetched again
 - `ranges`: which ranges are fetched together, and how many at once
 - `options`: storage_options in the words of both libraries

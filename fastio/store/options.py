@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from fastio.store.proxies import proxy_of
-from fastio.store.urls import basic_authorization
+from fastio.store.urls import basic_authorization, proxy_of
 
 # Names of s3fs, gcsfs and adlfs on the left, of obstore on the right. Other names are passed on
 # unchanged, and obstore refuses those that it does not know.

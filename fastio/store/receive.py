@@ -20,9 +20,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastio.store.proxies import proxy_of
 from fastio.store.retry import Limits, OtherVersion
-from fastio.store.urls import join
+from fastio.store.urls import join, proxy_of
 from fastio.store.versions import Marks, Stamp
 
 _KEPT = 64  # idle connections

@@ -1,12 +1,15 @@
-"""Functions on URLs: which paths are URLs, joining and splitting them, removing secrets."""
+"""Functions on URLs: which paths are URLs, joining and splitting, their secrets and proxies."""
 
 from __future__ import annotations
 
 import base64
+import ipaddress
+import os
 import re
+import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from fastio.shown import without_secrets
 
@@ -128,3 +131,36 @@ def redact(text: str, secrets: tuple[str, ...]) -> str:
     for secret in secrets:
         text = text.replace(secret, "***")
     return text
+
+
+def proxy_of(url: str) -> str | None:
+    """Returns the proxy to use for an http(s) URL; None for a direct connection.
+
+    The environment has one meaning for all backends: `http_proxy`, `https_proxy` and `all_proxy`,
+    in lower or upper case, name the proxy. `no_proxy` lists hosts that are requested directly:
+    domain names including subdomains, addresses, networks (10.0.0.0/8), or "*".
+    """
+    parts = urlsplit(url)
+    proxies = urllib.request.getproxies()
+    found = proxies.get(parts.scheme.lower()) or proxies.get("all")
+    if not found or _bypasses(parts.hostname or "", parts.netloc.rpartition("@")[2]):
+        return None
+    return found if "://" in found else f"http://{found}"
+
+
+def _bypasses(host: str, netloc: str) -> bool:
+    if urllib.request.proxy_bypass(netloc) or urllib.request.proxy_bypass(host):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    listed = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    return any(address in network for network in map(_network, listed.split(",")) if network)
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(text.strip(), strict=False)
+    except ValueError:
+        return None

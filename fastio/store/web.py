@@ -14,9 +14,8 @@ from typing import Any
 
 import yarl
 
-from fastio.store.proxies import proxy_of
 from fastio.store.retry import Doubtful, OtherVersion, Permanent
-from fastio.store.urls import basic_authorization
+from fastio.store.urls import basic_authorization, proxy_of
 from fastio.store.versions import Marks, Stamp
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from fastio.errors import SchemaError, TransformError
 from fastio.order.plan import Buckets
 from fastio.packed import Dataset
-from fastio.packed.fixed import FixedWidth
-from fastio.packed.layout import FieldKind, Ranges, ShardPlace, TableField
+from fastio.packed.layout import FieldKind, FixedWidth, Ranges, ShardPlace, TableField
 from fastio.packed.ragged import RaggedRows
 from fastio.packed.rows import Remote, Rows
 from fastio.packed.shard import ShardReader

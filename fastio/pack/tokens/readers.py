@@ -1,4 +1,4 @@
-"""Text that is no table yet, as tables: JSON lines, plain text, samples in Python.
+"""Finds files of text, and reads JSON lines, plain text and samples in Python as tables.
 
 JSON lines are read here and not as other tables are, so that what stands beside the text may
 differ from line to line, documents may be of any length, and a bad line is named.
@@ -6,17 +6,23 @@ differ from line to line, documents may be of any length, and a bad line is name
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from fastio.errors import SampleError, SchemaError, ShardCorrupt
+from fastio.errors import PackError, SampleError, SchemaError, ShardCorrupt, SourceNotFound
 from fastio.pack.tokens.encoders import DocumentUnit
+from fastio.packed import is_dataset
+from fastio.runtime.files import check_file, unless_gone
+from fastio.sources.table import table_kind
 from fastio.sources.table.objects import decompressed
 from fastio.sources.table.readers import Batches, reading, skipped_to
 
@@ -273,3 +279,98 @@ def _check_unicode(text: str, where: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise SchemaError(f"{where} is no text that UTF-8 can hold: {error.reason}") from error
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+_PLAIN = (".txt", ".txt.gz", ".txt.zst")
+_JSON = (".jsonl.zst", ".ndjson.zst")
+_PATTERN = frozenset("*?[")
+
+
+def text_kind(path: str | os.PathLike[str]) -> str | None:
+    """Returns "text", "jsonl" or another kind of table, by the name of a file; else None."""
+    name = os.path.basename(os.fspath(path)).lower()
+    if name.endswith(_PLAIN):
+        return "text"
+    return "jsonl" if name.endswith(_JSON) else table_kind(name)
+
+
+def find_texts(src: Any) -> list[str] | None:
+    """Returns the files of text that a source means, sorted; None if it is not a path.
+
+    Args:
+        src: A file; a folder with such files at any depth; a pattern such as "data/*.jsonl"; or a
+            list of any of these.
+
+    Raises:
+        SourceNotFound: A path does not exist, or has no text.
+        PackError: A list has paths and other strings, or a dataset is packed already.
+    """
+    if isinstance(src, (str, os.PathLike)):
+        return _of_path(os.fspath(src))
+    if not isinstance(src, (list, tuple)) or not src:
+        return None
+    are_paths = [_is_path(item) for item in src]
+    if not any(are_paths):
+        return None
+    if not all(are_paths):
+        other = src[are_paths.index(False)]
+        raise PackError(
+            f"{src[are_paths.index(True)]} is a path, and {str(other)[:80]!r} is none of a file of "
+            "text that is there: give paths, or the documents themselves"
+        )
+    return [path for item in src for path in _of_path(os.fspath(item))]
+
+
+def _is_path(item: Any) -> bool:
+    if isinstance(item, os.PathLike):
+        return True
+    if not isinstance(item, str) or "\n" in item or "\0" in item:
+        return False
+    return text_kind(item) is not None or os.path.isdir(item)
+
+
+def _of_path(path: str) -> list[str]:
+    if os.path.isdir(path):
+        return _of_folder(path)
+    if os.path.exists(path):
+        if text_kind(path) is None:
+            raise SourceNotFound(
+                f"{path} is no file of text: .txt, .jsonl, .ndjson, .parquet, .arrow, .feather and "
+                ".csv are"
+            )
+        return [_checked(path)]
+    if not _PATTERN.intersection(path):
+        raise SourceNotFound(f"{path} does not exist")
+    matches = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+    found = [name for name in matches if text_kind(name) is not None]
+    if not found:
+        raise SourceNotFound(f"{path} matches no file of text")
+    return found
+
+
+def _checked(path: str) -> str:
+    """Returns a path after checking that it is a file: opening a pipe would block."""
+    try:
+        check_file(path)
+    except OSError as error:
+        raise SourceNotFound(f"{path} cannot be read: {error.strerror}") from error
+    return path
+
+
+def _of_folder(folder: str) -> list[str]:
+    if is_dataset(folder):
+        raise PackError(f"{folder} is packed already")
+    found: list[str] = []
+    try:
+        for parent, folders, names in os.walk(folder, onerror=unless_gone):
+            folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+            for name in names:
+                if text_kind(name) is not None and not name.startswith((".", "_")):
+                    found.append(_checked(os.path.join(parent, name)))
+    except PermissionError as error:
+        raise SourceNotFound(f"{error.filename} cannot be read: {error.strerror}") from error
+    if not found:
+        raise SourceNotFound(f"{folder} has no files of text (.txt, .jsonl, .parquet, .csv, ...)")
+    return sorted(found, key=lambda name: Path(name).parts)

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 
 from fastio.errors import PackError, SchemaError
 from fastio.pack.tables import RowSource, memory_table
-from fastio.pack.tokens.encoders import TOKENS, Encoder, TokenOptions
-from fastio.pack.tokens.files import find_texts, text_kind
-from fastio.pack.tokens.hugging_face import open_encoder
-from fastio.pack.tokens.readers import JsonLines, PlainText, Samples
+from fastio.pack.tokens.encoders import TOKENS, Encoder, TokenOptions, open_encoder
+from fastio.pack.tokens.readers import JsonLines, PlainText, Samples, find_texts, text_kind
 from fastio.schema import TOKEN_DTYPES, Field, Schema, Tokens, is_fixed_width
 from fastio.sources.table import (
     Conversion,

@@ -227,7 +227,7 @@ def test_an_index_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> Non
 
 COMMANDS: dict[str, Callable[[CacheFolder], object]] = {
     "status": report.status,
-    "prune": lambda folder: report.prune(folder, 0),
+    "prune": lambda folder: folder.shrink(0),
     "clear": report.clear,
     "verify": report.verify,
     "claim": lambda folder: folder.claim(

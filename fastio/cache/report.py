@@ -185,14 +185,6 @@ def _datasets(db: Connection) -> list[CachedDataset]:
     return sorted(found.values(), key=lambda dataset: dataset.url)
 
 
-def prune(folder: CacheFolder, size: int) -> Removed:
-    """Deletes the least recently used pieces until all pieces take at most `size` bytes.
-
-    Pieces in use are kept if the folder was opened with a `next_use` function that knows them.
-    """
-    return Removed(*folder.shrink(size))
-
-
 def clear(folder: CacheFolder, url: str | None = None) -> Removed:
     """Deletes all pieces, or those of one dataset; CacheError if there are none of it."""
     with folder.index.reading() as db:

@@ -107,7 +107,7 @@ class Cache:
             CacheError: As for `status`, or `to` is not a size.
         """
         size = parse_budget(to)
-        return report.prune(self._existing(), size)
+        return Removed(*self._existing().shrink(size))
 
     def clear(self, url: str | None = None) -> Removed:
         """Deletes all pieces, or those of one dataset, except what is being fetched.

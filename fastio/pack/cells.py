@@ -268,10 +268,8 @@ def _field_arrays(name: str, field: Field, cells: list[Any]) -> list[pa.Array]:
             *(pa.array(values, kind) for values, kind in zip(small, types[1:], strict=True)),
         ]
     if isinstance(field, Tokens):
-        offsets = np.zeros(len(cells) + 1, dtype=np.int64)
-        np.cumsum([len(cell) for cell in cells], out=offsets[1:])
         flat = np.concatenate([np.empty(0, field.dtype), *cells])
-        return [pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat), type=types[0])]
+        return [token_array(types[0], _offsets(cells), flat)]
     if is_open_array(field):
         data, shapes = zip(*cells, strict=True)
         return [_variable(types[0], data), pa.array(shapes, types[1])]
@@ -294,7 +292,21 @@ def _fixed_values(field: Array | Scalar, cells: list[Any]) -> NDArray[Any]:
 
 
 def _variable(kind: pa.DataType, data: Sequence[bytes]) -> pa.Array:
-    offsets = np.zeros(len(data) + 1, dtype=np.int64)
-    np.cumsum([len(item) for item in data], out=offsets[1:])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
-    return pa.Array.from_buffers(kind, len(data), buffers)
+    return bytes_array(kind, _offsets(data), b"".join(data))
+
+
+def _offsets(cells: Sequence[Any]) -> NDArray[np.int64]:
+    offsets = np.zeros(len(cells) + 1, dtype=np.int64)
+    np.cumsum([len(cell) for cell in cells], out=offsets[1:])
+    return offsets
+
+
+def bytes_array(kind: pa.DataType, offsets: NDArray[np.int64], data: Any) -> pa.Array:
+    """Returns text or bytes over the memory of offsets in bytes (rows + 1,) and of the data."""
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
+
+
+def token_array(kind: pa.DataType, offsets: NDArray[np.int64], tokens: NDArray[Any]) -> pa.Array:
+    """Returns rows of tokens over the memory of offsets (rows + 1,) and of all tokens."""
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(tokens), type=kind)

@@ -16,13 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fastio.errors import PackError
-from fastio.pack.cells import record_array
+from fastio.pack.cells import bytes_array, record_array, token_array
 from fastio.pack.journal import Journal, Progress
 from fastio.pack.packer import About, Filled
 from fastio.pack.statistics import Moments, described, from_json, moments, to_json
 from fastio.pack.tables import RowSource
 from fastio.packed import FORMAT_VERSION, ShardEntry
-from fastio.schema import Array, Schema, Text, Tokens
+from fastio.schema import Array, Schema, Tokens, field_columns
 from fastio.sources.table import Column, Piece, Ragged
 
 _DEPTH_PER_WORKER = 4
@@ -283,22 +283,17 @@ def _joined_masks(
 def _ragged_arrays(schema: Schema, name: str, rows: Ragged) -> list[pa.Array]:
     """Returns the columns of a field of variable width."""
     kind = schema.fields[name]
+    types = [type_ for _, type_ in field_columns(name, kind)]
+    values = np.ascontiguousarray(rows.values)
     if isinstance(kind, Tokens):
-        type_ = schema.arrow_schema().field(name).type
-        flat = pa.array(np.ascontiguousarray(rows.values))
-        return [pa.LargeListArray.from_arrays(pa.array(rows.offsets), flat, type=type_)]
-    item = rows.values.itemsize
-    offsets = np.ascontiguousarray(rows.offsets * item)
-    data = np.ascontiguousarray(rows.values).view(np.uint8)
-    arrow = pa.large_utf8() if isinstance(kind, Text) else pa.large_binary()
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    main = pa.Array.from_buffers(arrow, len(rows), buffers)
-    if not isinstance(kind, Array):
-        return [main]
-    lengths = pa.array(np.diff(rows.offsets))
-    bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32))
-    type_ = schema.arrow_schema().field(f"{name}.shape").type
-    return [main, pa.ListArray.from_arrays(bounds, lengths, type=type_)]
+        return [token_array(types[0], rows.offsets, values)]
+    offsets = np.ascontiguousarray(rows.offsets * values.itemsize)
+    arrays = [bytes_array(types[0], offsets, values.view(np.uint8))]
+    if isinstance(kind, Array):
+        bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32))
+        lengths = pa.array(np.diff(rows.offsets))
+        arrays.append(pa.ListArray.from_arrays(bounds, lengths, type=types[1]))
+    return arrays
 
 
 def _ragged_overhead(schema: Schema, name: str) -> int:

@@ -115,7 +115,7 @@ def export(
     tar_bytes = parse_size(shard_size)
     opened = open_data(dataset)
     try:
-        if not isinstance(opened, Dataset):
+        if opened.packed is not opened:
             raise PackError(f"{opened.path} is not a packed dataset: only these can be exported")
         numbers = range(len(opened))[rows or slice(None)]
         if not numbers:

@@ -45,17 +45,7 @@ def list_source(path: str, schema: Schema | None, roots: Roots = None) -> Source
         SchemaError: It has no column of paths, or a line does not fit the others.
     """
     folder = os.path.dirname(path)
-    columns: dict[str, _Column] = {}
-    count = 0
-    for line, record in _records(path):
-        if not columns:
-            kind_of = _cell_kind if _is_csv(path) else _value_kind
-            columns = {name: _Column(name, kind_of) for name in record}
-        for name, value in record.items():
-            columns[name].observe(value, f"{path} line {line}")
-        count += 1
-    if not count:
-        raise PackError(f"there is nothing to pack: {path} lists no images")
+    columns, count = _surveyed(path)
     wanted = schema or _inferred(path, columns)
     files = NamedFiles(folder or ".", roots)
     converters = [_converter(path, name, wanted, columns, files) for name in wanted.fields]
@@ -85,6 +75,22 @@ def list_source(path: str, schema: Schema | None, roots: Roots = None) -> Source
         return (found[row] for row in rows if row in found)
 
     return Source(os.path.basename(os.path.abspath(path)), wanted, count, True, items, pick)
+
+
+def _surveyed(path: str) -> tuple[dict[str, _Column], int]:
+    """Returns what the columns of a list hold, and the number of its lines."""
+    columns: dict[str, _Column] = {}
+    count = 0
+    for line, record in _records(path):
+        if not columns:
+            kind_of = _cell_kind if _is_csv(path) else _value_kind
+            columns = {name: _Column(name, kind_of) for name in record}
+        for name, value in record.items():
+            columns[name].observe(value, f"{path} line {line}")
+        count += 1
+    if not count:
+        raise PackError(f"there is nothing to pack: {path} lists no images")
+    return columns, count
 
 
 def _inferred(path: str, columns: dict[str, _Column]) -> Schema:

@@ -298,18 +298,30 @@ class Store:
         opened = self._opened
         if opened is None or not opened[0].is_here:
             # If two threads open one at the same time, the later stays; the other is dropped.
-            opened = (Owner(), self._open())
+            opened = (Owner(), self._open_backend())
             # With options the receiver is not used, because only the backends interpret them.
             plain = not self._options and Receiver.serves(self._location)
             self._receiver = Receiver(self._location, self._limits) if plain else None
             self._opened = opened
         return opened[1]
 
-    def _open(self) -> Backend:
+    def _open_backend(self) -> Backend:
+        """Opens obstore if it is installed and supports the URL and the options, else fsspec."""
+        url, options, limits = self._location, self._options, self._limits
+        scheme, declined = scheme_of(url), ""
+        if family_of(scheme) is not None and "::" not in url:
+            opened, declined = _try_obstore(url, options, limits)
+            if opened is not None:
+                return opened
         try:
-            return _open_backend(self._location, self._options, self._limits)
-        except Unopened as error:
-            text = redact(str(error), self._secrets)
+            from fastio.store.fsspec_backend import FsspecBackend
+
+            return FsspecBackend(url, options, limits)
+        except ImportError as error:
+            reason = _missing(scheme, error)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+        text = redact("; ".join(filter(None, (declined, f"fsspec: {reason}"))), self._secrets)
         raise StoreError(f"{self.url}: {text}")
 
     def _call(
@@ -392,29 +404,6 @@ def _of_version(
     if agrees is False:
         raise OSError(f"the response was of another version than the object's: {expect}")
     return value
-
-
-class Unopened(Exception):
-    """No library supports a URL with these options. The message says why."""
-
-
-def _open_backend(url: str, options: Mapping[str, Any], limits: Limits) -> Backend:
-    """Opens obstore if it is installed and supports the URL and the options, else fsspec."""
-    scheme = scheme_of(url)
-    declined = ""
-    if family_of(scheme) is not None and "::" not in url:
-        opened, declined = _try_obstore(url, options, limits)
-        if opened is not None:
-            return opened
-    try:
-        from fastio.store.fsspec_backend import FsspecBackend
-
-        return FsspecBackend(url, options, limits)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        if isinstance(error, ImportError):
-            reason = f"{_missing(scheme, error)}"
-    raise Unopened("; ".join(filter(None, (declined, f"fsspec: {reason}"))))
 
 
 def _try_obstore(

@@ -38,6 +38,7 @@ TEXT_COLUMNS = ("text", "content", "document")
 # makes of it, which is a hundred bytes a token.
 _PIECE_ROWS = 256
 _PIECE_BYTES = 512 << 10
+_NO_PLAIN_TEXT = "document says what a document is in .txt files: there are none here"
 
 
 class _TokenConversion:
@@ -188,15 +189,7 @@ def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> RowSou
     encoder = open_encoder(how.tokenizer, how.separator, how.vocabulary_size, how.special_tokens)
     field = _field(encoder, options.dtypes.get(TOKENS))
     paths = find_texts(src)
-    if paths is None and how.document is not None:
-        raise PackError("document says what a document is in .txt files: there are none here")
-    if paths is not None:
-        found, text = _open_files(paths, how)
-        spoken = src if isinstance(src, (str, os.PathLike)) else paths[0]
-        name = os.path.basename(os.path.abspath(os.fspath(spoken)))
-    else:
-        table = _in_memory(src, how)
-        found, text, name = [table], _text_column(table, how.text_column), table.name
+    found, text, name = _open_source(src, paths, how)
     wanted = replace(
         options,
         columns=tuple(dict.fromkeys((text, *(options.columns or ())))),
@@ -233,10 +226,23 @@ def open_documents(src: Any, how: TokenOptions, options: TableOptions) -> RowSou
     )
 
 
+def _open_source(
+    src: Any, paths: Sequence[str] | None, how: TokenOptions
+) -> tuple[list[Table], str, str]:
+    """Returns tables that have their text in one column, the column, and the source's name."""
+    if paths is not None:
+        spoken = src if isinstance(src, (str, os.PathLike)) else paths[0]
+        return *_open_files(paths, how), os.path.basename(os.path.abspath(os.fspath(spoken)))
+    if how.document is not None:
+        raise PackError(_NO_PLAIN_TEXT)
+    table = _in_memory(src, how)
+    return [table], _text_column(table, how.text_column), table.name
+
+
 def _open_files(paths: Sequence[str], how: TokenOptions) -> tuple[list[Table], str]:
     """Returns files as tables that have their text in one column, and its name."""
     if how.document is not None and all(text_kind(path) != "text" for path in paths):
-        raise PackError("document says what a document is in .txt files: there are none here")
+        raise PackError(_NO_PLAIN_TEXT)
     tables: dict[str, Table] = {}
     for path in paths:
         kind = text_kind(path)

@@ -137,6 +137,14 @@ class Store:
         """Returns the size of an object in bytes, in one request."""
         return self.stat(name).size
 
+    def exists(self, name: str) -> bool:
+        """Returns whether an object exists, in one request."""
+        try:
+            self.stat(name)
+        except SourceNotFound:
+            return False
+        return True
+
     def read(
         self,
         name: str,

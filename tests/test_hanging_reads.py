@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +14,10 @@ import pytest
 from PIL import Image
 
 import fastio
+from fastio.errors import StoreError
 from fastio.packed.shards import Comparisons
+from fastio.store import open_store
+from fastio.store.retry import attempt
 from tests.children import run_code
 
 # The reads of some data hang; the process leaves in one of several ways, and ends.
@@ -225,3 +230,29 @@ def test_worker_processes_that_hang_are_ended_together(how: str, persistent: boo
     done = run_code(WORKERS, how, persistent)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ("told\n" if how == "close" else "") + "left True\n"
+
+
+@pytest.mark.parametrize("library", ["obstore", "fsspec"])
+@pytest.mark.parametrize(
+    "name", ["data", "a.tar", "a-{0..2}.tar", "a.parquet", "a.arrow", "a.csv", "t-*.parquet"]
+)
+def test_a_server_that_never_answers_ends_an_open_at_one_deadline(
+    name: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(name)
+        return attempt(*arguments, **options)
+
+    monkeypatch.setattr("fastio.store.api.attempt", counted)
+    for limit, seconds in (("deadline_s", 0.4), ("timeout_s", 0.2)):
+        assert open_store.__kwdefaults__ is not None
+        monkeypatch.setitem(open_store.__kwdefaults__, limit, seconds)
+    if library == "fsspec":
+        monkeypatch.setattr("fastio.store.api._try_obstore", lambda *_: (None, ""))
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:  # accepts, and no more
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/{name}"
+        with pytest.raises(StoreError, match=r"cannot be (read|listed): .*no response"):
+            fastio.open(url)
+    assert len(calls) == 1

@@ -1,8 +1,10 @@
-"""Paths that the system refuses are errors with a name: impossible names, missing permissions."""
+"""Paths that the system refuses and files of another kind are errors with a name."""
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +16,14 @@ import pytest
 
 import fastio
 from fastio import Loader
-from fastio.errors import DatasetNotFound, FastioError, PackError, SourceNotFound
+from fastio.errors import DatasetNotFound, FastioError, PackError, ShardCorrupt, SourceNotFound
 from fastio.sources import find_data
 from fastio.sources.registry import describe
 from tests.children import run_code
 from tests.servers import http_folder
 from tests.support import numbered_folder
 from tests.tars import write_tars
+from tests.web_server import WebServer
 
 READERS: dict[str, Callable[[Any], Any]] = {
     "open": fastio.open,
@@ -147,3 +150,32 @@ def test_shards_without_their_manifest_are_no_tables(where: str, tmp_path: Path)
         for reader in (fastio.open, Loader, describe):
             with pytest.raises(DatasetNotFound, match=r"manifest\.arrow is missing"):
                 reader(source)
+
+
+def _parquet() -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"number": range(1000), "text": ["a"] * 1000}), file)
+    return file.getvalue()
+
+
+NO_PARQUET: dict[str, Callable[[bytes], bytes]] = {
+    "other bytes": lambda data: b"a,b\n1,2\n" * 500,
+    "the magic alone": lambda data: b"PAR1",
+    "cut in half": lambda data: data[: len(data) // 2],
+    "a cut footer": lambda data: data[:-20],
+    "a footer too large": lambda data: data[:-8] + b"\xff\xff\xff\x7fPAR1",
+    "a damaged footer": lambda data: data[:-200] + b"\xee" * 150 + data[-50:],
+    "an encrypted footer": lambda data: data[:-4] + b"PARE",
+}
+
+
+@pytest.mark.parametrize("how", NO_PARQUET)
+def test_a_file_that_is_no_parquet_says_so(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(NO_PARQUET[how](_parquet()))
+    with WebServer({"a.parquet": path.read_bytes()}) as server:
+        for source in (str(path), f"{server.url}/a.parquet"):
+            with pytest.raises(ShardCorrupt) as caught:
+                fastio.open(source)
+            expected = rf"{re.escape(source)} cannot be read as Parquet: [^\n]*[^.]; copy it again"
+            assert re.match(expected, str(caught.value)), caught.value

@@ -47,6 +47,12 @@ _TRANSIENT_STATUS = frozenset({"408", "425", "429"})
 # What stands behind obstore's "error following redirect", where https would go on as http.
 _NOT_FOLLOWED = "error following redirect"
 _INSECURE = "source: BadScheme"
+# Why no request was answered, which obstore's sentence does not say: it is in the dump behind it.
+_UNSENT = "error sending request"
+_UNSENT_WHY = (
+    ("kind: Timeout", "no response in time"),
+    ("ConnectionRefused", "the connection was refused"),
+)
 _PAGE = re.compile(r"<!doctype html|<html", re.IGNORECASE)
 _TRANSIENT_CODE = re.compile(r"RequestTimeout|SlowDown|InternalError|Throttl")
 
@@ -235,4 +241,8 @@ class _Translated:
 def _summary(error: BaseException) -> str:
     """Returns the sentence of an error of obstore, without the debug output behind it."""
     text = str(error).partition("\n\nDebug source:")[0]
-    return _PAGE.split(text)[0].strip(" :\n") or type(error).__name__
+    text = _PAGE.split(text)[0].strip(" :\n") or type(error).__name__
+    if text.endswith(_UNSENT):
+        why = next((words for mark, words in _UNSENT_WHY if mark in str(error)), "")
+        text += f": {why}" if why else ""
+    return text

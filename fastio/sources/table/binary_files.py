@@ -53,7 +53,10 @@ class ParquetTable:
         self.file.opened(self._open)
 
     def _open(self) -> None:
-        with reading(self.name), pa_parquet.ParquetFile(self.file.tail().source()) as opened:
+        with (
+            reading(self.name, kind="Parquet"),
+            pa_parquet.ParquetFile(self.file.tail().source()) as opened,
+        ):
             self.schema = opened.schema_arrow
             self.metadata = opened.metadata
             check_footer(self.metadata, self.file.size())

@@ -81,8 +81,10 @@ def without_rows(batch: pa.RecordBatch, start: int) -> tuple[pa.RecordBatch, int
 
 
 @contextmanager
-def reading(where: str, advice: str = "copy it again, or write it again") -> Iterator[None]:
-    """Translates pyarrow's errors to fastio's errors, which name the file."""
+def reading(
+    where: str, advice: str = "copy it again, or write it again", *, kind: str = ""
+) -> Iterator[None]:
+    """Translates errors of pyarrow to those of fastio, which name the file and its kind if given."""
     try:
         yield
     except FastioError:
@@ -90,4 +92,6 @@ def reading(where: str, advice: str = "copy it again, or write it again") -> Ite
     except FileNotFoundError as error:
         raise SourceNotFound(f"{where} does not exist") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise ShardCorrupt(f"{where} cannot be read: {error}; {advice}") from error
+        cause = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        of_kind = f" as {kind}" if kind else ""
+        raise ShardCorrupt(f"{where} cannot be read{of_kind}: {cause}; {advice}") from error

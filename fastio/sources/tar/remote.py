@@ -244,12 +244,15 @@ def _split(url: str) -> tuple[str, list[str]]:
 def _stamps(store: Store, names: Iterable[str]) -> dict[str, Stamp]:
     """Returns the tars and their versions, from a listing if the store can list."""
     wanted = list(names)
+    # Asked for first: if there is no answer, a listing that fails would only take as long again.
+    first = {name: store.stat(name) for name in wanted[:1]}
     try:
-        listed = dict(store.list())
+        listed = {} if len(wanted) == 1 else dict(store.list())
     except (StoreError, SourceNotFound, NotImplementedError):
         if not wanted:
             raise
         listed = {}
+    listed = first | listed
     if not wanted:
         wanted = sorted(name for name in listed if name.endswith(".tar"))
         if not wanted or len(wanted) < len(listed):

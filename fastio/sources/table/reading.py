@@ -84,7 +84,7 @@ def without_rows(batch: pa.RecordBatch, start: int) -> tuple[pa.RecordBatch, int
 def reading(
     where: str, advice: str = "copy it again, or write it again", *, kind: str = ""
 ) -> Iterator[None]:
-    """Translates errors of pyarrow to those of fastio, which name the file and its kind if given."""
+    """Translates errors of pyarrow to those of fastio, which name the file and its `kind`."""
     try:
         yield
     except FastioError:

@@ -21,7 +21,7 @@ from fastio import Loader, Schema, Tokens
 from fastio.engine.fields.cold import ColdRows, ReadAheadPlan, Window, windows_of
 from fastio.order.order import Order
 from fastio.order.plan import Plan
-from fastio.packed import compared, shards
+from fastio.packed import shards
 from fastio.stage import residency
 from tests.support import open_loader
 from tests.token_support import Padding, Windows
@@ -96,7 +96,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose free memory is a third of the table."""
     monkeypatch.setattr(residency, "_BLOCK_BYTES", BLOCK_BYTES)
-    for module in (residency, compared):
+    for module in (residency, shards):
         monkeypatch.setattr(module, "available_memory", lambda: ROWS * ROW_BYTES // 3)
 
 

@@ -19,7 +19,7 @@ from fastio.diagnose import (
     ThreadRate,
     Training,
 )
-from fastio.diagnose.report.rungs import Rung
+from fastio.diagnose.report.epochs import Rung
 
 MACHINE = MachineFacts(
     "Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz",

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fastio.diagnose.bench import device as module
+from fastio.diagnose.bench.compute import batch_loss, learner_of
 from fastio.diagnose.bench.device import (
     CpuModel,
     CudaModel,
@@ -16,7 +17,6 @@ from fastio.diagnose.bench.device import (
     tree_bytes,
 )
 from fastio.diagnose.bench.loop import Limit, phase_of, run_loop
-from fastio.diagnose.bench.models import batch_loss, learner_of
 from fastio.diagnose.bench.options import Options
 
 

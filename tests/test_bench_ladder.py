@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from fastio import pack
-from fastio.diagnose.bench import BenchError, Options, recipes
+from fastio.diagnose.bench import BenchError, Options
 from fastio.diagnose.bench import ladder as climb
 from fastio.diagnose.bench import rung as trained
-from fastio.diagnose.bench.recipes import Packed, Recipe
+from fastio.diagnose.bench.ladder import Packed, Recipe, recipes
 from fastio.diagnose.report import Rung, print_ladder, write_ladder
 
 COUNT, CLASSES, SIZE = 24, 3, 32
@@ -54,7 +54,7 @@ def options(folder: Path) -> Options:
 
 def rungs_of(device: str, cores: int, folder: Path = Path("photos")) -> list[Recipe]:
     packed = Packed("in-jpeg", "in-blocks")
-    return recipes.recipes(options(folder), packed, torch.device(device), cores)
+    return recipes(options(folder), packed, torch.device(device), cores)
 
 
 def test_every_rung_has_what_those_before_it_have() -> None:
@@ -81,7 +81,7 @@ def test_what_a_machine_cannot_show_is_in_no_later_rung() -> None:
 
 def test_two_processes_share_a_batch_evenly() -> None:
     odd = replace(options(Path("photos")), batch_size=7)
-    found = recipes.recipes(odd, Packed("a", "b"), torch.device("cpu"), 2)
+    found = recipes(odd, Packed("a", "b"), torch.device("cpu"), 2)
     assert "batches of 7" in found[-1].why_not
 
 
@@ -93,7 +93,7 @@ def test_a_recipe_comes_out_of_its_file_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["DataLoader, 0 workers", "packed as blocks"])
 def test_a_rung_trains(name: str, folder: Path, packed: Packed) -> None:
-    found = recipes.recipes(options(folder), packed, torch.device("cpu"), 1)
+    found = recipes(options(folder), packed, torch.device("cpu"), 1)
     recipe = next(recipe for recipe in found if recipe.name == name)
     training = replace(recipe.training, channels_last=True)
     result = trained.train(replace(recipe, training=training))
@@ -111,7 +111,7 @@ def test_rungs_are_trained_in_processes_of_their_own(
     """The real thing for one rung; that others are told of is what the machine lacks."""
 
     def few(*arguments: object) -> list[Recipe]:
-        found = recipes.recipes(*arguments)  # type: ignore[arg-type]
+        found = recipes(*arguments)  # type: ignore[arg-type]
         return [found[0], replace(found[2], why_not="there is no GPU")]
 
     monkeypatch.setattr(module, "recipes", few)
@@ -193,7 +193,7 @@ def test_the_data_must_be_a_folder_of_images(packed: Packed) -> None:
     with pytest.raises(BenchError, match="image folder"):
         climb(options(Path(packed.jpeg)))
     with pytest.raises(BenchError, match="model"):
-        recipes.recipes(Options(data="photos"), packed, torch.device("cpu"), 2)
+        recipes(Options(data="photos"), packed, torch.device("cpu"), 2)
 
 
 def test_a_ladder_has_a_table_and_a_page(

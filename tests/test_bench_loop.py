@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from fastio.diagnose.bench import loop as module
-from fastio.diagnose.bench.device import Intervals, Nothing
-from fastio.diagnose.bench.intervals import subtract, total, within
+from fastio.diagnose.bench.device import Intervals, Nothing, subtract, total, within
 from fastio.diagnose.bench.loop import (
     FILLING,
     SHOWN_STEPS,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastio.diagnose.bench.models import batch_loss, inputs_and_labels, learner_of
+from fastio.diagnose.bench.compute import batch_loss, inputs_and_labels, learner_of
 from fastio.diagnose.bench.options import Options
 from fastio.train.learner import Learner
 

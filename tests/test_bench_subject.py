@@ -12,8 +12,8 @@ from PIL import Image
 
 import fastio
 from fastio.diagnose.bench import Options
+from fastio.diagnose.bench.runs import packed_rate
 from fastio.diagnose.bench.subject import Subject, image_steps
-from fastio.diagnose.bench.trial import packed_rate
 from fastio.errors import BenchError
 from tests.support import numbered_folder
 

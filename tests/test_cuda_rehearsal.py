@@ -10,6 +10,7 @@ import os
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from torch.utils.data import TensorDataset
 import fastio
 from fastio import Loader
 from fastio.device import DevicePrefetcher, HostBatch, copy_stream
-from fastio.diagnose.bench import recipes
 from fastio.diagnose.probes import gpu as probes
 from fastio.tensors.trees import Tail
 from fastio.train import Options, Result, fit
@@ -502,9 +502,10 @@ def test_a_ladder_compiles_for_a_gpu_where_triton_can(
     triton: bool, compiler: bool, why_not: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(recipes, "find_spec", lambda name: object() if triton else None)
-    monkeypatch.setattr(recipes.shutil, "which", lambda name: name if compiler else None)
-    found = recipes._no_compiler(GPU)
+    ladder = import_module("fastio.diagnose.bench.ladder")
+    monkeypatch.setattr(ladder, "find_spec", lambda name: object() if triton else None)
+    monkeypatch.setattr(ladder.shutil, "which", lambda name: name if compiler else None)
+    found = ladder._no_compiler(GPU)
     assert why_not in found
     assert bool(found) == bool(why_not)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastio.diagnose.probes.others import CoreTimes, cores_of_others
+from fastio.diagnose.probes.machine import CoreTimes, cores_of_others
 
 TICK = os.sysconf("SC_CLK_TCK")
 

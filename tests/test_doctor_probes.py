@@ -29,11 +29,10 @@ from fastio.diagnose.probes import gpu as gpu_probes
 from fastio.diagnose.probes import images as image_probes
 from fastio.diagnose.probes import machine as machine_probes
 from fastio.diagnose.probes import remote as remote_probes
-from fastio.diagnose.probes import settings as settings_probes
 from fastio.diagnose.probes import storage as storage_probes
-from fastio.diagnose.probes.attempt import Attempts
-from fastio.diagnose.probes.cold import cold_loader_rate
+from fastio.diagnose.probes.rates import Attempts
 from fastio.diagnose.probes.remote import stream_rate
+from fastio.diagnose.probes.storage import cold_loader_rate
 from fastio.errors import SourceNotFound
 from tests.servers import http_folder
 from tests.support import numbered_folder
@@ -310,9 +309,9 @@ def test_a_loader_s_rate_from_the_disk(
 ) -> None:
     fastio.pack(numbered_folder(tmp_path / "folder"), tmp_path / "packed")
     given: list[storage_probes.Piece] = []
-    monkeypatch.setattr("fastio.diagnose.probes.cold.give_back", given.extend)
-    monkeypatch.setattr("fastio.diagnose.probes.cold._BATCH", 2)
-    monkeypatch.setattr("fastio.diagnose.probes.cold._CHOOSING_S", 600.0)
+    monkeypatch.setattr("fastio.diagnose.probes.storage.give_back", given.extend)
+    monkeypatch.setattr("fastio.diagnose.probes.storage._BATCH", 2)
+    monkeypatch.setattr("fastio.diagnose.probes.storage._CHOOSING_S", 600.0)
     data = data_probes.look_at(str(tmp_path / kind))
     assert is_rate(cold_loader_rate(data, USE, 2))
     assert len(set(given)) == 24
@@ -320,7 +319,7 @@ def test_a_loader_s_rate_from_the_disk(
     files = {piece.path for piece in given}
     assert files == set(data.files)
     monkeypatch.setattr(
-        "fastio.diagnose.probes.cold._BYTES", sum(piece.length for piece in given[:3])
+        "fastio.diagnose.probes.storage._BYTES", sum(piece.length for piece in given[:3])
     )
     given.clear()
     cold_loader_rate(data, USE, 2)
@@ -375,12 +374,12 @@ def test_what_is_swapped(tmp_path: Path) -> None:
 def test_the_allocator_is_known_by_its_library(tmp_path: Path) -> None:
     path = tmp_path / "maps"
     path.write_text("7f00 r-xp 0 0 /usr/lib/x86_64-linux-gnu/libjemalloc.so.2\n")
-    assert settings_probes.allocator(path) == "jemalloc"
+    assert machine_probes.allocator(path) == "jemalloc"
     path.write_text("7f00 r-xp 0 0 /usr/lib/libc.so.6\n")
-    assert settings_probes.allocator(path) == "malloc"
+    assert machine_probes.allocator(path) == "malloc"
     (tmp_path / "libtcmalloc.so.4").touch()
-    assert settings_probes.other_allocator((str(tmp_path),)) == str(tmp_path / "libtcmalloc.so.4")
-    assert settings_probes.other_allocator((str(tmp_path / "none"),)) is None
+    assert machine_probes.other_allocator((str(tmp_path),)) == str(tmp_path / "libtcmalloc.so.4")
+    assert machine_probes.other_allocator((str(tmp_path / "none"),)) is None
 
 
 def test_facts_are_json(tmp_path: Path) -> None:

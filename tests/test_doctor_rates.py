@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 import fastio
-from fastio.diagnose.probes.attempt import Attempts, within
-from fastio.diagnose.probes.rates import Measure, Part, images_part, in_turns, loader_part
+from fastio.diagnose.probes.rates import (
+    Attempts,
+    Measure,
+    Part,
+    images_part,
+    in_turns,
+    loader_part,
+    within,
+)
 from fastio.sources import FolderDataset
 from tests.support import numbered_folder
 

@@ -11,8 +11,8 @@ import pytest
 import fastio
 from fastio.diagnose import Use
 from fastio.diagnose.probes import examine
-from fastio.diagnose.probes.attempt import Attempts
 from fastio.diagnose.probes.data import look_at
+from fastio.diagnose.probes.rates import Attempts
 from fastio.diagnose.probes.remote import loader_bytes_s, remote_facts, request_bytes
 from fastio.store import open_store
 from tests.servers import FaultProxy, http_folder

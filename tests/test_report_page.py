@@ -13,8 +13,8 @@ import pytest
 
 from fastio.diagnose import Finding
 from fastio.diagnose.report import Rung, write_page
-from fastio.diagnose.report.figures import figures
 from fastio.diagnose.report.page import page
+from fastio.diagnose.report.plots import figures
 from fastio.diagnose.report.summary import headlines, remarks, verdict
 from fastio.diagnose.report.tables import all_tables
 from tests import report_samples as samples

@@ -11,13 +11,19 @@ from pathlib import Path
 import pytest
 
 from fastio.diagnose import Span, ThreadRate
-from fastio.diagnose.report import Rung, palette, words
+from fastio.diagnose.report import Rung, canvas, words
 from fastio.diagnose.report.canvas import NARROW, WIDE, Canvas, shortened, ticks, width_of
-from fastio.diagnose.report.curve import Reference, thread_curve
 from fastio.diagnose.report.epochs import Epoch, epochs
-from fastio.diagnose.report.figures import figures
-from fastio.diagnose.report.plots import Bar, bars, ladder, split_bars
-from fastio.diagnose.report.timeline import timeline
+from fastio.diagnose.report.plots import (
+    Bar,
+    Reference,
+    bars,
+    figures,
+    ladder,
+    split_bars,
+    thread_curve,
+    timeline,
+)
 from tests import report_samples as samples
 
 HOSTILE = '<script>alert("1")</script> & $x^2$ \x1b[31m \udcff 日本語 \N{PARTY POPPER}\n2'
@@ -216,7 +222,7 @@ def test_inline_drawings_refer_to_nothing(title: str) -> None:
     for word in ("http", "url(", "href", " id=", "<metadata", "<image", "font-family"):
         assert word not in markup
     coloured = set(re.findall(r"#[0-9a-f]{6}", markup))
-    assert coloured <= {colour.light for colour in palette.COLOURS.values()}
+    assert coloured <= {colour.light for colour in canvas.COLOURS.values()}
     for fallback in coloured:
         assert markup.count(fallback) == markup.count(f",{fallback})")
 
@@ -262,13 +268,13 @@ def luminance(shade: str) -> float:
         ("soft", "paper"),
         ("soft", "panel"),
         ("good", "paper"),
-        *((palette.text_on(part), part) for part in ("fetch", "decode", "transform", "copy")),
-        *((palette.text_on(part), part) for part in ("compute", "wait")),
+        *((canvas.text_on(part), part) for part in ("fetch", "decode", "transform", "copy")),
+        *((canvas.text_on(part), part) for part in ("compute", "wait")),
     ],
 )
 def test_texts_stand_out_from_what_they_are_on(text: str, ground: str, paper: str) -> None:
     """By 4.5 : 1, which WCAG 2 asks for of small texts."""
-    shades = [luminance(getattr(palette.COLOURS[name], paper)) for name in (text, ground)]
+    shades = [luminance(getattr(canvas.COLOURS[name], paper)) for name in (text, ground)]
     assert (max(shades) + 0.05) / (min(shades) + 0.05) >= 4.5
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from fastio.diagnose import Busy, Measured, Phase, Prediction, Settings, Split
 from fastio.diagnose.report import words
-from fastio.diagnose.report.epochs import epochs
-from fastio.diagnose.report.rungs import Rung, speed_ups
+from fastio.diagnose.report.epochs import Rung, epochs, speed_ups
 from fastio.diagnose.report.summary import (
     ceiling_line,
     dataset_line,

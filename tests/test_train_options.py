@@ -15,6 +15,7 @@ from torch import nn
 
 import fastio
 from fastio.train import Options
+from fastio.train.learner import make_optimizer, make_scheduler
 from fastio.train.loaders import (
     Subset,
     evaluation_loader,
@@ -25,7 +26,6 @@ from fastio.train.loaders import (
     valid_samples,
 )
 from fastio.train.models import VisionTransformer
-from fastio.train.optim import make_optimizer, make_scheduler
 from fastio.train.parallel import Place, processes
 from tests.train_support import tiny_data
 

@@ -16,13 +16,12 @@ from torch import nn
 
 import fastio
 from fastio.train import Options
-from fastio.train.auc import BINS, area_under_curve, logit_counts
 from fastio.train.columns import Columns, moments
 from fastio.train.labels import listed
 from fastio.train.loop import fit
 from fastio.train.models import DLRM, Scaled, TabularMLP
 from fastio.train.parallel import Place
-from fastio.train.tabular import TabularSettings, tabular_task
+from fastio.train.tabular import BINS, TabularSettings, area_under_curve, logit_counts, tabular_task
 from tests.support import open_loader
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,9 +16,8 @@ from rich.console import Console
 
 import fastio
 from fastio.train import Options, fit
-from fastio.train.allocator import Usage, allocator_advice
 from fastio.train.monitor import Monitor, Monitors
-from fastio.train.progress import Bar, _count, _readable, _utilisation
+from fastio.train.progress import Bar, Usage, _count, _readable, _utilisation, allocator_advice
 from fastio.train.trackers import TensorBoard, Visdom
 from tests.train_support import Crash, CrashAt, TinyTask, tiny_data
 

@@ -157,7 +157,7 @@ def bench(
         _check_written("--json", None if as_json == "-" else as_json)
         _check_written("--html", html)
         from fastio.diagnose.bench import Options
-        from fastio.diagnose.bench.models import load_function
+        from fastio.diagnose.bench.compute import load_function
 
         options = Options(
             data=data,
@@ -251,7 +251,7 @@ def _climb(options: Options, as_json: str | None, html: Path | None) -> None:
 
 def _facts(options: Options) -> dict[str, str]:
     """Returns the facts on data, machine and settings that the page of a ladder shows."""
-    from fastio.diagnose.bench.recipes import BATCH_SIZE
+    from fastio.diagnose.bench.ladder import BATCH_SIZE
     from fastio.diagnose.probes.machine import machine_facts
     from fastio.diagnose.report import machine_line
 

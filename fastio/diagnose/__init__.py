@@ -17,7 +17,7 @@ or a file.
 from __future__ import annotations
 
 from fastio.diagnose.costs import Costs, costs, expected
-from fastio.diagnose.facts import DataFacts, Facts, MachineFacts, Storage
+from fastio.diagnose.facts import DataFacts, Facts, MachineFacts, Storage, Use
 from fastio.diagnose.findings import Culprit, Finding, by_gain
 from fastio.diagnose.measured import (
     LEAST_STEPS,
@@ -43,7 +43,6 @@ from fastio.diagnose.rules.runs import (
     epoch_now,
     predictions,
 )
-from fastio.diagnose.use import Use
 
 __all__ = [
     "LEAST_STEPS",

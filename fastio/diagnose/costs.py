@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fastio.diagnose.facts import Facts
+from fastio.diagnose.facts import Facts, Use
 from fastio.diagnose.measured import Measured, Stage
-from fastio.diagnose.use import Use
 
 _HELD_BYTES = 64 << 20  # that a loader without a cache brings ahead, also for the next epoch
 _RESIDENT = 0.9  # of the available memory: a dataset that is smaller stays in the page cache
@@ -174,7 +173,7 @@ def expected(facts: Facts, use: Use) -> Costs | None:
     return replace(found, compute_s=1 / use.model_rate) if use.model_rate else found
 
 
-# --- Rates that the probes found -----------------------------------------------------------------
+# --- Rates that the probes found ------------------------------------------------------------------
 
 
 def threads_of(facts: Facts, use: Use) -> int:

@@ -6,10 +6,13 @@ Read `fit` first, then `train_epoch`, `train_step` and `evaluate`.
 from __future__ import annotations
 
 import dataclasses
+import signal
+import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import islice
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -18,14 +21,12 @@ from torch.nn.parameter import is_lazy
 
 import fastio
 from fastio.train.checkpoint import finite
-from fastio.train.interrupts import Interrupts
 from fastio.train.loaders import valid_samples
 from fastio.train.monitor import Monitor
 from fastio.train.options import Options
 from fastio.train.parallel import Place, autocast, processes, sync_buffers
 from fastio.train.run import Run
-from fastio.train.task import Task
-from fastio.train.totals import Sums, Totals
+from fastio.train.task import Sums, Task, Totals
 
 Record = dict[str, Any]
 
@@ -302,3 +303,40 @@ def _record(run: Run, val: dict[str, float] | None, before: fastio.Stats, began_
         "units_per_s": run.units * run.place.world_size / max(stats.elapsed_s, 1e-9),
         "wait_share": stats.wait_share,
     }
+
+
+class Interrupts:
+    """A context in which the first SIGINT or SIGTERM is only recorded; the second acts as usual.
+
+    Outside the main thread, which alone may handle signals, it does nothing.
+
+    Attributes:
+        signal: the number of the one that came, or 0.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._restore()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        self._restore()
+
+    def _restore(self) -> None:
+        while self._before:
+            number, handler = self._before.popitem()
+            signal.signal(number, handler)

@@ -11,22 +11,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import fastio
 from fastio.train import checkpoint
-from fastio.train.checks import check_loaders, finite_weights
+from fastio.train.checkpoint import full_states, load_full_states, load_full_weights
 from fastio.train.learner import Learner
 from fastio.train.loaders import rescaled
 from fastio.train.options import Options
 from fastio.train.parallel import Place, on_main
-from fastio.train.states import full_states, load_full_states, load_full_weights
-from fastio.train.task import Task
-from fastio.train.totals import Sums, Totals, added
+from fastio.train.task import Sums, Task, Totals, added
 
 # As fairseq's --min-loss-scale: below it, gradients overflow for another reason than their scale.
 _LOWEST_SCALE = 1e-4
@@ -302,3 +300,44 @@ def _seed(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+def check_loaders(
+    options: Options, place: Place, loader: fastio.Loader, val_loader: fastio.Loader | None
+) -> None:
+    """Raises an error for data that cannot be used for training or evaluation. All processes call
+    it.
+
+    Raises:
+        TrainError: it has no batch, is not the same on all processes, or there is none to stop
+            early by.
+    """
+    if options.early_stopping is not None and val_loader is None:
+        raise fastio.TrainError(
+            "early_stopping needs data to evaluate on: give val (--val DATA), or val_split "
+            "(--val-split 0.1)"
+        )
+    if not len(loader):
+        raise fastio.TrainError(f"{options.data} has no samples to train on")
+    if val_loader is not None and not len(val_loader):
+        raise fastio.TrainError(f"{options.val or options.data} has no samples to evaluate on")
+    batches = place.gather([len(loader), 0 if val_loader is None else len(val_loader)])
+    for rank, found in enumerate(batches):
+        if found != batches[0]:
+            raise fastio.TrainError(
+                "the processes have different data: batches to train and to evaluate on are "
+                f"{batches[0]} for rank 0 and {found} for rank {rank}. Give all of them the same "
+                "files"
+            )
+
+
+def finite_weights(model: nn.Module, place: Place) -> bool:
+    """Returns whether the weights are finite on all processes. All processes call it."""
+    parts = [_local(weight).isfinite().all() for weight in model.parameters()]
+    good = torch.stack(parts).all().float() if parts else torch.ones((), device=place.device)
+    return bool(place.lowest(good))
+
+
+def _local(value: Any) -> Tensor:
+    """Returns this process's part of a weight that FSDP shards; other tensors as they are."""
+    return cast(Tensor, value.to_local() if hasattr(value, "to_local") else value)

@@ -2,24 +2,21 @@
 
     options -> subject (the data's loaders) -> bench (the runs) -> diagnose.Measured
 
-- `options`, `presets`: what can be asked for; MLPerf Storage's accelerators
-- `subject`, `loader_batches`, `synthetic`: the data; photos of a stated size where there is none
-- `runs`: which are made, and for how long
-- `loop`, `intervals`: the loop of all runs, and what is read off it
-- `compute`, `device`: what computes, or is emulated
-- `models`, `tasks`: models by name, and how they learn
-- `storage`, `machine`: cold files; where it runs
-- `baseline`, `trial`, `training`: DataLoader beside it; packing as a trial; accuracy side by side
+- `options`: the options, and MLPerf Storage's accelerators
+- `subject`, `synthetic`: the data and its loaders; photos of a stated size where there is no data
+- `runs`: which runs are made, and for how long; packing as a trial
+- `loop`: the loop of all runs, and the phases that follow from its intervals
+- `compute`, `device`: the model by name, or the accelerator that is emulated
+- `baseline`, `training`: DataLoader for comparison; accuracy of both loaders
 - `bench`: all of it
-- `ladder`, `recipes`, `rung`: one trick more each time, trained by processes of their own
+- `ladder`, `rung`: one optimisation more each time, trained by processes of their own
 """
 
 from __future__ import annotations
 
 from fastio.diagnose.bench.bench import bench
 from fastio.diagnose.bench.ladder import ladder
-from fastio.diagnose.bench.options import Options
-from fastio.diagnose.bench.presets import PRESETS, Preset
+from fastio.diagnose.bench.options import PRESETS, Options, Preset
 from fastio.errors import BenchError
 
 __all__ = ["PRESETS", "BenchError", "Options", "Preset", "bench", "ladder"]

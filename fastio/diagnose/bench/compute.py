@@ -1,24 +1,200 @@
-"""What takes the batches of a bench, as its options say: a model, or an emulated accelerator."""
+"""What takes the batches of a bench: a model, or an accelerator that is emulated."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fastio.device import resolve_device
 from fastio.diagnose.bench.device import CpuModel, CudaModel, Device, EmulatedAccelerator, TrainStep
-from fastio.diagnose.bench.models import load_step, train_options
-from fastio.diagnose.bench.options import Options
-from fastio.diagnose.bench.presets import PRESETS, Preset
+from fastio.diagnose.bench.options import PRESETS, Options, Preset
 from fastio.diagnose.bench.subject import Subject
 from fastio.errors import BenchError
+from fastio.tensors.trees import first_tensor
+from fastio.train import Options as TrainOptions
+from fastio.train import Task
+from fastio.train.learner import Learner
+from fastio.train.models import IMAGE_MODELS
 from fastio.train.parallel import Place
 from fastio.train.run import backends
+
+Loss = Callable[[nn.Module, Any], Tensor]  # a model as it is called, a batch -> a scalar
+_LEARNING_RATE = 1e-4
+
+
+def load_step(subject: Subject, device: torch.device) -> TrainStep:
+    """Returns a training step of the model, which is moved to the device.
+
+    Raises:
+        BenchError: there is no such model, or it does not take this kind of data.
+    """
+    options = subject.options
+    assert options.model is not None
+    made = load_module(subject) if options.model_by_name else load_function(options.model)()
+    if isinstance(made, nn.Module):
+        learner = learner_of(made, device, options)
+        loss = batch_loss if subject.task is None else task_loss(subject.task)
+        return lambda batch: learner.step([batch], loss)
+    if not callable(made):
+        raise BenchError(
+            f"{options.model}() returned {type(made).__name__}: a torch module is wanted, or a "
+            "callable that takes a batch and trains on it"
+        )
+    if options.amp or options.compile or options.channels_last:
+        raise BenchError(
+            f"{options.model}() returned a callable that trains on a batch itself: amp, compile "
+            "and channels_last are its own matter"
+        )
+    step: TrainStep = made
+    return step
+
+
+def load_module(subject: Subject) -> nn.Module:
+    """Returns the model with initial weights on the CPU.
+
+    Raises:
+        BenchError: as `image_model`.
+    """
+    options = subject.options
+    if subject.task is not None:
+        return subject.task.model()
+    return image_model(options, len(subject.schema.classes or ()) or 1000)
+
+
+def image_model(options: Options, classes: int) -> nn.Module:
+    """Returns an image model by name, or the module that a user's function returns.
+
+    Raises:
+        BenchError: there is no such model, it does not take images of this size, or the function
+            returns no torch module.
+    """
+    assert options.model is not None
+    if options.model_by_name:
+        check_image_model(options)
+        try:
+            return IMAGE_MODELS[options.model](classes, options.size)
+        except ValueError as error:
+            raise BenchError(f"--size {options.size}: {error}") from error
+    made = load_function(options.model)()
+    if not isinstance(made, nn.Module):
+        raise BenchError(f"{options.model} returns no torch module, which epochs= needs")
+    return made
+
+
+def check_image_model(options: Options) -> None:
+    """Raises an error for a name that no image model has.
+
+    Raises:
+        BenchError: there is no such model.
+    """
+    if options.model_by_name and options.model not in IMAGE_MODELS:
+        raise BenchError(
+            f"there is no model {options.model!r} of images; there are "
+            f"{', '.join(sorted(IMAGE_MODELS))}; or give MODULE:FUNCTION, a function that returns "
+            "a torch module"
+        )
+
+
+def load_function(name: str) -> Any:
+    """Returns the function named by "module:function", also from the working directory.
+
+    Raises:
+        BenchError: there is none.
+    """
+    import os
+    import sys
+
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BenchError(f"{name} reads like MODULE:FUNCTION and is none: {error}") from error
+    if not callable(found):
+        raise BenchError(f"{name} is no function")
+    return found
+
+
+def learner_of(
+    model: nn.Module, device: torch.device, options: Options, lr: float = _LEARNING_RATE
+) -> Learner:
+    """Returns a Learner with a constant learning rate.
+
+    Raises:
+        BenchError: lazy layers cannot be laid out as asked.
+    """
+    if options.channels_last and any(is_lazy(weights) for weights in model.parameters()):
+        raise BenchError(
+            "channels_last is how weights lie, and lazy layers have no weights yet: give layers "
+            "with their sizes"
+        )
+    learner = Learner(model, train_options(options, device), Place(device), lr)
+    learner.called.train()
+    return learner
+
+
+def train_options(options: Options, device: torch.device) -> TrainOptions:
+    """Returns the options of fastio.train: one epoch with a constant learning rate."""
+    return TrainOptions(
+        data=options.data,
+        epochs=1,
+        schedule="constant",
+        warmup=0.0,
+        device=str(device),
+        amp=options.amp,
+        compile=options.compile,
+        channels_last=options.channels_last,
+        seed=options.seed,
+    )
+
+
+def task_loss(task: Task) -> Loss:
+    """Returns the mean loss of a task of fastio.train on a batch."""
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        some = first_tensor(batch)
+        assert some is not None
+        return task.step(model, batch, len(some)).loss / task.count(batch, len(some))
+
+    return loss
+
+
+def batch_loss(model: nn.Module, batch: Any) -> Tensor:
+    """Returns the loss of any model on a batch.
+
+    A batch (inputs, labels) with int64 labels (N,) is classified, by cross entropy; of any other
+    the mean output is the loss. A batch that is a dict is passed as it is.
+    """
+    inputs, labels = inputs_and_labels(batch)
+    output: Tensor = model(inputs)
+    if labels is not None and output.ndim == 2:
+        return nn.functional.cross_entropy(output.float(), labels)
+    return output.float().mean()
+
+
+def inputs_and_labels(batch: Any) -> tuple[Any, Tensor | None]:
+    """Returns the inputs of a batch, and its int64 labels (N,) or None."""
+    if isinstance(batch, (tuple, list)) and len(batch) >= 2:
+        labels = batch[1]
+        known = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.ndim == 1
+        return batch[0], labels if known else None
+    if isinstance(batch, (tuple, list)):
+        return batch[0], None
+    return batch, None
+
+
+# --- A model or an emulated accelerator -----------------------------------------------------------
 
 _WARM_UP_STEPS = 4
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, field
 from typing import Any, Protocol
 
-from fastio.diagnose.bench.device import Device
-from fastio.diagnose.bench.intervals import Interval, subtract, total, within
+from fastio.diagnose.bench.device import Device, Interval, subtract, total, within
 from fastio.diagnose.measured import Busy, Phase, PhaseName, Span, Stage
 from fastio.stats import Stats
 

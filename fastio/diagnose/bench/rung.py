@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fastio.diagnose.bench.baseline import BaselineBatches, Delivery, PillowFolder
-from fastio.diagnose.bench.models import image_model
+from fastio.diagnose.bench.compute import image_model
+from fastio.diagnose.bench.ladder import Recipe
 from fastio.diagnose.bench.options import Options
-from fastio.diagnose.bench.recipes import Recipe
 from fastio.diagnose.bench.subject import image_steps
 from fastio.diagnose.bench.training import ImageTrial, TorchEpochs
 from fastio.loader import Loader

@@ -1,9 +1,10 @@
-"""The data that is measured: what it is, and loaders of it in each of a bench's runs."""
+"""The data that is measured: what it is, its loaders, and the task of a model by name."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,26 +12,145 @@ from typing import Any
 
 import torch
 
-from fastio.diagnose.bench.intervals import Interval
-from fastio.diagnose.bench.loader_batches import LoaderBatches, Timed
+from fastio.diagnose.bench.device import Interval
 from fastio.diagnose.bench.options import Options
-from fastio.diagnose.bench.tasks import TEXT_BATCH, LearnedTask, task_of
 from fastio.diagnose.facts import DataFacts, Storage
 from fastio.diagnose.probes.files import local_files, storage_of
-from fastio.errors import BenchError
-from fastio.loader import Loader
+from fastio.errors import BenchError, TrainError
+from fastio.loader import Loader, LoaderIterator
 from fastio.packed import Dataset
 from fastio.runtime.cores import available_cores
 from fastio.schema import Schema
 from fastio.shown import without_secrets
 from fastio.sources import open as open_data
 from fastio.sources.registry import kind_of
+from fastio.stats import Stats
 from fastio.store import is_remote
+from fastio.train import Options as TrainOptions
 from fastio.train.image import MEAN, STD
+from fastio.train.models import ENCODER_SIZES, TABULAR_MODELS
 from fastio.train.parallel import Place
+from fastio.train.tabular import TabularSettings, TabularTask, tabular_task
+from fastio.train.text import TextSettings, TextTask, text_task
 from fastio.transforms import Normalize, OnBatch, RandomHorizontalFlip, RandomResizedCrop
 from fastio.views.base import view_of
 from fastio.views.windows import TokenWindows
+
+
+class Timed:
+    """A callable that records when it ran."""
+
+    def __init__(self, function: Callable[[Any], Any], intervals: list[Interval]) -> None:
+        self._function = function
+        self._intervals = intervals
+
+    def __call__(self, value: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return self._function(value)
+        finally:
+            self._intervals.append((begin, time.perf_counter()))
+
+    def __repr__(self) -> str:
+        return getattr(self._function, "__name__", repr(self._function))
+
+
+class LoaderBatches:
+    """The first epoch of a loader as (batch, samples), repeated by each iterator.
+
+    Attributes:
+        loader: which is closed with it.
+        transforming: when its Python transforms ran.
+    """
+
+    def __init__(self, loader: Loader, transforming: list[Interval]) -> None:
+        self.loader = loader
+        self.transforming = transforming
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        self.loader.set_epoch(0)
+        return _Epoch(self.loader, iter(self.loader))
+
+    def stats(self) -> Stats:
+        """Returns the loader's statistics since it was made."""
+        return self.loader.stats()
+
+    def __enter__(self) -> LoaderBatches:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.loader.close()
+
+
+class _Epoch:
+    """Iterates without holding a batch, so that its slot is free as soon as the loop drops it."""
+
+    def __init__(self, loader: Loader, iterator: LoaderIterator) -> None:
+        self._loader = loader
+        self._iterator = iterator
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> tuple[Any, int]:
+        return next(self._iterator), self._loader.batch.valid
+
+    def close(self) -> None:
+        self._iterator.close()
+
+
+TEXT_BATCH, TEXT_LENGTH = 32, 512  # as `fastio train text` has them
+
+LearnedTask = TextTask | TabularTask
+
+
+def task_of(options: Options, schema: Schema) -> LearnedTask | None:
+    """Returns the task that a named model learns, from tokens or from a table.
+
+    Args:
+        options: of the bench.
+        schema: of its data.
+
+    Returns:
+        fastio.train's task; None: the data is of images, or no model was named.
+
+    Raises:
+        BenchError: there is no such model, or the data lacks what it learns from.
+    """
+    if not options.model_by_name or schema.image_fields:
+        return None
+    kind = "tokens" if schema.token_fields else "tables"
+    known = sorted(ENCODER_SIZES if schema.token_fields else TABULAR_MODELS)
+    if options.model not in known:
+        raise BenchError(
+            f"there is no model {options.model!r} of {kind}; there are {', '.join(known)}; or give "
+            "MODULE:FUNCTION, a function that returns a torch module"
+        )
+    if options.storage_options:
+        raise BenchError(
+            f"models of {kind} by name take no storage options: give MODULE:FUNCTION, or set them "
+            "in the environment"
+        )
+    try:
+        return _task(options, bool(schema.token_fields))
+    except TrainError as error:
+        raise BenchError(
+            f"{error}. {options.model} learns from what `fastio train` does by default; for "
+            "anything else give MODULE:FUNCTION, a function that returns a torch module"
+        ) from error
+
+
+def _task(options: Options, text: bool) -> LearnedTask:
+    how = TrainOptions(data=options.data, seed=options.seed)
+    assert options.model is not None
+    if text:
+        length = options.length or TEXT_LENGTH
+        return text_task(how, TextSettings(model=options.model, length=length))
+    return tabular_task(how, TabularSettings(model=options.model))
+
 
 _TABLE_BATCH, _BATCH = 16_384, 256
 _WINDOW = 1024  # tokens

@@ -20,7 +20,7 @@ from fastio.diagnose.bench.baseline import (
     PillowFolder,
     evaluation_edge,
 )
-from fastio.diagnose.bench.models import inputs_and_labels, load_module, train_options
+from fastio.diagnose.bench.compute import inputs_and_labels, load_module, train_options
 from fastio.diagnose.bench.subject import Subject
 from fastio.diagnose.measured import Training
 from fastio.errors import BenchError

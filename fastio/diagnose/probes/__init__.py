@@ -3,11 +3,10 @@
 What a probe cannot find out is None, and a note says why.
 
 - `examine`: all probes in their order
-- `machine`, `settings`, `gpu`: what computes here
-- `data`, `storage`, `cold`, `remote`: what the dataset is, and how fast its bytes come
+- `machine`, `gpu`: machine, settings, what other processes use; the GPU
+- `data`, `files`, `storage`, `remote`: what the dataset is, and how fast its bytes come
 - `images`, `tables`: how fast its samples are decoded, as they are and packed as a trial
-- `rates`: samples a second of loaders that are compared
-- `attempt`: probes that may fail or not come back
+- `rates`: attempts that may fail or hang; samples a second of loaders that are compared
 """
 
 from __future__ import annotations

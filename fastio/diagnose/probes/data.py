@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fastio.diagnose.facts import DataFacts
-from fastio.diagnose.probes.attempt import within
 from fastio.diagnose.probes.files import local_files
+from fastio.diagnose.probes.rates import within
 from fastio.errors import SourceNotFound
 from fastio.packed import Dataset
 from fastio.sources import Options, find, find_data, open_found

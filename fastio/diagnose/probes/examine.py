@@ -6,19 +6,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from fastio.diagnose.facts import Facts, StorageFacts
-from fastio.diagnose.probes.attempt import Attempts
-from fastio.diagnose.probes.cold import cold_loader_rate
+from fastio.diagnose.facts import Facts, StorageFacts, Use
 from fastio.diagnose.probes.data import Data, look_at
 from fastio.diagnose.probes.gpu import gpu_facts
 from fastio.diagnose.probes.images import image_facts
-from fastio.diagnose.probes.machine import machine_facts
-from fastio.diagnose.probes.others import CoreTimes, cores_of_others
+from fastio.diagnose.probes.machine import CoreTimes, cores_of_others, machine_facts, settings_facts
+from fastio.diagnose.probes.rates import Attempts
 from fastio.diagnose.probes.remote import remote_facts
-from fastio.diagnose.probes.settings import settings_facts
-from fastio.diagnose.probes.storage import storage_facts, write_rate
+from fastio.diagnose.probes.storage import cold_loader_rate, storage_facts, write_rate
 from fastio.diagnose.probes.tables import table_facts
-from fastio.diagnose.use import Use
 
 BUDGET_S = 45.0  # no probe begins later
 _WATCHED_S = 1.0  # that others' use of the cores is watched for where nothing else is measured

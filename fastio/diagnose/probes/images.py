@@ -18,17 +18,16 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from fastio.diagnose.facts import ImageFacts, Trial
-from fastio.diagnose.probes.attempt import Attempts
+from fastio.diagnose.facts import ImageFacts, Trial, Use
 from fastio.diagnose.probes.data import Data, chosen
 from fastio.diagnose.probes.rates import (
+    Attempts,
     Measure,
     Part,
     images_part,
     in_turns,
     room,
 )
-from fastio.diagnose.use import Use
 from fastio.pack import pack
 from fastio.packed import Dataset
 from fastio.runtime.files import read_file

@@ -1,21 +1,32 @@
-"""Probes of the machine, or of the container that this process is in."""
+"""Probes of the machine or its container, of torch's settings, and of what other processes use.
+
+The use of the cores by others is measured over a while, from processor times: the kernel counts how
+long each core was busy, whoever kept it so (/proc/stat); the use of this process and its children
+is subtracted. The load average would count threads that wait for a disk, too, and those of a
+container's whole host.
+"""
 
 from __future__ import annotations
 
+import glob
+import multiprocessing
 import os
 import platform
 import resource
+import shutil
 import sys
+import time
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
 
 from fastio import _native
-from fastio.diagnose.facts import MachineFacts
+from fastio.diagnose.facts import MachineFacts, SettingsFacts
 from fastio.runtime.cores import allowed_cores, available_cores, cpu_quota
-from fastio.runtime.memory import available_memory
+from fastio.runtime.memory import available_memory, local_ranks
 
 _SHM = Path("/dev/shm")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -110,3 +121,119 @@ def huge_pages(path: Path = _HUGE_PAGES) -> str | None:
     with suppress(OSError, IndexError):
         return path.read_text().split("[")[1].split("]")[0]
     return None
+
+
+# --- Settings of torch and the environment --------------------------------------------------------
+
+_ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
+_MAPS = Path("/proc/self/maps")
+_LIBRARIES = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+
+
+def settings_facts() -> SettingsFacts:
+    """Returns the settings of torch and of this process's environment."""
+    return SettingsFacts(
+        torch_cuda=torch.version.cuda,
+        torch_threads=torch.get_num_threads(),
+        omp_threads=omp_threads(),
+        allocator=allocator(),
+        other_allocator=other_allocator(),
+        local_ranks=local_ranks(),
+        nvidia=os.path.exists("/dev/nvidia0") or shutil.which("nvidia-smi") is not None,
+    )
+
+
+def omp_threads() -> int | None:
+    """Returns OMP_NUM_THREADS, if it is set to a number."""
+    with suppress(ValueError):
+        return int(os.environ.get("OMP_NUM_THREADS", ""))
+    return None
+
+
+def allocator(maps: Path = _MAPS) -> str:
+    """Returns the name of the memory allocator that this process has loaded."""
+    with suppress(OSError):
+        text = maps.read_text()
+        for name in _ALLOCATORS:
+            if f"lib{name}" in text:
+                return name
+    return "malloc"
+
+
+def other_allocator(folders: tuple[str, ...] = _LIBRARIES) -> str | None:
+    """Returns the path of an installed allocator that could be preloaded."""
+    for name in _ALLOCATORS[:2]:
+        for folder in folders:
+            found = sorted(glob.glob(f"{folder}/lib{name}*.so*"))
+            if found:
+                return found[0]
+    return None
+
+
+# --- Cores that other processes use ---------------------------------------------------------------
+
+_STAT = Path("/proc/stat")
+# Of the fields user, nice, system, idle, iowait, irq, softirq, steal. Guests' time is in user's.
+_BUSY = (0, 1, 2, 5, 6, 7)
+
+
+@dataclass(frozen=True)
+class CoreTimes:
+    """A reading of processor times. The difference of two readings is the use in between.
+
+    Attributes:
+        at_s: when it was taken.
+        busy_s: how long the cores of this process have been busy, all added up.
+        own_s: processor time of this process and of those that it started.
+    """
+
+    at_s: float
+    busy_s: float
+    own_s: float
+
+    @classmethod
+    def now(cls, stat: Path = _STAT) -> CoreTimes | None:
+        """Returns a reading, or None if the system does not provide one."""
+        with suppress(OSError, ValueError):
+            # Its own time is read last: what is used meanwhile never counts as others'.
+            at_s, busy_s = time.monotonic(), _busy_s(stat.read_text())
+            return cls(at_s, busy_s, own_cpu_s())
+        return None
+
+
+def cores_of_others(before: CoreTimes | None, after: CoreTimes | None) -> float | None:
+    """Returns the mean number of cores that other processes used between two readings, or None."""
+    if before is None or after is None or after.at_s <= before.at_s:
+        return None
+    others_s = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
+    return max(0.0, others_s) / (after.at_s - before.at_s)
+
+
+def own_cpu_s() -> float:
+    """Returns the processor seconds of this process and its children, running workers included."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = time.process_time() + ended.ru_utime + ended.ru_stime
+    for child in multiprocessing.active_children():
+        with suppress(OSError, ValueError, IndexError):
+            # The name, in parentheses, may hold spaces; user and system time are fields 14 and 15.
+            values = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+            spent += (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+    return spent
+
+
+def _busy_s(stat: str) -> float:
+    """Returns the busy seconds of the cores that this process may run on.
+
+    Raises:
+        ValueError: it is not told of any of them.
+    """
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    found = []
+    for line in stat.splitlines():
+        name, *fields = line.split()
+        one_core = name.startswith("cpu") and name[3:].isdigit()
+        if one_core and (allowed is None or int(name[3:]) in allowed):
+            found.append(sum(int(fields[number]) for number in _BUSY if number < len(fields)))
+    if not found:
+        raise ValueError("no core of this process in /proc/stat")
+    return sum(found) / os.sysconf("SC_CLK_TCK")

@@ -14,12 +14,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, ParamSpec, TypeVar
 
-from fastio.diagnose.facts import RemoteFacts
-from fastio.diagnose.probes.attempt import Attempts, within
+from fastio.diagnose.facts import RemoteFacts, Use
 from fastio.diagnose.probes.data import Data
 from fastio.diagnose.probes.files import file_system
-from fastio.diagnose.probes.rates import SECONDS, image_loader, loader_part, room
-from fastio.diagnose.use import Use
+from fastio.diagnose.probes.rates import SECONDS, Attempts, image_loader, loader_part, room, within
 from fastio.errors import LoaderTimeout
 from fastio.packed import Dataset
 from fastio.sources import open as open_data

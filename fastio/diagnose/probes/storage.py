@@ -12,17 +12,22 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fastio.diagnose.facts import StorageFacts
-from fastio.diagnose.probes.attempt import Attempts
+import numpy as np
+
+from fastio.diagnose.facts import StorageFacts, Use
 from fastio.diagnose.probes.data import Data, chosen
 from fastio.diagnose.probes.files import file_system, release, storage_of
+from fastio.diagnose.probes.rates import Attempts, loader_of_rows, loader_part
+from fastio.packed import Dataset
 from fastio.runtime.files import only_files
 from fastio.runtime.threads import DaemonPool
+from fastio.sources.folder import FolderDataset
 
 _MOST_BYTES = 64 << 20  # of a measurement
 _MOST_S = 2.0
@@ -246,3 +251,69 @@ def _read(piece: Piece, end_s: float) -> int:
         return 1
     finally:
         os.close(file)
+
+
+# --- A loader whose images are not in memory ------------------------------------------------------
+
+_ROWS = 1024
+_BYTES = 256 << 20
+_CHOOSING_S = 3.0  # a network file system takes a while for each
+_SECONDS = 2.5
+_BATCH, _AHEAD = 16, 4  # small, so that a slow disk gives some
+
+
+def cold_loader_rate(data: Data, use: Use, threads: int) -> float | None:
+    """Returns the samples per second of a loader that reads from disk, or None without images.
+
+    Args:
+        data: on this machine.
+        use: how it is loaded.
+        threads: that the loader has.
+
+    Raises:
+        FastioError, OSError: they cannot be read, or their pages cannot be taken out of memory.
+    """
+    with ExitStack() as open_now:
+        if data.facts.kind == "folder":
+            paths = chosen(data.files, _ROWS)
+            pieces = _few(Piece(path, 0, path.stat().st_size) for path in paths)
+            listed = [(str(piece.path), number % 2) for number, piece in enumerate(pieces)]
+            dataset: Any = FolderDataset.from_samples(listed, ("a", "b"))
+            rows: Sequence[int] = range(len(listed))
+            field = "image"
+        elif data.facts.kind == "packed":
+            packed = dataset = open_now.enter_context(Dataset(data.part))
+            field = packed.schema.image_fields[0]
+            rows = random.Random(2).sample(range(len(packed)), min(len(packed), _ROWS))
+            pieces = _few(_stored(packed, field, row) for row in rows)
+            rows = rows[: len(pieces)]
+        else:
+            return None
+        give_back(pieces)
+        part = loader_part(
+            loader_of_rows(dataset, field, rows, threads, use.crop, _BATCH, _AHEAD),
+            _SECONDS,
+            warm_samples=_BATCH * (_AHEAD + 1),
+            once=True,
+        )
+    return None if part is None else part.samples / part.seconds
+
+
+def _stored(dataset: Dataset, field: str, row: int) -> Piece:
+    """Returns the place of an image in its shard."""
+    shards, places = dataset.locate(np.array([row], np.int64))
+    reader, local = dataset.shard(int(shards[0])), int(places[0])
+    begin, end = reader.offsets(field)[local : local + 2].tolist()
+    return Piece(Path(reader.path), reader.data_offset(field) + begin, end - begin)
+
+
+def _few(pieces: Iterable[Piece]) -> list[Piece]:
+    """Returns the first pieces, up to the limits in bytes and time."""
+    found: list[Piece] = []
+    total, end_s = 0, time.monotonic() + _CHOOSING_S
+    for piece in pieces:
+        total += piece.length
+        if found and (total > _BYTES or time.monotonic() > end_s):
+            break
+        found.append(piece)
+    return found

@@ -12,11 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fastio.diagnose.facts import TableFacts, Trial
-from fastio.diagnose.probes.attempt import Attempts
+from fastio.diagnose.facts import TableFacts, Trial, Use
 from fastio.diagnose.probes.data import Data, native_file, rows_of
-from fastio.diagnose.probes.rates import Measure, Part, in_turns, loader_part, room
-from fastio.diagnose.use import Use
+from fastio.diagnose.probes.rates import Attempts, Measure, Part, in_turns, loader_part, room
 from fastio.pack import pack
 from fastio.sources import open as open_data
 from fastio.sources.table import table_kind

@@ -1,7 +1,9 @@
-"""Paper to draw plots on, in pixels: callers have laid out what they draw, the result is an SVG.
+"""Colours and paper of plots: callers have laid out what they draw, the result is an SVG.
 
-A drawing refers to no other site, font or id. Its colours are CSS variables of `palette`, so that
-one drawing serves light and dark paper.
+A drawing refers to no other site, font or id. Stages have the colours of Okabe and Ito (2008),
+which people of any colour vision tell apart, a little darker on light paper where white text stands
+on them. Colours are CSS variables, which fall back to those for light paper, so that one drawing
+serves light and dark paper.
 """
 
 from __future__ import annotations
@@ -11,10 +13,61 @@ import math
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from fastio.diagnose.report import palette, words
+from fastio.diagnose.report import words
 from fastio.runtime.files import write_output
+
+
+class Colour(NamedTuple):
+    """A colour of the palette, for light and for dark paper, as #rrggbb."""
+
+    light: str
+    dark: str
+
+
+FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue','Noto Sans',sans-serif"
+COLOURS = {
+    "paper": Colour("#ffffff", "#14171c"),
+    "panel": Colour("#f6f7f9", "#1c2027"),
+    "line": Colour("#dfe3e8", "#333a45"),
+    "ink": Colour("#1b1f24", "#e9ecf0"),
+    "soft": Colour("#5b6572", "#a3acb8"),
+    "on_dark": Colour("#fefefe", "#ffffff"),
+    "on_light": Colour("#101214", "#101214"),
+    "good": Colour("#007f5d", "#35c79b"),
+    "fetch": Colour("#0072b2", "#1878b5"),
+    "decode": Colour("#56b4e9", "#56b4e9"),
+    "transform": Colour("#cc79a7", "#d58ab4"),
+    "copy": Colour("#e69f00", "#e69f00"),
+    "compute": Colour("#007f5c", "#00845f"),
+    "wait": Colour("#c94b00", "#c44e06"),
+    "fastio": Colour("#0072b3", "#3a9fdb"),
+    "other": Colour("#aab2bd", "#5d6775"),
+}
+# What text is readable on these; "on_dark" on the others.
+_LIGHT_ONES = {"decode", "transform", "copy", "other"}
+
+
+def variable(name: str) -> str:
+    """Returns the CSS value of a colour."""
+    return f"var(--{name},{COLOURS[name].light})"
+
+
+def text_on(name: str) -> str:
+    """Returns the name of the colour for text on a colour."""
+    return "on_light" if name in _LIGHT_ONES else "on_dark"
+
+
+def css() -> str:
+    """Returns the CSS variables, with dark ones for readers whose system is in dark mode."""
+    bright, dim = (
+        "".join(f"--{name}:{getattr(colour, paper)};" for name, colour in COLOURS.items())
+        for paper in ("light", "dark")
+    )
+    dark = f"@media (prefers-color-scheme:dark){{:root{{{dim}}}}}"
+    return f":root{{color-scheme:light dark;{bright}}}@media screen{{{dark}}}"
+
 
 SIZE, SMALL = 13.0, 11.5  # pixels, of text
 _TITLE, _MARGIN = 15.0, 20.0  # pixels, of files
@@ -40,7 +93,7 @@ class Canvas:
         self, x: float, y: float, width: float, height: float, colour: str, *, hollow: bool = False
     ) -> None:
         """Draws a filled rectangle, or a dashed outline."""
-        shade = palette.variable(colour)
+        shade = variable(colour)
         inset = 0.75 if hollow else 0.0  # half the outline
         style = f"fill:{shade}"
         if hollow:
@@ -61,7 +114,7 @@ class Canvas:
     ) -> None:
         """Draws a line through points."""
         places = " ".join(f"{_pixels(x)},{_pixels(y)}" for x, y in points)
-        style = f"fill:none;stroke:{palette.variable(colour)};stroke-width:{width:g}"
+        style = f"fill:none;stroke:{variable(colour)};stroke-width:{width:g}"
         if dashes:
             style += f";stroke-dasharray:{dashes[0] * width:g} {dashes[1] * width:g}"
         self._parts.append(f'<polyline points="{places}" style="{style}"/>')
@@ -70,7 +123,7 @@ class Canvas:
         """Draws a round dot."""
         self._parts.append(
             f'<circle cx="{_pixels(x)}" cy="{_pixels(y)}" r="{width / 2:g}" '
-            f'style="fill:{palette.variable(colour)}"/>'
+            f'style="fill:{variable(colour)}"/>'
         )
 
     def text(
@@ -86,7 +139,7 @@ class Canvas:
     ) -> None:
         """Draws one line of text; `y` is the middle of its height."""
         base = y + size * 0.36  # from the middle of small letters to the line they stand on
-        style = f"fill:{palette.variable(colour)};font-size:{size:g}px"
+        style = f"fill:{variable(colour)};font-size:{size:g}px"
         style += ";font-weight:700" if bold else ""
         style += "" if align == "left" else f";text-anchor:{_ANCHORS[align]}"
         self._parts.append(
@@ -96,7 +149,7 @@ class Canvas:
 
     def svg(self) -> str:
         """Returns an <svg> element for an HTML page; the page's CSS variables colour it (see
-        `palette`).
+        css).
         """
         label = html.escape(self.label)
         box = f"0 0 {self.width:g} {self.height:g}"
@@ -124,7 +177,7 @@ class Canvas:
             f'<svg xmlns="http://www.w3.org/2000/svg" {box} '
             f'viewBox="{left:g} {top:g} {width:g} {height:g}">'
             f"<title>{html.escape(self.label)}</title>"
-            f"<style>{palette.css()}text{{font-family:{palette.FONTS}}}</style>"
+            f"<style>{css()}text{{font-family:{FONTS}}}</style>"
             f'<rect x="{left:g}" y="{top:g}" {box} style="fill:var(--paper)"/>'
             f"{''.join(title._parts + self._parts)}</svg>\n"
         )

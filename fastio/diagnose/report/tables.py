@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from fastio.diagnose.measured import Measured, Phase, PhaseName, Prediction, Stage
 from fastio.diagnose.report import words
-from fastio.diagnose.report.epochs import Epoch, epochs
-from fastio.diagnose.report.rungs import Rung, speed_ups
+from fastio.diagnose.report.epochs import Epoch, Rung, epochs, speed_ups
 from fastio.diagnose.report.summary import is_now, noun
 
 RUN_NAMES: dict[PhaseName, str] = {

@@ -13,8 +13,7 @@ from rich.text import Text
 from fastio.diagnose.findings import Finding, by_gain
 from fastio.diagnose.measured import Measured
 from fastio.diagnose.report import words
-from fastio.diagnose.report.epochs import Epoch, Part, epochs
-from fastio.diagnose.report.rungs import Rung
+from fastio.diagnose.report.epochs import Epoch, Part, Rung, epochs
 from fastio.diagnose.report.summary import (
     ceiling_line,
     dataset_line,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fastio.diagnose.facts import Facts
+from fastio.diagnose.facts import Facts, Use
 from fastio.diagnose.findings import Finding, by_gain
 from fastio.diagnose.measured import Measured
 from fastio.diagnose.rules.images import IMAGE_RULES
@@ -14,7 +14,6 @@ from fastio.diagnose.rules.model import MODEL_RULES, slow_model
 from fastio.diagnose.rules.runs import of_runs
 from fastio.diagnose.rules.storage import STORAGE_RULES
 from fastio.diagnose.rules.tables import TABLE_RULES
-from fastio.diagnose.use import Use
 
 Rule = Callable[[Facts, Use], Iterable[Finding]]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fastio.diagnose.findings import Culprit, Finding, by_gain
-from fastio.diagnose.rules.advice import (
+from fastio.diagnose.findings import (
     CACHE,
     COPIES_AHEAD,
     SMALLER_COPIES,
     THREADS,
     TRANSFORMS,
+    Culprit,
+    Finding,
+    by_gain,
     faster_model,
 )
 from fastio.stats import Stats

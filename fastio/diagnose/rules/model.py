@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fastio.diagnose.costs import expected
-from fastio.diagnose.facts import Facts, GpuFacts
-from fastio.diagnose.findings import Culprit, Finding
-from fastio.diagnose.rules.advice import COPIES_AHEAD, faster_model
-from fastio.diagnose.use import Use
+from fastio.diagnose.facts import Facts, GpuFacts, Use
+from fastio.diagnose.findings import COPIES_AHEAD, Culprit, Finding, faster_model
 
 _FASTER = 1.2
 

@@ -9,18 +9,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from fastio.diagnose.costs import Costs, costs
-from fastio.diagnose.findings import Culprit, Finding, by_gain
-from fastio.diagnose.measured import Measured, Prediction, Split
-from fastio.diagnose.rules.advice import (
+from fastio.diagnose.findings import (
     CACHE,
     COPIES_AHEAD,
     FASTER_DISK,
     SMALLER_COPIES,
     THREADS,
     TRANSFORMS,
+    Culprit,
+    Finding,
+    by_gain,
     faster_model,
     packing,
 )
+from fastio.diagnose.measured import Measured, Prediction, Split
 
 LEAST_GAIN = 1.05  # less is within what two runs of the same differ by
 _MOST_OVERHEAD = 1.25  # that an epoch may take beyond the model of it

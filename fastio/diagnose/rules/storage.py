@@ -12,10 +12,8 @@ from fastio.diagnose.costs import (
     network_rate,
     stays_in_memory,
 )
-from fastio.diagnose.facts import Facts
-from fastio.diagnose.findings import Finding
-from fastio.diagnose.rules.advice import CACHE, FASTER_DISK, packing
-from fastio.diagnose.use import Use
+from fastio.diagnose.facts import Facts, Use
+from fastio.diagnose.findings import CACHE, FASTER_DISK, Finding, packing
 
 _SMALL_SHARD = 4 << 20
 _MANY_FILES = 20_000
